@@ -42,7 +42,7 @@ def test_key_and_value_are_converted_and_nothing_else() -> None:
     ("key_deserializer", "value_deserializer", "expected"),
     [(bytes.decode, None, ("k", b"1")), (None, int, (b"k", 1))],
 )
-def test_what_has_no_deserializer_stays_bytes(
+def test_without_a_deserializer_values_stay_bytes(
     key_deserializer: Any, value_deserializer: Any, expected: object
 ) -> None:
     conversion = Conversion(key_deserializer, value_deserializer)
@@ -232,7 +232,7 @@ def test_a_handler_may_replace(deserializer: Any, kind: Any) -> None:
 
 @deserializers
 @handlers
-def test_what_a_handler_raises_reaches_the_application(deserializer: Any, kind: Any) -> None:
+def test_errors_of_the_handler_reach_the_application(deserializer: Any, kind: Any) -> None:
     conversion = Conversion(None, deserializer, kind(answers(KeyError("its own"))))
     with pytest.raises(KeyError, match="its own"):
         converted(conversion, record(b"x"))
@@ -241,13 +241,13 @@ def test_what_a_handler_raises_reaches_the_application(deserializer: Any, kind: 
 
 @deserializers
 @handlers
-def test_a_handler_that_answers_with_something_else_is_told(deserializer: Any, kind: Any) -> None:
+def test_a_wrong_return_value_of_the_handler_is_an_error(deserializer: Any, kind: Any) -> None:
     conversion = Conversion(None, deserializer, kind(answers(b"x")))
     with pytest.raises(ConfigurationError, match="answered with bytes; expected a Record"):
         converted(conversion, record(b"x"))
 
 
-def test_the_handler_is_not_asked_of_records_that_deserialize() -> None:
+def test_the_handler_is_called_for_failures_only() -> None:
     conversion = Conversion(None, int, answers(None))
     assert parts(conversion.now(record(b"1"))) == (None, 1)
 

@@ -145,7 +145,7 @@ def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:
     assert delivery.to_commit() == {T0: OffsetAndMetadata(2, leader_epoch=7)}
 
 
-def test_what_is_committed_is_not_committed_again() -> None:
+def test_committed_offsets_are_not_committed_again() -> None:
     delivery = owning(T0, T1, start=5)
     assert delivery.to_commit() == {}
     delivery.owned[T1].processed = 6
@@ -177,7 +177,7 @@ def test_records_below_the_position_are_skipped_in_silence() -> None:
     assert [ask(delivery), ask(delivery)] == [record(2, "c"), None]
 
 
-def test_what_was_fetched_twice_is_queued_once() -> None:
+def test_batches_fetched_twice_are_queued_once() -> None:
     delivery = owning(T0)
     first = batch(0, "a", "b")
     delivery.add(delivery.owned[T0], [first])
@@ -271,7 +271,7 @@ def test_a_marker_that_comes_alone_moves_on_too() -> None:
     assert state(delivery) == (5, 5, 5)
 
 
-def test_a_gap_does_not_make_the_record_in_hand_processed() -> None:
+def test_a_gap_does_not_make_the_record_in_flight_processed() -> None:
     """`getmany` looks for more while the application still has nothing."""
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a"), marker(1)])
@@ -338,7 +338,7 @@ def test_s9_nothing_is_handed_out_once_revoked() -> None:
     assert delivery.to_commit()[T0] == OffsetAndMetadata(1, leader_epoch=7)
 
 
-def test_released_is_not_in_hand_any_more() -> None:
+def test_released_records_are_not_in_flight() -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
     owned = delivery.owned[T0]
@@ -349,7 +349,7 @@ def test_released_is_not_in_hand_any_more() -> None:
     assert (owned.revoked, owned.processed) == (True, 0)
 
 
-def test_a_late_fetch_for_what_was_granted_anew_is_dropped() -> None:
+def test_a_late_fetch_of_a_previous_assignment_is_dropped() -> None:
     """The answer belongs to the old assignment: its offsets may be behind the new one's."""
     delivery = owning(T0)
     old = delivery.owned[T0]
@@ -361,7 +361,7 @@ def test_a_late_fetch_for_what_was_granted_anew_is_dropped() -> None:
     assert (state(delivery), delivery.buffered_bytes) == ((5, 5, 5), 0)
 
 
-def test_seek_drops_what_was_fetched_and_what_is_in_hand() -> None:
+def test_seek_drops_fetched_records_and_those_in_flight() -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
     assert ask(delivery) == record(0, "a")
@@ -398,7 +398,7 @@ def test_where_the_log_has_changed_and_nothing_is_in_hand() -> None:
     assert (state(delivery), delivery.has_in_flight([T0])) == ((9, 9, 9), False)
 
 
-def test_seek_leaves_other_partitions_in_hand() -> None:
+def test_seek_keeps_records_of_other_partitions_in_flight() -> None:
     delivery = owning(T0, T1)
     delivery.add(delivery.owned[T1], [batch(0, "x", "y", tp=T1)])
     assert ask(delivery) == record(0, "x", T1)
@@ -641,7 +641,7 @@ def test_it_is_awaited_anew_after_a_cancellation() -> None:
 )
 @pytest.mark.parametrize("fails", [False, True], ids=["converted", "refused"])
 @pytest.mark.parametrize("batches", [False, True], ids=["records", "batches"])
-def test_what_is_converted_too_late_is_dropped(
+def test_records_converted_after_a_loss_are_dropped(
     change: Callable[[Delivery], None], fails: bool, batches: bool
 ) -> None:
     """Of a partition that is gone, paused, or read from elsewhere now."""

@@ -34,20 +34,20 @@ def test_what_was_not_needed_is_wanted_no_more_down_to_a_mebibyte() -> None:
     assert room.target == MIB
 
 
-def test_nothing_is_asked_for_while_enough_is_unread() -> None:
+def test_nothing_is_fetched_while_enough_is_unread() -> None:
     room = FetchBudget(50 * MIB)
     assert share(room, buffered=MIB) == 0
     assert share(room, buffered=MIB - 1) == MIB
 
 
-def test_what_is_paused_takes_room_and_counts_for_nothing_else() -> None:
+def test_paused_partitions_count_only_for_their_memory() -> None:
     room = FetchBudget(4 * MIB)
     assert share(room, buffered=2 * MIB, unread=0) == MIB
     assert share(room, buffered=3 * MIB - 1, unread=0) == 1
     assert share(room, buffered=3 * MIB, unread=0) == 0
 
 
-def test_what_is_on_its_way_takes_room_until_it_is_answered() -> None:
+def test_fetches_in_flight_take_room_until_they_are_answered() -> None:
     room = FetchBudget(4 * MIB)
     room.target = 3 * MIB
     room.on_request(2 * MIB)

@@ -41,12 +41,12 @@ def full_after(session_id: int) -> SessionRequest:
     return SessionRequest(session_id, 0, BOTH, (), BOTH_IDS, by_id=True)
 
 
-def test_the_first_request_says_everything() -> None:
+def test_the_first_request_lists_every_partition() -> None:
     assert FetchSession().request(BOTH, IDS) == FULL
     assert FULL.full
 
 
-def test_when_nothing_has_changed_nothing_is_said() -> None:
+def test_without_changes_no_partition_is_listed() -> None:
     session = begun()
     assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
     session.on_response(77, 0)
@@ -55,7 +55,7 @@ def test_when_nothing_has_changed_nothing_is_said() -> None:
     assert not idle.full
 
 
-def test_only_what_has_changed_is_said() -> None:
+def test_only_changed_partitions_are_listed() -> None:
     session = begun()
     moved = {**BOTH, T0: at(0, 6)}
     assert session.request(moved, IDS) == SessionRequest(
@@ -80,7 +80,7 @@ def test_what_is_not_wanted_any_more_is_forgotten_and_may_come_again() -> None:
     )
 
 
-def test_a_broker_without_sessions_is_told_everything_each_time() -> None:
+def test_without_sessions_every_request_lists_all_partitions() -> None:
     session = FetchSession()
     for _ in range(3):
         assert session.request(BOTH, IDS) == FULL
@@ -97,14 +97,14 @@ def test_a_broker_without_sessions_is_told_everything_each_time() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, 77),
     ],
 )
-def test_after_an_error_everything_is_said_again(code: ErrorCode, session_id: int) -> None:
+def test_after_an_error_all_partitions_are_listed_again(code: ErrorCode, session_id: int) -> None:
     session = begun()
     session.request(BOTH, IDS)
     session.on_response(0, code)
     assert session.request(BOTH, IDS) == full_after(session_id)
 
 
-def test_a_session_that_the_broker_gives_up_is_begun_anew() -> None:
+def test_a_session_that_the_broker_closed_is_replaced() -> None:
     session = begun()
     session.request(BOTH, IDS)
     session.on_response(0, 0)
@@ -155,7 +155,7 @@ def test_a_topic_without_an_id_begins_a_session_by_name() -> None:
     )
 
 
-def test_a_topic_made_anew_begins_a_new_session() -> None:
+def test_a_recreated_topic_begins_a_new_session() -> None:
     session = begun()
     assert session.request(BOTH, {**IDS, "u": NEW_ID}) == SessionRequest(
         77, 0, BOTH, (), {"t": T_ID, "u": NEW_ID}, by_id=True

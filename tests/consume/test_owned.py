@@ -34,7 +34,7 @@ def test_is_unchecked(fetched: int, checked: int, leader: int, unchecked: bool) 
     ("before", "now", "anew"),
     [(OLD, NEW, True), (OLD, OLD, False), (OLD, NO_ID, False), (NO_ID, NEW, False)],
 )
-def test_is_made_anew(before: UUID, now: UUID, anew: bool) -> None:
+def test_a_recreated_topic_is_a_new_assignment(before: UUID, now: UUID, anew: bool) -> None:
     assert OwnedPartition(TP, topic_id=before).is_recreated(now) is anew
 
 

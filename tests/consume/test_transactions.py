@@ -66,7 +66,7 @@ def test_before_its_first_offset_the_same_producer_had_committed() -> None:
     assert hidden(batches, (RED, 2)) == [2]
 
 
-def test_interleaved_producers_are_told_apart() -> None:
+def test_interleaved_producers_are_distinguished() -> None:
     batches = log(
         data(RED),  # 0, aborted
         data(BLUE),  # 1, committed
@@ -110,7 +110,7 @@ def test_a_first_offset_inside_a_batch_hides_it() -> None:
     assert hidden(log(data(RED, 5), marker(RED, ABORT)), (RED, 2)) == [0]
 
 
-def test_what_is_not_transactional_is_never_hidden() -> None:
+def test_non_transactional_records_are_never_hidden() -> None:
     """An idempotent producer may reuse an id."""
     assert hidden(log(data(RED, transactional=False), marker(RED, ABORT)), (RED, 0)) == []
 

@@ -68,7 +68,7 @@ STICKY = "assign/test_cooperative_sticky.py::"
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_1": (
-        "transport/test_broker.py::test_a_parked_join_holds_up_nothing_on_other_connections",
+        "transport/test_broker.py::test_a_pending_join_does_not_block_other_connections",
         CLASSIC + "test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join",
     ),
     "line_2": (
@@ -155,22 +155,23 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_34": (
         NEW + "test_line_34_revoking_partitions_are_owned_until_the_application_releases_them",
-        NEW_CONSUMERS
-        + "test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_nothing",
+        NEW_CONSUMERS + "test_line_34_fenced_while_revoking_it_commits_and_assigns_nothing",
     ),
     "line_35": (
         NEW + "test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied",
         NEW_CONSUMERS + "test_line_35_what_metadata_cannot_name_yet_waits",
     ),
-    "line_36": (NEW_CONSUMERS + "test_line_36_no_buffered_record_of_what_goes_is_handed_out",),
+    "line_36": (
+        NEW_CONSUMERS + "test_line_36_buffered_records_of_revoking_partitions_are_not_delivered",
+    ),
     "line_37": (
         NEW + "test_line_37_a_fenced_member_loses_and_rejoins_without_a_pause",
-        NEW_CONSUMERS + "test_line_37_who_is_fenced_loses_all_and_is_back_at_once_with_the_same_id",
+        NEW_CONSUMERS + "test_line_37_a_fenced_member_loses_all_and_rejoins_with_the_same_id",
     ),
     "line_38": (
         NEW + "test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal",
         NEW + "test_lines_38_and_40_permanent_errors_are_fatal",
-        NEW_CONSUMERS + "test_line_38_denied_topics_are_told_and_the_member_stays",
+        NEW_CONSUMERS + "test_line_38_denied_topics_are_reported_and_the_member_stays",
     ),
     "line_39": (
         NEW + "test_line_39_invalid_epochs_and_intervals_are_ignored",
@@ -185,7 +186,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         NEW + "test_line_41_an_assignment_of_unresolved_topics_alone_is_not_empty",
         NEW_LIVE + "test_line_41_the_broker_matches_the_pattern_also_with_later_topics",
     ),
-    "line_42": (NEW_CONSUMERS + "test_line_42_who_does_not_poll_is_out_and_back_at_the_next_poll",),
+    "line_42": (NEW_CONSUMERS + "test_line_42_a_poll_timeout_leaves_and_the_next_poll_rejoins",),
     "line_43": (
         NEW + "test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent",
         NEW + "test_line_43_an_idle_group_uses_our_interval_unless_the_broker_overrides_it",
@@ -209,11 +210,11 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         OFFSETS + "test_any_negative_offset_is_none",
     ),
     "line_47": (
-        POSITIONS + "test_line_47_only_what_is_unstable_is_waited_for_and_asked_for_again",
+        POSITIONS + "test_line_47_only_unstable_offsets_are_awaited_and_fetched_again",
         POSITIONS + "test_line_47_an_offset_that_a_transaction_is_about_to_move_is_not_asked_for",
-        POSITIONS + "test_line_47_an_unknown_topic_is_asked_for_again_a_few_times",
+        POSITIONS + "test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times",
         POSITIONS + "test_line_47_an_unknown_topic_that_comes_to_be_known",
-        POSITIONS + "test_line_47_what_is_refused_is_told_once_and_the_others_go_on",
+        POSITIONS + "test_line_47_a_refused_offset_is_reported_once_and_the_others_continue",
         POSITIONS + "test_line_47_committed_offsets_that_the_application_asks_for",
         POSITIONS + "test_line_47_a_committed_offset_that_cannot_be_read_is_named",
     ),
@@ -224,7 +225,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_49": (
         OFFSETS + "test_commits_stay_in_order",
-        OFFSETS + "test_a_lost_answer_is_asked_for_again_and_stays_in_order",
+        OFFSETS + "test_a_commit_with_a_lost_response_is_retried_in_order",
         OFFSETS + "test_a_cancelled_commit_does_not_overtake_the_next",
     ),
     "line_50": (
@@ -258,7 +259,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "runtime/test_reading.py::test_a_position_that_is_not_in_the_log_is_reset_with_a_warning",
         "runtime/test_reading.py::test_a_position_that_is_not_in_the_log_without_a_policy",
         "runtime/test_fetching.py::test_a_new_leader_that_the_answer_names_needs_no_metadata",
-        "runtime/test_validation.py::test_a_topic_made_anew_is_read_from_its_start",
+        "runtime/test_validation.py::test_a_recreated_topic_is_read_from_its_start",
     ),
     "s4": (
         DELIVERY
@@ -272,7 +273,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "s9": (DELIVERY + "test_s9_nothing_is_handed_out_once_revoked",),
     "s10": (
         CLASSIC + "test_line_11_a_stale_answer_changes_nothing",
-        DELIVERY + "test_a_late_fetch_for_what_was_granted_anew_is_dropped",
+        DELIVERY + "test_a_late_fetch_of_a_previous_assignment_is_dropped",
         "runtime/test_reading.py::test_a_fetch_that_comes_back_after_a_seek_is_dropped",
     ),
     "s11": (CLASSIC + "test_s11_the_member_id_survives_disconnects",),

@@ -108,7 +108,7 @@ async def test_a_commit_is_not_repeated_once_its_partition_is_another_tenures(
                 assert kafka.committed("g", "t") == {}
 
 
-async def test_a_batch_in_hand_when_the_session_ends_is_lost(
+async def test_a_batch_in_flight_when_the_session_ends_is_lost(
     network: Any, sessions: list[Kindly]
 ) -> None:
     """Told once, when the callback was called; and what comes again is committed."""

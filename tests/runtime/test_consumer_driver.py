@@ -74,7 +74,7 @@ async def until(condition: Any) -> None:
         await anyio.sleep(0.01)
 
 
-async def test_line_37_who_is_fenced_loses_all_and_is_back_at_once_with_the_same_id(
+async def test_line_37_a_fenced_member_loses_all_and_rejoins_with_the_same_id(
     network: Any,
 ) -> None:
     story: list[Any] = []
@@ -90,7 +90,7 @@ async def test_line_37_who_is_fenced_loses_all_and_is_back_at_once_with_the_same
     assert took < 0.3
 
 
-async def test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_nothing(
+async def test_line_34_fenced_while_revoking_it_commits_and_assigns_nothing(
     network: Any,
 ) -> None:
     """The other member has joined; records in hand keep the first one from letting go."""
@@ -115,7 +115,9 @@ async def test_line_34_fenced_while_it_lets_go_it_commits_nothing_and_takes_up_n
     assert story[:2] == [("assigned", (T0, T1)), ("lost", (T0, T1))]
 
 
-async def test_line_36_no_buffered_record_of_what_goes_is_handed_out(network: Any) -> None:
+async def test_line_36_buffered_records_of_revoking_partitions_are_not_delivered(
+    network: Any,
+) -> None:
     """All records have arrived when another member joins, and the callback takes its time."""
 
     async def slowly(_: Any) -> None:
@@ -249,7 +251,7 @@ async def test_line_35_what_metadata_cannot_name_yet_waits(network: Any) -> None
                 break
 
 
-async def test_line_38_denied_topics_are_told_and_the_member_stays(network: Any) -> None:
+async def test_line_38_denied_topics_are_reported_and_the_member_stays(network: Any) -> None:
     async with cluster(network) as kafka, member() as consumer:
         await consumer.wait_assignment()
         kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=5)
@@ -262,7 +264,7 @@ async def test_line_38_denied_topics_are_told_and_the_member_stays(network: Any)
 
 
 @pytest.mark.parametrize("instance", [None, "i"])
-async def test_line_42_who_does_not_poll_is_out_and_back_at_the_next_poll(
+async def test_line_42_a_poll_timeout_leaves_and_the_next_poll_rejoins(
     network: Any, instance: str | None
 ) -> None:
     story: list[Any] = []
@@ -345,7 +347,7 @@ async def test_how_a_member_of_a_classic_group_leaves(
         assert left == [LEAVES[instance, leave]] * 2
 
 
-async def test_who_goes_for_good_does_not_take_its_successor_along(network: Any) -> None:
+async def test_a_leaving_static_member_does_not_remove_its_successor(network: Any) -> None:
     """Another process has taken the place already: it is that one's."""
     options = {"group_protocol": "classic", "group_instance_id": "i", "enable_auto_commit": False}
     async with cluster(network) as kafka, member(**options) as old:

@@ -117,7 +117,7 @@ async def test_a_revocation_waits_for_the_commit_that_the_application_has_under_
                 assert events == ["committed", "revoked"]
 
 
-async def test_a_rebalance_is_no_poll(network: Any) -> None:
+async def test_a_rebalance_does_not_count_as_a_poll(network: Any) -> None:
     """An application that was stuck once kept its partitions for as long as others came and went:
     each assignment started the clock of max_poll_interval_ms anew."""
     lost: list[float] = []
@@ -148,7 +148,7 @@ async def test_a_rebalance_is_no_poll(network: Any) -> None:
                 assert (await consumer.getone()).offset == 0
 
 
-async def test_who_had_no_partitions_has_the_whole_interval_for_its_first(network: Any) -> None:
+async def test_the_poll_interval_starts_with_the_first_partitions(network: Any) -> None:
     """A member in reserve need not poll; when another left, it was thrown out at once."""
     lost: list[float] = []
 

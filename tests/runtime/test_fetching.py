@@ -227,7 +227,7 @@ class Sessions:
         return answer if new else await waited(found, answer)
 
 
-async def test_an_idle_consumer_says_nothing(network: Any, script: Script) -> None:
+async def test_an_idle_consumer_sends_empty_session_requests(network: Any, script: Script) -> None:
     """A thousand idle partitions cost the broker an empty request, not a thousand entries."""
     script.answer = Sessions()
     async with network, client() as c:
@@ -358,7 +358,7 @@ async def test_without_topic_ids_a_session_goes_by_name_throughout(
 # ---------------------------------------------------------------- an impatient broker
 
 
-async def test_a_broker_that_does_not_wait_is_not_asked_in_a_hot_loop(
+async def test_a_broker_that_ignores_max_wait_causes_no_hot_loop(
     network: Any, script: Script
 ) -> None:
     async with network, client() as c:
@@ -687,7 +687,7 @@ async def test_without_a_rack_none_is_sent(network: Any, script: Script) -> None
     assert {f.request.rack_id for f in script.fetches} == {""}
 
 
-async def test_the_leader_is_asked_again_in_time(network: Any, script: Script) -> None:
+async def test_the_leader_is_fetched_from_again_in_time(network: Any, script: Script) -> None:
     """The nearest may be another by then, or none."""
     script.answer = replicas = Replicas(end=1)
     async with network, client(client_rack="here", metadata_max_age_ms=60_000) as c:
@@ -769,7 +769,7 @@ async def test_a_bad_replica_beside_a_busy_partition_makes_no_hot_loop(
     assert 8 < sum(f.node == 2 for f in script.fetches) < 25
 
 
-async def test_a_replica_that_nobody_knows_makes_no_hot_loop(network: Any, script: Script) -> None:
+async def test_an_unknown_replica_causes_no_hot_loop(network: Any, script: Script) -> None:
     script.answer = replicas = Replicas()
     replicas.preferred = 9
     async with network, client(client_rack="here") as c:

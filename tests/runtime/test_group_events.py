@@ -391,7 +391,7 @@ async def test_where_the_coordinator_assigns_a_request_for_a_rebalance_says_and_
     ]
 
 
-async def test_who_is_in_no_group_asks_for_no_rebalance(network: Any) -> None:
+async def test_without_a_group_a_rebalance_request_is_refused(network: Any) -> None:
     one = consumer()
     with pytest.raises(ConsumerClosedError):
         one.rejoin()
@@ -425,7 +425,7 @@ def left(n: int) -> GroupLeft:
     return GroupLeft(at=float(n), reason="")
 
 
-async def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
+async def test_a_slow_reader_loses_the_oldest_events_and_is_notified() -> None:
     feed = EventFeed()
     slow, quick = feed.open(2), feed.open(9)
     for n in range(5):
@@ -438,7 +438,7 @@ async def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
     assert await rest(feed.open(1)) == []
 
 
-async def test_who_waits_hears_at_once_and_hears_the_end() -> None:
+async def test_a_waiting_reader_gets_events_at_once_and_the_end() -> None:
     feed = EventFeed()
     events = feed.open(9)
     heard: list[GroupEvent] = []

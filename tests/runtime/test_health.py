@@ -82,7 +82,7 @@ async def test_one_that_does_not_run(network: Any) -> None:
     assert one.health() == out
 
 
-async def test_who_may_not_read_has_failed(network: Any) -> None:
+async def test_a_missing_permission_counts_as_failed(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         await one.wait_assignment()
         kafka.fail(HeartbeatRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -120,7 +120,7 @@ async def test_a_coordinator_that_does_not_answer(network: Any, protocol: Any) -
     assert str(after).startswith("silence: no heartbeat is acknowledged; the last was sent ")
 
 
-async def test_a_partition_that_stands_still_while_its_lag_grows(network: Any) -> None:
+async def test_a_stuck_partition_with_growing_lag_is_reported(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         kafka.produce("t", ["0", "1", "2"], partition=0)
         assert (await one.getone()).offset == 0
@@ -249,7 +249,7 @@ def look(checkup: Checkup, now: float, *partitions: OwnedPartition) -> list[int]
     return [int(f.detail.split()[2]) for f in found]
 
 
-def test_lag_that_does_not_grow_is_nobodys_fault() -> None:
+def test_lag_that_does_not_grow_is_no_finding() -> None:
     checkup, one = Checkup(LoopLag("g", 45.0, threaded=False)), owned(5, 9)
     assert [look(checkup, at, one) for at in (0.0, 60.0, 600.0)] == [[], [], []]
     one.end = 10
@@ -269,7 +269,7 @@ def test_enough_is_buffered_and_nothing_fetched_so_no_lag_is_seen_to_grow() -> N
     assert look(checkup, 110.0, waiting, other) == [5, 2]
 
 
-def test_what_is_not_known_is_not_held_against_it() -> None:
+def test_unknown_values_are_no_finding() -> None:
     checkup, one = Checkup(LoopLag("g", 45.0, threaded=False)), owned(5, -1)
     assert one.lag is None
     assert [look(checkup, at, one) for at in (0.0, 600.0)] == [[], []]

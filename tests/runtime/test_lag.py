@@ -16,14 +16,14 @@ def test_the_worst_of_the_last_minute_is_kept() -> None:
     assert kept == [0.0, 0.2, 0.7, 0.7, 0.7, 0.7, 0.3]
 
 
-def test_being_early_is_no_lag() -> None:
+def test_an_early_wakeup_counts_as_no_lag() -> None:
     lag = LoopLag("g", 45.0, threaded=False)
     lag.record(-0.5, 100.0)
     assert lag.longest == 0.0
 
 
 @pytest.mark.parametrize(("session", "enough"), [(6.0, 2.0), (45.0, 5.0)])
-def test_what_endangers_the_session_is_told_once_a_minute(
+def test_lag_that_endangers_the_session_is_reported_once_a_minute(
     caplog: pytest.LogCaptureFixture, session: float, enough: float
 ) -> None:
     lag = LoopLag("g", session, threaded=False)

@@ -57,7 +57,7 @@ async def test_each_call_reads_the_file_as_it_is_now(path: Path) -> None:
     assert await source() == {}
 
 
-async def test_every_change_of_trouble_is_said_once(
+async def test_every_change_of_trouble_is_logged_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -103,7 +103,7 @@ TAKES: dict[str, Take] = {
 @each_protocol
 @pytest.mark.parametrize("take", TAKES)
 @pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
-async def test_an_application_that_was_away_is_told_once(
+async def test_a_poll_timeout_is_reported_to_the_application_once(
     network: Any, protocol: str, take: str, auto_commit: bool
 ) -> None:
     """A job that took longer than `max_poll_interval_ms` each time believed for ever that all it
@@ -193,9 +193,7 @@ async def test_a_refusal_without_a_loss_is_raised_as_it_is(network: Any) -> None
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
-async def test_what_is_still_owned_is_committed_before_the_error(
-    network: Any, protocol: str
-) -> None:
+async def test_owned_partitions_are_committed_before_the_error(network: Any, protocol: str) -> None:
     """A rebalance took one of two partitions, as the application did not come back in time."""
     options = {"rebalance_timeout_ms": 4_000, "session_timeout_ms": 6_000}
     async with cluster(network) as kafka:
@@ -276,7 +274,7 @@ async def test_what_was_passed_over_is_left_to_the_auto_commit(network: Any, wai
             assert sorted(kafka.committed("g", "t").values()) in ([1], [0, 1])
 
 
-async def test_with_an_auto_commit_only_what_is_in_hand_is_reported(network: Any) -> None:
+async def test_with_auto_commit_only_records_in_flight_are_reported(network: Any) -> None:
     async with cluster(network) as kafka:
         member = Member("consumer", enable_auto_commit=True, auto_commit_interval_ms=10**6)
         async with member.consumer as consumer:
@@ -334,7 +332,9 @@ async def test_a_seek_that_was_to_be_committed_is_lost_like_a_record(network: An
 
 
 @each_protocol
-async def test_what_is_committed_before_it_goes_is_not_lost(network: Any, protocol: str) -> None:
+async def test_records_committed_before_the_revocation_are_not_lost(
+    network: Any, protocol: str
+) -> None:
     """Drained: processed and committed while the group waits, by the loop or by the callback."""
     async with cluster(network) as kafka:
         first, second = Member(protocol), Member(protocol)
@@ -397,7 +397,7 @@ async def test_what_the_application_gives_back_itself_is_not_lost(
             assert member.told("lost") == []
 
 
-async def test_what_is_assigned_by_hand_is_never_lost(network: Any) -> None:
+async def test_manually_assigned_partitions_are_never_lost(network: Any) -> None:
     async with cluster(network):
         member = Member("eager", "t")
         async with member.consumer as consumer:

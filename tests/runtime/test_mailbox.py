@@ -42,7 +42,7 @@ async def test_nothing_comes_in_time() -> None:
     assert await mailbox.take(began) == 1  # what is there is taken, however late
 
 
-async def test_what_comes_while_a_taker_is_cancelled_stays() -> None:
+async def test_items_arriving_while_a_receiver_is_cancelled_stay() -> None:
     mailbox: Mailbox[int] = Mailbox()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mailbox.take)

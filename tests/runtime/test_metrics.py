@@ -21,7 +21,7 @@ def test_rate_average_and_maximum() -> None:
     assert meter.read(120.0) == RequestMetrics(rate=3 / 20, average=0.5, maximum=1.0)
 
 
-def test_what_is_older_than_a_minute_counts_no_more() -> None:
+def test_values_older_than_a_minute_are_dropped() -> None:
     meter = Meter()
     meter.record(105.0, 9.0)
     meter.record(115.0, 1.0)

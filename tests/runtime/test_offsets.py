@@ -173,7 +173,7 @@ async def test_a_commit_by_a_member_that_was_replaced(network: Any) -> None:
             await group.commit(7)
 
 
-async def test_a_stranger_is_refused_by_the_coordinator_itself(network: Any) -> None:
+async def test_a_commit_of_a_non_member_is_refused_by_the_coordinator(network: Any) -> None:
     async with grouped(network) as group:
         with pytest.raises(CommitFailedError, match="GROUP_ID_NOT_FOUND"):
             await group.offsets.commit(Identity(3, "nobody"), {TP: OffsetAndMetadata(1)}, timeout=5)
@@ -303,7 +303,7 @@ async def test_commits_stay_in_order(network: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-async def test_a_lost_answer_is_asked_for_again_and_stays_in_order(
+async def test_a_commit_with_a_lost_response_is_retried_in_order(
     network: Any, before: bool
 ) -> None:
     async with grouped(network) as group:
@@ -333,7 +333,7 @@ async def test_a_coordinator_that_moves_is_followed(network: Any) -> None:
         assert (group.committed, group.kafka.coordinator("g")) == (2, 3 - there)
 
 
-async def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(network: Any) -> None:
+async def test_a_response_without_a_partition_does_not_acknowledge_it(network: Any) -> None:
     async with grouped(network) as group:
         await group.offsets._coordinator()
         network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
@@ -460,7 +460,9 @@ async def test_topics_go_by_id_where_metadata_is_kept_of_them(network: Any, know
             assert [seen.version for seen in group.kafka.requests(api)] == [version]
 
 
-async def test_what_was_read_of_a_topic_is_not_committed_to_one_made_anew(network: Any) -> None:
+async def test_offsets_of_a_deleted_topic_are_not_committed_to_a_recreated_one(
+    network: Any,
+) -> None:
     """By name it was, and the group would have begun in the middle of the new topic."""
     async with knowing_t(network) as group:
         group.kafka.delete_topic("t")
@@ -619,7 +621,7 @@ async def test_a_note_goes_beside_offsets_without_metadata(network: Any) -> None
         }
 
 
-async def test_a_note_that_is_too_long_is_left_out(network: Any) -> None:
+async def test_metadata_beyond_the_limit_is_omitted(network: Any) -> None:
     async with grouped(network) as group:
         group.owned.start_at(0)
         group.owned.processed = 8

@@ -148,7 +148,7 @@ async def idle(consumer: Consumer, seconds: float = 60.0) -> bool:
 # ---------------------------------------------------------------- behaviours, line 47
 
 
-async def test_line_47_only_what_is_unstable_is_waited_for_and_asked_for_again(
+async def test_line_47_only_unstable_offsets_are_awaited_and_fetched_again(
     scripted: Opened,
 ) -> None:
     """The policy would raise; a transaction that is open for minutes holds up its own partition."""
@@ -165,7 +165,9 @@ async def test_line_47_only_what_is_unstable_is_waited_for_and_asked_for_again(
         assert broker.resets == 0
 
 
-async def test_line_47_what_is_refused_is_told_once_and_the_others_go_on(scripted: Opened) -> None:
+async def test_line_47_a_refused_offset_is_reported_once_and_the_others_continue(
+    scripted: Opened,
+) -> None:
     """As a fetch that is refused: it rests until the application seeks, and is not reset."""
     refused = E.TOPIC_AUTHORIZATION_FAILED
     async with scripted([8], [refused], [9], policy="earliest") as (broker, c):
@@ -187,7 +189,7 @@ async def test_line_47_what_is_refused_is_told_once_and_the_others_go_on(scripte
 
 
 @pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION])
-async def test_line_47_an_unknown_topic_is_asked_for_again_a_few_times(
+async def test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times(
     scripted: Opened, code: ErrorCode
 ) -> None:
     """One just made is not known everywhere at once; one that stays unknown is told once."""

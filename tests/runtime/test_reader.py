@@ -74,7 +74,7 @@ async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
     assert reading.ready() is None
 
 
-async def test_nothing_is_ready_once_ownership_is_no_longer_sure() -> None:
+async def test_nothing_is_ready_after_the_lease_expired() -> None:
     reading = Reading(lease_timeout=0.001)
     await reading.next()
     reading.now += 0.0009
@@ -118,7 +118,7 @@ async def test_closing_ends_it() -> None:
         await reading.next()
 
 
-async def test_who_drains_hears_of_each_record_that_is_processed() -> None:
+async def test_draining_is_notified_of_each_processed_record() -> None:
     """Handed out without looking around, the end of the record in hand would go unheard."""
     reading = Reading()
     await reading.next()

@@ -219,7 +219,7 @@ async def test_what_is_without_a_position_costs_no_record_of_the_others(reading:
         assert taken == list(range(2, 10))
 
 
-async def test_who_asks_again_and_again_without_a_position_is_not_away(reading: Any) -> None:
+async def test_polling_without_a_position_counts_as_polling(reading: Any) -> None:
     """An application that waits for somebody to commit an offset was thrown out of its group."""
     lost: list[object] = []
     async with reading() as (_, consumer):
@@ -530,7 +530,7 @@ async def test_what_is_buffered_and_on_its_way_stays_within_the_bound(
         assert fetching[-1] > 0  # for what may still be appended
 
 
-async def test_a_paused_partition_with_a_full_buffer_holds_up_nobody(reading: Any) -> None:
+async def test_a_paused_partition_with_a_full_buffer_delays_no_other(reading: Any) -> None:
     async with reading(records=0) as (kafka, consumer):
         for _ in range(40):
             kafka.produce("t", [b"x" * 100_000], partition=0)
@@ -722,7 +722,7 @@ def fails_at_three(leader_of: Any) -> Any:
     return leader_of(lambda offset: three if offset == 0 else E.TOPIC_AUTHORIZATION_FAILED)
 
 
-async def test_what_was_fetched_before_an_error_is_handed_out_before_it(
+async def test_records_fetched_before_an_error_are_delivered_before_it(
     network: Any, fails_at_three: Any
 ) -> None:
     """The error says where to go on from: who seeks there would lose what was not handed out."""
@@ -768,7 +768,7 @@ async def test_a_batch_cut_short_that_never_comes_whole_surfaces_once(
         assert leader.count("fetch") == 1
 
 
-async def test_what_was_fetched_is_handed_out_before_a_reset(network: Any, leader_of: Any) -> None:
+async def test_fetched_records_are_delivered_before_a_reset(network: Any, leader_of: Any) -> None:
     """The log was cut below what is buffered: that is still good, and must not be lost."""
     three = batch_at(0) + batch_at(1) + batch_at(2)
     leader = leader_of(lambda offset: three if offset == 0 else E.OFFSET_OUT_OF_RANGE)
@@ -785,7 +785,7 @@ async def test_what_was_fetched_is_handed_out_before_a_reset(network: Any, leade
         assert (found, leader.count("list")) == ([0, 1, 2, 50], 2)
 
 
-async def test_a_last_batch_cut_short_is_dropped_and_asked_for_again(
+async def test_a_truncated_last_batch_is_dropped_and_fetched_again(
     network: Any, leader_of: Any
 ) -> None:
     wholes = {0: batch_at(0) + batch_at(1)[:-1], 1: batch_at(1)}
@@ -796,7 +796,7 @@ async def test_a_last_batch_cut_short_is_dropped_and_asked_for_again(
         assert await offsets_of(c, 2) == [0, 1]
 
 
-async def test_what_nobody_asked_for_is_passed_over(network: Any, leader_of: Any) -> None:
+async def test_partitions_that_were_not_requested_are_skipped(network: Any, leader_of: Any) -> None:
     leader = leader_of(lambda offset: batch_at(offset))
     honest = leader.fetch
 
@@ -1208,7 +1208,7 @@ async def test_of_many_batches_the_rest_is_asked_for_again(
         assert await offsets_of(c, 250) == [*range(250)]
 
 
-async def test_what_was_let_go_of_while_a_thread_inflated_it_is_not_handed_out(
+async def test_partitions_released_during_inflation_are_not_delivered(
     reading: Any, threads: list[object]
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
@@ -1227,7 +1227,7 @@ async def test_what_was_let_go_of_while_a_thread_inflated_it_is_not_handed_out(
         assert await offsets_of(c, 10) == [*range(4, 14)]
 
 
-async def test_what_a_thread_cannot_inflate_is_told_where_it_lies(
+async def test_a_failed_inflation_in_a_thread_names_its_offset(
     reading: Any, threads: list[object]
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:

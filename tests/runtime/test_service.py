@@ -143,7 +143,7 @@ def test_made_outside_of_an_event_loop() -> None:
 # ---------------------------------------------------------------- out of order
 
 
-async def test_a_second_start_is_refused_and_harms_nobody(no_task_left: Any) -> None:
+async def test_a_second_start_is_refused_without_side_effects(no_task_left: Any) -> None:
     before = running()
     thing = Thing()
     async with thing:

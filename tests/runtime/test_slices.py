@@ -163,7 +163,7 @@ def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None
     monkeypatch.setattr(FetchInFlight, "add", asked)
 
 
-async def test_what_is_paused_while_a_request_is_made_is_not_asked_for(
+async def test_partitions_paused_while_a_request_is_built_are_not_fetched(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with reading() as (kafka, c):
@@ -250,7 +250,7 @@ async def test_what_is_sought_while_others_are_committed_is_committed_as_sought(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_what_is_lost_while_others_are_committed_is_not_committed(
+async def test_partitions_lost_during_a_commit_are_not_committed(
     reading: Any, protocol: str
 ) -> None:
     """Its next owner may have committed more by then; the application is told which it was."""
@@ -381,7 +381,7 @@ async def test_the_first_slice_needs_no_task() -> None:
     assert story == ["slice 0", "slice 1"]
 
 
-async def test_what_the_work_raises_is_raised() -> None:
+async def test_errors_of_the_work_are_raised() -> None:
     def fail() -> Generator[None, None, None]:
         yield
         raise ValueError("no good")

@@ -45,7 +45,7 @@ async def another_subscription(_: EmbeddedKafka, consumer: Consumer) -> None:
     ],
     ids=["eager", "eager-lost", "cooperative", "cooperative-lost"],
 )
-async def test_what_goes_is_handed_out_no_more_even_while_a_callback_runs(
+async def test_revoking_partitions_are_not_delivered_during_the_callback(
     network: Any, assignors: Any, end: End, told: str
 ) -> None:
     """Callbacks wait for each other: until `revoked` has its turn the next owner may be at work on
@@ -105,7 +105,7 @@ async def test_what_goes_is_handed_out_no_more_even_while_a_callback_runs(
     ids=["eager", "cooperative"],
 )
 @pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
-async def test_the_last_commit_is_not_waited_for_by_who_is_no_member_any_more(
+async def test_a_removed_member_does_not_wait_for_the_last_commit(
     network: Any, assignors: Any, end: End, auto_commit: bool
 ) -> None:
     """Over a connection that is dead nobody refuses it, and the member came again only when its
@@ -195,7 +195,7 @@ async def test_what_is_unsubscribed_while_a_join_is_tried_again_is_let_go_of_bef
     assert story.index(("first", "lets go of u/0")) < story.index(("second", "gains u/0"))
 
 
-async def test_who_closes_is_told_of_the_revocation_though_no_commit_is_answered(
+async def test_closing_calls_on_revoked_even_without_a_commit_response(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The last commit had half of what a rebalance may take, and closing was over before."""

@@ -203,7 +203,7 @@ async def test_a_revocation_waits_for_a_blocked_loop_and_heartbeats_do_not(
         assert sum(kafka.committed("g", "t").values()) == 2
 
 
-async def test_what_is_lost_before_the_loop_runs_again_is_not_revoked(
+async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
     kafka: EmbeddedKafka,
 ) -> None:
     """behaviours, line 22: a commit would be refused; it once took the member out for longer."""
@@ -271,7 +271,7 @@ async def test_a_callback_that_blocks_the_loop_while_closing_costs_nothing(
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
-async def test_what_is_given_back_while_the_loop_is_blocked_is_handed_out_no_more(
+async def test_partitions_released_while_the_loop_is_blocked_are_not_delivered(
     kafka: EmbeddedKafka,
 ) -> None:
     told = Told(kafka)
@@ -297,7 +297,7 @@ async def test_a_cancelled_consumer_leaves_and_its_thread_ends(kafka: EmbeddedKa
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
-async def test_closing_keeps_its_deadline_with_a_coordinator_that_is_silent(
+async def test_closing_keeps_its_deadline_without_a_coordinator_response(
     kafka: EmbeddedKafka,
 ) -> None:
     async with Told(kafka, close_timeout=0.3).consumer as consumer:
@@ -478,7 +478,7 @@ async def test_a_coordinator_out_of_reach_ends_the_work_in_time(kafka: EmbeddedK
         assert anyio.current_time() >= generation.lease_expires_at
 
 
-async def test_lag_is_measured_and_told_of(
+async def test_loop_lag_is_measured_and_reported(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Told(kafka)
@@ -551,7 +551,7 @@ def test_a_thread_does_not_outlive_the_loop_that_it_serves(kafka: EmbeddedKafka)
     until_blocking(lambda: threads() == 0)
 
 
-async def test_what_happens_in_the_thread_is_told_in_the_loop(kafka: EmbeddedKafka) -> None:
+async def test_events_of_the_thread_are_reported_in_the_loop(kafka: EmbeddedKafka) -> None:
     """Readers wait on what belongs to their loop."""
     one = Told(kafka, heartbeat_thread=True).consumer
     events = one.events()

@@ -208,7 +208,9 @@ NOTHING = r"^nothing is subscribed to and nothing is assigned: name topics or a 
 
 
 @WAYS
-async def test_who_waits_for_records_of_nothing_is_told(cluster: Any, options: Any) -> None:
+async def test_waiting_for_records_without_a_subscription_is_an_error(
+    cluster: Any, options: Any
+) -> None:
     """Started without topics it may still be told some; waiting for a record it cannot be."""
     async with cluster() as kafka, consumer(**options) as one:
         kafka.produce("t", ["0"], partition=0)
@@ -307,7 +309,7 @@ async def test_who_waits_for_an_assignment_goes_on_with_what_is_subscribed_to_ne
         assert found == [{("u", 0)}]
 
 
-async def test_who_waits_for_an_assignment_of_nothing_is_told(cluster: Any) -> None:
+async def test_waiting_for_an_assignment_without_a_subscription_is_an_error(cluster: Any) -> None:
     async with cluster(), consumer(group_id="g") as one:
         with pytest.raises(ConfigurationError, match=NOTHING):
             await one.wait_assignment()

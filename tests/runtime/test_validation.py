@@ -100,7 +100,7 @@ async def commit(consumer: Consumer, offset: int, leader_epoch: int) -> None:
 # ---------------------------------------------------------------- a new leader
 
 
-async def test_nothing_is_asked_while_the_leader_stays(reading: Any, asked: Asked) -> None:
+async def test_nothing_is_validated_while_the_leader_stays(reading: Any, asked: Asked) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
@@ -185,7 +185,7 @@ async def test_without_a_policy_a_truncation_is_raised_until_the_application_see
         assert await values_of(c, 2) == ["new 6", "new 7"]
 
 
-async def test_what_was_fetched_and_not_handed_out_is_fetched_anew(
+async def test_undelivered_records_are_fetched_again(
     reading: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The position is below the divergence: nothing is lost, nothing is to be told."""
@@ -435,7 +435,7 @@ def make_anew(kafka: EmbeddedKafka, records: int) -> None:
 
 
 @pytest.mark.parametrize("records", [3, 20])
-async def test_a_topic_made_anew_is_read_from_its_start(
+async def test_a_recreated_topic_is_read_from_its_start(
     reading: Any, records: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With twenty records the old position is in the new log: only the id tells."""
@@ -472,7 +472,7 @@ async def test_the_same_offset_is_committed_again_in_a_recreated_topic(
             assert kafka.committed("g", "t") == {0: 10}
 
 
-async def test_a_topic_made_anew_goes_by_the_policy(reading: Any) -> None:
+async def test_a_recreated_topic_follows_the_reset_policy(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="latest") as c:
         await c.assign([TP])
         c.seek(TP, 5)
@@ -482,7 +482,7 @@ async def test_a_topic_made_anew_goes_by_the_policy(reading: Any) -> None:
         assert await c.position(TP) == 20
 
 
-async def test_a_topic_made_anew_without_a_policy(reading: Any) -> None:
+async def test_a_recreated_topic_without_a_reset_policy(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="none") as c:
         await c.assign([TP])
         c.seek(TP, 5)
@@ -496,7 +496,7 @@ async def test_a_topic_made_anew_without_a_policy(reading: Any) -> None:
         assert await values_of(c, 1) == ["new 1"]
 
 
-async def test_a_topic_made_anew_before_the_first_fetch(reading: Any) -> None:
+async def test_a_topic_recreated_before_the_first_fetch(reading: Any) -> None:
     """Paused since its position was found: the commit is of the old topic."""
     async with reading() as (kafka, consumer):
         await commit(consumer(group_id="g"), 8, -1)
@@ -510,7 +510,7 @@ async def test_a_topic_made_anew_before_the_first_fetch(reading: Any) -> None:
             assert await values_of(c, 1) == ["new 0"]
 
 
-async def test_a_topic_made_anew_while_its_committed_offset_is_on_its_way(
+async def test_a_topic_recreated_while_its_committed_offset_is_in_flight(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer was of the old topic, and counted as one of the new: its start was skipped."""

@@ -42,7 +42,7 @@ def hidden(leader_of: Any, codes: list[int]) -> Any:
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["subscribed", "assigned"])
 @pytest.mark.parametrize("before", [0, 6], ids=["at once", "later"])
-async def test_a_topic_that_must_not_be_seen_is_told_once(
+async def test_a_topic_without_describe_permission_is_reported_once(
     network: Any, leader_of: Any, by_hand: bool, before: int
 ) -> None:
     """Nothing else would ever come of it; should the ACL be made, it is consumed after all."""

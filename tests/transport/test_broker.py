@@ -80,7 +80,7 @@ async def test_produce_and_fetch(kafka: EmbeddedKafka) -> None:
         assert broker.is_connected("fetch")
 
 
-async def test_a_fetch_waits_as_long_as_it_is_told(kafka: EmbeddedKafka) -> None:
+async def test_a_fetch_waits_for_the_given_time(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka)) as broker:
         start = anyio.current_time()
         fetched = await broker.fetch_messages({ZERO: 0}, max_wait=0.2)
@@ -214,7 +214,7 @@ async def test_a_life_in_a_group(kafka: EmbeddedKafka) -> None:
     assert kafka.group_state("g") == "Empty"
 
 
-async def test_a_parked_join_holds_up_nothing_on_other_connections(kafka: EmbeddedKafka) -> None:
+async def test_a_pending_join_does_not_block_other_connections(kafka: EmbeddedKafka) -> None:
     join: dict[str, Any] = {
         "protocol_type": "work",
         "protocols": [("p", b"")],
@@ -239,7 +239,7 @@ async def test_a_parked_join_holds_up_nothing_on_other_connections(kafka: Embedd
             tasks.cancel_scope.cancel()
 
 
-async def test_a_broker_made_from_metadata_connects_when_told(kafka: EmbeddedKafka) -> None:
+async def test_a_broker_made_from_metadata_connects_on_request(kafka: EmbeddedKafka) -> None:
     host, port = address(kafka)
     entry = MetadataResponseBroker(node_id=1, host=host, port=port)
     async with anyio.create_task_group() as tasks:
@@ -304,7 +304,7 @@ async def test_a_broker_that_dies_and_comes_back(kafka: EmbeddedKafka) -> None:
         assert len((await broker.request_metadata()).topics) == 1
 
 
-async def test_a_broker_that_keeps_silent(kafka: EmbeddedKafka) -> None:
+async def test_an_unresponsive_broker_times_out(kafka: EmbeddedKafka) -> None:
     kafka.fail(OffsetFetchRequest, Swallow())
     async with Broker.open(*address(kafka), offsets_channel_timeout=0.1) as broker:
         with pytest.raises(RequestTimeoutError, match=r"OffsetFetchRequest within 0.1 s"):

@@ -161,7 +161,7 @@ async def test_a_broker_that_is_still_starting_names_none(network: Any) -> None:
         assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
 
 
-async def test_a_cluster_whose_brokers_were_all_replaced_is_found_anew(network: Any) -> None:
+async def test_a_cluster_whose_brokers_were_all_replaced_is_found_again(network: Any) -> None:
     network.handlers |= {A: serving(knows(n1=B, n2=C)), B: serving(knows(n1=B, n2=C))}
     async with network, clustered(A) as cluster:
         await cluster.refresh()
@@ -173,7 +173,7 @@ async def test_a_cluster_whose_brokers_were_all_replaced_is_found_anew(network: 
         assert sorted(network.dialled[1:]) == [A, B, C]
 
 
-async def test_killed_and_made_anew_at_the_bootstrap_address(network: Any) -> None:
+async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> None:
     async with network:
         async with EmbeddedKafka({"t": 1}, listen=False, seed=1) as kafka:
             network.serve_embedded(kafka)
@@ -253,7 +253,7 @@ async def test_a_topic_added_after_the_request_left_is_asked_for_again(network: 
     assert sorted(found) == [("one", True), ("three", True), ("two", True)]
 
 
-async def test_a_failed_refresh_counts_for_nobody(network: Any) -> None:
+async def test_a_failed_refresh_is_not_shared(network: Any) -> None:
     async with network, clustered(A) as cluster:
         with pytest.raises(NoBrokersAvailableError):
             await cluster.refresh()
@@ -261,7 +261,7 @@ async def test_a_failed_refresh_counts_for_nobody(network: Any) -> None:
         assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
 
 
-async def test_whoever_watches_is_told_of_changes_only(network: Any) -> None:
+async def test_watchers_are_notified_of_changes_only(network: Any) -> None:
     network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=A))}
     async with network, clustered(A) as cluster:
         told: list[int] = []

@@ -393,7 +393,7 @@ async def test_closing_fails_what_waits(network: Any) -> None:
     assert network.open == 0
 
 
-async def test_a_request_that_cannot_be_encoded_harms_nobody(network: Any) -> None:
+async def test_a_request_that_cannot_be_encoded_leaves_the_connection_open(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await peer.serve({HeartbeatRequest: lambda _: beaten(0)})
@@ -418,7 +418,7 @@ async def test_connection_refused(network: Any) -> None:
 
 
 @pytest.mark.parametrize("shakes", [False, True])
-async def test_nobody_answers(network: Any, shakes: bool) -> None:
+async def test_a_refused_connection_is_an_error(network: Any, shakes: bool) -> None:
     """Neither a black hole nor a peer that accepts and then says nothing is waited for long."""
 
     async def silent(peer: Any) -> None:

@@ -81,7 +81,7 @@ def test_an_older_leader_epoch_of_the_same_topic_is_ignored(
     assert found == known(led(expected))
 
 
-def test_a_topic_made_anew_starts_over_whatever_its_epochs() -> None:
+def test_a_recreated_topic_replaces_metadata_whatever_its_epochs() -> None:
     found = merge(known(led((1, 5))), answer(partition(0, 2, 0), topic_id=TWO))
     assert found == known(led((2, 0), topic_id=TWO))
 

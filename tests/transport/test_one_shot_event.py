@@ -17,7 +17,7 @@ def test_it_is_made_and_set_where_no_loop_runs() -> None:
     assert latch.is_set()
 
 
-async def test_all_who_wait_go_on() -> None:
+async def test_all_waiters_resume() -> None:
     latch, story = OneShotEvent(), []
 
     async def wait(name: str) -> None:
@@ -34,7 +34,7 @@ async def test_all_who_wait_go_on() -> None:
     assert sorted(story) == ["first", "second"]
 
 
-async def test_who_comes_later_lets_others_run() -> None:
+async def test_a_later_waiter_lets_other_tasks_run() -> None:
     latch, story = OneShotEvent(), []
     latch.set()
 
@@ -49,7 +49,7 @@ async def test_who_comes_later_lets_others_run() -> None:
     assert story == ["other", "waited"]
 
 
-async def test_who_is_cancelled_holds_up_nobody_and_leaves_nothing() -> None:
+async def test_a_cancelled_waiter_delays_no_other() -> None:
     latch = OneShotEvent()
     with anyio.move_on_after(1):
         await latch.wait()

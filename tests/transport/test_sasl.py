@@ -220,7 +220,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("message", "why"), HOSTILE.values(), ids=HOSTILE)
-def test_a_challenge_that_is_not_taken_up(message: str | bytes, why: str) -> None:
+def test_an_unused_challenge(message: str | bytes, why: str) -> None:
     talk = Conversation("sha256", "user", PENCIL, "n")
     with pytest.raises(AuthenticationError) as caught:
         talk.take_challenge(message if isinstance(message, bytes) else message.encode())

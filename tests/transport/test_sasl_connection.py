@@ -149,7 +149,7 @@ async def outcome(call: Callable[[], Any], into: dict[str, Any], name: str) -> N
 # ---------------------------------------------------------------- before the first request
 
 
-async def test_who_one_is_comes_before_anything_else(network: Any) -> None:
+async def test_authentication_comes_before_any_other_request(network: Any) -> None:
     seen: list[tuple[str, int]] = []
 
     async def handler(peer: Any) -> None:
@@ -207,7 +207,9 @@ async def test_a_broker_that_knows_no_sasl(network: Any) -> None:
 @pytest.mark.parametrize(
     ("stage", "limit"), [("versions", 1_048_576), ("handshake", 65_536), ("tokens", 65_536)]
 )
-async def test_strangers_may_say_little(network: Any, stage: str, limit: int) -> None:
+async def test_responses_before_authentication_are_limited_in_size(
+    network: Any, stage: str, limit: int
+) -> None:
     """Before it is known who is there, nobody has any reason for long answers."""
 
     async def handler(peer: Any) -> None:
@@ -245,7 +247,7 @@ async def test_known_brokers_may_say_more(network: Any) -> None:
 
 
 @pytest.mark.parametrize("silent_at", [1, 2])
-async def test_a_broker_that_falls_silent(network: Any, silent_at: int) -> None:
+async def test_an_unresponsive_broker_times_out(network: Any, silent_at: int) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
         for _ in range(silent_at - 1):
@@ -409,7 +411,7 @@ async def test_keys_of_tls_that_change_under_a_writer_cost_the_connection_only(
     assert outcomes == {"one": HeartbeatResponse(error_code=0), "two": ConnectionLostError}
 
 
-async def test_a_connection_that_breaks_fails_whoever_waits(network: Any) -> None:
+async def test_a_broken_connection_fails_every_waiter(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
         await peer.answer(await peer.read(), GREETED)
@@ -499,7 +501,7 @@ async def test_a_consumer_with_wrong_credentials_does_not_start(network: Any) ->
         assert network.open == 0
 
 
-async def test_a_consumer_whose_credentials_were_withdrawn_fails_for_good(network: Any) -> None:
+async def test_a_consumer_with_withdrawn_credentials_fails_permanently(network: Any) -> None:
     """Every call raises it; each background task finds out at most once."""
     async with EmbeddedKafka(listen=False, users=USERS) as kafka, network:
         network.serve_embedded(kafka)

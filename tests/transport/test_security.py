@@ -478,7 +478,7 @@ async def test_a_port_with_tls_that_is_asked_without(network: Any) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("cut", [0, 1, 20])
-async def test_a_handshake_that_is_cut_off_may_be_tried_again(network: Any, cut: int) -> None:
+async def test_a_handshake_that_is_cut_off_is_retriable(network: Any, cut: int) -> None:
     async def handler(peer: Any) -> None:
         await peer.stream.receive()
         await peer.stream.send((b"\x16\x03\x03\x00\xff" + bytes(20))[:cut])

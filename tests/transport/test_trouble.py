@@ -89,7 +89,7 @@ def test_it_warns_after_ten_seconds_then_every_minute(lines: Any) -> None:
     assert troubles.open == {}
 
 
-def test_what_recovers_in_time_is_no_trouble(lines: Any) -> None:
+def test_a_recovery_in_time_is_not_reported(lines: Any) -> None:
     events: list[Any] = []
     troubles = Troubles(events.append)
     for start in (0.0, 9.0, 18.0):
@@ -136,14 +136,14 @@ def test_a_cause_that_changes_makes_no_more_lines(lines: Any) -> None:
     assert lines() == ["no progress for 10 s: a:1: cause 1; look"]
 
 
-def test_one_failure_with_nothing_after_it_is_no_trouble() -> None:
+def test_a_single_failure_is_not_reported() -> None:
     """What comes after it may be a fetch that the broker rightly keeps."""
     troubles = Troubles()
     troubles.failed("key", 0.0, problem())
     assert [troubles.lasting(now) for now in (9.0, 11.0, 29.0)] == [[], [], []]
 
 
-def test_what_nobody_tries_any_more_is_forgotten() -> None:
+def test_abandoned_requests_are_forgotten() -> None:
     troubles = Troubles()
     for second in range(20):
         troubles.failed("key", second, problem())
@@ -621,7 +621,9 @@ async def test_a_producer_whose_broker_is_away(network: Any, lines: Any) -> None
 
 
 @CLIENTS
-async def test_nothing_is_told_where_all_is_well(watched: Any, client: Callable[[], Any]) -> None:
+async def test_nothing_is_reported_without_failures(
+    watched: Any, client: Callable[[], Any]
+) -> None:
     """Long polls, joins that wait for another member, and hours of idleness are no trouble."""
     async with watched(client()) as (_, watch, _):
         for _ in range(5):
@@ -631,7 +633,7 @@ async def test_nothing_is_told_where_all_is_well(watched: Any, client: Callable[
 
 
 @BOTH
-async def test_a_cluster_that_is_away_is_told_of_once_a_minute(
+async def test_an_unreachable_cluster_is_reported_once_a_minute(
     watched: Any, network: Any, protocol: Any
 ) -> None:
     """Coordinator, leader and metadata fail at the same time, each with retries of its own."""
