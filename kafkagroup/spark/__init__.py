@@ -1,4 +1,4 @@
-"""PySpark: Kafka topics as tables and streams, and the offsets given back to the group.
+"""PySpark: read and write Kafka topics as tables and streams, and commit offsets to the group.
 
 ```python
 kafkagroup.spark.register(spark)
@@ -6,8 +6,8 @@ orders = spark.read.format("kafkagroup").option("bootstrap.servers", "localhost:
     "subscribe", "orders").load()
 ```
 
-No JVM connector: records come through this library's own wire code, as Arrow. Needs the extra
-`spark` on the driver and on every executor. The names are imported on first use.
+There is no JVM connector: this library decodes the records into Arrow. The driver and every
+executor need the extra `spark`. The names are imported on first use.
 """
 
 from __future__ import annotations

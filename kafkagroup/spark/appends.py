@@ -1,4 +1,4 @@
-"""Batches of records appended to logs."""
+"""Append batches of records to logs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Appends"]
 
 
 class Appends(Session):
-    """What the sink needs of a cluster."""
+    """The sink's requests to a cluster."""
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has. Raises: BrokerError, where it does not exist too."""
+        """Return a topic's partition count. Raises: BrokerError, also if it does not exist."""
         return self._call(lambda: self._partition_count(topic))
 
     async def _partition_count(self, topic: str) -> int:
@@ -28,12 +28,12 @@ class Appends(Session):
         return len(metadata.partitions)
 
     def start_append(self, tp: TopicPartition, batch: bytes) -> Future[None]:
-        """Append a batch, which all replicas in sync then have. Tried again it may be there twice.
+        """Append a batch to all in-sync replicas. A retry may append it twice.
 
-        The future raises: BrokerError; TransportError when the time is up.
+        The future raises: BrokerError; TransportError when the timeout expires.
         """
         return self._portal.start_task_soon(
-            self._bounded, lambda: self._again(lambda: self._append(tp, batch))
+            self._bounded, lambda: self._retry(lambda: self._append(tp, batch))
         )
 
     async def _append(self, tp: TopicPartition, batch: bytes) -> None:

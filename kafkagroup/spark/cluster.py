@@ -1,8 +1,8 @@
-"""The cluster, for who has no event loop: Spark's driver and its tasks.
+"""The cluster for code without an event loop: Spark's driver and its tasks.
 
-A `Session` runs one loop in a thread of its own, so that a connection stays alive, and the next
-request is on its way, while Spark takes its time. Each call is bounded by the option
-`default.api.timeout.ms`, tries again what may be tried again, and raises what is not.
+A `Session` runs an event loop in a thread of its own, so that connections stay alive and the next
+request is in flight while Spark processes a batch. Each call is limited by the option
+`default.api.timeout.ms`; retriable errors are retried, all others raised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Session:
     """Connections to one cluster, as a context manager whose methods block.
 
-    Not for pickling: a task makes its own.
+    It cannot be pickled: each task creates its own.
     """
 
     def __init__(self, options: ConnectionOptions) -> None:
@@ -45,7 +45,7 @@ class Session:
         self._portal: BlockingPortal
         self._cluster: Cluster
         self._last: Exception | None = None
-        """Why the call at hand was tried again: what to tell when its time is up."""
+        """The last retriable error of the current call, raised when its timeout expires."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -79,7 +79,7 @@ class Session:
             await cluster.aclose()
 
     def _call(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Do it in the loop, and wait for it; `timeout` in place of the option's."""
+        """Run `work` in the loop, and wait for it; `timeout` replaces the option's."""
         return self._portal.call(self._bounded, work, timeout)
 
     async def _bounded(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
@@ -89,25 +89,26 @@ class Session:
             return await work()
         raise self._last or RequestTimeoutError(f"no answer in {seconds:g} s")
 
-    async def _again(
+    async def _retry(
         self,
-        ask: Callable[[], Awaitable[T]],
-        give_up: Callable[[BrokerError, int], Exception | None] = lambda error, tries: None,
+        request: Callable[[], Awaitable[T]],
+        give_up: Callable[[BrokerError, int], Exception | None] = lambda error, attempts: None,
     ) -> T:
-        """Ask until there is an answer that no retry would change. Between two tries the metadata
-        is renewed. `give_up` answers what to raise in place of another try, by their number."""
-        pauses, tries = Pauses(self._cluster.options), 0
+        """Return the result of `request`; retry after retriable errors, each time with new
+        metadata. `give_up` may return an error to raise instead of a retry, given the number of
+        attempts."""
+        pauses, attempts = Pauses(self._cluster.options), 0
         while True:
-            tries += 1
+            attempts += 1
             try:
-                return await ask()
+                return await request()
             except (TransportError, RemoteProtocolError) as error:
                 self._last = error
             except BrokerError as error:
                 if not error.retriable:
                     raise
-                if end := give_up(error, tries):
-                    raise end from error
+                if fatal := give_up(error, attempts):
+                    raise fatal from error
                 self._last = error
             await pauses.wait()
             try:

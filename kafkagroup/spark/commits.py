@@ -1,14 +1,14 @@
-"""A stream's offsets given back to the group: so that lag shows, and a new query can go on there.
+"""Commit a stream's offsets to the group, to make its lag visible and to let a new query continue.
 
-What holds, however the driver dies: the group's offset of a partition never passes the end of a
-batch in Spark's commit log, and never goes back, unless that is asked for. A restart reads Spark's
-checkpoint, not the group; exactly once is up to the sink. Three may write, each only what is in the
-commit log: the source (after the next batch is planned, so never the last one), `CommitListener`
-(after each batch, soon) and `reconcile` (at the start, and once a query has ended; only it covers
-the last batch before a crash).
+Whenever the driver fails, the group's offset of a partition is never above the end of a batch in
+Spark's commit log, and never goes back, unless `rewind` allows it. A restart uses Spark's
+checkpoint, not the group; exactly-once delivery depends on the sink. Three components commit, all
+only what is in the commit log: the source (when the next batch is planned, so never the last one),
+`CommitListener` (soon after each batch), and `reconcile` (before a query starts and after it has
+ended; only it covers the last batch before a crash).
 
-A note beside each committed offset says of which topic it is, and whether it is where a query was
-to begin: of one that died in its first batch, which has no commit log yet, the next takes the same.
+The metadata of each commit has the topic's id, and whether the offset is the start of a query. If a
+query fails in its first batch, before there is a commit log, the next one starts there again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
-    """Where a new query begins, committed before it is known to anybody: what moves, as the ends of
-    logs do, must be the same when a query that died in its first batch is started again.
+    """Commit the start of a new query, and return it. A query that failed in its first batch must
+    start at the same offsets again, although a log's end has moved.
 
-    Raises: IllegalStateError where the group has members, or has come further than `planned` and
+    Raises: IllegalStateError if the group has members, or if its offsets are above `planned` and
     the option `rewind` is not set.
     """
     assert options.group_id is not None
@@ -54,8 +54,8 @@ def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
                 offsets[tp] = committed.offset
         elif committed.offset > offsets[tp] and not options.rewind:
             raise IllegalStateError(
-                f"group {group!r} has committed {committed.offset} of {tp}, and the query is to"
-                f" begin at {offsets[tp]}: begin with startingOffsets=group, or say rewind=true"
+                f"group {group!r} has committed {committed.offset} of {tp}, but the query begins at"
+                f" {offsets[tp]}: give startingOffsets=group, or rewind=true"
             )
     pinned = attrs.evolve(planned, offsets=offsets)
     _write(session, group, pinned, offsets, first=True)
@@ -70,26 +70,26 @@ def commit(
     *,
     renew: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Commit the end of a batch that is in Spark's commit log; answer what was not there before.
+    """Commit the end of a batch that is in Spark's commit log; return the offsets that are new.
 
-    With `renew`, what was there is committed again: brokers forget the offsets of a group without
-    members when `offsets.retention.minutes` have passed since their last commit.
+    With `renew`, the others are committed again: brokers delete the offsets of a group without
+    members `offsets.retention.minutes` after their last commit.
 
-    Raises: IllegalStateError where the group has members; BrokerError; TransportError.
+    Raises: IllegalStateError if the group has members; BrokerError; TransportError.
     """
-    news, again = dict(done.offsets), {}
+    new, again = dict(done.offsets), {}
     for tp, committed in session.committed(group, done.offsets, timeout).items():
         note = Note.of(committed)
         if not note.is_of(done.topic_ids[tp.topic]):
             continue
         ahead = committed.offset - done.offsets[tp]
         if ahead > 0 or (ahead == 0 and not note.first):
-            del news[tp]
+            del new[tp]
             if renew and ahead == 0:
                 again[tp] = committed.offset
-    if written := news | again:
+    if written := new | again:
         _write(session, group, done, written, timeout=timeout)
-    return news
+    return new
 
 
 def _write(
@@ -109,7 +109,7 @@ def _write(
     except KafkaGroupError as error:
         if getattr(error, "code", None) == ErrorCode.UNKNOWN_MEMBER_ID:
             raise IllegalStateError(
-                f"group {group!r} has members: its offsets are theirs; stop them, or take another"
+                f"group {group!r} has members, which commit its offsets; stop them, or give another"
                 " group.id"
             ) from error
         raise
@@ -118,8 +118,8 @@ def _write(
 class CommitListener(StreamingQueryListener):
     """Commits each batch soon after it has ended: `spark.streams.addListener(CommitListener(o))`.
 
-    `options` are those of the source; of its queries are those that read for the same `group.id`.
-    A commit that fails is logged: the next batch's, or `reconcile`, makes up for it.
+    `options` are the source's options; it commits for the queries with the same `group.id`. A
+    failed commit is logged, and the commit of the next batch or `reconcile` replaces it.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -138,7 +138,9 @@ class CommitListener(StreamingQueryListener):
                 with Logs(self._options) as session:
                     commit(session, done.group, done)
             except KafkaGroupError as error:
-                logger.warning("the offsets of batch %d: %s", event.progress.batchId, error)
+                logger.warning(
+                    "offsets of batch %d are not committed: %s", event.progress.batchId, error
+                )
 
     def onQueryIdle(self, event: Any) -> None:
         pass
@@ -150,14 +152,14 @@ class CommitListener(StreamingQueryListener):
 def reconcile(
     spark: SparkSession, checkpoint: str, options: Mapping[str, str], *, renew: bool = False
 ) -> dict[TopicPartition, int]:
-    """Commit the last batch in a checkpoint's commit log; answer what the group did not have.
+    """Commit the last batch in a checkpoint's commit log; return the offsets that are new.
 
-    Call it before a query is started from `checkpoint`, and after it has ended. `options` are those
-    of the source; `renew` commits again what the group has already, so that it does not expire
-    while partitions are idle.
+    Call it before a query is started from `checkpoint`, and after it has ended. `options` are the
+    source's options; `renew` also commits unchanged offsets, so that those of idle partitions do
+    not expire.
 
-    Raises: ConfigurationError where the checkpoint has no offsets of that group; IllegalStateError
-    where the group has members; BrokerError; TransportError.
+    Raises: ConfigurationError if the checkpoint has no offsets of that group; IllegalStateError if
+    the group has members; BrokerError; TransportError.
     """
     parsed = _with_group(options)
     last = _last_batch(spark, f"{checkpoint}/commits")
@@ -167,12 +169,12 @@ def reconcile(
     found = [p for line in lines if (p := _positions(line, parsed.group_id)) is not None]
     if not found:
         raise ConfigurationError(f"{checkpoint} has no offsets of group {parsed.group_id!r}")
-    news: dict[TopicPartition, int] = {}
+    new: dict[TopicPartition, int] = {}
     with Logs(parsed) as session:
         for done in found:
             assert done.group is not None
-            news |= commit(session, done.group, done, renew=renew)
-    return news
+            new |= commit(session, done.group, done, renew=renew)
+    return new
 
 
 def _with_group(options: Mapping[str, str]) -> SourceOptions:
@@ -183,7 +185,7 @@ def _with_group(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _positions(text: str | None, group: str | None) -> Positions | None:
-    """What a source of ours has written for that group; None for anything else."""
+    """Return the positions that this library's source has written for that group, or None."""
     try:
         found = Positions.from_json(json.loads(text or "null"))
     except (ValueError, TypeError, AttributeError, KeyError):
@@ -192,7 +194,7 @@ def _positions(text: str | None, group: str | None) -> Positions | None:
 
 
 def _last_batch(spark: SparkSession, folder: str) -> int | None:
-    """The highest number among the files of a log of Spark's."""
+    """Return the highest number among the files of one of Spark's logs."""
     files, path = file_system(spark, folder)
     if not files.exists(path):
         return None
@@ -210,7 +212,7 @@ def _read(spark: SparkSession, file: str) -> str:
 
 
 def file_system(spark: SparkSession, name: str) -> tuple[Any, Any]:
-    """The file system, whichever it is, and the path in it."""
+    """Return Hadoop's file system for a name, and the path in it."""
     jvm = _jvm(spark)
     path = jvm.org.apache.hadoop.fs.Path(name)
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path

@@ -1,7 +1,7 @@
-"""Where logs ended, now and then, and so how far groups were behind at any time.
+"""The log ends at present and past times, and the lag that groups had at those times.
 
-The past is looked up: a log ended at some time where the first record at or after that time is. So
-a job that runs once an hour draws the hour, not a point. It is as right as producers' clocks are.
+A log's end at a past time is the offset of its first record at or after that time. So a job that
+runs once an hour shows the whole hour, not one sample. The accuracy is that of producers' clocks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ LOG_ENDS = (
     "topic string, topic_id string, partition int, log_start bigint, log_end bigint,"
     " time timestamp, looked_up boolean"
 )
-"""The schema, in Spark's words."""
+"""The schema, as Spark's DDL."""
 
 _LAST = 10
-"""Commits of each group and partition at whose time the end is asked for: what is evaluated."""
+"""How many of the last commits of each group and partition get the log end at their time: those
+that `evaluation` uses."""
 
 _SAMPLES = 60
-"""More such times, spread over the commits, of one partition and run: what a plot can show."""
+"""How many more such times one run looks up for a partition, spread over its commits: as many as a
+plot can show."""
 
 
 def log_ends(
@@ -40,10 +42,10 @@ def log_ends(
     commits: DataFrame,
     after: DataFrame | None = None,
 ) -> DataFrame:
-    """The ends of the logs that groups read: now, and at the time of their commits.
+    """Return the ends of the logs that groups read, now and at the time of their commits.
 
-    `options` are those of connecting. `after`: the table of earlier runs; what it has is not asked
-    for again. Raises: BrokerError; TransportError.
+    `options` are the connection options. `after` is the table of earlier runs, whose times are not
+    looked up again. Raises: BrokerError; TransportError.
     """
     found = look_up(options, _times(commits, after))
     now = datetime.now(UTC)
@@ -63,7 +65,7 @@ def log_ends(
 
 
 def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, list[int]]:
-    """Partition -> times in milliseconds at which to ask, sorted."""
+    """Return partition -> the times to look up, in milliseconds, sorted."""
     times = commits.where("NOT removed").selectExpr(
         "topic",
         "partition",
@@ -75,7 +77,7 @@ def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, 
         known = known.withColumnRenamed("max(time)", "known")
         new = "IF(known IS NULL OR time > unix_millis(known), time, NULL) AS time"
         joined = times.join(known, ["topic", "partition"], "left")
-        # Without new commits a partition is still asked for its end now.
+        # A partition without new commits keeps its row: its end now is looked up.
         times = joined.selectExpr("topic", "partition", "group_id", new)
     ranked = times.selectExpr(
         "*",
@@ -83,7 +85,7 @@ def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, 
         "row_number() OVER (PARTITION BY topic, partition ORDER BY time NULLS LAST) AS n",
         "count(time) OVER (PARTITION BY topic, partition) AS total",
     )
-    # Where all are known already the total is 0, by which nothing can be divided.
+    # If all times are known already, the total is 0: avoid a division by zero.
     stride = f"greatest(ceil(total / {_SAMPLES}), 1)"
     kept = f"IF(latest <= {_LAST} OR n % {stride} = 0, time, NULL)"
     rows = (
@@ -97,23 +99,24 @@ def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, 
 
 @attrs.frozen
 class LogEnd:
-    """A log at some time."""
+    """The end of a log at one time."""
 
     tp: TopicPartition
     topic_id: str
     at: int | None
     """Milliseconds since the epoch; None for now."""
     start: int
-    """Of now."""
+    """The log's start now."""
     end: int
 
 
 def look_up(
     options: Mapping[str, str], times: Mapping[TopicPartition, Sequence[int]]
 ) -> list[LogEnd]:
-    """The log's end at each time in milliseconds, and now. Partitions that are gone are left out.
+    """Return the log's end at each time in milliseconds, and now. Partitions that do not exist are
+    left out.
 
-    As many requests to each broker as the most times of one partition.
+    Each broker gets as many requests as the partition with the most times has times.
     Raises: BrokerError; TransportError.
     """
     if not times:
@@ -123,19 +126,19 @@ def look_up(
     with Logs(parse_options({**options, "subscribe": topics})) as logs:
         there, ids = logs.known(times)
         for n in range(max((len(times[tp]) for tp in there), default=0)):
-            asked = {tp: times[tp][n] for tp in there if n < len(times[tp])}
-            found += [(tp, asked[tp], end) for tp, end in logs.offsets_at(asked).items()]
+            wanted = {tp: times[tp][n] for tp in there if n < len(times[tp])}
+            found += [(tp, wanted[tp], end) for tp, end in logs.offsets_at(wanted).items()]
         starts, ends = logs.log_bounds(there)
     found += [(tp, None, end) for tp, end in ends.items()]
     return [LogEnd(tp, ids[tp.topic], at, starts[tp], end) for tp, at, end in found]
 
 
 def lag_history(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
-    """How far each group was behind, in records, whenever the log's end is known.
+    """Return the lag of each group in records, at all times with a known log end.
 
-    Of a time when it had committed nothing yet, nothing is said. A topic made anew is another.
+    There is no row for times before a group's first commit, or before a topic was recreated.
     """
-    told = commits.selectExpr(
+    committed = commits.selectExpr(
         "group_id",
         "topic",
         "partition",
@@ -154,7 +157,7 @@ def lag_history(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
         "partition",
         "CAST(NULL AS string) AS of_id",
         "time",
-        # Behind all commits of the same time: they are what was committed then.
+        # After all commits of the same time, which count for this log end.
         f"CAST({2**63 - 1} AS bigint) AS place",
         "CAST(NULL AS bigint) AS committed",
         "log_end",
@@ -162,9 +165,9 @@ def lag_history(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
         "topic_id AS end_id",
     )
     window = "OVER (PARTITION BY group_id, topic, partition ORDER BY time, place)"
-    joined = told.union(ends).selectExpr(
+    joined = committed.union(ends).selectExpr(
         "*",
-        # One struct, so that an id that is not told does not come from an older commit.
+        # One struct, so that a missing id is not filled from an older commit.
         f"last(IF(committed IS NULL, NULL, struct(committed, of_id)), true) {window} AS was",
     )
     same = "(was.of_id IS NULL OR end_id IS NULL OR end_id = '' OR was.of_id = end_id)"

@@ -1,7 +1,7 @@
-"""Whether a group gets on with a partition, by the rules that Burrow made known. Pure.
+"""The status of a group's consumption of a partition, by Burrow's rules. Pure.
 
-They look at the last commits, not at a threshold: a lag that shrinks is no matter, and one that is
-small but does not move is. The order of the rules counts. Source: Burrow's wiki, "Consumer Lag
+The rules use the last commits, not a threshold: a lag that shrinks is healthy, a small one that
+does not change is not. The first rule that applies decides. Source: Burrow's wiki, "Consumer Lag
 Evaluation Rules".
 """
 
@@ -16,26 +16,27 @@ import attrs
 __all__ = ["WINDOW", "Commit", "Status", "evaluate"]
 
 WINDOW = 10
-"""How many commits are looked at."""
+"""How many of the last commits are evaluated."""
 
 
 class Status(IntEnum):
-    """How it is, the worse the higher: a group is as badly off as its worst partition."""
+    """The status of a partition; a higher value is worse. A group has that of its worst
+    partition."""
 
     OK = 0
     WARN = 1
-    """It falls behind."""
+    """The lag grows."""
     STALL = 2
-    """It commits, and always the same."""
+    """The group commits, but always the same offset."""
     STOP = 3
-    """It has ceased to commit."""
+    """The group no longer commits."""
     REWIND = 4
-    """It has gone back, and not come again to where it was."""
+    """The committed offset went back, and has not reached its former value again."""
 
 
 @attrs.frozen
 class Commit:
-    """One commit, and how far the log's end was from it then."""
+    """One commit, and the lag at its time."""
 
     time: float
     """Seconds since the epoch."""
@@ -46,10 +47,10 @@ class Commit:
 def evaluate(
     window: Sequence[Commit], ends: Sequence[int], now: float, *, lag: int, allowed: int = 0
 ) -> Status:
-    """The status of a partition.
+    """Return the status of a partition.
 
-    `window`: the last commits, `WINDOW` at most, oldest first; `ends`: the log ends sampled lately;
-    `lag`: that of now. A lag of up to `allowed` is none.
+    `window`: the last commits, at most `WINDOW`, oldest first; `ends`: the recent log ends; `lag`:
+    the current lag. A lag of up to `allowed` counts as none.
     """
     if not window or lag <= allowed:
         return Status.OK

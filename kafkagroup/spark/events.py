@@ -1,7 +1,7 @@
-"""Records of `__consumer_offsets` as rows of one shape: events in the lives of groups. Pure.
+"""Records of `__consumer_offsets` as rows of one schema: the events of groups. Pure.
 
-One record is one event, whatever it says, and keeps its place in the log, by which doubles of it
-are known. What a record does not tell is null; what nobody here can tell is in `undecoded`.
+One record is one event, and keeps its place in the log, which identifies duplicates. Fields that a
+record does not have are null; a record that cannot be decoded is in `undecoded`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["READ_COLUMNS", "event_of", "schema", "to_events"]
 
 
 def schema() -> pyarrow.Schema:
-    """Of the events.
+    """Return the schema of the events.
 
-    `record` is the type, as Kafka names its schemas; `kind` is `offsets`, `classic`, `consumer`,
-    `share` or `streams`; `removed` is a tombstone. Of a member only what the record is about is
-    set: who it is, what it has, or (`target`) is to have.
+    `record` is the type of the record, as Kafka names its schemas; `kind` is `offsets`, `classic`,
+    `consumer`, `share` or `streams`; `removed` marks a tombstone. Of a member, only the fields of
+    the record are set: its identity, its current or its `target` assignment.
     """
     import pyarrow as pa
 
@@ -90,7 +90,7 @@ def schema() -> pyarrow.Schema:
 
 
 READ_COLUMNS = "partition,offset,timestamp,key,value"
-"""What is read of the topic."""
+"""The columns that are read of the topic."""
 
 _KINDS = {
     module.__name__: module.__name__.rpartition(".")[2]
@@ -100,64 +100,66 @@ _COMMITS = (offsets.OffsetCommitKey, offsets.LegacyOffsetCommitKey)
 
 
 def event_of(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """The event that a record tells of, without its place in the log. Never raises."""
+    """Return the event of a record, without its place in the log. Never raises."""
     decoded = decode_group_record(key, value)
     if isinstance(decoded, Undecoded):
         return {"undecoded": {"reason": decoded.reason, "key": key, "value": value}}
-    of, told = decoded.key, decoded.value
+    about, content = decoded.key, decoded.value
     event = {
-        "record": type(of).__name__.removesuffix("Key"),
-        "kind": _KINDS[type(of).__module__],
-        "group_id": of.group if hasattr(of, "group") else of.group_id,
-        "removed": told is None,
+        "record": type(about).__name__.removesuffix("Key"),
+        "kind": _KINDS[type(about).__module__],
+        "group_id": about.group if hasattr(about, "group") else about.group_id,
+        "removed": content is None,
     }
-    if isinstance(of, _COMMITS):
-        event["commit"] = _commit(of, told)
-    elif hasattr(of, "member_id"):
-        event["members"] = [{"member_id": of.member_id, **({} if told is None else _member(told))}]
-    elif isinstance(told, classic.GroupMetadataValue):
-        event |= _classic(told)
+    if isinstance(about, _COMMITS):
+        event["commit"] = _commit(about, content)
+    elif hasattr(about, "member_id"):
+        event["members"] = [
+            {"member_id": about.member_id, **({} if content is None else _member(content))}
+        ]
+    elif isinstance(content, classic.GroupMetadataValue):
+        event |= _classic(content)
     elif isinstance(
-        told,
+        content,
         consumer.ConsumerGroupMetadataValue
         | share.ShareGroupMetadataValue
         | streams.StreamsGroupMetadataValue,
     ):
-        event["generation"] = {"number": told.epoch}
-    elif isinstance(told, share.ShareGroupStatePartitionMetadataValue):
-        event["names"] = _names([*told.initializing_topics, *told.initialized_topics])
-    elif isinstance(told, consumer.ConsumerGroupPartitionMetadataValue):
-        event["names"] = _names(told.topics)
+        event["generation"] = {"number": content.epoch}
+    elif isinstance(content, share.ShareGroupStatePartitionMetadataValue):
+        event["names"] = _names([*content.initializing_topics, *content.initialized_topics])
+    elif isinstance(content, consumer.ConsumerGroupPartitionMetadataValue):
+        event["names"] = _names(content.topics)
     return event
 
 
-def _commit(of: Any, told: Any) -> dict[str, Any]:
-    commit = {"topic": of.topic, "partition": of.partition}
-    if told is None:
+def _commit(key: Any, value: Any) -> dict[str, Any]:
+    commit = {"topic": key.topic, "partition": key.partition}
+    if value is None:
         return commit
     commit |= {
-        "offset": told.offset,
-        "metadata": told.metadata,
-        "commit_time": _time(told.commit_timestamp),
+        "offset": value.offset,
+        "metadata": value.metadata,
+        "commit_time": _time(value.commit_timestamp),
     }
-    if isinstance(told, offsets.OffsetCommitValue):
+    if isinstance(value, offsets.OffsetCommitValue):
         commit |= {
-            "topic_id": _id(told.topic_id),
-            "leader_epoch": None if told.leader_epoch < 0 else told.leader_epoch,
-            "expire_time": _time(told.expire_timestamp),
+            "topic_id": _id(value.topic_id),
+            "leader_epoch": None if value.leader_epoch < 0 else value.leader_epoch,
+            "expire_time": _time(value.expire_timestamp),
         }
     return commit
 
 
-def _classic(told: classic.GroupMetadataValue) -> dict[str, Any]:
+def _classic(value: classic.GroupMetadataValue) -> dict[str, Any]:
     return {
         "generation": {
-            "number": told.generation,
-            "protocol_type": told.protocol_type,
-            "protocol": told.protocol,
-            "leader": told.leader,
-            "state_time": _time(told.current_state_timestamp),
-            "members": len(told.members),
+            "number": value.generation,
+            "protocol_type": value.protocol_type,
+            "protocol": value.protocol,
+            "leader": value.leader,
+            "state_time": _time(value.current_state_timestamp),
+            "members": len(value.members),
         },
         "members": [
             {
@@ -165,18 +167,18 @@ def _classic(told: classic.GroupMetadataValue) -> dict[str, Any]:
                 "instance_id": member.group_instance_id,
                 "client_id": member.client_id,
                 "client_host": member.client_host,
-                "epoch": told.generation,
+                "epoch": value.generation,
                 "session_timeout_ms": member.session_timeout,
                 "rebalance_timeout_ms": member.rebalance_timeout,
-                **(_consumer(member) if told.protocol_type == "consumer" else {}),
+                **(_consumer(member) if value.protocol_type == "consumer" else {}),
             }
-            for member in told.members
+            for member in value.members
         ],
     }
 
 
 def _consumer(member: classic.MemberMetadata) -> dict[str, Any]:
-    """What members of a group of consumers have told each other; the broker does not look at it."""
+    """Decode the subscription and the assignment of a consumer, which brokers do not check."""
     found: dict[str, Any] = {}
     try:
         subscription = decode_subscription(member.subscription)
@@ -188,48 +190,48 @@ def _consumer(member: classic.MemberMetadata) -> dict[str, Any]:
     return found
 
 
-def _member(told: Any) -> dict[str, Any]:
-    """What one record of a newer kind of group says about a member."""
-    match told:
+def _member(value: Any) -> dict[str, Any]:
+    """Return the fields of a member from a record of a consumer, share or streams group."""
+    match value:
         case consumer.ConsumerGroupMemberMetadataValue():
             return {
-                **_who(told),
-                "instance_id": told.instance_id,
-                "topics": list(told.subscribed_topic_names),
-                "regex": told.subscribed_topic_regex,
-                "rebalance_timeout_ms": told.rebalance_timeout_ms,
+                **_who(value),
+                "instance_id": value.instance_id,
+                "topics": list(value.subscribed_topic_names),
+                "regex": value.subscribed_topic_regex,
+                "rebalance_timeout_ms": value.rebalance_timeout_ms,
             }
         case share.ShareGroupMemberMetadataValue():
-            return {**_who(told), "topics": list(told.subscribed_topic_names)}
+            return {**_who(value), "topics": list(value.subscribed_topic_names)}
         case streams.StreamsGroupMemberMetadataValue():
-            return {**_who(told), "instance_id": told.instance_id}
+            return {**_who(value), "instance_id": value.instance_id}
         case (
             consumer.ConsumerGroupTargetAssignmentMemberValue()
             | share.ShareGroupTargetAssignmentMemberValue()
         ):
-            return {"target": _flat(told.topic_partitions)}
+            return {"target": _flat(value.topic_partitions)}
         case consumer.ConsumerGroupCurrentMemberAssignmentValue():
             return {
-                **_has(told),
-                "pending": _flat(told.partitions_pending_revocation),
+                **_has(value),
+                "pending": _flat(value.partitions_pending_revocation),
             }
         case share.ShareGroupCurrentMemberAssignmentValue():
-            return _has(told)
+            return _has(value)
         case streams.StreamsGroupCurrentMemberAssignmentValue():
-            return {"epoch": told.member_epoch, "state": told.state}
+            return {"epoch": value.member_epoch, "state": value.state}
         case _:
             return {}
 
 
-def _who(told: Any) -> dict[str, Any]:
-    return {"client_id": told.client_id, "client_host": told.client_host, "rack": told.rack_id}
+def _who(value: Any) -> dict[str, Any]:
+    return {"client_id": value.client_id, "client_host": value.client_host, "rack": value.rack_id}
 
 
-def _has(told: Any) -> dict[str, Any]:
+def _has(value: Any) -> dict[str, Any]:
     return {
-        "epoch": told.member_epoch,
-        "state": told.state,
-        "assigned": _flat(told.assigned_partitions),
+        "epoch": value.member_epoch,
+        "state": value.state,
+        "assigned": _flat(value.assigned_partitions),
     }
 
 
@@ -250,7 +252,8 @@ def _id(topic_id: UUID) -> str | None:
 
 
 def _time(milliseconds: int) -> int | None:
-    """Microseconds, as Arrow and Spark count them; None for what says that there is none."""
+    """Return microseconds, the unit of Arrow and Spark; None for a negative time, which means that
+    there is none."""
     return None if milliseconds < 0 else min(milliseconds, _LAST) * 1000
 
 
@@ -259,7 +262,7 @@ _LAST = 253_402_300_799_999
 
 
 def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """What `mapInArrow` runs: rows of `READ_COLUMNS` to rows of `schema`."""
+    """Convert rows of `READ_COLUMNS` to rows of `schema`; `mapInArrow` runs this."""
     import pyarrow as pa
 
     made = schema()

@@ -1,6 +1,6 @@
-"""Tables of what groups lived through: rebalances, who had what when, and who is there.
+"""Tables of rebalances, ownership and members of groups.
 
-Each is one pass over the events, group by group (`lives`), in as many tasks as Spark likes.
+Each is one pass over the events, group by group (`timeline`), in parallel tasks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import attrs
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kafkagroup.spark.lives import Life, live
+from kafkagroup.spark.timeline import Timeline, timeline_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,27 +39,27 @@ _OF_A_MEMBER = (
 
 
 def rebalances(events: DataFrame) -> DataFrame:
-    """How each group came to each of its generations: its cause, and how long it took.
+    """Return the rebalances of each group, with their cause and duration.
 
-    `ended` is null for one that goes on, or was overtaken by the next. Of a classic group the time
-    from when all had joined is known, so `seconds` is the least that it may have been.
+    `ended` is null if a rebalance has not ended, or if the next began before. For a classic group,
+    only the time after all members had joined is known, so `seconds` is a lower bound.
     """
-    return _told(events, _REBALANCES, _rebalances)
+    return _table(events, _REBALANCES, _rebalances)
 
 
 def ownership(events: DataFrame) -> DataFrame:
-    """Who had which partition from when to when, in which generation; `ended` is null for who has
-    it still. Time between two owners is a pause."""
-    return _told(events, _OWNERSHIP, _ownership)
+    """Return which member owned which partition, in which generation and for how long; `ended` is
+    null for the current owner. Between two owners, the partition was not consumed."""
+    return _table(events, _OWNERSHIP, _ownership)
 
 
 def members(events: DataFrame) -> DataFrame:
-    """Who is in the groups now, and how many partitions each has."""
-    return _told(events, _MEMBERS, _members)
+    """Return the current members of the groups, with their partition counts."""
+    return _table(events, _MEMBERS, _members)
 
 
 def named(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
-    """With the names of topics of which records tell the id alone, as far as they are known."""
+    """Return the table with topic names where records have only the id, if the name is known."""
     names = topic_names.withColumnRenamed("topic", "name").dropDuplicates(["topic_id"])
     columns = ownership.columns
     joined = ownership.join(names, "topic_id", "left")
@@ -68,28 +68,28 @@ def named(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
     )
 
 
-def _rebalances(life: Life) -> list[Mapping[str, Any]]:
+def _rebalances(timeline: Timeline) -> list[Mapping[str, Any]]:
     return [
         {
             **attrs.asdict(r),
             "seconds": None if r.ended is None else (r.ended - r.started) / 1e6,
         }
-        for r in life.rebalances
+        for r in timeline.rebalances
     ]
 
 
-def _ownership(life: Life) -> list[Mapping[str, Any]]:
-    return [attrs.asdict(tenure) for tenure in life.tenures]
+def _ownership(timeline: Timeline) -> list[Mapping[str, Any]]:
+    return [attrs.asdict(span) for span in timeline.ownership]
 
 
-def _members(life: Life) -> list[Mapping[str, Any]]:
-    return [attrs.asdict(member) for member in life.members.values()]
+def _members(timeline: Timeline) -> list[Mapping[str, Any]]:
+    return [attrs.asdict(member) for member in timeline.members.values()]
 
 
-def _told(
-    events: DataFrame, schema: str, rows: Callable[[Life], Sequence[Mapping[str, Any]]]
+def _table(
+    events: DataFrame, schema: str, rows: Callable[[Timeline], Sequence[Mapping[str, Any]]]
 ) -> DataFrame:
-    """What `rows` makes of each group's life."""
+    """Return the table of the rows that `rows` returns for each group's timeline."""
     chosen = (
         "record",
         "kind",
@@ -110,8 +110,8 @@ def _told(
         # All records of a group are in one partition of the log, so offsets are their order.
         records = table.sort_by("log_offset").to_pylist()
         group = records[0]["group_id"]
-        told = [{**row, "group_id": group} for row in rows(live(records))]
-        columns = [pa.array([row[field.name] for row in told], field.type) for field in made]
+        found = [{**row, "group_id": group} for row in rows(timeline_of(records))]
+        columns = [pa.array([row[field.name] for row in found], field.type) for field in made]
         return pa.Table.from_arrays(columns, schema=made)
 
     return found.groupBy("group_id").applyInArrow(of_group, schema)

@@ -1,8 +1,8 @@
-"""How groups do: each partition by Burrow's rules, each group by what it lived through.
+"""The health of partitions, by Burrow's rules, and of groups, by their partitions and rebalances.
 
-The log of groups is compacted, so a table may begin with what is left of older times. Nothing is
-said of how often something happened before `coverage`: the time behind the last wide gap in the
-offsets of the group's partition of that log.
+`__consumer_offsets` is compacted, so its older part is incomplete. Rebalances are counted only
+since `coverage`: the time after the last wide gap in the offsets of the group's partition of that
+topic.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _EVALUATION = (
 )
 
 _LATELY = 100
-"""Seconds in which a log end counts as sampled lately: those that Burrow's ten samples span."""
+"""Seconds for which a log end counts as recent: the span of Burrow's ten samples."""
 
 _GAP = 2
-"""How far neighbours in the log may be apart without a sign of compaction: the marker of a
-transaction lies between two."""
+"""The largest distance of two adjacent records that is no sign of compaction: a transaction marker
+may lie between them."""
 
 
 def evaluation(
     lag: DataFrame, history: DataFrame, commits: DataFrame, *, allowed: int = 0
 ) -> DataFrame:
-    """The status of every group and partition, at the last sample of its lag.
+    """Return the status of every group and partition, at the last sample of its lag.
 
-    `lag`: the samples; `history`: the table of `lag_history`; `allowed`: records of lag that are
-    none. `stuck` is STALL or STOP. Where nobody knows the lag `status` is null; `reason` says why.
+    `lag`: the samples; `history`: the table of `lag_history`; `allowed`: a lag up to this counts as
+    none. `stuck`: the status is STALL or STOP. If the lag is unknown, `status` is null, and
+    `reason` has the cause.
     """
     newest = lag.groupBy(*_KEY).agg(
         F.max("sampled_at").alias("evaluated_at"),
@@ -69,27 +70,26 @@ def evaluation(
         .groupBy(*_KEY)
         .agg(F.collect_list("log_end").alias("ends"))
     )
-    told = newest.join(windows, [*_KEY], "left").join(lately, [*_KEY], "left")
+    joined = newest.join(windows, [*_KEY], "left").join(lately, [*_KEY], "left")
     made = to_arrow_schema(StructType.fromDDL(_EVALUATION), timezone="UTC")
+    now = joined.columns.index("evaluated_at")
 
-    def judge(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    def evaluated(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
 
-        now = told_names.index("evaluated_at")
         for batch in batches:
-            # As numbers: Python's datetimes would have a zone to get wrong.
+            # As numbers: Python's datetimes would depend on a time zone.
             micros = batch.column(now).cast(pa.int64())
             rows = batch.set_column(now, "evaluated_at", micros).to_pylist()
-            judged = [_judged(row, allowed) for row in rows]
-            columns = [pa.array([row[field.name] for row in judged], field.type) for field in made]
+            found = [_evaluated(row, allowed) for row in rows]
+            columns = [pa.array([row[field.name] for row in found], field.type) for field in made]
             yield pa.RecordBatch.from_arrays(columns, schema=made)
 
-    told_names = told.columns
-    return told.mapInArrow(judge, _EVALUATION)
+    return joined.mapInArrow(evaluated, _EVALUATION)
 
 
-def _judged(row: dict[str, object], allowed: int) -> dict[str, object]:
-    """A row of the table; times are microseconds."""
+def _evaluated(row: dict[str, object], allowed: int) -> dict[str, object]:
+    """Return a row of the table; times are microseconds."""
     window = sorted(row["window"] or (), key=lambda c: c["time"])  # type: ignore[call-overload]
     commits = [Commit(c["time"] / 1e6, c["committed"], c["lag"]) for c in window]
     status = None
@@ -112,12 +112,12 @@ def _judged(row: dict[str, object], allowed: int) -> dict[str, object]:
 def group_health(
     events: DataFrame, evaluation: DataFrame, rebalances: DataFrame, members: DataFrame
 ) -> DataFrame:
-    """A row a group.
+    """Return one row for each group.
 
-    `status`: that of its worst partition. `coverage`: since when rebalances are counted;
-    `unstable_seconds`: how long they took, all together, and `unstable_share` of that time.
-    `skew`: partitions of the member that has the most, by the mean; `lag_skew`: the same of the
-    lags of partitions. Null where there is nothing to divide.
+    `status` is the status of its worst partition. Rebalances are counted since `coverage`;
+    `unstable_seconds` is their total duration, and `unstable_share` its share of the time since.
+    `skew` is the highest partition count of a member divided by the mean, `lag_skew` the highest
+    lag of a partition divided by the mean; null if the mean is 0.
     """
     worst = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     names = " ".join(f"WHEN {status.value} THEN '{status.name}'" for status in Status)

@@ -1,8 +1,8 @@
 """The history of groups as tables, from the records of `__consumer_offsets`.
 
-`events` reads the topic, as a table or as a stream; the others are views of what it answers, and
-work on both. The topic is compacted: a first read is a snapshot, and says nothing of how often
-something happened before it.
+`events` reads the topic, as a table or as a stream; the other functions are views of its result,
+and work on both. The topic is compacted: the first read is a snapshot, which does not show how
+often something happened before.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TOPIC = "__consumer_offsets"
 def events(
     spark: SparkSession, options: Mapping[str, str], *, streaming: bool = False
 ) -> DataFrame:
-    """Every record of the topic as an event, each once.
+    """Return every record of the topic as one event, without commits of aborted transactions.
 
-    `options` are those of connecting, and of the source: where to begin and to end. Commits of
-    transactions that were aborted are not there.
+    `options` are the connection options, and the source's options for where to start and end.
+    Raises: ConfigurationError.
     """
     if given := {"subscribe", "assign", "columns"} & {name.lower() for name in options}:
         raise ConfigurationError(f"options {', '.join(sorted(given))}: the topic is {TOPIC}")
@@ -45,15 +45,14 @@ def events(
 
 
 def commits(events: DataFrame) -> DataFrame:
-    """What was committed: a row a partition and commit. Where `removed`, the offset expired or was
-    deleted."""
+    """Return a row for each commit of a partition; `removed`: the offset expired or was deleted."""
     return events.where("commit IS NOT NULL").select(
         "group_id", "commit.*", "removed", "log_time", "log_partition", "log_offset"
     )
 
 
 def generations(events: DataFrame) -> DataFrame:
-    """The generations of classic groups, and the epochs of the others, with the time of each."""
+    """Return the generations of classic groups and the epochs of others, with their times."""
     return events.where("generation IS NOT NULL").selectExpr(
         "group_id",
         "kind",
@@ -69,12 +68,13 @@ def generations(events: DataFrame) -> DataFrame:
 
 
 def assignments(events: DataFrame) -> DataFrame:
-    """Who had what: a row a member and partition, each time that it was told; one with null for a
-    member that has nothing, and `removed` for one that has left. Groups of Streams have tasks.
+    """Return a row for each member and partition of each recorded assignment. A member without
+    partitions has one row with nulls, and one that left a row with `removed`. Streams groups have
+    tasks instead.
 
-    `topic` is null where a record tells of a topic by its id: join with `topic_names`.
+    `topic` is null if a record has only the topic's id: join with `topic_names`.
     """
-    told = events.where(
+    recorded = events.where(
         "record IN ('GroupMetadata', 'ConsumerGroupCurrentMemberAssignment',"
         " 'ShareGroupCurrentMemberAssignment')"
     ).selectExpr(
@@ -86,7 +86,7 @@ def assignments(events: DataFrame) -> DataFrame:
         "log_offset",
         "inline(members)",
     )
-    return told.selectExpr(
+    return recorded.selectExpr(
         "group_id",
         "kind",
         "epoch AS generation",
@@ -104,14 +104,14 @@ def assignments(events: DataFrame) -> DataFrame:
 
 
 def topic_names(events: DataFrame) -> DataFrame:
-    """Ids of topics and their names, as far as commits and share groups tell of both."""
+    """Return topic ids and names, from the records that have both."""
     committed = events.selectExpr("commit.topic_id", "commit.topic").where("topic_id IS NOT NULL")
-    told = events.selectExpr("inline(names)")
-    return committed.union(told).distinct()
+    listed = events.selectExpr("inline(names)")
+    return committed.union(listed).distinct()
 
 
 def undecoded(events: DataFrame) -> DataFrame:
-    """Records that nobody here can read, and why."""
+    """Return the records that cannot be decoded, with the reason."""
     return events.where("undecoded IS NOT NULL").select(
         "undecoded.*", "log_time", "log_partition", "log_offset"
     )

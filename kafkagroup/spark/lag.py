@@ -1,8 +1,8 @@
-"""How far groups are behind: in records, and in seconds.
+"""The lag of groups in records and in seconds.
 
-Seconds are exact in bursts and in silence alike: the age of the record at the committed offset, the
-oldest that the group has not processed. Ends of logs are asked for after the commits were read, so
-nothing is below zero; what cannot be said is null, and `reason` says why.
+The seconds are the age of the record at the committed offset, the oldest that the group has not
+processed; they do not depend on the rate of records. Log ends are read after the commits, so no lag
+is negative. An unknown value is null, and `reason` has the cause.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LAG = (
     "group_id string, topic string, partition int, committed bigint, log_start bigint,"
     " log_end bigint, lag bigint, seconds double, reason string, sampled_at timestamp"
 )
-"""The schema, in Spark's words."""
+"""The schema, as Spark's DDL."""
 
 _AT_ONCE = 50
-"""Fetches on their way at a time."""
+"""Most fetches in flight."""
 
 _FETCH_BYTES = 16 << 10
 """Enough for one record; a broker sends a larger batch whole."""
@@ -40,33 +40,33 @@ _FETCH_BYTES = 16 << 10
 
 @attrs.frozen
 class Committed:
-    """What a group has committed last of a partition."""
+    """The last committed offset of a group and partition."""
 
     group: str
     tp: TopicPartition
     offset: int
     topic_id: str | None = None
-    """None where the commit does not tell."""
+    """None if the commit has none."""
 
 
 @attrs.frozen
 class Lag:
-    """One row of the table, but for the time."""
+    """One row of the table, without its time."""
 
     of: Committed
     start: int | None = None
     end: int | None = None
     lag: int | None = None
-    """Records, or what compaction, transactions and retention have left of them."""
+    """Offsets up to the log's end. Compaction and transaction markers leave gaps in them."""
     seconds: float | None = None
     reason: str | None = None
-    """Why something is null."""
+    """Why a value is null."""
 
 
 def lag(spark: SparkSession, options: Mapping[str, str], commits: DataFrame) -> DataFrame:
-    """The lag of every group and partition now, in the schema `LAG`.
+    """Return the current lag of every group and partition, in the schema `LAG`.
 
-    `commits` is the table of that name, read before; `options` are those of connecting.
+    `commits` is the table of `history.commits`; `options` are the connection options.
     """
     last = (
         commits.groupBy("group_id", "topic", "partition")
@@ -96,7 +96,7 @@ def lag(spark: SparkSession, options: Mapping[str, str], commits: DataFrame) -> 
 
 
 def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag]:
-    """The lag of each, in their order. Raises: BrokerError; TransportError."""
+    """Return the lag of each, in the same order. Raises: BrokerError; TransportError."""
     given = list(wanted)
     if not given:
         return []
@@ -128,7 +128,7 @@ def _lag(
         return Lag(of, reason="there is no such partition")
     start, end = starts[of.tp], ends[of.tp]
     if not _same(of, ids):
-        return Lag(of, start, end, reason="the topic was made anew since the commit")
+        return Lag(of, start, end, reason="the topic was recreated since the commit")
     if of.offset > end:
         return Lag(of, start, end, reason="the log ends before the committed offset")
     if of.offset == end:
@@ -141,14 +141,15 @@ def _lag(
 
 
 def _same(of: Committed, ids: Mapping[str, str]) -> bool:
-    """Whether the commit is of the topic that has the name now."""
+    """Whether the topic was not recreated since the commit."""
     return not (of.topic_id and ids[of.tp.topic]) or of.topic_id == ids[of.tp.topic]
 
 
 def _ages(
     logs: Logs, wanted: Iterable[tuple[TopicPartition, int]], ids: Mapping[str, str], now: float
 ) -> dict[tuple[TopicPartition, int], float | str]:
-    """Seconds since the first record at or after each offset was made, or why nobody can tell."""
+    """Return the age in seconds of the first record at or after each offset, or why it is
+    unknown."""
     ages: dict[tuple[TopicPartition, int], float | str] = {}
     todo = sorted(wanted)
     for n in range(0, len(todo), _AT_ONCE):

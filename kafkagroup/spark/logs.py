@@ -1,4 +1,4 @@
-"""Logs and a group's offsets, read and committed from outside of any group."""
+"""Logs, and a group's offsets, read and committed by a client that is no member of the group."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from kafkagroup.wire.schema import NO_ID
 __all__ = ["Logs"]
 
 _MAX_WAIT = 0.5
-"""Seconds that a broker waits for records which are not there yet."""
-_TRIES_IF_GONE = 6
-"""Brokers may not have heard yet of a topic that was just made: about two seconds for that."""
-_GONE = "the topic was deleted, or deleted and made anew, since this was planned"
+"""Seconds that a broker waits for new records."""
+_ATTEMPTS_IF_GONE = 6
+"""Attempts before a topic counts as deleted, about two seconds: a broker may not know a new topic
+yet."""
+_GONE = "the topic was deleted or recreated since the query was planned"
 _BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
 
 
 class Logs(Session):
-    """What the source needs of a cluster."""
+    """The source's requests to a cluster."""
 
     _options: SourceOptions
 
-    # ------------------------------------------------------------ what is there
+    # ------------------------------------------------------------ partitions and offsets
 
     def partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        """The partitions that the options ask for, sorted, and each topic's id.
+        """Return the partitions that the options select, sorted, and each topic's id.
 
-        Raises: BrokerError where a topic does not exist or may not be read.
+        Raises: BrokerError if a topic does not exist or may not be read.
         """
         return self._call(self._partitions)
 
@@ -76,7 +77,7 @@ class Logs(Session):
     def known(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[list[TopicPartition], dict[str, str]]:
-        """Those of some partitions that exist, sorted, and the ids of their topics."""
+        """Return the given partitions that exist, sorted, and the ids of their topics."""
         wanted = set(partitions)
         return self._call(lambda: self._known(wanted))
 
@@ -92,14 +93,14 @@ class Logs(Session):
     def log_bounds(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where each log starts, and ends; under read_committed, at the last stable offset."""
+        """Return the start and end of each log; with read_committed, the last stable offset."""
         wanted = list(partitions)
         starts = self.offsets_at(dict.fromkeys(wanted, EARLIEST))
         return starts, self.offsets_at(dict.fromkeys(wanted, LATEST))
 
     def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The first offset at or after each timestamp, in milliseconds; the log's end where no
-        record is that young."""
+        """Return the first offset at or after each timestamp, in milliseconds; the log's end if
+        there is none."""
         return self._call(lambda: self._offsets_at(timestamps))
 
     async def _offsets_at(
@@ -117,10 +118,10 @@ class Logs(Session):
     # ------------------------------------------------------------ records
 
     def start_fetch(self, tp: TopicPartition, topic_id: str, offset: int) -> Future[PartitionData]:
-        """Ask for what lies at `offset`. What comes may begin before it, or be nothing yet; its
-        error code is none, or OFFSET_OUT_OF_RANGE.
+        """Fetch from `offset`. The result may begin before it, or be empty; its error code is NONE
+        or OFFSET_OUT_OF_RANGE.
 
-        The future raises: BrokerError for what no retry mends, as for a topic that is gone.
+        The future raises: BrokerError if it is not retriable; DataLossError for a deleted topic.
         """
         return self._portal.start_task_soon(
             self._bounded, lambda: self._fetch(tp, UUID(topic_id or NO_ID.hex), offset)
@@ -141,16 +142,16 @@ class Logs(Session):
             topics=(FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=(partition,)),),
         )
 
-        def give_up(error: BrokerError, tries: int) -> DataLossError | None:
-            gone = tries > _TRIES_IF_GONE and self._is_gone(tp, topic_id)
-            return DataLossError(f"{tp}: {_GONE}") if gone else None
+        def give_up(error: BrokerError, attempts: int) -> DataLossError | None:
+            is_gone = attempts > _ATTEMPTS_IF_GONE and self._is_gone(tp, topic_id)
+            return DataLossError(f"{tp}: {_GONE}") if is_gone else None
 
-        return await self._again(lambda: self._ask_leader(tp, topic_id, request), give_up)
+        return await self._retry(lambda: self._send_to_leader(tp, topic_id, request), give_up)
 
-    async def _ask_leader(
+    async def _send_to_leader(
         self, tp: TopicPartition, topic_id: UUID, request: FetchRequest
     ) -> PartitionData:
-        self._cluster.topics.add(tp.topic)  # one that a pattern has found
+        self._cluster.topics.add(tp.topic)  # a pattern may have found it
         answer = await self._cluster.leader(tp).request(
             request,
             connection_id="fetch",
@@ -166,7 +167,7 @@ class Logs(Session):
         return found[0]
 
     def _is_gone(self, tp: TopicPartition, topic_id: UUID) -> bool:
-        """Whether there is no such topic, or another one under its name."""
+        """Whether the topic was deleted or recreated."""
         topic = self._cluster.metadata.topics.get(tp.topic)
         return topic is not None and (
             topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -178,14 +179,14 @@ class Logs(Session):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, of these partitions. Raises: BrokerError."""
+        """Return the group's committed offsets of these partitions. Raises: BrokerError."""
         wanted = list(partitions)
         return self._call(lambda: self._committed(group, wanted), timeout)
 
     async def _committed(
         self, group: str, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
+        async def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
             coordinator = await self._cluster.find_coordinator(group)
             answer = await fetch_offsets(
                 self._cluster.broker(coordinator), group, partitions, require_stable=True
@@ -203,7 +204,7 @@ class Logs(Session):
                 raise broker_error(code, f"offsets of {group!r}", operation="READ", group=group)
             return found
 
-        return await self._again(ask)
+        return await self._retry(fetch)
 
     def commit(
         self,
@@ -211,16 +212,16 @@ class Logs(Session):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         timeout: float | None = None,
     ) -> None:
-        """Commit as one who is no member.
+        """Commit offsets without membership.
 
-        Raises: BrokerError; UNKNOWN_MEMBER_ID where the group has members.
+        Raises: BrokerError; UNKNOWN_MEMBER_ID if the group has members.
         """
         self._call(lambda: self._commit(group, offsets), timeout)
 
     async def _commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        async def ask() -> None:
+        async def commit() -> None:
             coordinator = await self._cluster.find_coordinator(group)
             answer = await commit_offsets(self._cluster.broker(coordinator), group, -1, "", offsets)
             for topic in answer.topics:
@@ -234,7 +235,7 @@ class Logs(Session):
                             topic=topic.name,
                         )
 
-        await self._again(ask)
+        await self._retry(commit)
 
 
 def _id_text(topic_id: UUID) -> str:

@@ -1,7 +1,7 @@
-"""The options of source and sink, from the strings that Spark hands over. Pure.
+"""The options of source and sink, from the strings that Spark passes. Pure.
 
-Spark folds the case of names; those of connecting may be written with dots or underscores. What is
-not known here is refused: a misspelt option would be one that silently has no effect.
+Names are case-insensitive; the connection options may have dots or underscores. An unknown option
+is an error: a misspelt one would otherwise be ignored silently.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ COLUMNS = {
     "producer_id": "bigint",
     "transactional": "boolean",
 }
-"""Name -> type in Spark's words, in the order of the schema."""
+"""Name -> type in Spark's DDL, in the order of the schema."""
 
 Commit = Literal["source", "listener", "off"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 _Table = Mapping[str, tuple[str, Callable[[str], object]]]
-"""Name in Spark -> field, and what reads it."""
+"""Name in Spark -> field, and the function that parses it."""
 
 _DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -64,7 +64,7 @@ class Bound:
     timestamp: int = -1
     """Milliseconds since the epoch: the first offset at or after it."""
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    """-2 and -1 stand for the start and the end of the log."""
+    """-2 is the start and -1 the end of the log."""
 
 
 EARLIEST = Bound("earliest")
@@ -78,25 +78,25 @@ class ConnectionOptions:
     bootstrap_servers: str
     client_id: str = "kafkagroup-spark"
     security: Mapping[str, str | bool] = attrs.field(factory=dict, repr=lambda given: str([*given]))
-    """Arguments of `kafkagroup.Security`, which is made where it is needed; none for neither TLS
-    nor SASL."""
+    """Arguments of `kafkagroup.Security`, which is created when a connection is made; empty for
+    neither TLS nor SASL."""
     request_timeout: float = 30.0
     """Seconds."""
     api_timeout: float = 60.0
-    """Seconds that a call to the cluster may take with all its retries."""
+    """Seconds that a call to the cluster may take, with its retries."""
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All that are known beforehand, sorted."""
+        """The topics that the options name, sorted."""
         return ()
 
 
 @attrs.frozen(kw_only=True)
 class SinkOptions(ConnectionOptions):
-    """What rows are written to, and how."""
+    """Where rows are written, and how."""
 
     topic: str | None = None
-    """For rows that name none."""
+    """The topic of rows without one."""
     compression: Codec = Codec.NONE
     batch_bytes: int = 512 << 10
     """Bytes of keys and values in one batch, before compression."""
@@ -111,41 +111,41 @@ class SourceOptions(ConnectionOptions):
     """What is read, from where to where, and how."""
 
     subscribe: tuple[str, ...] = ()
-    """Topics, of which all partitions are read."""
+    """Topics to read with all their partitions."""
     pattern: re.Pattern[str] | None = None
-    """Or all topics whose whole name matches, but for internal ones; a stream finds new ones."""
+    """Or: all topics whose whole name matches, except internal ones; a stream finds new ones."""
     assign: tuple[TopicPartition, ...] = ()
-    """Or these partitions alone."""
+    """Or: only these partitions."""
     group_id: str | None = None
     """The group whose offsets are read and committed."""
     starting_offsets: Bound = EARLIEST
-    """Of a stream without a checkpoint, and of a table."""
+    """Where a table starts, and a stream without a checkpoint."""
     ending_offsets: Bound = LATEST
-    """Of a table."""
+    """Where a table ends."""
     isolation: Isolation = "read_uncommitted"
     max_rows_per_batch: int | None = None
     """Most offsets in one batch of a stream; None for no limit."""
     min_partitions: int = 1
-    """Fewest tasks, where there is enough to read."""
+    """Fewest tasks, if there are enough records."""
     fail_on_data_loss: bool = True
-    """Whether what was to be read and is not there any more ends the query."""
+    """Whether the query fails if records were deleted before they were read."""
     columns: tuple[str, ...] = tuple(COLUMNS)
     commit: Commit = "source"
-    """Who commits a stream's offsets to `group_id`, if there is one."""
+    """What commits a stream's offsets to `group_id`, if one is given."""
     rewind: bool = False
-    """Whether the group's offsets may go back to where a new query begins."""
+    """Whether a new query may set the group's offsets back to its start."""
     max_partition_fetch_bytes: int = 8 << 20
-    """Most bytes of one fetch, but for a single larger batch."""
+    """Most bytes of one fetch, except for a single larger batch."""
     check_crcs: bool = True
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All that are known beforehand, sorted."""
+        """The topics that the options name, sorted."""
         return tuple(sorted({*self.subscribe, *(tp.topic for tp in self.assign)}))
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Those of the source. Raises: ConfigurationError that names the one which is wrong."""
+    """Return the options of the source. Raises: ConfigurationError that names the wrong one."""
     taken = _parse(given, _SOURCE)
     if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
         raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
@@ -153,12 +153,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if made.group_id is None and made.starting_offsets.kind == "group":
         raise ConfigurationError("startingOffsets=group needs the option group.id")
     if made.ending_offsets.kind in ("group", "earliest"):
-        raise ConfigurationError(f"endingOffsets={made.ending_offsets.kind} makes no sense")
+        raise ConfigurationError(
+            f"endingOffsets={made.ending_offsets.kind}: expected latest, offsets or a time"
+        )
     return made
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Those of the sink. Raises: ConfigurationError that names the one which is wrong."""
+    """Return the options of the sink. Raises: ConfigurationError that names the wrong one."""
     return SinkOptions(**_parse(given, _SINK))
 
 
@@ -174,8 +176,8 @@ def _parse(given: Mapping[str, str], known: _Table) -> dict[str, Any]:
     taken["security"] = _security(options)
     if options:
         raise ConfigurationError(
-            f"unknown options: {', '.join(sorted(options))}; there are {', '.join(known)}, and"
-            " those of kafkagroup.Security"
+            f"unknown options: {', '.join(sorted(options))}; expected {', '.join(known)}, or those"
+            " of kafkagroup.Security"
         )
     if "bootstrap_servers" not in taken:
         raise ConfigurationError("option bootstrap.servers is missing")
@@ -186,7 +188,7 @@ def _security(options: dict[str, str]) -> dict[str, str | bool]:
     """Take the options of `Security` out of `options`."""
     if not options:
         return {}
-    from kafkagroup.transport.security import Security  # only here: it brings anyio
+    from kafkagroup.transport.security import Security  # only here: it imports anyio
 
     taken: dict[str, str | bool] = {}
     for name, parameter in signature(Security).parameters.items():
@@ -249,7 +251,7 @@ def _partitions(text: str) -> tuple[TopicPartition, ...]:
 
 
 def _bound(text: str) -> Bound:
-    """ "latest" and its like, `{"orders": {"0": 17}}`, milliseconds, or a time in ISO 8601."""
+    """Parse "group", "earliest", "latest", `{"orders": {"0": 17}}`, milliseconds, or ISO 8601."""
     if text in ("group", "earliest", "latest"):
         return Bound(cast('Literal["group", "earliest", "latest"]', text))
     if text.startswith("{"):

@@ -1,8 +1,8 @@
-"""The whole way from `__consumer_offsets` to tables of how groups do, once or again and again.
+"""The pipeline from `__consumer_offsets` to tables of the health of groups; run it repeatedly.
 
-Events and samples are appended, each run its own; all else is made of them anew, so that what a run
-that was cut short had written twice is there once. Under `out` there is a folder for each table,
-unless a catalog has them, and `checkpoint`, which is Spark's: where the next run goes on.
+Each run appends events and samples, and computes all other tables from them again, without the
+duplicates that an interrupted run leaves. Under `out` each table has a folder, unless a catalog has
+the tables; `checkpoint` is Spark's, and has the position of the next run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "Tables", "run"]
 
 GROUP = "kafkagroup-pipeline"
-"""The group that the job commits to. It is left out of the tables: its commits are what it reads,
-so it is never level."""
+"""The group that the job commits to. The tables leave it out: it reads its own commits, so it
+always has a lag."""
 
 _ROWS = 1_000_000
-"""Events of one batch, when there is much to read."""
+"""Most events of one batch."""
 
 
 @attrs.frozen
@@ -40,35 +40,40 @@ class Tables:
 
     spark: SparkSession
     root: str
-    """A path, or the URL of anything that Spark writes to."""
+    """A path or URL that Spark can write to."""
     format: str = "parquet"
-    """Or delta, or iceberg, where the session has it."""
+    """Also "delta" or "iceberg", if the session has it."""
     namespace: str | None = None
-    """Of a catalog of the session, as "lake.kafka": the tables are there, not under `root`."""
+    """A namespace of a catalog of the session, such as "lake.kafka", which then has the tables
+    instead of `root`."""
 
     def path(self, name: str) -> str:
+        """Return the path of a table below `root`."""
         return f"{self.root.rstrip('/')}/{name}"
 
     def exists(self, name: str) -> bool:
+        """Whether the table exists."""
         if self.namespace is not None:
             return bool(self.spark.catalog.tableExists(self._named(name)))
         files, path = file_system(self.spark, self.path(name))
         return bool(files.exists(path))
 
     def read(self, name: str) -> DataFrame:
+        """Return the table."""
         if self.namespace is not None:
             return self.spark.read.table(self._named(name))
         return self.spark.read.format(self.format).load(self.path(name))
 
     def append(self, name: str, rows: DataFrame) -> None:
+        """Append rows to the table."""
         self._write(name, rows, "append")
 
     def replace(self, name: str, rows: DataFrame) -> None:
-        """All of it. `rows` must not come from the table itself."""
+        """Replace the whole table. `rows` must not be read from it."""
         self._write(name, rows, "overwrite")
 
     def _write(self, name: str, rows: DataFrame, mode: str) -> None:
-        # What replaces a table may have other columns, of a later release: Delta wants to be told.
+        # A later release may have other columns: without this option, Delta refuses them.
         writer = rows.write.format(self.format).mode(mode)
         writer = writer.option("overwriteSchema", mode == "overwrite")
         if self.namespace is not None:
@@ -90,33 +95,33 @@ def run(
     namespace: str | None = None,
     allowed: int = 0,
     horizon: float = 300.0,
-    told: Callable[[str], object] = lambda step: None,
+    on_step: Callable[[str], object] = lambda step: None,
 ) -> Tables:
-    """Read what is new, sample the lag, and make the tables.
+    """Read new records, sample the lag, and write the tables.
 
-    `options` are those of connecting; `out`, `format` and `namespace` as in `Tables`: the
-    checkpoint is under `out` wherever the tables are. `group`: whose offsets follow the job,
-    committed again by each run, so that they never expire. `allowed` and `horizon` as in
-    `evaluation` and `weights`. `told` hears of each step. One at a time under one `out`.
+    `options` are the connection options; `out`, `format` and `namespace` are as in `Tables`: the
+    checkpoint is always under `out`. The job commits its offsets to `group`; each run commits them
+    again, so that they do not expire. `allowed` and `horizon` are as in `evaluation` and `weights`.
+    `on_step` is called with the name of each step. Do not run two jobs with the same `out`.
 
-    Raises: ConfigurationError; IllegalStateError where the group has members; BrokerError;
-    TransportError; what Spark raises of a query that failed.
+    Raises: ConfigurationError; IllegalStateError if the group has members; BrokerError;
+    TransportError; Spark's exception if a query failed.
     """
     register(spark)
     tables = Tables(spark, out, format, namespace)
-    told("events")
+    on_step("events")
     _read(tables, options, group)
     events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])
     others = events.where(~F.col("group_id").eqNullSafe(group)).persist()
     try:
         commits = history.commits(others)
-        told("log_ends")
+        on_step("log_ends")
         known = tables.read("log_ends") if tables.exists("log_ends") else None
         tables.append("log_ends", log_ends(spark, options, commits, known))
-        told("lag")
+        on_step("lag")
         tables.append("lag", lag(spark, options, commits))
         for name, rows in _derived(tables, others, allowed, horizon):
-            told(name)
+            on_step(name)
             tables.replace(name, rows)
     finally:
         others.unpersist()
@@ -124,17 +129,17 @@ def run(
 
 
 def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
-    """Append the events since the last run, and bring the group to where that ends.
+    """Append the events since the last run, and commit their end to the group.
 
-    Without its checkpoint a run begins at the start of the log again: what it has by then is
-    doubled, and the doubles are left out when events are read.
+    Without its checkpoint, a run starts at the log's start again: events are then duplicated, and
+    `run` drops the duplicates when it reads them.
     """
     source = {
         **options,
         "group.id": group,
         "maxRowsPerBatch": str(_ROWS),
         "rewind": "true",
-        # A group's records are compacted, and old ones deleted with the group: no loss to the job.
+        # Compaction and the deletion of groups remove records regularly: that is no data loss.
         "failOnDataLoss": "false",
     }
     checkpoint = tables.path("checkpoint")

@@ -1,8 +1,7 @@
-"""Positions in logs as Spark keeps them, and what lies between two of them. Pure.
+"""Positions in logs as Spark stores them, and the ranges between them. Pure.
 
-Spark compares offsets as JSON, so the same positions are always the same text. A position carries
-the id of its topic: offsets of a topic that was deleted and made anew have nothing to do with those
-before.
+Spark compares offsets as JSON text, so equal positions have equal text. Positions contain the
+topics' ids: the offsets of a recreated topic are not comparable with those before.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _VERSION = 1
 
 
 class DataLossError(KafkaGroupError):
-    """What was to be read is not there any more: the log has moved on, or the topic is another.
+    """Records were deleted before they were read, or the topic was deleted or recreated.
 
-    `failOnDataLoss=false` reads what there is, and logs a warning.
+    With `failOnDataLoss=false` the query logs a warning and reads the remaining records.
     """
 
 
@@ -35,12 +34,12 @@ class Positions:
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
-    """Of each topic; "" from brokers before 2.8, which have none."""
+    """Topic -> id; "" from brokers before 2.8, which have none."""
     group: str | None = None
-    """To which they may be committed: who only sees the offsets of a query knows them by it."""
+    """The group to commit them to: a `CommitListener` sees the offsets of all queries."""
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps them, in one order."""
+        """Return the JSON value for Spark, sorted."""
         topics: dict[str, Any] = {}
         for tp, offset in sorted(self.offsets.items()):
             of = topics.setdefault(tp.topic, {"id": self.topic_ids[tp.topic], "offsets": {}})
@@ -49,7 +48,7 @@ class Positions:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Positions:
-        """Raises: ConfigurationError for what was not written here."""
+        """Read what `to_json` has returned. Raises: ConfigurationError for anything else."""
         if given.get("kafkagroup") != _VERSION:
             raise ConfigurationError(f"not the offsets of a kafkagroup source: {given}")
         return cls(
@@ -65,72 +64,74 @@ class Positions:
 
 @attrs.frozen
 class Note:
-    """What is written beside a committed offset."""
+    """The metadata of a committed offset."""
 
     topic_id: str = ""
-    """"" where it is not known."""
+    """"" if unknown."""
     first: bool = False
-    """Whether no batch has ended here: a query was to begin here."""
+    """Whether this is the start of a query, not the end of a batch."""
 
     def to_text(self) -> str:
+        """Return the metadata as text."""
         return json.dumps(
             {"kafkagroup": "first" if self.first else "batch", "topic": self.topic_id}
         )
 
     @classmethod
     def of(cls, committed: OffsetAndMetadata) -> Note:
-        """The note of a commit; of those of other programs nothing is known."""
+        """Return the note of a commit; an empty one for commits of other programs."""
         try:
-            told = json.loads(committed.metadata)
-            return cls(str(told["topic"]), told["kafkagroup"] == "first")
+            found = json.loads(committed.metadata)
+            return cls(str(found["topic"]), found["kafkagroup"] == "first")
         except (ValueError, KeyError, TypeError):
             return cls()
 
     def is_of(self, topic_id: str) -> bool:
-        """Whether the offset can be compared with those of that topic."""
+        """Whether the offset is comparable with those of this topic."""
         return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
 
 @attrs.frozen
 class Range:
-    """What one task reads."""
+    """The offsets that one task reads."""
 
     tp: TopicPartition
     topic_id: str
     start: int
     end: int
-    """The first offset that is not read. The task ends when its position is there, however many
-    records it met: compaction, aborted transactions and markers leave gaps."""
+    """The first offset that is not read. The task ends when its position reaches it; the number of
+    records may be lower, because of compaction, aborted transactions and markers."""
 
 
 def capped(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
-    """Ends that lie `most` offsets behind the starts at most, all together.
+    """Return ends that are together at most `most` offsets after the starts.
 
-    Each partition with anything waiting gets one, and a share of the rest by how much waits: none
-    starves. Only where there are more such partitions than `most` is it more. O(partitions).
+    Each partition with unread offsets gets one, and a part of the rest in proportion to its unread
+    offsets, so that none starves. If there are more such partitions than `most`, the result exceeds
+    it. O(partitions).
     """
-    waiting = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
-    total = sum(waiting.values())
+    unread = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
+    total = sum(unread.values())
     if total <= most:
         return dict(end)
-    spare, wanted = max(0, most - len(waiting)), max(1, total - len(waiting))
-    shares = {tp: 1 + (count - 1) * spare // wanted for tp, count in waiting.items()}
-    return {tp: start[tp] + shares[tp] if tp in shares else end[tp] for tp in end}
+    spare, wanted = max(0, most - len(unread)), max(1, total - len(unread))
+    counts = {tp: 1 + (count - 1) * spare // wanted for tp, count in unread.items()}
+    return {tp: start[tp] + counts[tp] if tp in counts else end[tp] for tp in end}
 
 
 def split(ranges: Iterable[Range], least: int) -> list[Range]:
-    """The ranges, those with the most offsets cut so that there are about `least` in all.
+    """Return the ranges, the largest ones split so that there are about `least` in all.
 
-    Nothing is lost or doubled; empty ranges are left out. O(ranges + least).
+    They cover the same offsets; empty ranges are left out. O(ranges + least).
     """
-    whole = [r for r in ranges if r.start < r.end]
-    if len(whole) >= least:
-        return whole
-    total = sum(r.end - r.start for r in whole)
+    filled = [r for r in ranges if r.start < r.end]
+    if len(filled) >= least:
+        return filled
+    total = sum(r.end - r.start for r in filled)
     made = []
-    for r in whole:
+    for r in filled:
         size = r.end - r.start
         parts = min(size, max(1, round(size * least / total)))
         cuts = [r.start + size * n // parts for n in range(parts + 1)]

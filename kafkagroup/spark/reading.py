@@ -1,4 +1,4 @@
-"""What tables and streams share: where a bound lies, and the rows of one task."""
+"""Reading for tables and streams: the offsets of a bound, and the rows of one task."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["data_loss", "inside", "positions_at", "read"]
 
 logger = logging.getLogger(__name__)
 
-_SILENCE = 20
-"""Answers without a record, each half a second long, after which what was there when this was
-planned is there no more: an election that nobody should have won has cut the log."""
+_MAX_EMPTY_RESPONSES = 20
+"""After so many empty responses in a row, of half a second each, the records of the plan count as
+lost: an unclean leader election has truncated the log."""
 
 
 def positions_at(
@@ -34,10 +34,10 @@ def positions_at(
     ends: Mapping[TopicPartition, int],
     ids: Mapping[str, str],
 ) -> dict[TopicPartition, int]:
-    """The offset that a bound means in each partition.
+    """Return the offset of a bound in each partition.
 
-    It is the start of the log where a bound of offsets names none, and where a group has committed
-    nothing, or only of a topic that is gone though another has its name: none is skipped.
+    For the start, a partition without an offset in the bound, without a commit, or with a commit of
+    a topic that was recreated since begins at its log's start, so that no record is skipped.
 
     Raises: ConfigurationError for a partition that does not exist.
     """
@@ -71,7 +71,8 @@ def positions_at(
 
 
 def inside(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:
-    """A position that is in the log. Raises: DataLossError if this one is not."""
+    """Return a position in the log, the nearest one if this is outside. Raises: DataLossError, see
+    `data_loss`."""
     if start <= position <= end:
         return position
     data_loss(f"{tp} is to be read from {position}, but has {start} to {end}", options)
@@ -79,14 +80,14 @@ def inside(tp: TopicPartition, position: int, start: int, end: int, options: Sou
 
 
 def data_loss(what: str, options: SourceOptions) -> None:
-    """Raises: DataLossError, unless the options take a loss with a warning."""
+    """Log a warning. Raises: DataLossError instead, with the option `failOnDataLoss`."""
     if options.fail_on_data_loss:
-        raise DataLossError(f"{what}; failOnDataLoss=false would read what there is")
+        raise DataLossError(f"{what}; failOnDataLoss=false would read the remaining records")
     logger.warning("%s", what)
 
 
 def read(options: SourceOptions, schema: StructType, of: Range) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of one task. Asks for the next ones before it hands out those at hand.
+    """Yield the rows of one task. The next fetch is sent before the rows of the last are yielded.
 
     Raises: DataLossError; BrokerError; DecodeError for a damaged batch.
     """
@@ -96,7 +97,7 @@ def read(options: SourceOptions, schema: StructType, of: Range) -> Iterator[pyar
     from kafkagroup.spark.rows import Rows
 
     rows = Rows(options, of, to_arrow_schema(schema, timezone="UTC"))
-    position, silent = of.start, 0
+    position, empty_responses = of.start, 0
     with Logs(options) as session:
         fetch = session.start_fetch(of.tp, of.topic_id, position)
         while True:
@@ -110,8 +111,8 @@ def read(options: SourceOptions, schema: StructType, of: Range) -> Iterator[pyar
             else:
                 before = position
                 position, made = rows.of(data, before)
-                silent = silent + 1 if position == before else 0
-                if silent == _SILENCE:
+                empty_responses = empty_responses + 1 if position == before else 0
+                if empty_responses == _MAX_EMPTY_RESPONSES:
                     data_loss(
                         f"{of.tp} is to be read up to {of.end}, but ends at {before}", options
                     )

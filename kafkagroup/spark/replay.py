@@ -1,8 +1,8 @@
-"""What would another assignor have done? Recorded groups, or imagined ones, through any assignor.
+"""Replay the recorded memberships of groups with other assignors.
 
-Each history is a group's memberships one after the other; the assignor is asked at each, and what
-it gave is what members own at the next. Histories do not know of each other, so they are shared out
-over as many tasks as Spark has.
+A history is the sequence of a group's memberships. The assignor runs on each, and its assignment is
+what the members own at the next. Histories are independent, so Spark's tasks replay them in
+parallel.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ _REPLAY = (
 )
 
 _MOST_ROUNDS = 10
-"""Of one cooperative rebalance: those of this library need three at most."""
+"""Most rounds of one cooperative rebalance: this library's assignors need at most three."""
 
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """What the assignor made of one membership."""
+    """The assignor's result for one membership."""
 
     generation: int
     members: int
     partitions: int
     rounds: int
-    """Rebalances until nothing moved any more."""
+    """Rebalances until no partition moves."""
     moved: int
-    """Partitions that another member had before."""
+    """Partitions that another member owned before."""
     revoked: int
-    """Partitions that stopped for it: those that moved, or all that were owned, if it is eager."""
+    """Partitions that were revoked: those that moved; if eager, all that were owned."""
     least: int
-    """Partitions of the member that has the fewest."""
+    """The fewest partitions of a member."""
     most: int
+    """The most partitions of a member."""
     violations: int
     violation: str | None
-    """The first of them in words."""
+    """The text of the first violation."""
 
 
 def replay_one(
@@ -60,9 +61,9 @@ def replay_one(
     topics: Mapping[str, int],
     assignor: Assignor,
 ) -> Iterator[Step]:
-    """A group's memberships, by generation, through an assignor. Pure.
+    """Yield the assignor's result for each of a group's memberships, by generation. Pure.
 
-    Each starts from what the assignor gave at the one before. Raises: what the assignor raises.
+    Each starts from the assignment before. Raises: what the assignor raises.
     """
     rules = RULES.get(protocol_name(assignor), VALID)
     owned: dict[str, tuple[TopicPartition, ...]] = {}
@@ -94,7 +95,7 @@ def replay_one(
             generation=generation,
             members=len(members),
             partitions=len(after),
-            # The last round of a cooperative one only finds that nothing is left to do.
+            # The last round of a cooperative rebalance moves nothing.
             rounds=max(1, rounds - is_cooperative(assignor)),
             moved=moved,
             revoked=stopped,
@@ -108,10 +109,10 @@ def replay_one(
 def replay(
     histories: DataFrame, assignors: Mapping[str, Assignor] | Sequence[Assignor]
 ) -> DataFrame:
-    """Every history through every assignor: a row a generation, in the fields of `Step`.
+    """Replay every history with every assignor: a row for each generation, with the fields of
+    `Step`.
 
-    Assignors travel to the tasks: those of this library do, and functions of modules that executors
-    have, too.
+    The assignors are pickled: the executors must have the modules of your own ones.
     """
     named = (
         assignors if isinstance(assignors, Mapping) else {protocol_name(a): a for a in assignors}
@@ -122,7 +123,7 @@ def replay(
 def _replaying(
     assignors: Mapping[str, Assignor],
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    # Here, as only the driver can read types in Spark's words.
+    # Here: only the driver can parse Spark's DDL.
     made = to_arrow_schema(StructType.fromDDL(_REPLAY))
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -146,26 +147,26 @@ def _replaying(
 
 
 def histories(events: DataFrame) -> DataFrame:
-    """The recorded groups of consumers that members assigned: their memberships by generation.
+    """Return the memberships by generation of the recorded classic consumer groups.
 
-    A topic has as many partitions as were ever assigned or committed by the group: nothing else
-    tells. Generations without members are left out.
+    A topic counts with the highest partition that the group was assigned or committed, as the
+    records do not have its partition count. Generations without members are left out.
     """
-    told = events.where("record = 'GroupMetadata' AND generation.protocol_type = 'consumer'")
-    memberships = told.where("size(members) > 0").selectExpr(
+    recorded = events.where("record = 'GroupMetadata' AND generation.protocol_type = 'consumer'")
+    memberships = recorded.where("size(members) > 0").selectExpr(
         "group_id",
         "log_offset",
         "struct(generation.number AS generation, map_from_entries(transform(members,"
         " m -> struct(m.member_id, coalesce(m.topics, array())))) AS members) AS membership",
     )
-    # One generation may be told of several times, the last time as it was in the end.
+    # A generation may have several records; the last one is complete.
     last = (
         memberships.groupBy("group_id", "membership.generation")
         .agg({"log_offset": "max"})
         .withColumnRenamed("max(log_offset)", "log_offset")
     )
     once = memberships.join(last.drop("generation"), ["group_id", "log_offset"])
-    assigned = told.selectExpr("group_id", "inline(flatten(members.assigned))").select(
+    assigned = recorded.selectExpr("group_id", "inline(flatten(members.assigned))").select(
         "group_id", "topic", "partition"
     )
     committed = events.where("commit IS NOT NULL").select(

@@ -1,4 +1,5 @@
-"""From the bytes of a fetch answer to the columns of Spark's rows; nothing is made for each row."""
+"""Convert the bytes of a fetch response to the columns of Spark's rows, without an object per
+row."""
 
 from __future__ import annotations
 
@@ -18,22 +19,22 @@ from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
 __all__ = ["Rows"]
 
 _MOST_BYTES = 64 << 20
-"""Most bytes of one Arrow batch, but for the records of a single larger batch: what the JVM holds
-of a task at a time, however well it was compressed."""
+"""Most uncompressed bytes of one Arrow batch, except for a single larger record batch. It limits
+what the JVM holds of a task at a time."""
 
 _ROW_BYTES = 28
-"""What a row takes beside its key, its value and its headers."""
+"""The size of a row without its key, value and headers."""
 
 
 @attrs.frozen
 class _Part:
-    """Some records of one batch, and what all of them share."""
+    """Some records of one batch, and their common fields."""
 
     records: RecordReader
-    """Before the first of them."""
+    """A reader at the first of them."""
     count: int
     size: int
-    """In bytes, as columns."""
+    """Their size in bytes, as columns."""
     timestamp_type: int
     leader_epoch: int
     producer_id: int
@@ -44,15 +45,15 @@ class Rows:
     """The rows of one task, in Spark's schema."""
 
     def __init__(self, options: SourceOptions, of: Range, schema: pa.Schema) -> None:
-        """`schema`: some of the columns, in any order, as Spark wants them in Arrow."""
+        """`schema`: Spark's Arrow types of some of the columns, in any order."""
         self._options = options
         self._of = of
         self._schema = schema
 
     def of(self, data: PartitionData, position: int) -> tuple[int, Iterator[pa.RecordBatch]]:
-        """The next position, and the rows from `position` on that are below the range's end.
+        """Return the next position, and the rows from `position` to the range's end.
 
-        Raises: DecodeError for what is damaged.
+        Raises: DecodeError for a damaged batch.
         """
         batches = list(
             read_batches(
@@ -89,7 +90,7 @@ class Rows:
         unread = records.fork()
         count = 0
         if batch.last_offset < self._of.end:
-            # Again, or what is damaged behind whole records would be missing without a word.
+            # Repeated: the second call raises the damage that ended the first.
             while more := records.skip(batch.count):
                 count += more
         else:

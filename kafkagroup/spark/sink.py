@@ -1,8 +1,8 @@
-"""Rows written to topics, at least once: a task that Spark runs again writes its rows again.
+"""Write rows to topics, at least once: if Spark repeats a task, its rows are written again.
 
-Columns: `value`, and where there are any `key`, `topic`, `partition`, `timestamp`, `headers`, in
-whatever order; texts are written as UTF-8. A record goes to its `partition`, else where its key
-belongs, else to a partition that changes with each batch.
+The columns are `value`, and optionally `key`, `topic`, `partition`, `timestamp` and `headers`, in
+any order; strings are written as UTF-8. A record goes to its `partition`; without one, to the
+partition of its key; without a key, to a partition that changes with each batch.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _TYPES = {
     "value": ("binary", "string"),
     "headers": ("array<struct<name:string,value:binary>>",),
 }
-"""Column -> the types that it may have."""
+"""Column -> its possible types."""
 
 _IN_FLIGHT = 4
-"""Most batches of a task that are not answered yet; of one partition one, or they could change
-places."""
+"""Most batches of a task in flight; one for each partition, otherwise retries could reorder
+them."""
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
-    """Raises: ConfigurationError for rows that cannot be written."""
+    """Check that rows can be written. Raises: ConfigurationError."""
     given = {field.name: field.dataType.simpleString() for field in schema}
     wrong = [
-        f"{name} is {kind}, {' or '.join(_TYPES[name])} is wanted"
+        f"{name} is {kind}, expected {' or '.join(_TYPES[name])}"
         if name in _TYPES
-        else f"there is no column {name} in a record"
+        else f"a record has no column {name}"
         for name, kind in given.items()
         if kind not in _TYPES.get(name, ())
     ]
@@ -87,7 +87,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-    """Returns once every row is in its log. Raises: BrokerError; TransportError."""
+    """Write all rows, and return when they are acknowledged. Raises: BrokerError;
+    TransportError."""
     from kafkagroup.spark.appends import Appends
 
     with Appends(options) as appends:
@@ -99,18 +100,18 @@ def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterC
 
 
 class _Task:
-    """The batches of one task, being filled and sent."""
+    """The batches of one task."""
 
     def __init__(self, options: SinkOptions, appends: Appends) -> None:
         self._options = options
         self._appends = appends
         self._counts: dict[str, int] = {}
         self._open: dict[TopicPartition, tuple[list[NewRecord], int]] = {}
-        """Records that wait for more, and their bytes."""
+        """Partition -> the records of its next batch, and their bytes."""
         self._sent: dict[TopicPartition, Future[None]] = {}
         self._order: deque[TopicPartition] = deque()
         self._turn = 0
-        """What records without a key follow: it moves on with every batch that is sent."""
+        """How many batches were sent; it decides the partition of records without a key."""
 
     def add(self, batch: pyarrow.RecordBatch) -> None:
         columns = _columns(batch)
@@ -166,7 +167,7 @@ class _Task:
 
 
 def _columns(batch: pyarrow.RecordBatch) -> Mapping[str, Sequence[Any]]:
-    """Each column as a list; nothing but nulls where there is none."""
+    """Return each column as a list; a missing one has only nulls."""
     import pyarrow as pa
 
     found: dict[str, Sequence[Any]] = dict.fromkeys(_TYPES, [None] * batch.num_rows)

@@ -1,8 +1,8 @@
 """The data source: Kafka topics as tables and streams of Spark.
 
-Spark makes and pickles these objects, and calls them in processes of its own: readers hold options
-only, and connections live as long as one call, or, in a stream's planner, until `stop`. What a task
-is to read is all in its `Range`.
+Spark creates and pickles these objects, and calls them in its own processes. So readers hold only
+options; a connection lasts for one call, or in a stream's planner until `stop`. The `Range` of a
+task is all that it needs to read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["KafkaGroupSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("kafkagroup")` known to a session."""
+    """Register `format("kafkagroup")` with a session."""
     spark.dataSource.register(KafkaGroupSource)
 
 
@@ -55,9 +55,7 @@ class KafkaGroupSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise ConfigurationError(
-                'a topic is only written to behind its end; use mode("append")'
-            )
+            raise ConfigurationError('a topic cannot be overwritten; use mode("append")')
         return TableWriter(self._sink(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -72,4 +70,4 @@ class KafkaGroupSource(DataSource):
 
 
 _SPARKS_OWN = ("checkpointlocation",)
-"""Options of Spark's that it hands to sinks too."""
+"""Spark's own options, which it also passes to sinks."""

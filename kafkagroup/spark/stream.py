@@ -1,8 +1,8 @@
-"""Topics as streams: which offsets each batch reads.
+"""Topics as streams: the offsets that each batch reads.
 
-One of these lives in a process beside the driver and plans; copies of it, without connections, read
-in the tasks. A partition that is seen for the first time is in one batch's end at its own start, so
-that Spark's log pins where it begins; it is read from the next batch on.
+One reader plans, in a process beside the driver; copies of it, without connections, read in the
+tasks. When a new partition is found, the end of the current batch has its start offset, which
+Spark's log then keeps; the next batch reads it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 _COMMIT_TIMEOUT = 5.0
-"""Seconds that the next batch waits for the offsets of the last one, twice at most."""
+"""Seconds that the next batch may wait for the commit of the last one, at most twice."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,7 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------ planning
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Spark asks twice."""
+        """Return where a new query begins. Spark calls this twice."""
         if self._first is None:
             options, session = self._options, self._session()
             there, ids = session.partitions()
@@ -104,7 +104,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(r) for r in split(ranges, self._options.min_partitions)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The batch up to `end` is in Spark's commit log. An error here would end the query."""
+        """Commit the batch up to `end`, which is in Spark's commit log. An error is only logged: it
+        would end the query."""
         if not (self._commits() and self._options.commit == "source"):
             return
         from kafkagroup.spark.commits import commit
@@ -133,7 +134,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._connected
 
     def _ends(self, begin: Positions | None = None) -> Positions:
-        """The ends of the logs; `begin` where the topics are gone, and that is not an error."""
+        """Return the ends of the logs; `begin` if the topics were deleted, unless that is an
+        error."""
         session = self._session()
         try:
             there, ids = session.partitions()
@@ -148,10 +150,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reachable(
         self, begin: Positions, ends: Positions
     ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """Ends of what the stream has a position in, and the partitions it has none in yet."""
+        """Return the ends of the partitions that the stream has a position in, and the partitions
+        that are new."""
         offsets, fresh = {}, []
         lost = set()
-        # Of topics by name the planner has been told; of those by pattern one is just not there.
+        # A deleted topic that was subscribed by name is an error before; by pattern it is missing.
         for topic in sorted({tp.topic for tp in begin.offsets} - ends.topic_ids.keys()):
             data_loss(f"topic {topic!r} was deleted", self._options)
         for tp, end in ends.offsets.items():
@@ -168,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 offsets[tp] = end
         for topic in sorted(lost):
-            data_loss(f"topic {topic!r} was deleted and made anew", self._options)
+            data_loss(f"topic {topic!r} was recreated", self._options)
         return offsets, fresh
 
     # ------------------------------------------------------------ reading

@@ -26,7 +26,7 @@ class TableReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks. Offsets are looked up here, once: later records are not seen."""
+        """Return the tasks. The end offsets are looked up here: later records are not read."""
         from kafkagroup.spark.logs import Logs
 
         options = self._options

@@ -1,7 +1,7 @@
-"""What partitions weigh: the loads that `kafkagroup.assign.weighted_sticky` balances.
+"""The loads of partitions, which `kafkagroup.assign.weighted_sticky` balances.
 
-A load is the records per second that the partition's owner has to get through so as to keep up and
-to be level within `horizon`: the rate at which records come, and a share of what waits.
+A load is the rate in records per second that the partition's owner must process to reach the log's
+end within `horizon`: the rate of new records, and the lag divided by the horizon.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["weights", "write_loads"]
 def weights(
     evaluation: DataFrame, log_ends: DataFrame, *, horizon: float = 300.0, window: float = 600.0
 ) -> DataFrame:
-    """Group, topic and partition, with `rate` and `load` in records per second, and `made_at`.
+    """Return `rate` and `load` in records per second, and `made_at`, of each group and partition.
 
-    `rate` is that of the last `window` seconds; 0 where the log's end is known once only.
-    `horizon`: seconds in which a lag is to be gone. Raises: ConfigurationError.
+    `rate` is the rate of new records in the last `window` seconds; 0 if only one log end is known.
+    `horizon`: the seconds within which a lag should be processed. Raises: ConfigurationError.
     """
     if not (horizon > 0 and window > 0):
         raise ConfigurationError(f"horizon={horizon}, window={window}; expected seconds above 0")
     newest = log_ends.groupBy("topic", "partition").agg(F.max("time").alias("latest"))
     span = "(unix_micros(max(time)) - unix_micros(min(time))) / 1e6"
-    # A topic made anew in between has smaller ends: no rate is below 0.
+    # A topic that was recreated meanwhile has smaller ends: the rate must not be negative.
     grown = "greatest(0, max_by(log_end, time) - min_by(log_end, time))"
     rates = (
         log_ends.join(newest, ["topic", "partition"])
@@ -54,9 +54,10 @@ def weights(
 
 
 def write_loads(weights: DataFrame, group: str, path: str | os.PathLike[str]) -> int:
-    """Write a group's loads where a `LoadsFile` of its members reads them; answer how many.
+    """Write a group's loads to the file that a `LoadsFile` of its members reads; return their
+    count.
 
-    Nobody reads half a file: it is written beside, and renamed.
+    The file is written under another name and renamed, so that no reader sees half of it.
     """
     rows = (
         weights.where(F.col("group_id") == group)

@@ -41,7 +41,7 @@ def test_lag_is_exact_or_null_with_a_reason(broker: Any, name: str) -> None:
         (0, 3, 3, None),
         (0, 3, 0, None),
         (0, 3, None, "the log ends before the committed offset"),
-        (0, 3, None, "the topic was made anew since the commit"),
+        (0, 3, None, "the topic was recreated since the commit"),
         (2, 3, 1, None),
         (0, 1, 1, "the record at the committed offset has no timestamp"),
         (None, None, None, "there is no such partition"),

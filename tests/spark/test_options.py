@@ -111,7 +111,7 @@ def test_tls_and_sasl_options_become_a_security() -> None:
         ({**LEAST, "startingOffsets": "group"}, "startingOffsets=group needs the option group.id"),
         ({**LEAST, "startingOffsets": "2023-11-14T22:13:20"}, "a time needs its zone"),
         ({**LEAST, "startingOffsets": '{"a": {"0": -3}}'}, "no offsets: a/0: -3"),
-        ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets=earliest makes no sense"),
+        ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets=earliest: expected latest"),
         ({**LEAST, "maxRowsPerBatch": "0"}, "option maxRowsPerBatch='0': expected 1 or more"),
         ({**LEAST, "commit": "always"}, "option commit='always': expected one of source, listener"),
         ({**LEAST, "columns": "value,x"}, "no columns x; there are topic, topic_id"),

@@ -100,9 +100,9 @@ def test_a_stream_from_topic_to_topic(spark: Any, broker: Any, name: str, tmp_pa
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ("id AS value", {"topic": "t"}, "value is bigint, binary or string is wanted"),
+        ("id AS value", {"topic": "t"}, "value is bigint, expected binary or string"),
         ("'v' AS value", {}, "neither a column topic nor the option topic"),
-        ("'v' AS value, 1 AS x", {"topic": "t"}, "there is no column x in a record"),
+        ("'v' AS value, 1 AS x", {"topic": "t"}, "a record has no column x"),
         ("'k' AS key", {"topic": "t"}, "there is no column value"),
         ("'v' AS value", {"topic": "not-there"}, "topic 'not-there'"),
     ],

@@ -239,7 +239,7 @@ def test_a_recreated_topic_is_read_from_its_start(
     wait_until(lambda: not broker.exists(name))
     broker.create(name)
     broker.fill(name, 0, numbered(0, 2))
-    with pytest.raises(Exception, match=f"topic '{name}' was deleted and made anew"):
+    with pytest.raises(Exception, match=f"topic '{name}' was recreated"):
         stream.run()
     stream.options["failOnDataLoss"] = "false"
     stream.run()

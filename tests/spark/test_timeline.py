@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafkagroup.spark.lives import Life, live
+from kafkagroup.spark.timeline import Timeline, timeline_of
 
 NOBODY: dict[str, Any] = dict.fromkeys(
     ("instance_id", "client_id", "client_host", "epoch", "state", "assigned")
@@ -28,19 +28,21 @@ def classic(number: int, time: int, *members: dict[str, Any], took: int = 0) -> 
     )
 
 
-def rebalances(life: Life) -> list[tuple[Any, ...]]:
+def rebalances(timeline: Timeline) -> list[tuple[Any, ...]]:
     return [
-        (r.generation, r.cause, r.started, r.ended, r.members, r.moved) for r in life.rebalances
+        (r.generation, r.cause, r.started, r.ended, r.members, r.moved) for r in timeline.rebalances
     ]
 
 
-def tenures(life: Life) -> list[tuple[Any, ...]]:
-    found = [(t.member_id, t.partition, t.generation, t.started, t.ended) for t in life.tenures]
+def ownership(timeline: Timeline) -> list[tuple[Any, ...]]:
+    found = [
+        (t.member_id, t.partition, t.generation, t.started, t.ended) for t in timeline.ownership
+    ]
     return sorted(found, key=lambda t: (t[3], t[0], t[1]))
 
 
 def test_a_classic_group() -> None:
-    life = live(
+    timeline = timeline_of(
         [
             classic(1, 10, member("a", 0, 1), took=3),
             classic(2, 20, member("a", 0), member("b", 1), took=5),
@@ -51,14 +53,14 @@ def test_a_classic_group() -> None:
             classic(5, 50),
         ]
     )
-    assert rebalances(life) == [
+    assert rebalances(timeline) == [
         (1, "first seen", 7, 10, 1, 0),
         (2, "1 joined", 15, 20, 2, 1),
         (3, "members joined again", 30, 30, 2, 0),
         (4, "1 left", 40, 40, 1, 1),
         (5, "all left", 50, 50, 0, 0),
     ]
-    assert tenures(life) == [
+    assert ownership(timeline) == [
         ("a", 0, 1, 10, 20),
         ("a", 1, 1, 10, 20),
         ("a", 0, 2, 20, 30),
@@ -68,7 +70,7 @@ def test_a_classic_group() -> None:
         ("b", 0, 4, 40, 50),
         ("b", 1, 4, 40, 50),
     ]
-    assert life.members == {}
+    assert timeline.members == {}
 
 
 def joined(name: str, time: int) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def current(name: str, number: int, state: int, time: int, *partitions: int) -> 
 
 def test_a_group_of_kip_848_is_unstable_until_every_member_is_there() -> None:
     """b waits until a has let go: between the two the partition is nobody's, a pause."""
-    life = live(
+    timeline = timeline_of(
         [
             joined("a", 10),
             epoch(1, 10),
@@ -99,9 +101,12 @@ def test_a_group_of_kip_848_is_unstable_until_every_member_is_there() -> None:
             current("b", 2, 0, 27, 1),
         ]
     )
-    assert rebalances(life) == [(1, "1 joined", 10, 11, 1, 0), (2, "1 joined", 20, 27, 2, 1)]
-    assert [t for t in tenures(life) if t[1] == 1] == [("a", 1, 1, 11, 22), ("b", 1, 2, 27, None)]
-    assert {m: (of.partitions, of.epoch, of.client_id) for m, of in life.members.items()} == {
+    assert rebalances(timeline) == [(1, "1 joined", 10, 11, 1, 0), (2, "1 joined", 20, 27, 2, 1)]
+    assert [t for t in ownership(timeline) if t[1] == 1] == [
+        ("a", 1, 1, 11, 22),
+        ("b", 1, 2, 27, None),
+    ]
+    assert {m: (of.partitions, of.epoch, of.client_id) for m, of in timeline.members.items()} == {
         "a": (1, 2, "c-a"),
         "b": (1, 2, "c-b"),
     }
@@ -109,7 +114,7 @@ def test_a_group_of_kip_848_is_unstable_until_every_member_is_there() -> None:
 
 def test_a_member_of_kip_848_that_leaves() -> None:
     gone = [member("a")]
-    life = live(
+    timeline = timeline_of(
         [
             joined("a", 10),
             joined("b", 10),
@@ -123,17 +128,17 @@ def test_a_member_of_kip_848_that_leaves() -> None:
             epoch(3, 30),
         ]
     )
-    assert rebalances(life) == [
+    assert rebalances(timeline) == [
         (1, "2 joined", 10, 12, 2, 0),
         (2, "1 left", 20, 23, 1, 1),
         # It has not ended: nobody has said that it has come there.
         (3, "topics or assignor changed", 30, None, 1, 0),
     ]
-    assert [t for t in tenures(life) if t[0] == "a"] == [("a", 0, 1, 11, 20)]
+    assert [t for t in ownership(timeline) if t[0] == "a"] == [("a", 0, 1, 11, 20)]
 
 
 def test_a_deleted_group_starts_again() -> None:
-    life = live(
+    timeline = timeline_of(
         [
             classic(7, 10, member("a", 0)),
             record("GroupMetadata", 20, removed=True),
@@ -141,6 +146,9 @@ def test_a_deleted_group_starts_again() -> None:
             epoch(1, 30),
         ]
     )
-    assert [(r.generation, r.kind) for r in life.rebalances] == [(7, "classic"), (1, "consumer")]
-    assert tenures(life) == [("a", 0, 7, 10, 20)]
-    assert list(life.members) == ["a"]
+    assert [(r.generation, r.kind) for r in timeline.rebalances] == [
+        (7, "classic"),
+        (1, "consumer"),
+    ]
+    assert ownership(timeline) == [("a", 0, 7, 10, 20)]
+    assert list(timeline.members) == ["a"]

@@ -1,8 +1,8 @@
-"""The life of one group, told by its records in their order: rebalances, and who had what. Pure.
+"""The timeline of one group, from its records in their order: rebalances and ownership. Pure.
 
-Times are microseconds since the epoch. What the broker does not write down is not made up: of a
-classic group it tells when all members had joined and when they had their assignments, not when
-the first was asked to join again; why a member is gone, it does not tell at all.
+Times are microseconds since the epoch. The broker does not record everything: of a classic group,
+the records show when all members had joined and when they had their assignments, but not when the
+rebalance began. They never show why a member left.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Life", "Member", "Rebalance", "Tenure", "live"]
+__all__ = ["Member", "OwnershipSpan", "Rebalance", "Timeline", "timeline_of"]
 
-_SETTLED = 0
-"""State of a member of a newer group that has nothing to give back, or to wait for."""
+_REACHED_TARGET = 0
+"""The state of a member of a consumer or share group that has reached its target assignment."""
 
 _Partition = tuple[str | None, str | None, int]
-"""Topic, its id, number: one of the first two may not be known."""
+"""Topic name, topic id, partition number; the name or the id may be unknown."""
 
 
 @attrs.define(kw_only=True)
 class Rebalance:
-    """How a group came to a generation, or epoch."""
+    """The rebalance that led to a generation or epoch."""
 
     generation: int
     kind: str
     cause: str
     started: int
     ended: int | None = None
-    """None for one that goes on, or was overtaken by the next."""
+    """None if it has not ended, or if the next rebalance began before."""
     members: int = 0
     moved: int = 0
-    """Partitions that another member had before, as far as anybody had them."""
+    """How many partitions had another owner before; partitions without an owner do not count."""
 
 
 @attrs.define(kw_only=True)
-class Tenure:
-    """A member's time with a partition, within one generation."""
+class OwnershipSpan:
+    """The time for which a member owns a partition within one generation."""
 
     member_id: str
     client_id: str | None
@@ -48,12 +48,12 @@ class Tenure:
     generation: int
     started: int
     ended: int | None = None
-    """None for who has it still."""
+    """None if the member still owns it."""
 
 
 @attrs.define(kw_only=True)
 class Member:
-    """Who is in the group in the end."""
+    """A member of the group at the end of the timeline."""
 
     member_id: str
     instance_id: str | None = None
@@ -66,26 +66,26 @@ class Member:
 
 
 @attrs.define
-class Life:
-    """What the records of one group come to."""
+class Timeline:
+    """The rebalances, ownership and members of one group."""
 
     rebalances: list[Rebalance] = attrs.field(factory=list)
-    tenures: list[Tenure] = attrs.field(factory=list)
+    ownership: list[OwnershipSpan] = attrs.field(factory=list)
     members: dict[str, Member] = attrs.field(factory=dict)
-    """By id."""
-    _held: dict[str, dict[_Partition, Tenure]] = attrs.field(factory=dict)
-    """By member."""
+    """Member id -> member."""
+    _owned: dict[str, dict[_Partition, OwnershipSpan]] = attrs.field(factory=dict)
+    """Member id -> what it owns now."""
     _last_owner: dict[_Partition, str] = attrs.field(factory=dict)
     _generation: int | None = None
-    _news: dict[str, set[str]] = attrs.field(factory=dict)
-    """What happened to members since the last epoch: word -> their ids."""
+    _changes: dict[str, set[str]] = attrs.field(factory=dict)
+    """The changes since the last epoch: "joined", "left" or "subscribed anew" -> member ids."""
 
     # ------------------------------------------------------------ classic groups
 
     def classic(self, record: Mapping[str, Any]) -> None:
-        """A whole generation is in one record."""
+        """Apply a record of a classic group, which has a whole generation."""
         time = record["time"]
-        told = {} if record["removed"] else {m["member_id"]: m for m in record["members"] or ()}
+        found = {} if record["removed"] else {m["member_id"]: m for m in record["members"] or ()}
         if record["removed"] or record["generation"] is None:
             self._end(time)
             return
@@ -93,26 +93,26 @@ class Life:
             rebalance = Rebalance(
                 generation=number,
                 kind="classic",
-                cause=self._why(told.keys()),
+                cause=self._cause_of(found.keys()),
                 started=min(record["state_time"] or time, time),
                 ended=time,
-                members=len(told),
+                members=len(found),
             )
             self.rebalances.append(rebalance)
             self._generation = number
-        for member in self.members.keys() - told.keys():
-            self._hold(member, set(), time)
+        for member in self.members.keys() - found.keys():
+            self._set_owned(member, set(), time)
             del self.members[member]
-        # First all let go, then all take up: else a partition had two owners for a moment.
-        wanted = {member: _partitions(of["assigned"]) for member, of in told.items()}
+        # All members release first: otherwise a partition would have two owners for a moment.
+        wanted = {member: _partitions(of["assigned"]) for member, of in found.items()}
         for member, partitions in wanted.items():
-            self._meet(member, told[member], time)
+            self._update_member(member, found[member], time)
             self.members[member].epoch = number
-            self._hold(member, partitions & self._held.get(member, {}).keys(), time)
+            self._set_owned(member, partitions & self._owned.get(member, {}).keys(), time)
         for member, partitions in wanted.items():
-            self._hold(member, partitions, time)
+            self._set_owned(member, partitions, time)
 
-    def _why(self, now: Set[str]) -> str:
+    def _cause_of(self, now: Set[str]) -> str:
         if self._generation is None:
             return "first seen"
         if not now:
@@ -123,17 +123,17 @@ class Life:
     # ------------------------------------------------------------ consumer and share groups
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """The group has a new epoch."""
+        """Apply a record with a new epoch of the group."""
         time = record["time"]
         if record["removed"]:
             self._end(time)
             return
         first = self._generation is None
         self._generation = record["generation"]
-        cause = _cause(self._news)
+        cause = _cause(self._changes)
         if not cause:
             cause = "first seen" if first else "topics or assignor changed"
-        self._news = {}
+        self._changes = {}
         self.rebalances.append(
             Rebalance(
                 generation=record["generation"],
@@ -143,61 +143,63 @@ class Life:
                 members=len(self.members),
             )
         )
-        self._settle(time)
+        self._end_if_reached(time)
 
     def member(self, record: Mapping[str, Any]) -> None:
-        """A member is there, is another, or is gone."""
+        """Apply a record of a member that joined, changed its subscription or left."""
         for of in record["members"] or ():
             member = of["member_id"]
             if not record["removed"]:
                 word = "subscribed anew" if member in self.members else "joined"
-                self._meet(member, of, record["time"])
+                self._update_member(member, of, record["time"])
             else:
                 word = "left"
-                self._hold(member, set(), record["time"])
+                self._set_owned(member, set(), record["time"])
                 self.members.pop(member, None)
-            self._news.setdefault(word, set()).add(member)
+            self._changes.setdefault(word, set()).add(member)
 
     def current(self, record: Mapping[str, Any]) -> None:
-        """What a member has now."""
+        """Apply a record of a member's current assignment."""
         time = record["time"]
         for of in record["members"] or ():
             if record["removed"]:
-                self._hold(of["member_id"], set(), time)
+                self._set_owned(of["member_id"], set(), time)
                 continue
-            self._meet(of["member_id"], of, time)
+            self._update_member(of["member_id"], of, time)
             known = self.members[of["member_id"]]
             known.epoch, known.state = of["epoch"], of["state"]
-            self._hold(of["member_id"], _partitions(of["assigned"]), time)
-        self._settle(time)
+            self._set_owned(of["member_id"], _partitions(of["assigned"]), time)
+        self._end_if_reached(time)
 
-    def _settle(self, time: int) -> None:
-        """The last rebalance is over once all members are where the group is."""
+    def _end_if_reached(self, time: int) -> None:
+        """End the last rebalance once all members have reached its epoch and their targets."""
         if not self.rebalances or self.rebalances[-1].ended is not None:
             return
         last = self.rebalances[-1]
-        if all(m.epoch >= last.generation and m.state == _SETTLED for m in self.members.values()):
+        if all(
+            m.epoch >= last.generation and m.state == _REACHED_TARGET for m in self.members.values()
+        ):
             last.ended = time
 
     # ------------------------------------------------------------ both
 
-    def _meet(self, member: str, told: Mapping[str, Any], time: int) -> None:
+    def _update_member(self, member: str, found: Mapping[str, Any], time: int) -> None:
         known = self.members.setdefault(member, Member(member_id=member, since=time))
         for name in ("instance_id", "client_id", "client_host"):
-            if told[name] is not None:
-                setattr(known, name, told[name])
+            if found[name] is not None:
+                setattr(known, name, found[name])
 
-    def _hold(self, member: str, partitions: Set[_Partition], time: int) -> None:
-        """From now on a member has these."""
+    def _set_owned(self, member: str, partitions: Set[_Partition], time: int) -> None:
+        """Set the partitions that a member owns from this time on."""
         generation = -1 if self._generation is None else self._generation
-        held = self._held.setdefault(member, {})
-        for partition, tenure in list(held.items()):
-            if partition not in partitions or tenure.generation != generation:
-                tenure.ended = time
+        held = self._owned.setdefault(member, {})
+        for partition, span in list(held.items()):
+            if partition not in partitions or span.generation != generation:
+                span.ended = time
                 del held[partition]
         for partition in sorted(partitions - held.keys(), key=str):
             topic, topic_id, number = partition
-            held[partition] = Tenure(
+            held[partition] = OwnershipSpan(
                 member_id=member,
                 client_id=self.members[member].client_id,
                 topic=topic,
@@ -206,7 +208,7 @@ class Life:
                 generation=generation,
                 started=time,
             )
-            self.tenures.append(held[partition])
+            self.ownership.append(held[partition])
             if self._last_owner.get(partition, member) != member and self.rebalances:
                 self.rebalances[-1].moved += 1
             self._last_owner[partition] = member
@@ -214,36 +216,36 @@ class Life:
             self.members[member].partitions = len(partitions)
 
     def _end(self, time: int) -> None:
-        """The group is forgotten, or is of another kind from now on."""
+        """End the ownership of all members: the group was deleted or has changed its type."""
         for member in list(self.members):
-            self._hold(member, set(), time)
-        self.members, self._generation, self._news = {}, None, {}
+            self._set_owned(member, set(), time)
+        self.members, self._generation, self._changes = {}, None, {}
 
 
-def live(records: Iterable[Mapping[str, Any]]) -> Life:
-    """The life that a group's records tell of, in the order of the log.
+def timeline_of(records: Iterable[Mapping[str, Any]]) -> Timeline:
+    """Return the timeline of a group from its records, in the order of the log.
 
     A record has `record`, `kind`, `removed`, `time`, `generation`, `state_time` and `members`, as
-    events have them. Others than those of generations, members and assignments change nothing.
+    events have them. Only records of generations, members and assignments have an effect.
     """
-    life = Life()
+    timeline = Timeline()
     for record in records:
         match record["record"]:
             case "GroupMetadata":
-                life.classic(record)
+                timeline.classic(record)
             case "ConsumerGroupMetadata" | "ShareGroupMetadata":
-                life.epoch(record)
+                timeline.epoch(record)
             case "ConsumerGroupMemberMetadata" | "ShareGroupMemberMetadata":
-                life.member(record)
+                timeline.member(record)
             case "ConsumerGroupCurrentMemberAssignment" | "ShareGroupCurrentMemberAssignment":
-                life.current(record)
-    return life
+                timeline.current(record)
+    return timeline
 
 
 def _partitions(assigned: Iterable[Mapping[str, Any]] | None) -> set[_Partition]:
     return {(of["topic"], of["topic_id"], of["partition"]) for of in assigned or ()}
 
 
-def _cause(news: Mapping[str, Set[str]]) -> str:
+def _cause(changes: Mapping[str, Set[str]]) -> str:
     """ "2 joined, 1 left"."""
-    return ", ".join(f"{len(who)} {word}" for word, who in sorted(news.items()) if who)
+    return ", ".join(f"{len(who)} {word}" for word, who in sorted(changes.items()) if who)
