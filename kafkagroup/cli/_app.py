@@ -1,7 +1,7 @@
-"""Shared by all commands: how a command is found, and how the program exits after a failure.
+"""The program: it finds commands, and exits with one line on stderr after a failure.
 
 A command is a file in this package with a click command named `command`, and its name in
-`COMMANDS`; it is imported on use. An error that the user can fix is one line on stderr.
+`COMMANDS`; it is imported on use.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _Failed(click.ClickException):
         click.echo(f"kafkagroup: {self.message}", file=file, err=True)
 
 
-class _AskedWrongly(_Failed):
+class _WrongUsage(_Failed):
     exit_code = 2
 
 
 class _Interrupted(click.ClickException):
-    """Ctrl-C: as shells tell of a signal, and without a word."""
+    """Ctrl-C: no message, and the exit code that shells use for SIGINT."""
 
     exit_code = 130
 
@@ -75,9 +75,9 @@ def _one_line() -> Iterator[None]:
         raise  # its message is the help text
     except click.UsageError as error:
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
-        raise _AskedWrongly(where + error.format_message()) from error
+        raise _WrongUsage(where + error.format_message()) from error
     except ConfigurationError as error:
-        raise _AskedWrongly(str(error)) from error
+        raise _WrongUsage(str(error)) from error
     except KafkaGroupError as error:
         raise _Failed(str(error)) from error
     except (KeyboardInterrupt, click.Abort) as error:
@@ -104,5 +104,5 @@ class _App(click.Group):
         return command
 
 
-app = _App("kafkagroup", help="Groups of Apache Kafka: what they do, and what they would do.")
+app = _App("kafkagroup", help="Inspect and administer the groups and topics of Apache Kafka.")
 click.version_option(package_name="kafkagroup", message="%(package)s %(version)s")(app)

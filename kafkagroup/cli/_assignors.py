@@ -1,4 +1,4 @@
-"""Assignors by name: the library's own, and `module:function`."""
+"""Find assignors by name: the library's own, or `module:function`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_assignor(name: str) -> Assignor:
     try:
         found = getattr(import_module(module), function)
     except Exception as error:
-        raise ConfigurationError(f"assignor {name!r}: {_told(error)}") from error
+        raise ConfigurationError(f"assignor {name!r}: {_located(error)}") from error
     if not callable(found):
         raise ConfigurationError(f"assignor {name!r} is {found!r}; expected a function")
     protocol_name(found)
@@ -53,10 +53,11 @@ def try_plan(spec: GroupSpec, assignor: Assignor, was: GroupSpec) -> Plan:
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"assignor {protocol_name(assignor)!r} raised {_told(error)}"
+            f"assignor {protocol_name(assignor)!r} raised {_located(error)}"
         ) from error
 
 
-def _told(error: Exception) -> str:
+def _located(error: Exception) -> str:
+    """Return the error with the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"

@@ -41,16 +41,16 @@ class Change:
     before: GroupDescription | None
     after: GroupDescription | None
     members: Mapping[str, tuple[MemberDescription, ...]]
-    """"joined", "gone", "came_again" (a static member with a new member id) and "subscribed_anew"
-    -> those who did; only what anybody did."""
+    """"joined", "gone", "came_again" (a static member with a new member id) or "subscribed_anew"
+    -> members; without empty entries. The names are those of the JSON output."""
     taken_up: Held
     """Partitions that members have gained."""
     let_go: Held
     """Partitions that members have lost."""
 
     def __bool__(self) -> bool:
-        news = self.members or self.taken_up or self.let_go
-        return bool(news) or self._state != self._state_before or self._new_epoch
+        changes = self.members or self.taken_up or self.let_go
+        return bool(changes) or self._state != self._state_before or self._new_epoch
 
     @property
     def cause(self) -> str | None:
@@ -123,7 +123,8 @@ class Change:
 
 
 def changed(before: GroupDescription | None, after: GroupDescription | None) -> Change:
-    """What is new in `after`; what its coordinator keeps to itself counts as it was."""
+    """Return the changes from `before` to `after`; what the coordinator does not report counts as
+    unchanged."""
     old, new = _members(before), _members(after)
     members = {
         "joined": tuple(new[m] for m in new if m not in old),
@@ -147,8 +148,8 @@ def changed(before: GroupDescription | None, after: GroupDescription | None) -> 
 def remembered(
     before: GroupDescription | None, after: GroupDescription | None
 ) -> GroupDescription | None:
-    """`after`, with what was known of its members before where it does not tell. Who was not there
-    before has nothing yet."""
+    """Return `after`, with the members' assignments and subscriptions of `before` where `after` has
+    none. A new member has no assignment yet."""
     if after is None:
         return None
     old = _members(before)
@@ -176,7 +177,8 @@ def _subscribed_anew(was: MemberDescription, now: MemberDescription) -> bool:
 def _beyond(
     these: Mapping[str, MemberDescription], those: Mapping[str, MemberDescription]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """Of each member what it has in these and not in those, where both tell."""
+    """Return each member's partitions in `these` that it does not have in `those`, for members
+    whose assignments are known in both."""
     found = {}
     for name, member in these.items():
         other = those.get(name)

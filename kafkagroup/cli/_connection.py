@@ -11,43 +11,46 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from difflib import get_close_matches
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import anyio
 import attrs
 import click
 
 from kafkagroup import Admin, Consumer, Security
 from kafkagroup._option_kinds import declared
-from kafkagroup.cli._profiles import Said, load_profile, others_can_read
+from kafkagroup.cli._profiles import Setting, load_profile, others_can_read
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.options import AdminOptions, ConsumerOptions
 
 __all__ = ["Connection", "connected", "connection_of"]
 
+T = TypeVar("T")
+
 _PREFIX = "KAFKAGROUP_"
 _ARGUMENTS = ("bootstrap_servers", "profile", "config", "properties")
 _DEFAULT_SERVERS = "localhost:9092"
-_SPARK_TAKES = {"bootstrap_servers", "client_id", "default_api_timeout_ms", "request_timeout_ms"}
+_SPARK_OPTIONS = {"bootstrap_servers", "client_id", "default_api_timeout_ms", "request_timeout_ms"}
 
 
 @attrs.frozen
 class Connection:
     """The options to connect to a cluster, for the clients of this library."""
 
-    said: Mapping[str, Any] = attrs.field(factory=dict, repr=lambda said: str([*said]))
+    given: Mapping[str, Any] = attrs.field(factory=dict, repr=lambda given: str([*given]))
     """Argument of a client or of `Security` -> value, of the given options."""
 
     def options(self, client: Callable[..., object] | None = None) -> dict[str, Any]:
-        """Keyword arguments that every client takes: `Admin(**connection.options())`. With a
-        `client` also the others that were said and that it takes, as `group_id` of a `Consumer`.
+        """Return the keyword arguments for any client: `Admin(**connection.options())`. With a
+        `client`, also the given options that only it takes, such as `group_id` of a `Consumer`.
 
         Reads certificates. Raises: ConfigurationError.
         """
         taken = _parameters(client) if client else _parameters(Admin) & _parameters(Consumer)
-        options = {name: value for name, value in self.said.items() if name in taken}
+        options = {name: value for name, value in self.given.items() if name in taken}
         return {
             **options,
             "bootstrap_servers": self.bootstrap_servers,
@@ -55,33 +58,43 @@ class Connection:
         }
 
     def properties(self) -> dict[str, str]:
-        """What is said of connecting, by Kafka's names, as Spark takes it; with secrets."""
-        taken = _SPARK_TAKES | _parameters(Security)
-        said = {"bootstrap_servers": self.bootstrap_servers, **self.said}
+        """Return the connection options for Spark, by Kafka's names; secrets are included."""
+        taken = _SPARK_OPTIONS | _parameters(Security)
+        given = {"bootstrap_servers": self.bootstrap_servers, **self.given}
         return {
             name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in said.items()
+            for name, value in given.items()
             if name in taken
         }
 
+    def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Return the result of `work`, run in an event loop with an `Admin` of the cluster."""
+
+        async def with_admin() -> T:
+            async with Admin(**self.options(Admin)) as admin:
+                return await work(admin)
+
+        return anyio.run(with_admin)
+
     @property
     def bootstrap_servers(self) -> str:
-        servers: str = self.said.get("bootstrap_servers", _DEFAULT_SERVERS)
+        """The given addresses, or the default one."""
+        servers: str = self.given.get("bootstrap_servers", _DEFAULT_SERVERS)
         return servers
 
     @property
     def group_id(self) -> str | None:
         """The default group of a command."""
-        return self.said.get("group_id")
+        return self.given.get("group_id")
 
     def _security(self) -> Security | None:
         taken = _parameters(Security)
-        said = {name: value for name, value in self.said.items() if name in taken}
-        if not said:
+        given = {name: value for name, value in self.given.items() if name in taken}
+        if not given:
             return None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            security = Security(**said)
+            security = Security(**given)
         for warning in caught:
             click.echo(f"kafkagroup: warning: {warning.message}", err=True)
         return security
@@ -95,13 +108,13 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         "--bootstrap-server",
         "bootstrap_servers",
         metavar="HOST:PORT[,...]",
-        help=f"Where the cluster is.  [default: {_DEFAULT_SERVERS}]",
+        help=f"Addresses of brokers.  [default: {_DEFAULT_SERVERS}]",
     )
-    @click.option("--profile", metavar="NAME", help="The profile of the file to use.")
+    @click.option("--profile", metavar="NAME", help="The profile to use.")
     @click.option(
         "--config",
         metavar="FILE",
-        help="The file with profiles.  [default: ~/.config/kafkagroup.toml]",
+        help="The file with the profiles.  [default: ~/.config/kafkagroup.toml]",
     )
     @click.option(
         "-X",
@@ -109,8 +122,8 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         "properties",
         metavar="NAME=VALUE",
         multiple=True,
-        help="Another option of connecting by Kafka's name, as sasl.mechanism=PLAIN. Whoever is on"
-        " this machine can read passwords here: put them in a profile, or in"
+        help="Another connection option by Kafka's name, such as sasl.mechanism=PLAIN. Other users"
+        " of this machine can read passwords on the command line: put them into a profile or into"
         f" {_PREFIX}SASL_PASSWORD.",
     )
     @functools.wraps(command)
@@ -123,7 +136,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def connection_of(given: Mapping[str, Any]) -> Connection:
-    """What the arguments of a command with the options of `connected` come to.
+    """Return the connection for the arguments of a command with the options of `connected`.
 
     Raises: ConfigurationError.
     """
@@ -135,28 +148,28 @@ def connection_of(given: Mapping[str, Any]) -> Connection:
     kept = _values(in_file)
     if any(_known()[name].secret for name in kept) and others_can_read(path):
         click.echo(
-            f"kafkagroup: warning: {path} has a secret, and others can read it: chmod 600 it",
+            f"kafkagroup: warning: {path} contains a secret, and others can read it: chmod 600 it",
             err=True,
         )
     arguments = [_pair(text) for text in properties]
     if servers is not None:
-        arguments.append(Said("bootstrap.servers", servers, "--bootstrap-servers"))
+        arguments.append(Setting("bootstrap.servers", servers, "--bootstrap-servers"))
     return Connection({**kept, **_values(_environment()), **_values(arguments)})
 
 
-def _pair(text: str) -> Said:
+def _pair(text: str) -> Setting:
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise ConfigurationError("-X: expected NAME=VALUE")
-    return Said(name, value, f"-X {name}")
+    return Setting(name, value, f"-X {name}")
 
 
-def _environment() -> list[Said]:
-    """Of variables with this library's prefix, which are not the command line's alone, those that
-    are known and those that look as if they should be."""
+def _environment() -> list[Setting]:
+    """Return the settings in variables with this library's prefix. Other programs may use that
+    prefix, too: a name that is not similar to any option is ignored."""
     near = re.compile(_PREFIX + "(?!(?:CONFIG|PROFILE)$)")
     return [
-        Said(name, value, f"variable {variable}")
+        Setting(name, value, f"variable {variable}")
         for variable, value in os.environ.items()
         if value and near.match(variable)
         for name in [variable[len(_PREFIX) :]]
@@ -169,14 +182,14 @@ def _environment() -> list[Said]:
 
 class _Option(NamedTuple):
     parse: Callable[[object], object]
-    """Raises: ValueError that says what was expected."""
+    """Raises: ValueError with what was expected."""
     secret: bool
 
 
-def _values(said: Iterable[Said]) -> dict[str, object]:
-    """Argument -> value. Raises: ConfigurationError."""
+def _values(settings: Iterable[Setting]) -> dict[str, object]:
+    """Return argument -> value. Raises: ConfigurationError."""
     values: dict[str, object] = {}
-    for name, value, where in said:
+    for name, value, where in settings:
         option = _option(name)
         known = _known().get(option)
         if known is None:
@@ -187,7 +200,7 @@ def _values(said: Iterable[Said]) -> dict[str, object]:
                 + (f"did you mean {names}?" if near else "names are Kafka's, as security.protocol")
             )
         if option in values:
-            raise ConfigurationError(f"{where}: that is said twice")
+            raise ConfigurationError(f"{where}: the option is given twice")
         try:
             values[option] = known.parse(value)
         except ValueError as error:
@@ -205,7 +218,7 @@ def _parameters(client: Callable[..., object]) -> set[str]:
 
 @functools.cache
 def _known() -> Mapping[str, _Option]:
-    """All options of clients that a text can stand for."""
+    """Return the options that can be given as text."""
     of_clients = {
         name: _Option(_PARSERS[option.kind.text_type], secret=False)
         for options in (ConsumerOptions, AdminOptions)
@@ -222,7 +235,8 @@ def _known() -> Mapping[str, _Option]:
 
 
 def _text_type(annotation: str) -> type | None:
-    """What a text is parsed into, by how the type of one of Security's arguments begins."""
+    """Return the type that a text is parsed into, by the annotation of an argument of `Security`;
+    None if a text cannot be parsed."""
     match re.split(r"\W", annotation)[0]:
         case "bool":
             return bool
@@ -266,4 +280,4 @@ _PARSERS: Mapping[type, Callable[[object], object]] = {
     int: _whole,
     str: _text,
 }
-"""What an option is -> what makes it of a text, or of a value in TOML."""
+"""Type of an option -> the function that parses a text or a TOML value."""

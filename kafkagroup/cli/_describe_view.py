@@ -27,7 +27,7 @@ __all__ = ["describe_value", "print_description"]
 
 
 def print_description(console: Console, group: GroupDescription, lags: Lags | None) -> None:
-    """What it is, its members, and its partitions; `lags` is None where they are not told."""
+    """Print a group's facts, members and partitions; `lags` is None if it could not be read."""
     console.print(plain(f"Group {group.group_id}"))
     for name, value in _facts(group):
         console.print(plain(f"  {name:<12} {value}"))
@@ -85,7 +85,7 @@ def _partitions(group: GroupDescription, lags: Lags) -> Table:
 
 
 def describe_value(group: GroupDescription, lags: Lags | None) -> dict[str, object]:
-    """As JSON has it; `lag` and `offsets` are null where they are not told."""
+    """Return the group as a JSON value; `lag` and `offsets` are null if they could not be read."""
     return {
         "group_id": group.group_id,
         "type": group.type.value,

@@ -45,14 +45,14 @@ def parted(
     answers: Mapping[str, T | KafkaGroupError],
 ) -> tuple[dict[str, T], dict[str, str]]:
     """Split results by group into values and errors."""
-    told: dict[str, T] = {}
+    values: dict[str, T] = {}
     errors: dict[str, str] = {}
     for group, answer in answers.items():
         if isinstance(answer, KafkaGroupError):
             errors[group] = str(answer)
         else:
-            told[group] = answer
-    return told, errors
+            values[group] = answer
+    return values, errors
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The lag of groups as tables, as lines, live, and as JSON."""
+"""The lag of groups as a table, a live table, a line, or JSON."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def total(lags: Lags) -> tuple[int, float | None]:
-    """Offsets of all partitions together, and the seconds of the one that is behind most; what is
-    not known is left out."""
+    """Return the sum of the lags in offsets, and the highest in seconds; unknown ones are left
+    out."""
     seconds = [one.seconds for one in lags.values() if one.seconds is not None]
     return sum(one.lag or 0 for one in lags.values()), max(seconds, default=None)
 
 
 def lag_table(group: str, lags: Lags) -> Table:
-    """Print each partition, and the total."""
+    """Return a table with each partition and the total."""
     columns = ("committed", "end", "lag", "seconds")
     table = new_table(group, "partition", *columns, "", right=columns)
     for tp, one in lags.items():
@@ -37,21 +37,21 @@ def lag_table(group: str, lags: Lags) -> Table:
 
 
 def lag_line(group: str, lags: Lags) -> str:
-    """A sample of one group in few words."""
+    """Return one sample of a group as a line."""
     lag, seconds = total(lags)
     behind = sum(bool(one.lag) for one in lags.values())
     unknown = sum(one.lag is None for one in lags.values())
-    told = f"{group}: lag {lag} in {behind} of {count(len(lags), 'partition')}"
+    line = f"{group}: lag {lag} in {behind} of {count(len(lags), 'partition')}"
     if seconds is not None:
-        told += f", {exact(seconds)} s"
-    return f"{told}; {unknown} unknown" if unknown else told
+        line += f", {exact(seconds)} s"
+    return f"{line}; {unknown} unknown" if unknown else line
 
 
 def live_table(
     group: str, lags: Lags, history: Sequence[Mapping[TopicPartition, int | None]], rows: int
 ) -> Table:
-    """The partitions that are behind most, as many as there are rows, each with its last samples;
-    and the total. `history` is of the lags, the latest last."""
+    """Return a table of the partitions with the highest lags, at most `rows`, with their last
+    samples and the total. `history` has the lags of each sample, oldest first."""
     columns = ("committed", "end", "lag", "seconds")
     table = new_table(group, "partition", *columns, "last samples", "", right=columns)
     worst = sorted(lags, key=lambda tp: (-(lags[tp].lag or 0), tp))[: max(rows, 0)]
@@ -77,7 +77,7 @@ def live_table(
 
 
 def sparkline(samples: Sequence[int | None]) -> str:
-    """A bar for each sample, as high as it is beside the highest; a gap for one that is unknown."""
+    """Return a bar for each sample, in proportion to the highest; a space for an unknown one."""
     most = max((one for one in samples if one is not None), default=0) or 1
     return "".join(" " if one is None else _BARS[one * (len(_BARS) - 1) // most] for one in samples)
 
@@ -99,7 +99,7 @@ def lag_value(group: str, lags: Lags) -> dict[str, object]:
 
 
 def partition_value(tp: TopicPartition, one: PartitionLag) -> dict[str, object]:
-    """The lag of one partition."""
+    """Return the lag of one partition as a JSON value."""
     return {
         "topic": tp.topic,
         "partition": tp.partition,

@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 
 async def read_stdin(most: int) -> bytes:
-    """What there is to read, `most` bytes at most; waits for the first one. b"" at the end.
+    """Wait for input, and return at most `most` bytes; b"" at the end.
 
-    Cancelled, it loses what comes next. Raises: OSError.
+    A cancelled call loses the next input. Raises: OSError.
     """
     return await _in_thread(lambda: os.read(sys.stdin.fileno(), most))
 
 
 async def write_stdout(data: bytes) -> None:
-    """Return when the system has taken all of it.
+    """Write all bytes, and return when the system has accepted them.
 
-    Cancelled, it may write on. Raises: OSError; BrokenPipeError when nobody reads any more.
+    A cancelled call may still write. Raises: OSError; BrokenPipeError if the reader has closed.
     """
 
     def write() -> None:

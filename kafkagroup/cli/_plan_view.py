@@ -1,4 +1,4 @@
-"""Plans on a terminal, and as JSON."""
+"""Plans of assignors as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CHANGES = {Change.STAYS: "", Change.JOINS: "joins", Change.LEAVES: "leaves"}
 
 
 def print_plans(console: Console, plans: Sequence[Plan]) -> None:
-    """Members with their counts, then each plan's moves and why, then totals. All plans are of the
-    same group."""
+    """Print the members with their counts, each plan's moves with their reasons, and the totals.
+    All plans are for the same group."""
     console.print(_members(plans))
     if plans[0].void_claims:
         console.print(_void_claims(plans[0]))
@@ -59,7 +59,7 @@ def _members(plans: Sequence[Plan]) -> Table:
 
 
 def _void_claims(plan: Plan) -> Table:
-    """They are the same whatever the assignor."""
+    """Return the ignored claims, which do not depend on the assignor."""
     names = {m.member_id: _name(m) for m in plan.members}
     table = new_table("Claims that do not count", "partition", "member", "why")
     for claim in plan.void_claims:
@@ -89,13 +89,13 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
         yield plain_line(f"{plan.assignor} gives to nobody: {ranges(plan.unassigned)}")
     if not plan.settled:
         yield plain_line(
-            f"{plan.assignor} does not settle: members still let go after"
+            f"{plan.assignor} does not converge: members still revoke partitions after"
             f" {len(plan.rounds)} rounds."
         )
 
 
 def _alike(moves: Iterable[Move]) -> Iterable[list[Move]]:
-    """Moves that read the same but for the partition, in the order of their first ones."""
+    """Return the moves that differ only in the partition as lists, in the order of their first."""
     found: dict[tuple[object, ...], list[Move]] = {}
     for move in moves:
         found.setdefault((move.before, move.after, move.round, move.text), []).append(move)
@@ -134,7 +134,7 @@ def _name(member: MemberPlan) -> str:
 
 
 def value_of(plan: Plan) -> dict[str, object]:
-    """A plan as JSON has it: enums by value, partitions as topic -> numbers."""
+    """Return a plan as a JSON value: enums by value, partitions as topic -> numbers."""
     return {
         "assignor": plan.assignor,
         "cooperative": plan.cooperative,

@@ -4,7 +4,7 @@
 [default]                      # used where no profile is named
 bootstrap.servers = "localhost:9092"
 
-[profiles.production]          # stands alone: nothing of [default] is sent to another cluster
+[profiles.production]          # complete: nothing of [default] is added
 bootstrap.servers = ["kafka-1:9093", "kafka-2:9093"]
 sasl.mechanism = "SCRAM-SHA-512"
 sasl.username = "operator"
@@ -26,37 +26,37 @@ from typing import NamedTuple
 
 from kafkagroup.errors import ConfigurationError
 
-__all__ = ["Said", "default_file", "load_profile", "others_can_read"]
+__all__ = ["Setting", "default_file", "load_profile", "others_can_read"]
 
 _TABLES = ("default", "profiles")
 
 
-class Said(NamedTuple):
-    """One option as somebody wrote it."""
+class Setting(NamedTuple):
+    """One option as it was given."""
 
     name: str
     value: object
     where: str
-    """For messages: which argument, variable, or key of which file. Without the value, which may be
-    secret."""
+    """For messages: the argument, the variable, or the file and key. Without the value, which may
+    be secret."""
 
 
 def default_file() -> Path:
-    """Where the file is that nobody has to name."""
+    """Return the path of the file that is read by default."""
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(home).expanduser() / "kafkagroup.toml"
 
 
-def load_profile(file: str | None, name: str | None) -> tuple[Path, list[Said]]:
-    """What the profile says, in the file's order; the file is the default one if none is named, and
-    the profile likewise.
+def load_profile(file: str | None, name: str | None) -> tuple[Path, list[Setting]]:
+    """Return the file's path and the profile's settings, in the file's order. `None` means the
+    default file or profile.
 
     Raises: ConfigurationError.
     """
     path = default_file() if file is None else Path(file).expanduser()
     if file is None and not path.exists():
         if name is not None:
-            raise ConfigurationError(f"there is no profile {name!r}, as there is no {path}")
+            raise ConfigurationError(f"there is no profile {name!r}: {path} does not exist")
         return path, []
     document = _read(path)
     if name is None:
@@ -66,11 +66,11 @@ def load_profile(file: str | None, name: str | None) -> tuple[Path, list[Said]]:
     where = f"{path}, [{title}]"
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where}: expected a table")
-    return path, [Said(key, value, f"{where}, {key}") for key, value in _leaves(table)]
+    return path, [Setting(key, value, f"{where}, {key}") for key, value in _leaves(table)]
 
 
 def others_can_read(path: Path) -> bool:
-    """Whether the file's mode lets anybody but its owner read it; where files have modes."""
+    """Whether users other than the owner may read the file, on systems with file modes."""
     return os.name == "posix" and bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
@@ -86,7 +86,7 @@ def _read(path: Path) -> dict[str, object]:
     for key in document:
         if key not in _TABLES:
             raise ConfigurationError(
-                f"{path}: {key} stands outside of [default] and [profiles.NAME], where options are"
+                f"{path}: {key} is outside of [default] and [profiles.NAME]; move it into one"
             )
     return document
 
@@ -103,7 +103,7 @@ def _profile(path: Path, document: Mapping[str, object], name: str) -> object:
 
 
 def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """`sasl.mechanism = ...` without quotes is a table within a table in TOML."""
+    """Flatten nested tables: in TOML, `sasl.mechanism = ...` without quotes is one."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")

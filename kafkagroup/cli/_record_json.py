@@ -22,53 +22,55 @@ _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers
 
 
 class Placed(NamedTuple):
-    """A record to write, and where it was."""
+    """A record to write, and its former partition."""
 
     record: NewRecord
     partition: int | None
-    """None where the line does not say."""
+    """None if the line has none."""
 
 
 def record_to_json(record: Record) -> str:
-    """One line, without its end."""
+    """Return the record as one line, without the line end."""
     return json.dumps(
         {
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
             "timestamp": record.timestamp,
-            "key": _told(record.key),
-            "value": _told(record.value),
-            "headers": [[name, _told(content)] for name, content in record.headers],
+            "key": _json_value(record.key),
+            "value": _json_value(record.value),
+            "headers": [[name, _json_value(content)] for name, content in record.headers],
         },
         ensure_ascii=False,
     )
 
 
 def record_from_json(line: bytes) -> Placed:
-    """What such a line says; only `value` has to be there. Raises: ValueError that says what is
-    wrong."""
+    """Return the record of such a line, in which only `value` is required. Raises: ValueError with
+    the reason."""
     try:
-        said = json.loads(line)
+        found = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from None
-    if not isinstance(said, dict) or "value" not in said:
+    if not isinstance(found, dict) or "value" not in found:
         raise ValueError('expected an object with a "value"')
-    for name in said:
+    for name in found:
         if name not in _FIELDS:
             raise ValueError(f"there is no field {name!r}; expected {', '.join(_FIELDS)}")
-    timestamp = said.get("timestamp")
-    partition = said.get("partition")
+    timestamp = found.get("timestamp")
+    partition = found.get("partition")
     record = NewRecord(
-        _bytes("key", said.get("key")),
-        _bytes("value", said["value"]),
-        -1 if timestamp is None else _whole("timestamp", timestamp, _MAX_INT64, least=-1),
-        _headers(said.get("headers") or []),
+        _bytes("key", found.get("key")),
+        _bytes("value", found["value"]),
+        -1 if timestamp is None else _integer("timestamp", timestamp, _MAX_INT64, least=-1),
+        _headers(found.get("headers") or []),
     )
-    return Placed(record, None if partition is None else _whole("partition", partition, _MAX_INT32))
+    return Placed(
+        record, None if partition is None else _integer("partition", partition, _MAX_INT32)
+    )
 
 
-def _told(data: object) -> str | Mapping[str, str] | None:
+def _json_value(data: object) -> str | Mapping[str, str] | None:
     if data is None:
         return None
     assert isinstance(data, bytes)
@@ -78,32 +80,32 @@ def _told(data: object) -> str | Mapping[str, str] | None:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def _bytes(name: str, told: Any) -> bytes | None:
-    match told:
+def _bytes(name: str, value: Any) -> bytes | None:
+    match value:
         case None:
             return None
         case str():
             try:
-                return told.encode()
+                return value.encode()
             except UnicodeEncodeError:
-                raise ValueError(f"{name} has half a character") from None
-        case {"base64": str() as text} if len(told) == 1:
+                raise ValueError(f"{name} has half a surrogate pair") from None
+        case {"base64": str() as text} if len(value) == 1:
             try:
                 return base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
-                raise ValueError(f"{name} is no base64") from None
+                raise ValueError(f"{name} is not base64") from None
         case _:
             raise ValueError(
                 f'{name}: expected a string, null, or {{"base64": "..."}};'
-                " JSON goes there as a string"
+                " give a JSON value as a string"
             )
 
 
-def _headers(told: Any) -> Headers:
-    if not isinstance(told, list):
+def _headers(value: Any) -> Headers:
+    if not isinstance(value, list):
         raise ValueError("headers: expected a list of [name, value]")
     found = []
-    for one in told:
+    for one in value:
         if not (isinstance(one, list) and len(one) == 2 and isinstance(one[0], str)):
             raise ValueError("headers: expected a list of [name, value]")
         name = _bytes("the name of a header", one[0])
@@ -112,7 +114,7 @@ def _headers(told: Any) -> Headers:
     return tuple(found)
 
 
-def _whole(name: str, told: Any, most: int, least: int = 0) -> int:
-    if not isinstance(told, int) or isinstance(told, bool) or not least <= told <= most:
+def _integer(name: str, value: Any, most: int, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name}: expected a whole number of {least} or more")
-    return told
+    return value

@@ -1,4 +1,4 @@
-"""Records as text, in a format that the user chooses."""
+"""Records as text, in the format of the option `--format`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\0": "\0", r"\\": "\\"}
 
 
 def _text(data: object) -> str:
-    """Bytes that are not UTF-8 are \\xNN; nothing at all is null."""
+    """Return the text of a key or value: "null" for None, \\xNN for bytes that are not UTF-8."""
     if data is None:
         return "null"
     assert isinstance(data, bytes)
@@ -39,15 +39,15 @@ FIELDS: Mapping[str, Callable[[Record], str]] = {
     "time": _time,
     "key": lambda record: _text(record.key),
     "value": lambda record: _text(record.value),
-    "headers": lambda record: ",".join(f"{name}={_text(said)}" for name, said in record.headers),
+    "headers": lambda record: ",".join(f"{name}={_text(value)}" for name, value in record.headers),
 }
 """Field -> its text. `timestamp` is in milliseconds since the epoch, `time` the same in UTC."""
 
 
 def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:
-    """What makes a record the text of a format, as "{offset} {value}\\n".
+    """Return the function that formats records, for a format such as "{offset} {value}\\n".
 
-    For a terminal what could steer it is escaped. Raises: ConfigurationError.
+    For a terminal, control characters are escaped. Raises: ConfigurationError.
     """
     try:
         parts = [

@@ -17,8 +17,7 @@ __all__ = ["Selection", "selecting"]
 
 @attrs.frozen
 class Selection:
-    """Topics, and if it is one, perhaps some of its partitions; nothing for all that is
-    committed."""
+    """Topics, or some partitions of one topic. Without topics: everything that is committed."""
 
     topics: tuple[str, ...]
     partitions: tuple[int, ...]
@@ -27,23 +26,23 @@ class Selection:
         return bool(self.topics)
 
     def __contains__(self, tp: TopicPartition) -> bool:
-        """Whether it is one of them, where it exists."""
+        """Whether the partition is selected, if it exists."""
         if self.topics and tp.topic not in self.topics:
             return False
         return not self.partitions or tp.partition in self.partitions
 
     async def of(self, admin: Admin) -> list[TopicPartition]:
-        """Those of the topics. Raises: BrokerError for a topic that does not exist."""
+        """Return the selected partitions. Raises: BrokerError for a topic that does not exist."""
         if self.partitions:
             return [TopicPartition(self.topics[0], number) for number in self.partitions]
         return [*await admin.partitions(self.topics)]
 
 
 def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options `topics` and `numbers`, which `Selection` is made of."""
+    """Add the options `--topic` and `--partition` to a command, which gets them as `selection`."""
 
     @click.option(
-        "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; again for more."
+        "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; repeatable."
     )
     @click.option(
         "--partition",
@@ -51,7 +50,7 @@ def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="N",
         type=click.IntRange(0),
         multiple=True,
-        help="Only this partition of the one --topic; again for more.",
+        help="Only this partition of the one --topic; repeatable.",
     )
     @functools.wraps(command)
     def with_selection(

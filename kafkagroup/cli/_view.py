@@ -28,39 +28,39 @@ __all__ = [
     "by_topic",
     "console",
     "count",
-    "end_with",
+    "exit_with",
     "member_name",
     "new_table",
     "plain",
     "plain_line",
     "print_json",
+    "print_line",
+    "print_message",
     "ranges",
-    "say",
-    "tell",
 ]
 
 _PIPE_WIDTH = 120
-"""Columns where there is no terminal to ask and COLUMNS is not set."""
+"""The width of tables if stdout is no terminal and COLUMNS is not set."""
 
 
 def console() -> Console:
-    """For stdout, whatever that is."""
+    """Return a console for stdout, a terminal or not."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=_PIPE_WIDTH if piped else None, highlight=False)
 
 
 def plain(text: str) -> Text:
-    """As it stands: "[b]" in a name is no markup."""
+    """Return the text without markup: "[b]" in a name stays as it is."""
     return Text(printable(text))
 
 
-def plain_line(words: str) -> Text:
-    """With an empty line after it, as tables have one."""
-    return plain(words).append("\n")
+def plain_line(text: str) -> Text:
+    """Return the text with an empty line after it, as after a table."""
+    return plain(text).append("\n")
 
 
 def new_table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty one; the columns `right` are of numbers."""
+    """Return an empty table; the columns in `right` are right-aligned."""
     made = Table(title=plain(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         made.add_column(
@@ -70,17 +70,17 @@ def new_table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def add_row(table: Table, *cells: object) -> None:
-    """Add one; None is an empty cell."""
+    """Add a row; None is an empty cell."""
     table.add_row(*("" if cell is None else plain(str(cell)) for cell in cells))
 
 
 def count(number: int, noun: str) -> str:
-    """ "1 member", "2 members"."""
+    """Return the number with its noun: "1 member", "2 members"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def ranges(partitions: Iterable[TopicPartition]) -> str:
-    """Sorted partitions in short: "audit 0, orders 0-3 7"."""
+    """Return sorted partitions as ranges: "audit 0, orders 0-3 7"."""
     runs: dict[str, list[list[int]]] = {}
     for topic, number in partitions:
         of = runs.setdefault(topic, [])
@@ -94,18 +94,18 @@ def ranges(partitions: Iterable[TopicPartition]) -> str:
     )
 
 
-def tell(words: str) -> None:
-    """One line on stdout."""
-    click.echo(printable(words))
+def print_line(text: str) -> None:
+    """Print one line on stdout."""
+    click.echo(printable(text))
 
 
 def member_name(member: MemberDescription) -> str:
-    """As operators know it."""
+    """Return the name that operators know: the instance id, if there is one."""
     return member.instance_id or member.member_id
 
 
 def broker(node: Node) -> str:
-    """Where it is, and its id."""
+    """Return a broker's address and id."""
     host = f"[{node.host}]" if ":" in node.host else node.host
     return f"{host}:{node.port} (id {node.node_id})"
 
@@ -114,17 +114,17 @@ def broker(node: Node) -> str:
 
 
 def print_json(value: object, *, one_line: bool = False) -> None:
-    """A value, indented; or on one line, where others follow."""
+    """Print a JSON value, indented, or on one line if others follow."""
     click.echo(json.dumps(value, indent=None if one_line else 2))
 
 
 def broker_value(node: Node) -> dict[str, object]:
-    """As JSON has it."""
+    """Return a broker as a JSON value."""
     return {"node_id": node.node_id, "host": node.host, "port": node.port}
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Topic -> numbers, as JSON has partitions."""
+    """Return partitions as a JSON value: topic -> numbers."""
     found: dict[str, list[int]] = {}
     for topic, number in partitions:
         found.setdefault(topic, []).append(number)
@@ -134,15 +134,15 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 # ---------------------------------------------------------------- stderr
 
 
-def say(words: str) -> None:
-    """One line on stderr."""
-    click.echo(f"kafkagroup: {printable(' '.join(words.split()))}", err=True)
+def print_message(text: str) -> None:
+    """Print one line on stderr."""
+    click.echo(f"kafkagroup: {printable(' '.join(text.split()))}", err=True)
 
 
-def end_with(errors: Iterable[str]) -> None:
-    """Say each; if there is one, end the program as one that failed."""
-    told = list(errors)
-    for error in told:
-        say(error)
-    if told:
+def exit_with(errors: Iterable[str]) -> None:
+    """Print the errors on stderr; if there are any, exit with code 1."""
+    found = list(errors)
+    for error in found:
+        print_message(error)
+    if found:
         raise click.exceptions.Exit(1)

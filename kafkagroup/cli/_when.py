@@ -1,4 +1,4 @@
-"""Times and durations as arguments: callbacks of click options."""
+"""Parse times and durations: callbacks of click options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """ISO 8601 with a time zone."""
+    """Parse a time in ISO 8601 with a time zone."""
     if value is None:
         return None
     try:
@@ -30,7 +30,7 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
-    """ "90s", "15m", "2h", "7d", or ISO 8601 as Kafka's own tools have it."""
+    """Parse "90s", "15m", "2h", "7d", or an ISO 8601 duration, as Kafka's own tools use."""
     if value is None:
         return None
     short, iso = _SHORT.fullmatch(value), _ISO.fullmatch(value)

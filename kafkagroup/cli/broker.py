@@ -52,7 +52,7 @@ class _Topic(click.ParamType[tuple[str, int]]):
     type=_Topic(),
     metavar="NAME[:PARTITIONS]",
     multiple=True,
-    help="A topic to begin with. Others are made when a client asks for them.",
+    help="A topic to create at the start; repeatable. Others are created on first use.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
@@ -60,7 +60,7 @@ class _Topic(click.ParamType[tuple[str, int]]):
     type=click.IntRange(0, 65535),
     default=9092,
     show_default=True,
-    help="Of the first node; the next ones follow. 0 for any that are free.",
+    help="The port of the first node; the others have the next ones. 0: any free ports.",
 )
 @click.option(
     "--nodes",
@@ -73,17 +73,17 @@ class _Topic(click.ParamType[tuple[str, int]]):
 def command(
     topics: tuple[tuple[str, int], ...], host: str, port: int, nodes: int, as_json: bool
 ) -> None:
-    """Be a Kafka cluster in memory until SIGINT or SIGTERM, which end it with exit code 0.
+    """Run a Kafka cluster in memory until SIGINT or SIGTERM; the exit code is then 0.
 
-    Prints its address on one line once it listens: what comes before is not lost. Whatever it
-    keeps is gone when it ends. It does not stand for a Kafka in production.
+    It prints its address on one line once it listens. Its data is lost when it ends. It is no
+    substitute for Kafka in production.
     """
     if port and port + nodes - 1 > 65535:
         raise click.UsageError(f"--port {port} leaves no room for {nodes} nodes")
     made: dict[str, int] = {}
     for name, partitions in topics:
         if made.setdefault(name, partitions) != partitions:
-            raise click.UsageError(f"--topic {name} is there twice")
+            raise click.UsageError(f"--topic {name} is given twice with different partitions")
     kafka = EmbeddedKafka(
         made,
         nodes=nodes,
@@ -100,12 +100,12 @@ async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) ->
         try:
             async with kafka:
                 servers = kafka.bootstrap_servers
-                told = json.dumps({"bootstrap_servers": servers, "topics": topics})
+                value = json.dumps({"bootstrap_servers": servers, "topics": topics})
                 # Unlike print, this flushes: a script may wait for the line on a pipe.
-                click.echo(told if as_json else servers)
+                click.echo(value if as_json else servers)
                 await anext(signals)
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
-            advice = "; give another --port, or 0 for any that is free" if taken else ""
+            advice = "; give another --port, or 0 for any free one" if taken else ""
             why = error.strerror or str(error)
             raise KafkaGroupError(f"cannot listen on {addresses}: {why}{advice}") from error

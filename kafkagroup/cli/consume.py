@@ -1,4 +1,4 @@
-"""`kafkagroup consume`: the records of topics on stdout, as text or as JSON."""
+"""`kafkagroup consume`: print the records of topics, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -21,44 +21,42 @@ from kafkagroup.errors import BrokerError, ErrorCode, NotAssignedError
 __all__ = ["command"]
 
 _MOST = 500
-"""Records that are written, and in a group committed, together."""
+"""Most records that are written together, and committed together."""
 
-_LAST_WORDS = 1.0
-"""Seconds that what is being written has, once there was a signal."""
+_WRITE_GRACE = 1.0
+"""Seconds after a signal in which the write in progress may complete."""
 
-_LOOK = 0.1
-"""Seconds without a record after which it is looked at whether the ends are reached: positions
-also move over what is no record."""
+_END_CHECK_INTERVAL = 0.1
+"""Seconds without a record after which the positions are compared with the logs' ends: positions
+also move past markers, which are no records."""
 
 
 @click.command("consume", short_help="Print the records of topics.")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option(
-    "--group", metavar="GROUP", help="Be a member of this group, and commit what was printed."
-)
+@click.option("--group", metavar="GROUP", help="Join this group, and commit the printed records.")
 @click.option(
     "--partition",
     "partitions",
     type=click.IntRange(0),
     metavar="N",
     multiple=True,
-    help="Of this partition alone, as no member; several times for several.",
+    help="Only this partition, without membership; repeatable.",
 )
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Begin with the oldest record, in a group where it has committed nothing. Default: with"
-    " the next one.",
+    help="Start at the oldest record; in a group, only without a committed offset. Default: start"
+    " at the next record.",
 )
-@click.option("--max-records", type=click.IntRange(1), metavar="N", help="End after so many.")
+@click.option("--max-records", type=click.IntRange(1), metavar="N", help="End after N records.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.0, min_open=True),
     metavar="SECONDS",
-    help="End when no record has come for so long.",
+    help="End after this time without a record.",
 )
 @click.option(
-    "--exit-at-end", is_flag=True, help="End where the logs ended when their reading began."
+    "--exit-at-end", is_flag=True, help="End at the log ends of the time when reading began."
 )
 @click.option(
     "--format",
@@ -66,10 +64,10 @@ also move over what is no record."""
     metavar="FORMAT",
     default="{value}\\n",
     show_default=True,
-    help=f"Of each record: {', '.join(f'{{{name}}}' for name in FIELDS)}, \\n, \\t, \\0 and other"
-    " text.",
+    help=f"The format of a record: {', '.join(f'{{{name}}}' for name in FIELDS)}, \\n, \\t, \\0 and"
+    " other text.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One object a line, as `produce` reads it.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, as `produce` reads it.")
 @connected
 def command(
     topics: tuple[str, ...],
@@ -83,13 +81,13 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Print the records of TOPICs, until Ctrl-C, SIGTERM, or as told below.
+    """Print the records of TOPICs, until Ctrl-C, SIGTERM, or the end that an option sets.
 
-    Without --group nothing is committed. With it, what was printed is, when it has been written;
-    who reads it may still lose it.
+    With --group, records are committed after they were written to stdout; the reader of a pipe may
+    still lose them. Without --group, nothing is committed.
 
-    In text, bytes that are not UTF-8 are printed as \\xNN, and what is null as null; on a terminal,
-    what does not print is escaped. In JSON, texts are strings, other bytes {"base64": "..."}.
+    In text, bytes that are not UTF-8 are printed as \\xNN, and null as "null"; on a terminal,
+    control characters are escaped. In JSON, UTF-8 is a string, other bytes {"base64": "..."}.
     """
     if partitions and len(topics) > 1:
         raise click.UsageError("--partition is for one topic")
@@ -120,18 +118,19 @@ def command(
 async def _require(
     topics: tuple[str, ...], partitions: tuple[int, ...], connection: Connection
 ) -> None:
-    """Raises: BrokerError for a topic or partition that does not exist: a consumer would wait."""
+    """Check that the topics and partitions exist: a consumer would wait for them. Raises:
+    BrokerError."""
     async with Admin(**connection.options(Admin)) as admin:
         there = {tp.partition for tp in await admin.partitions(topics)}
     if missing := [number for number in partitions if number not in there]:
         raise BrokerError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topics[0]} has partitions 0 to {max(there)}, and not {missing[0]}",
+            f"topic {topics[0]} has partitions 0 to {max(there)}, but not {missing[0]}",
         )
 
 
 class _Printer:
-    """Takes records, and writes them."""
+    """Fetches records and writes them."""
 
     def __init__(
         self,
@@ -148,14 +147,14 @@ class _Printer:
         self._timeout = timeout
         self._exit_at_end = exit_at_end
         self._ends: dict[TopicPartition, int] = {}
-        """Where the log of each partition ended when it came."""
-        self._in_hand = False
-        """Whether there are records that are not written yet."""
+        """The end of each partition's log when it was assigned."""
+        self._writing = False
+        """Whether records are being written."""
         self._written = anyio.Event()
-        """While there are: set once they are."""
+        """Set when the write in progress is complete."""
 
     async def run(self, consumer: Consumer) -> None:
-        """Until the end that was asked for, a signal, or nobody reads any more."""
+        """Print records until the requested end, a signal, or the reader closes the pipe."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with consumer:
                 try:
@@ -163,7 +162,7 @@ class _Printer:
                 except BrokenPipeError:
                     # The reader closed the pipe, as `head` does: not a failure.
                     return
-                if self._commits and not self._in_hand:
+                if self._commits and not self._writing:
                     await self._commit(consumer)
 
     async def _commit(self, consumer: Consumer) -> None:
@@ -175,43 +174,43 @@ class _Printer:
 
     async def _signalled(self, signals: AsyncIterator[signal.Signals]) -> None:
         await anext(signals)
-        if self._in_hand:
+        if self._writing:
             # The records may be printed but not committed: the next owner would print them again.
-            with anyio.move_on_after(_LAST_WORDS):
+            with anyio.move_on_after(_WRITE_GRACE):
                 await self._written.wait()
 
     async def _all(self, consumer: Consumer) -> None:
-        """Return at the end that was asked for."""
+        """Print records, and return at the requested end."""
         await consumer.wait_assignment()
-        silent_since = anyio.current_time()
+        last_record_at = anyio.current_time()
         while self._left is None or self._left > 0:
-            records = await self._take(consumer, silent_since)
+            records = await self._take(consumer, last_record_at)
             if records:
                 await self._write(records)
-                silent_since = anyio.current_time()
+                last_record_at = anyio.current_time()
                 continue
-            silent = anyio.current_time() - silent_since
-            if self._timeout is not None and silent >= self._timeout:
+            elapsed = anyio.current_time() - last_record_at
+            if self._timeout is not None and elapsed >= self._timeout:
                 break
             if self._exit_at_end and await self._at_end(consumer):
                 break
 
-    async def _take(self, consumer: Consumer, silent_since: float) -> list[Record]:
-        patience = float("inf")
+    async def _take(self, consumer: Consumer, last_record_at: float) -> list[Record]:
+        timeout = float("inf")
         if self._timeout:
-            patience = max(0.0, silent_since + self._timeout - anyio.current_time())
+            timeout = max(0.0, last_record_at + self._timeout - anyio.current_time())
         if self._exit_at_end:
-            patience = min(patience, _LOOK)
+            timeout = min(timeout, _END_CHECK_INTERVAL)
         most = _MOST if self._left is None else min(_MOST, self._left)
-        found = await consumer.getmany(most, patience)
+        found = await consumer.getmany(most, timeout)
         return [record for records in found.values() for record in records]
 
     async def _write(self, records: list[Record]) -> None:
-        self._in_hand, self._written = True, anyio.Event()
+        self._writing, self._written = True, anyio.Event()
         text = "".join(map(self._form, records))
         # Header names and formats may contain surrogates, which UTF-8 cannot encode.
         await write_stdout(text.encode(errors="backslashreplace"))
-        self._in_hand = False
+        self._writing = False
         self._written.set()
         if self._left is not None:
             self._left -= len(records)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import anyio
+from collections.abc import Mapping
+
 import click
 
 from kafkagroup import BrokerError, TopicPartition
@@ -11,16 +12,16 @@ from kafkagroup.cli._asking import confirmed, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._selection import Selection, selecting
-from kafkagroup.cli._view import by_topic, end_with, print_json, ranges, tell
+from kafkagroup.cli._view import by_topic, exit_with, print_json, print_line, ranges
 
 __all__ = ["command"]
 
 
-@click.command("delete-offsets", short_help="Forget what a group has committed for a topic.")
+@click.command("delete-offsets", short_help="Delete a group's committed offsets of a topic.")
 @group_argument
 @selecting
 @yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected
 def command(
     group: str, selection: Selection, yes: bool, as_json: bool, connection: Connection
@@ -31,10 +32,11 @@ def command(
     """
     if not selection:
         raise click.UsageError("give --topic; delete-groups deletes all that a group has")
-    wanted = anyio.run(_committed, group, selection, connection)
+    wanted = connection.run(lambda admin: _committed(admin, group, selection))
+    answers: Mapping[TopicPartition, BrokerError | None] = {}
     if wanted:
         confirmed(f"Delete what {group!r} has committed for {ranges(wanted)}?", yes)
-    answers = anyio.run(_delete, group, wanted, connection) if wanted else {}
+        answers = connection.run(lambda admin: admin.delete_offsets(group, wanted))
     done = [tp for tp, error in answers.items() if error is None]
     errors = {tp: str(error) for tp, error in answers.items() if error is not None}
     if as_json:
@@ -46,23 +48,13 @@ def command(
             }
         )
     else:
-        tell(f"{group}: {f'deleted {ranges(done)}' if done else 'nothing is deleted'}")
-    end_with(f"{tp} is kept: {error}" for tp, error in errors.items())
+        print_line(f"{group}: {f'deleted {ranges(done)}' if done else 'nothing is deleted'}")
+    exit_with(f"{tp} is kept: {error}" for tp, error in errors.items())
 
 
-async def _committed(
-    group: str, selection: Selection, connection: Connection
-) -> list[TopicPartition]:
-    """Of a topic that was deleted, too: that is when offsets are in the way."""
-    async with Admin(**connection.options(Admin)) as admin:
-        found = (await admin.committed([group]))[group]
+async def _committed(admin: Admin, group: str, selection: Selection) -> list[TopicPartition]:
+    """Return the selected partitions with a committed offset, also those of deleted topics."""
+    found = (await admin.committed([group]))[group]
     if isinstance(found, Exception):
         raise found
     return sorted(tp for tp in found if tp in selection)
-
-
-async def _delete(
-    group: str, wanted: list[TopicPartition], connection: Connection
-) -> dict[TopicPartition, BrokerError | None]:
-    async with Admin(**connection.options(Admin)) as admin:
-        return await admin.delete_offsets(group, wanted)

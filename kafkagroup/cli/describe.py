@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio
 import click
 
 from kafkagroup import KafkaGroupError
@@ -11,42 +10,42 @@ from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._describe_view import describe_value, print_description
 from kafkagroup.cli._groups import groups_argument, named, parted
 from kafkagroup.cli._lag_view import Lags
-from kafkagroup.cli._view import console, end_with, print_json
+from kafkagroup.cli._view import console, exit_with, print_json
 
 __all__ = ["command"]
 
 
-@click.command("describe", short_help="Who is in a group, who has what, and how far is it?")
+@click.command("describe", short_help="Show a group's members, assignments and lag.")
 @groups_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected
 def command(groups: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """Show the state of groups, their members and assignments, offsets and lag; share groups have
-    no such offsets.
+    """Show the state of groups, their members and assignments, their offsets and lag. Share groups
+    have no committed offsets.
 
-    A group of which something is not told is named on stderr, and the exit code is 1.
+    A group that could not be read completely is named on stderr, and the exit code is 1.
     """
-    described, measured = anyio.run(_asked, named(groups, connection), connection)
-    told, absent = parted(described)
+    wanted = named(groups, connection)
+    described, measured = connection.run(lambda admin: _read(admin, wanted))
+    found, absent = parted(described)
     lags, unread = parted(measured)
     errors = absent | unread
     if as_json:
-        values = [describe_value(one, lags.get(group)) for group, one in told.items()]
+        values = [describe_value(one, lags.get(group)) for group, one in found.items()]
         print_json({"groups": values, "errors": errors})
     else:
-        for group, one in told.items():
+        for group, one in found.items():
             print_description(console(), one, lags.get(group))
-    end_with(f"group {group!r}: {error}" for group, error in errors.items())
+    exit_with(f"group {group!r}: {error}" for group, error in errors.items())
 
 
-async def _asked(
-    groups: list[str], connection: Connection
+async def _read(
+    admin: Admin, groups: list[str]
 ) -> tuple[dict[str, GroupDescription | KafkaGroupError], dict[str, Lags | KafkaGroupError]]:
-    async with Admin(**connection.options(Admin)) as admin:
-        described = await admin.describe_groups(groups)
-        # A share group's acknowledgements are not committed offsets.
-        wanted = [
-            name for name, one in parted(described)[0].items() if one.type is not GroupType.SHARE
-        ]
-        lags = await admin.lag(wanted)
+    described = await admin.describe_groups(groups)
+    # A share group's acknowledgements are not committed offsets.
+    with_offsets = [
+        name for name, one in parted(described)[0].items() if one.type is not GroupType.SHARE
+    ]
+    lags = await admin.lag(with_offsets)
     return described, {**lags}

@@ -22,21 +22,21 @@ _STYLES = {
 }
 
 _INDENT = 13
-"""Columns of a status: the longest, and two more."""
+"""The width of a status: that of the longest, and two."""
 
 
-@click.command("doctor", short_help="What keeps me from the cluster, and what can I do?")
-@click.option("--group", "groups", metavar="GROUP", multiple=True, help="Look at this group, too.")
-@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Look at this topic, too.")
+@click.command("doctor", short_help="Diagnose the connection to a cluster.")
+@click.option("--group", "groups", metavar="GROUP", multiple=True, help="Check this group, too.")
+@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Check this topic, too.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 600.0),
     metavar="SECONDS",
     default=10.0,
     show_default=True,
-    help="For each connection and each answer.",
+    help="The timeout of each connection and response.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as one value.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @connected
 def command(
     groups: tuple[str, ...],
@@ -45,12 +45,12 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Look at all that lies between this machine and a cluster, one after the other, and say what
-    is wrong and what to do: names, connections, TLS, versions, SASL, the addresses that brokers
-    advertise, the offsets topic; with --group and --topic also what this client may do with them.
+    """Check the connection from this machine to a cluster step by step, and print what is wrong and
+    what to do: names, connections, TLS, versions, SASL, the addresses that brokers advertise, the
+    offsets topic; with --group and --topic, also what this client may do with them.
 
-    Only looks: nobody joins, and nothing is written; a new cluster makes its offsets topic when it
-    is asked about a group. Ends with 1 when something has failed.
+    The command joins no group and writes nothing. A new cluster creates its offsets topic when a
+    group is looked up. The exit code is 1 if a check has failed.
     """
     options = connection.options()
 

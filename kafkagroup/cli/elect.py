@@ -14,7 +14,7 @@ from anyio.abc import Process
 
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
-from kafkagroup.cli._view import say
+from kafkagroup.cli._view import print_message
 from kafkagroup.coordination import Election, Leadership
 
 __all__ = ["command"]
@@ -29,10 +29,10 @@ _PASSED_ON = (
 )
 
 _ENDING = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
-"""After these there is no other term."""
+"""The signals that end the program."""
 
 _SIGNALLED = 128
-"""As shells tell it: an exit code of this and a signal's number."""
+"""The exit code after a signal is this plus the signal's number, as in shells."""
 
 _CANNOT_RUN, _NOT_FOUND = 126, 127
 
@@ -50,7 +50,7 @@ _CANNOT_RUN, _NOT_FOUND = 126, 127
     metavar="SECONDS",
     default=10.0,
     show_default=True,
-    help="From SIGTERM to SIGKILL, once it leads no more.",
+    help="The time from SIGTERM to SIGKILL when the leadership ends.",
 )
 @click.option(
     "--session-timeout",
@@ -58,9 +58,9 @@ _CANNOT_RUN, _NOT_FOUND = 126, 127
     metavar="SECONDS",
     default=45.0,
     show_default=True,
-    help="How long a leader may be silent until another is elected.",
+    help="How long after the last heartbeat of a leader another is elected.",
 )
-@click.option("--value", metavar="TEXT", help="What others know it by. Default: the host's name.")
+@click.option("--value", metavar="TEXT", help="The name shown to others. Default: the host name.")
 @connected
 def command(
     group: str,
@@ -72,21 +72,20 @@ def command(
 ) -> None:
     """Take part in the elections of GROUP, and run COMMAND while elected.
 
-    COMMAND finds KAFKAGROUP_ELECTION and KAFKAGROUP_FENCING_TOKEN in its environment: the group,
-    and a number that is higher than that of every leader before, by which what it writes to can
-    refuse those of the past. It goes on when others join or leave. When it cannot be sure any more
-    to lead, it gets SIGTERM and after --grace seconds SIGKILL, with all processes that it has
-    started; both before a session timeout has passed, and anybody else is elected. Then this waits
-    to be elected again.
+    The environment of COMMAND has KAFKAGROUP_ELECTION, the group, and KAFKAGROUP_FENCING_TOKEN, a
+    number that is higher than that of every former leader: storage can use it to reject their
+    writes. COMMAND keeps running when other members join or leave. When the lease ends, COMMAND and
+    all processes that it has started get SIGTERM, and after --grace seconds SIGKILL, before another
+    leader can be elected. The program then waits for its next election.
 
-    When COMMAND ends by itself this ends with its exit code (128 and the signal's number if a
-    signal ended it; 127 if there is no such command), and another is elected. Signals are passed
-    on to COMMAND; while it does not run, one that asks for the end is the end.
+    When COMMAND ends, the program ends with its exit code (128 plus the signal's number after a
+    signal; 127 if the command does not exist), and another leader is elected. Signals are passed on
+    to COMMAND; while it does not run, SIGINT, SIGTERM, SIGHUP and SIGQUIT end the program.
     """
     if grace >= session_timeout:
         raise click.UsageError(
-            f"--grace {grace:g} must be less than --session-timeout {session_timeout:g}: else"
-            " another leads before this one has ended"
+            f"--grace {grace:g} must be less than --session-timeout {session_timeout:g}: otherwise"
+            " another leader starts before this one has ended"
         )
     election = Election(
         group,
@@ -98,7 +97,7 @@ def command(
 
 
 class _Candidate:
-    """A member of the election, and the command when it runs."""
+    """A member of the election, and its running command."""
 
     def __init__(
         self, election: Election, group: str, words: tuple[str, ...], grace: float
@@ -108,12 +107,12 @@ class _Candidate:
         self._words = words
         self._grace = grace
         self._process: Process | None = None
-        """While it runs."""
+        """The command, while it runs."""
         self._last_term = False
-        """Whether somebody has asked for the end."""
+        """Whether a signal has requested the end."""
 
     async def run(self) -> int:
-        """Take part until the command has ended, or was not to begin; answer the exit code."""
+        """Take part until the command ends or a signal ends the program; return the exit code."""
         with anyio.open_signal_receiver(*_PASSED_ON) as signals:
             async with self._election:
                 code = await first(partial(self._obey, signals), self._campaign)
@@ -131,26 +130,26 @@ class _Candidate:
     async def _campaign(self) -> int:
         while True:
             leadership = await anext(self._election)
-            say(f"elected to lead {self._group!r}, token {leadership.token}")
+            print_message(f"elected to lead {self._group!r}, token {leadership.token}")
             code = await self._lead(leadership)
             if code is not None:
                 return code
 
     async def _lead(self, leadership: Leadership) -> int | None:
-        """Run the command for one term. None: the term is over, and there may be another."""
+        """Run the command for one term. Return its exit code; None if only the term has ended."""
         try:
             process = await self._start(leadership)
         except FileNotFoundError:
-            say(f"{self._words[0]}: no such command")
+            print_message(f"{self._words[0]}: no such command")
             return _NOT_FOUND
         except OSError as error:
-            say(f"{self._words[0]}: {error.strerror}")
+            print_message(f"{self._words[0]}: {error.strerror}")
             return _CANNOT_RUN
         self._process = process
         try:
-            code = await first(process.wait, partial(self._wait_over, leadership))
+            code = await first(process.wait, partial(self._wait_until_end, leadership))
             if code is None:
-                say(f"leads {self._group!r} no more")
+                print_message(f"leads {self._group!r} no more")
         finally:
             with anyio.CancelScope(shield=True):
                 ended = await self._stop(process)
@@ -158,7 +157,7 @@ class _Candidate:
         return ended if code is not None or self._last_term else None
 
     async def _start(self, leadership: Leadership) -> Process:
-        told: Mapping[str, str] = {
+        variables: Mapping[str, str] = {
             "KAFKAGROUP_ELECTION": self._group,
             "KAFKAGROUP_FENCING_TOKEN": str(leadership.token),
         }
@@ -167,14 +166,14 @@ class _Candidate:
             stdin=None,
             stdout=None,
             stderr=None,
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             # In its own session: a signal can then reach all of its child processes, and Ctrl-C on
             # the terminal does not reach it twice.
             start_new_session=True,
         )
 
     async def _stop(self, process: Process) -> int:
-        """Let nothing of it go on; answer its exit code."""
+        """End the command and its child processes; return its exit code."""
         if process.returncode is None:
             _signal(process, signal.SIGTERM)
             with anyio.move_on_after(self._grace):
@@ -183,25 +182,25 @@ class _Candidate:
             _signal(process, signal.SIGKILL)
         return await process.wait()
 
-    async def _wait_over(self, leadership: Leadership) -> None:
-        """Return when this member may lead no more, by as much too early as ending takes.
+    async def _wait_until_end(self, leadership: Leadership) -> None:
+        """Return when the lease of this leader has only the grace period left.
 
-        Whoever leads stays while others come and go, so that it goes on meanwhile: until a session
-        timeout has passed nobody else can be elected, but for a group whose members were removed.
+        In a rebalance the leader stays the same, so its command keeps running: no other member can
+        be elected within a session timeout, unless an operator removes members.
         """
         following: Leadership | None = leadership
         while following is not None:
             leadership = following
-            await first(leadership.over.wait, partial(self._wait_unsure, leadership))
+            await first(leadership.over.wait, partial(self._wait_for_lease, leadership))
             if not leadership.over.is_set():
                 return  # anext() would resign: a new leader could start before the command ends
             following = await first(
                 partial(anext, self._election),
                 self._wait_another,
-                partial(self._wait_unsure, leadership),
+                partial(self._wait_for_lease, leadership),
             )
 
-    async def _wait_unsure(self, leadership: Leadership) -> None:
+    async def _wait_for_lease(self, leadership: Leadership) -> None:
         # Each heartbeat extends the lease.
         while (until := leadership.lease_expires_at - self._grace) > anyio.current_time():  # noqa: ASYNC110
             await anyio.sleep_until(until)
@@ -213,7 +212,7 @@ class _Candidate:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    """To it, and all that it has started."""
+    """Send a signal to the process and its child processes."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

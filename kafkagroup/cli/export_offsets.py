@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TextIO
 
-import anyio
 import click
 
 from kafkagroup import OffsetAndMetadata, TopicPartition
@@ -16,7 +15,7 @@ from kafkagroup.cli._selection import Selection, selecting
 __all__ = ["command"]
 
 
-@click.command("export-offsets", short_help="What a group has committed, as JSON.")
+@click.command("export-offsets", short_help="Write a group's committed offsets as JSON.")
 @group_argument
 @selecting
 @click.option(
@@ -24,23 +23,22 @@ __all__ = ["command"]
     type=click.File("w", encoding="utf-8", lazy=True),
     default="-",
     metavar="FILE",
-    help="Where to; stdout without it.",
+    help="The file to write. Default: stdout.",
 )
-@click.option("--json", is_flag=True, expose_value=False, help="As it always is.")
+@click.option("--json", is_flag=True, expose_value=False, help="Has no effect: always JSON.")
 @connected
 def command(group: str, selection: Selection, out: TextIO, connection: Connection) -> None:
     """Write a group's committed offsets as JSON, with their metadata and leader epochs.
 
     `kafkagroup reset-offsets GROUP --from-file FILE` commits them, for this group or another.
     """
-    found = anyio.run(_committed, group, connection)
+    found = connection.run(lambda admin: _committed(admin, group))
     chosen = {tp: offset for tp, offset in found.items() if tp in selection}
     out.write(offsets_to_json(group, chosen) + "\n")
 
 
-async def _committed(group: str, connection: Connection) -> dict[TopicPartition, OffsetAndMetadata]:
-    async with Admin(**connection.options(Admin)) as admin:
-        found = (await admin.committed([group]))[group]
+async def _committed(admin: Admin, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    found = (await admin.committed([group]))[group]
     if isinstance(found, Exception):
         raise found
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import anyio
 import click
 
-from kafkagroup.admin import Admin, GroupList, GroupListing, GroupState, GroupType
+from kafkagroup.admin import GroupList, GroupListing, GroupState, GroupType
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._view import (
     add_row,
@@ -13,7 +12,7 @@ from kafkagroup.cli._view import (
     broker_value,
     console,
     count,
-    end_with,
+    exit_with,
     new_table,
     print_json,
 )
@@ -24,46 +23,42 @@ _STATES = [state.value for state in GroupState if state is not GroupState.UNKNOW
 _TYPES = [kind.value for kind in GroupType if kind is not GroupType.UNKNOWN]
 
 
-@click.command("groups", short_help="Which groups are there, and in which states?")
+@click.command("groups", short_help="List groups with their types and states.")
 @click.option(
     "--state",
     "states",
     type=click.Choice(_STATES, case_sensitive=False),
     multiple=True,
-    help="Only those in this state, or one of several.",
+    help="Only groups in this state; repeatable.",
 )
 @click.option(
     "--type",
     "types",
     type=click.Choice(_TYPES, case_sensitive=False),
     multiple=True,
-    help="Only those of this type, or one of several.",
+    help="Only groups of this type; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected
 def command(
     states: tuple[str, ...], types: tuple[str, ...], as_json: bool, connection: Connection
 ) -> None:
     """List the groups of all brokers.
 
-    A broker that does not answer is named on stderr, and the exit code is 1: its groups are missing
-    from the list.
+    If a broker does not answer, its groups are missing: it is named on stderr, and the exit code is
+    1.
     """
-    found = anyio.run(
-        _listed, connection, [GroupState(state) for state in states], [GroupType(t) for t in types]
+    found = connection.run(
+        lambda admin: admin.list_groups(
+            states=[GroupState(state) for state in states],
+            types=[GroupType(kind) for kind in types],
+        )
     )
     if as_json:
         print_json(_value(found))
     else:
         _show(found)
-    end_with(f"broker {broker(node)}: {error}" for node, error in found.errors.items())
-
-
-async def _listed(
-    connection: Connection, states: list[GroupState], types: list[GroupType]
-) -> GroupList:
-    async with Admin(**connection.options(Admin)) as admin:
-        return await admin.list_groups(states=states, types=types)
+    exit_with(f"broker {broker(node)}: {error}" for node, error in found.errors.items())
 
 
 def _show(found: GroupList) -> None:

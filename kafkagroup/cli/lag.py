@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-import anyio
 import click
 from rich.console import Group
 from rich.live import Live
@@ -17,21 +16,22 @@ from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import groups_argument, named, parted
 from kafkagroup.cli._lag_view import Lags, lag_line, lag_table, lag_value, live_table
 from kafkagroup.cli._live import clock, run_live, stamp
-from kafkagroup.cli._view import console, end_with, plain, print_json, say, tell
+from kafkagroup.cli._view import console, exit_with, plain, print_json, print_line, print_message
 from kafkagroup.errors import TransportError
 
 __all__ = ["command"]
 
 _SAMPLES = 30
-"""That a live view remembers of each partition."""
+"""The samples of each partition that a live view shows."""
 _TABLE_LINES = 8
-"""Of a live table besides partitions: title, head, rule, the others, the total, empty ones."""
+"""The lines of a live table besides partitions: title, head, rule, the others, the total, empty
+ones."""
 
 _Sample = tuple[dict[str, Lags], dict[str, str]]
-"""Group -> its lags, and group -> why they are not told."""
+"""Group -> its lags, and group -> the error."""
 
 
-@click.command("lag", short_help="How far is a group behind, in offsets and in seconds?")
+@click.command("lag", short_help="Show the lag of a group in offsets and in seconds.")
 @groups_argument
 @click.option(
     "--watch",
@@ -40,23 +40,23 @@ _Sample = tuple[dict[str, Lags], dict[str, str]]
     metavar="SECONDS",
     is_flag=False,
     flag_value=1.0,
-    help="Again and again, every second if none are given, until Ctrl-C. On a terminal live, the"
-    " partitions first that are behind most; else a line for each group and time.",
+    help="Repeat until Ctrl-C, every second by default. A terminal shows a live table, with the"
+    " highest lags first; otherwise each sample of a group is one line.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the values; one line a time, live.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line each.")
 @connected
 def command(
     groups: tuple[str, ...], every: float | None, as_json: bool, connection: Connection
 ) -> None:
-    """Show for each partition the offsets that a group is behind, and the seconds: the exact age of
-    the first record that it has not processed.
+    """Show the lag of each partition in offsets, and in seconds: the age of the first record that
+    the group has not processed.
 
-    A group that does not exist, or whose lag cannot be told, is named on stderr, and the exit code
+    A group that does not exist, or whose lag cannot be read, is named on stderr, and the exit code
     is 1.
     """
     wanted = named(groups, connection)
     if every is None:
-        _once(anyio.run(_measured, wanted, connection), as_json)
+        _once(connection.run(lambda admin: _lags(admin, wanted)), as_json)
     elif as_json or not console().is_terminal:
         run_live(_lines, wanted, connection, every, as_json)
     else:
@@ -70,17 +70,12 @@ def _once(sample: _Sample, as_json: bool) -> None:
     else:
         for group, of in lags.items():
             console().print(lag_table(group, of))
-    end_with(f"group {group!r}: {error}" for group, error in errors.items())
-
-
-async def _measured(groups: list[str], connection: Connection) -> _Sample:
-    async with Admin(**connection.options(Admin)) as admin:
-        return await _lags(admin, groups)
+    exit_with(f"group {group!r}: {error}" for group, error in errors.items())
 
 
 async def _lags(admin: Admin, groups: list[str]) -> _Sample:
-    """The lags of groups; a group that does not exist is an error, as a misspelt name would
-    otherwise look like a group that is not behind."""
+    """Return the lags of groups. A group that does not exist is an error: a misspelt name would
+    otherwise look like a group without lag."""
     lags, errors = parted(await admin.lag(groups))
     uncommitted = [group for group, of in lags.items() if not of]
     _, missing = parted(await admin.describe_groups(uncommitted))
@@ -88,7 +83,8 @@ async def _lags(admin: Admin, groups: list[str]) -> _Sample:
 
 
 async def _sampled(admin: Admin, groups: list[str]) -> _Sample:
-    """Of a live view. A cluster that does not answer now may do so later."""
+    """Return a sample for a live view. If the cluster does not answer, that is each group's error:
+    it may answer later."""
     try:
         return await _lags(admin, groups)
     except TransportError as error:
@@ -104,9 +100,9 @@ async def _lines(groups: list[str], connection: Connection, every: float, as_jso
                 if as_json:
                     print_json({"time": at, **lag_value(group, of)}, one_line=True)
                 else:
-                    tell(f"{at}  {lag_line(group, of)}")
+                    print_line(f"{at}  {lag_line(group, of)}")
             for group, error in errors.items():
-                say(f"{at}  group {group!r}: {error}")
+                print_message(f"{at}  group {group!r}: {error}")
 
 
 async def _live(groups: list[str], connection: Connection, every: float) -> None:

@@ -16,39 +16,41 @@ from kafkagroup.errors import ConfigurationError
 __all__ = ["command", "session"]
 
 
-@click.group("pipeline", short_help="How do the groups of a cluster do? Tables and a report.")
+@click.group("pipeline", short_help="Compute tables and a report of the health of groups.")
 def command() -> None:
-    """What __consumer_offsets tells of groups, as tables, on PySpark in this process.
+    """Compute tables of the groups in __consumer_offsets, with PySpark in this process.
 
-    Needs Java 17 and the extra `pipeline`. In a Spark of your own: `kafkagroup.spark.pipeline`.
+    Needs Java 17 and the extra `pipeline`. For your own Spark, see `kafkagroup.spark.pipeline`.
     """
 
 
-@command.command("run", short_help="Read what is new, and make the tables and the report.")
+@command.command("run", short_help="Read new records, and write the tables and the report.")
 @click.option(
-    "--out", metavar="DIR", required=True, help="Where the tables are: a path, or Spark's URL."
+    "--out", metavar="DIR", required=True, help="The folder of the tables: a path or a URL."
 )
-@click.option("--format", "form", default="parquet", show_default=True, help="Of the tables.")
+@click.option(
+    "--format", "form", default="parquet", show_default=True, help="The format of the tables."
+)
 @click.option(
     "--namespace",
     metavar="NAME",
-    help="Of a catalog of Spark's, such as lake.kafka: the tables are there, by name.",
+    help="The namespace of the tables in one of Spark's catalogs, such as lake.kafka.",
 )
 @click.option(
     "--every",
     type=click.FloatRange(1.0),
     metavar="SECONDS",
-    help="Again and again, until it is interrupted. Default: once, as for cron.",
+    help="Repeat until interrupted. Default: run once, for example from cron.",
 )
 @click.option(
     "--loads",
     type=(str, click.Path(dir_okay=False, writable=True)),
     metavar="GROUP FILE",
     multiple=True,
-    help="Write the group's loads where a LoadsFile of its members reads them.",
+    help="Write the group's loads to a file that a LoadsFile of its members reads.",
 )
-@click.option("--report/--no-report", default=True, help="Whether to make report.html.")
-@click.option("--json", "as_json", is_flag=True, help="Print where the report is as JSON.")
+@click.option("--report/--no-report", default=True, help="Whether to write report.html.")
+@click.option("--json", "as_json", is_flag=True, help="Print the path of the report as JSON.")
 @connected
 def run_command(
     out: str,
@@ -60,7 +62,7 @@ def run_command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Read what groups have done since the last run, sample their lag, make the tables."""
+    """Read the groups' records since the last run, sample their lag, and write the tables."""
     spark = session()
     from kafkagroup.spark.pipeline import run
     from kafkagroup.spark.report import write_report
@@ -99,7 +101,7 @@ def _progress(step: str) -> None:
 
 
 def session() -> Any:
-    """A Spark session in this process. Raises: ConfigurationError without PySpark."""
+    """Start a Spark session in this process. Raises: ConfigurationError without PySpark."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TextIO
 
-import anyio
 import click
 
 from kafkagroup.admin import Admin
@@ -21,31 +20,31 @@ __all__ = ["command"]
 _MAX_NEWCOMERS = 10_000
 
 
-@click.command("plan", short_help="What would an assignor do with this group?")
+@click.command("plan", short_help="Show what an assignor would assign in a group.")
 @click.option(
     "--spec",
     type=click.File(encoding="utf-8"),
     metavar="FILE",
-    help="The group as JSON; - for stdin.",
+    help="A group as JSON; - for stdin.",
 )
-@click.option("--group", metavar="GROUP", help="A live group of consumers.")
+@click.option("--group", metavar="GROUP", help="A consumer group of the cluster.")
 @click.option(
     "--assignor",
     "names",
     metavar="NAME",
     multiple=True,
-    help=f"{', '.join(sorted(ASSIGNORS))}, or your own as module:function. Give it several times"
-    " to compare. The default for a live group is what it uses now.",
+    help=f"{', '.join(sorted(ASSIGNORS))}, or your own as module:function; repeat it to compare."
+    " With --group, the default is the assignor that the group uses.",
 )
-@click.option("--remove", metavar="MEMBER", multiple=True, help="What if this member left?")
+@click.option("--remove", metavar="MEMBER", multiple=True, help="Assume that this member left.")
 @click.option(
     "--add",
     type=click.IntRange(0, _MAX_NEWCOMERS),
     metavar="N",
     default=0,
-    help="What if N members joined, subscribed to all that anybody is?",
+    help="Assume that N members joined, subscribed to all topics of the group.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected
 def command(
     spec: TextIO | None,
@@ -56,22 +55,22 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Show who would get what, what moves and why, before and after.
+    """Show the assignment before and after, and each partition that moves, with the reason.
 
-    Nothing is changed: no member joins, nothing is committed.
+    The command changes nothing: it does not join the group, and commits nothing.
     """
     if (spec is None) == (group is None):
-        raise click.UsageError("give --spec FILE for a group in a file, or --group for a live one")
+        raise click.UsageError("give either --spec FILE or --group GROUP")
     if spec is not None and not names:
         raise click.UsageError(f"give --assignor: {', '.join(sorted(ASSIGNORS))}")
     if len(set(names)) < len(names):
-        raise click.UsageError("an --assignor is there twice")
+        raise click.UsageError("an --assignor is given twice")
     assignors = [find_assignor(name) for name in names]
     if group is None:
         assert spec is not None
         was = spec_from_json(_text(spec))
     else:
-        was, used = anyio.run(_live, group, connection)
+        was, used = connection.run(lambda admin: _live(admin, group))
         assignors = assignors or [find_assignor(used)]
     # Newcomers first: they also subscribe to the topics of the members that are removed.
     then = _without(with_newcomers(was, add), remove)
@@ -89,12 +88,10 @@ def _text(file: TextIO) -> str:
         raise click.UsageError(f"{file.name} is not UTF-8: {error}") from error
 
 
-async def _live(group: str, connection: Connection) -> tuple[GroupSpec, str]:
-    """The group, and the name of the assignor that it uses."""
-    async with Admin(**connection.options(Admin)) as admin:
-        description = await admin.describe_group(group)
-        spec = await admin.group_spec(description)
-    return spec, description.protocol_name
+async def _live(admin: Admin, group: str) -> tuple[GroupSpec, str]:
+    """Return the group, and the name of the assignor that it uses."""
+    description = await admin.describe_group(group)
+    return await admin.group_spec(description), description.protocol_name
 
 
 def _without(spec: GroupSpec, members: tuple[str, ...]) -> GroupSpec:

@@ -17,7 +17,7 @@ from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._pipes import read_stdin
 from kafkagroup.cli._record_json import Placed, record_from_json
-from kafkagroup.cli._view import count, say
+from kafkagroup.cli._view import count, print_message
 from kafkagroup.errors import KafkaGroupError, NotWrittenError
 from kafkagroup.producer import Producer
 from kafkagroup.types import Headers
@@ -25,19 +25,19 @@ from kafkagroup.types import Headers
 __all__ = ["command"]
 
 _READ_BYTES = 1 << 18
-"""Bytes of stdin at a time: lines that come together are written together."""
+"""Most bytes of one read of stdin; its lines are written together."""
 
 _CHUNKS_AHEAD = 4
-"""How often it is read while what was read before is written."""
+"""Most reads of stdin ahead of the write in progress."""
 
 _MAX_LINE = 16 << 20
-"""Bytes of one line; brokers take a megabyte by default."""
+"""Most bytes of one line; brokers accept a megabyte by default."""
 
 _GRACE = 3.0
-"""Seconds after a signal in which brokers may still acknowledge what they were sent."""
+"""Seconds after a signal in which brokers may still acknowledge the records in flight."""
 
 _SIGNALLED = 128
-"""As shells tell it: an exit code of this and a signal's number."""
+"""The exit code after a signal is this plus the signal's number, as in shells."""
 
 
 class _Header(click.ParamType[tuple[str, bytes]]):
@@ -62,7 +62,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
 @click.option(
     "--key-separator",
     metavar="TEXT",
-    help="What is before it in a line is the key. Default: there are no keys.",
+    help="The part of a line before it is the key. Default: no keys.",
 )
 @click.option(
     "--headers",
@@ -71,24 +71,27 @@ class _Header(click.ParamType[tuple[str, bytes]]):
     type=_Header(),
     metavar="NAME=VALUE",
     multiple=True,
-    help="A header of every record; several times for several.",
+    help="A header of every record; repeatable.",
 )
 @click.option(
-    "--partition", type=click.IntRange(0), metavar="N", help="Where all go. Default: by their keys."
+    "--partition",
+    type=click.IntRange(0),
+    metavar="N",
+    help="The partition of all records. Default: by their keys.",
 )
 @click.option(
     "--keep-partitions",
     is_flag=True,
-    help="With --json: to the partitions that the lines name, not by their keys.",
+    help="With --json: use the partitions in the lines, not the keys.",
 )
 @click.option(
     "--compression",
     type=click.Choice([codec.name.lower() for codec in Codec]),
     default="none",
     show_default=True,
-    help="Of what is sent.",
+    help="The compression of batches.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Lines are as `consume --json` prints them.")
+@click.option("--json", "as_json", is_flag=True, help="Read lines as `consume --json` prints them.")
 @connected
 def command(
     topic: str,
@@ -100,24 +103,24 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Write each line of stdin as a record of TOPIC, without its end; any bytes.
+    """Write each line of stdin, any bytes without the line end, as a record of TOPIC.
 
-    Returns when every record is in all replicas in sync. An error says which line was refused, or
-    not acknowledged in time; lines of one partition that come before it are written. A line may be
-    written twice when an answer is lost. Keys go where Kafka's own producers put them; lines that
-    come together and have none go to one partition. A topic that does not exist is not made.
-    SIGINT and SIGTERM end it when what was sent is acknowledged, at most 3 s later.
+    The command ends when all in-sync replicas have every record. An error names the line that was
+    rejected, or not acknowledged in time; earlier lines of the same partition are written. A line
+    may be written twice if a response is lost. Keys are partitioned as by Kafka's own producers;
+    lines without a key that are read together go to one partition. The topic must exist. After
+    SIGINT or SIGTERM, the command waits up to 3 s for acknowledgements.
 
-    With --json a line is an object with a "value" and perhaps "key", "headers" and "timestamp":
-    strings, null, or {"base64": "..."}. Where it was ("topic", "partition", "offset") does not
-    matter.
+    With --json a line is an object with a "value", and optionally "key", "headers" and "timestamp".
+    Keys and values are strings, null, or {"base64": "..."}. "topic", "partition" and "offset" are
+    ignored.
     """
     if key_separator == "":
         raise click.UsageError("--key-separator is empty")
     if as_json and key_separator is not None:
-        raise click.UsageError("--key-separator is for lines of text: JSON has keys of its own")
+        raise click.UsageError("--key-separator does not work with --json, which has a key field")
     if keep_partitions and (partition is not None or not as_json):
-        raise click.UsageError("--keep-partitions goes with --json, and without --partition")
+        raise click.UsageError("--keep-partitions needs --json, and excludes --partition")
     if as_json:
         parse: Callable[[bytes], Placed] = partial(_from_json, headers, keep_partitions)
     else:
@@ -127,7 +130,7 @@ def command(
     writer = _Writer(producer, topic, partition, parse)
     code = anyio.run(writer.run)
     unknown = f"; of {writer.unknown} more it is not known" if writer.unknown else ""
-    say(f"{count(writer.written, 'record')} written to {topic}{unknown}")
+    print_message(f"{count(writer.written, 'record')} written to {topic}{unknown}")
     raise click.exceptions.Exit(code)
 
 
@@ -136,20 +139,20 @@ def _from_text(separator: bytes | None, headers: Headers, line: bytes) -> Placed
         return Placed(NewRecord(None, line, headers=headers), None)
     key, found, value = line.partition(separator)
     if not found:
-        raise ValueError("there is no --key-separator in it")
+        raise ValueError("it has no --key-separator")
     return Placed(NewRecord(key, value, headers=headers), None)
 
 
 def _from_json(headers: Headers, keep_partitions: bool, line: bytes) -> Placed:
     record, partition = record_from_json(line)
     if keep_partitions and partition is None:
-        raise ValueError("it names no partition")
+        raise ValueError("it has no partition")
     record = record._replace(headers=record.headers + headers)
     return Placed(record, partition if keep_partitions else None)
 
 
 class _Writer:
-    """Lines, as they come, into the topic."""
+    """Writes the lines of stdin to the topic."""
 
     def __init__(
         self,
@@ -159,9 +162,9 @@ class _Writer:
         parse: Callable[[bytes], Placed],
     ) -> None:
         self.written = 0
-        """Records; also the lines before the next one."""
+        """How many records, and so lines, were written."""
         self.unknown = 0
-        """Records that were sent, and not acknowledged in time after a signal."""
+        """How many sent records were not acknowledged in time after a signal."""
         self._sending: anyio.CancelScope | None = None
         self._producer = producer
         self._topic = topic
@@ -169,7 +172,7 @@ class _Writer:
         self._parse = parse
 
     async def run(self) -> int:
-        """Answer the exit code. Raises: KafkaGroupError that names the line."""
+        """Return the exit code. Raises: KafkaGroupError that names the line."""
         sender, receiver = anyio.create_memory_object_stream[bytes](_CHUNKS_AHEAD)
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with self._producer:
@@ -222,7 +225,7 @@ class _Writer:
             await self._write([rest])
 
     async def _write(self, lines: Sequence[bytes]) -> None:
-        """All of them; of those that do not make a record, those before the first."""
+        """Write the lines, up to the first one that is invalid."""
         records: list[Placed] = []
         wrong: ValueError | None = None
         for line in lines:
@@ -255,6 +258,6 @@ class _Writer:
 
 
 def _runs(placed: Sequence[Placed]) -> Iterator[tuple[int | None, list[NewRecord]]]:
-    """Neighbours of one partition together; all, where none is named."""
+    """Group adjacent records of the same partition."""
     for partition, run in groupby(placed, key=lambda one: one.partition):
         yield partition, [record for record, _ in run]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import anyio
 import click
 
-from kafkagroup.admin import Admin
 from kafkagroup.cli._asking import confirmed, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
-from kafkagroup.cli._view import print_json, tell
+from kafkagroup.cli._view import print_json, print_line
 
 __all__ = ["command"]
 
 
-@click.command("remove-member", short_help="Take a member out of a group.")
+@click.command("remove-member", short_help="Remove a member from a group.")
 @group_argument
 @click.option("--instance", metavar="ID", help="A static member, by its group.instance.id.")
 @click.option("--member", metavar="ID", help="A member by its member id.")
 @click.option("--reason", metavar="TEXT", help="For the coordinator's log.")
 @yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected
 def command(
     group: str,
@@ -31,25 +29,18 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Take a member out of a group: its partitions go to others at once, not when its session times
-    out. A member that lives joins again."""
+    """Remove a member from a group: other members get its partitions at once, not when its session
+    times out. A member that is still running joins again."""
     who = instance or member
     if who is None or (instance and member):
         raise click.UsageError("give --instance ID or --member ID")
     confirmed(f"Remove {who!r} from group {group!r}?", yes)
-    anyio.run(_remove, group, member, instance, reason, connection)
+    connection.run(
+        lambda admin: admin.remove_member(
+            group, member_id=member, instance_id=instance, reason=reason
+        )
+    )
     if as_json:
         print_json({"group_id": group, "member_id": member, "instance_id": instance})
     else:
-        tell(f"{group}: {who} is removed")
-
-
-async def _remove(
-    group: str,
-    member: str | None,
-    instance: str | None,
-    reason: str | None,
-    connection: Connection,
-) -> None:
-    async with Admin(**connection.options(Admin)) as admin:
-        await admin.remove_member(group, member_id=member, instance_id=instance, reason=reason)
+        print_line(f"{group}: {who} is removed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, TextIO
 
-import anyio
 import click
 from rich.table import Table
 
@@ -14,16 +13,16 @@ from kafkagroup.cli._asking import confirmed, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._selection import Selection, selecting
-from kafkagroup.cli._view import add_row, console, new_table, print_json, tell
+from kafkagroup.cli._view import add_row, console, new_table, print_json, print_line
 from kafkagroup.cli._when import duration, moment
 
 __all__ = ["command"]
 
 _MOST_CHARACTERS = 64 << 20
-"""Of a file with offsets."""
+"""Most characters of a file with offsets."""
 
 
-@click.command("reset-offsets", short_help="Let a group go on from somewhere else.")
+@click.command("reset-offsets", short_help="Change where a group continues.")
 @group_argument
 @click.option("--to-earliest", is_flag=True, help="To the start of each log.")
 @click.option("--to-latest", is_flag=True, help="To the end of each log.")
@@ -31,7 +30,7 @@ _MOST_CHARACTERS = 64 << 20
     "--to-datetime",
     callback=moment,
     metavar="TIME",
-    help="To the first record at or after a time, as 2026-01-31T12:00:00Z.",
+    help="To the first record at or after a time, such as 2026-01-31T12:00:00Z.",
 )
 @click.option(
     "--by-duration",
@@ -40,19 +39,19 @@ _MOST_CHARACTERS = 64 << 20
     help="To the first record of the last 90s, 15m, 2h, 7d or P1DT12H.",
 )
 @click.option(
-    "--shift-by", type=int, metavar="N", help="By so many offsets on, or back if below 0."
+    "--shift-by", type=int, metavar="N", help="Forward by N offsets; back if N is negative."
 )
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
 @click.option(
     "--from-file",
     type=click.File(encoding="utf-8"),
     metavar="FILE",
-    help="To what export-offsets has written, of this group or another; - for stdin.",
+    help="To the offsets that export-offsets has written, of any group; - for stdin.",
 )
 @selecting
-@click.option("--dry-run", is_flag=True, help="Only show what it would come to.")
+@click.option("--dry-run", is_flag=True, help="Only show the result.")
 @yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print the values.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected
 def command(
     group: str,
@@ -69,10 +68,11 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Change what a group has committed, so that it goes on from there. It must have no members.
+    """Change the committed offsets of a group, where it then continues. It must have no members.
 
-    Without --topic all partitions that it has committed. What it comes to is shown first; nothing
-    is changed until somebody says yes. Offsets outside of a log are moved to its nearest end.
+    Without --topic, this applies to all partitions with a committed offset. The result is shown
+    first, and nothing is changed before you confirm. An offset outside of the log is replaced by
+    the log's nearest end.
     """
     goals = {
         "earliest": to_earliest or None,
@@ -90,23 +90,26 @@ def command(
             " --to-offset and --from-file"
         )
     if dry_run and yes:
-        raise click.UsageError("--dry-run changes nothing, whatever --yes says")
+        raise click.UsageError("--dry-run and --yes exclude each other; give one")
     if from_file is not None:
-        plan = anyio.run(_copied, group, _text(from_file), selection, connection)
+        _, offsets = offsets_from_json(_text(from_file))
+        chosen = {tp: offset for tp, offset in offsets.items() if tp in selection}
+        plan = connection.run(lambda admin: admin.plan_offsets(group, chosen))
     else:
         to = goal if goals[goal] is True else goals[goal]
-        plan = anyio.run(_planned, group, to, goal == "shift", selection, connection)
+        how = {"shift" if goal == "shift" else "to": to}
+        plan = connection.run(lambda admin: _planned(admin, group, how, selection))
     changes = any(change.after != change.before for change in plan.changes.values())
     if not as_json:
         console().print(_table(plan))
     if changes and not dry_run:
         confirmed(f"Commit this for group {group!r}?", yes)
-        anyio.run(_apply, plan, connection)
+        connection.run(lambda admin: admin.apply(plan))
     applied = changes and not dry_run
     if as_json:
         print_json(_value(plan, applied))
     else:
-        tell("Committed." if applied else "Nothing is changed.")
+        print_line("Committed." if applied else "Nothing is changed.")
 
 
 def _text(file: TextIO) -> str:
@@ -120,26 +123,10 @@ def _text(file: TextIO) -> str:
 
 
 async def _planned(
-    group: str, goal: Any, shift: bool, selection: Selection, connection: Connection
+    admin: Admin, group: str, how: dict[str, Any], selection: Selection
 ) -> OffsetPlan:
-    async with Admin(**connection.options(Admin)) as admin:
-        partitions = await selection.of(admin) if selection else None
-        how = {"shift": goal} if shift else {"to": goal}
-        return await admin.plan_reset(group, partitions, **how)
-
-
-async def _copied(
-    group: str, text: str, selection: Selection, connection: Connection
-) -> OffsetPlan:
-    _, offsets = offsets_from_json(text)
-    chosen = {tp: offset for tp, offset in offsets.items() if tp in selection}
-    async with Admin(**connection.options(Admin)) as admin:
-        return await admin.plan_offsets(group, chosen)
-
-
-async def _apply(plan: OffsetPlan, connection: Connection) -> None:
-    async with Admin(**connection.options(Admin)) as admin:
-        await admin.apply(plan)
+    partitions = await selection.of(admin) if selection else None
+    return await admin.plan_reset(group, partitions, **how)
 
 
 # ---------------------------------------------------------------- output

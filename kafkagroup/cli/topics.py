@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
-import anyio
 import click
 
 from kafkagroup import KafkaGroupError
-from kafkagroup.admin import Admin, NewTopic, PartitionDescription, TopicDescription
+from kafkagroup.admin import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.cli._asking import confirmed, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import parted
@@ -19,19 +17,18 @@ from kafkagroup.cli._view import (
     broker_value,
     console,
     count,
-    end_with,
+    exit_with,
     new_table,
     print_json,
-    tell,
+    print_line,
 )
 
 __all__ = ["command"]
 
-T = TypeVar("T")
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print the values.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Let the controller check it, and change nothing."
+    "--dry-run", is_flag=True, help="Only let the controller check the change."
 )
 _topics_argument = click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 
@@ -57,21 +54,21 @@ class _Config(click.ParamType[tuple[str, str]]):
 
 @click.group("topics", short_help="List, describe, create and delete topics; add partitions.")
 def command() -> None:
-    """Topics: what there is, and changes to them.
+    """List, describe, create, delete and grow topics.
 
     A topic that cannot be described or changed is named on stderr, and the exit code is 1.
     """
 
 
-@command.command("list", short_help="Which topics are there?")
-@click.option("--internal", is_flag=True, help="Also Kafka's own, such as __consumer_offsets.")
+@command.command("list", short_help="List topics.")
+@click.option("--internal", is_flag=True, help="Include Kafka's own, such as __consumer_offsets.")
 @_json_option
 @connected
 def list_command(internal: bool, as_json: bool, connection: Connection) -> None:
     """List the topics that this user may describe."""
     found = [
         topic
-        for topic in _with_admin(connection, lambda admin: admin.list_topics())
+        for topic in connection.run(lambda admin: admin.list_topics())
         if internal or not topic.internal
     ]
     if as_json:
@@ -84,13 +81,13 @@ def list_command(internal: bool, as_json: bool, connection: Connection) -> None:
     console().print(table)
 
 
-@command.command("describe", short_help="The partitions of topics: leaders and replicas.")
+@command.command("describe", short_help="Show the leaders and replicas of partitions.")
 @_topics_argument
 @_json_option
 @connected
 def describe_command(topics: tuple[str, ...], as_json: bool, connection: Connection) -> None:
     """Show for each partition its leader, its replicas, and which of them are in sync."""
-    found, errors = parted(_with_admin(connection, lambda admin: admin.describe_topics(topics)))
+    found, errors = parted(connection.run(lambda admin: admin.describe_topics(topics)))
     if as_json:
         values = [
             {**_summary(topic), "partitions": [_partition(one) for one in topic.partitions]}
@@ -100,7 +97,7 @@ def describe_command(topics: tuple[str, ...], as_json: bool, connection: Connect
     else:
         for topic in found.values():
             _show(topic)
-    end_with(f"topic {topic!r}: {error}" for topic, error in errors.items())
+    exit_with(f"topic {topic!r}: {error}" for topic, error in errors.items())
 
 
 @command.command("create", short_help="Create topics.")
@@ -109,7 +106,7 @@ def describe_command(topics: tuple[str, ...], as_json: bool, connection: Connect
     "--partitions",
     type=click.IntRange(1),
     metavar="N",
-    help="How many partitions each one has.  [default: the cluster's num.partitions]",
+    help="Partitions of each topic.  [default: the cluster's num.partitions]",
 )
 @click.option(
     "--replication-factor",
@@ -123,7 +120,7 @@ def describe_command(topics: tuple[str, ...], as_json: bool, connection: Connect
     type=_Config(),
     metavar="NAME=VALUE",
     multiple=True,
-    help="A setting of the topics, as cleanup.policy=compact; several times for several.",
+    help="A topic setting, such as cleanup.policy=compact; repeatable.",
 )
 @_dry_run_option
 @_json_option
@@ -137,7 +134,7 @@ def create_command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Create topics. One that exists already is an error, and stays as it is."""
+    """Create topics. A topic that exists is an error, and is not changed."""
     wanted = [
         NewTopic(
             name=topic,
@@ -147,9 +144,7 @@ def create_command(
         )
         for topic in topics
     ]
-    answers = _with_admin(
-        connection, lambda admin: admin.create_topics(wanted, validate_only=dry_run)
-    )
+    answers = connection.run(lambda admin: admin.create_topics(wanted, validate_only=dry_run))
     _end("created", answers, as_json, dry_run=dry_run)
 
 
@@ -161,17 +156,17 @@ def create_command(
 def delete_command(
     topics: tuple[str, ...], yes: bool, as_json: bool, connection: Connection
 ) -> None:
-    """Delete topics, with all their records and what groups have committed for them."""
+    """Delete topics, with all their records and the groups' committed offsets."""
     names = ", ".join(map(repr, dict.fromkeys(topics)))
     confirmed(f"Delete {names} with all records?", yes)
-    answers = _with_admin(connection, lambda admin: admin.delete_topics(topics))
+    answers = connection.run(lambda admin: admin.delete_topics(topics))
     _end("deleted", answers, as_json)
 
 
-@command.command("add-partitions", short_help="Let topics have more partitions.")
+@command.command("add-partitions", short_help="Add partitions to topics.")
 @_topics_argument
 @click.option(
-    "--to", "total", type=click.IntRange(1), metavar="N", required=True, help="How many in all."
+    "--to", "total", type=click.IntRange(1), metavar="N", required=True, help="The new total."
 )
 @_dry_run_option
 @_json_option
@@ -179,24 +174,14 @@ def delete_command(
 def add_partitions_command(
     topics: tuple[str, ...], total: int, dry_run: bool, as_json: bool, connection: Connection
 ) -> None:
-    """Let topics have N partitions in all.
+    """Add partitions to topics, up to N in total.
 
-    Producers then place keys elsewhere: records of one key before and after are in different
-    partitions.
+    Producers then assign keys to other partitions: the records of a key before and after the change
+    may be in different partitions.
     """
     counts = dict.fromkeys(topics, total)
-    answers = _with_admin(
-        connection, lambda admin: admin.add_partitions(counts, validate_only=dry_run)
-    )
+    answers = connection.run(lambda admin: admin.add_partitions(counts, validate_only=dry_run))
     _end("changed", answers, as_json, dry_run=dry_run)
-
-
-def _with_admin(connection: Connection, ask: Callable[[Admin], Awaitable[T]]) -> T:
-    async def answer() -> T:
-        async with Admin(**connection.options(Admin)) as admin:
-            return await ask(admin)
-
-    return anyio.run(answer)
 
 
 def _end(
@@ -211,8 +196,8 @@ def _end(
         print_json({done: list(changed), "dry_run": dry_run, "errors": errors})
     else:
         for topic in changed:
-            tell(f"{topic}: would be {done}" if dry_run else f"{topic}: {done}")
-    end_with(errors.values())
+            print_line(f"{topic}: would be {done}" if dry_run else f"{topic}: {done}")
+    exit_with(errors.values())
 
 
 def _show(topic: TopicDescription) -> None:

@@ -10,13 +10,13 @@ from kafkagroup.cli._changes import changed, remembered
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._live import clock, run_live, stamp
-from kafkagroup.cli._view import print_json, say, tell
+from kafkagroup.cli._view import print_json, print_line, print_message
 from kafkagroup.errors import DecodeError, ErrorCode, TransportError
 
 __all__ = ["command"]
 
 
-@click.command("watch", short_help="Rebalances of a group as they happen, and why.")
+@click.command("watch", short_help="Show the rebalances of a group as they happen.")
 @group_argument
 @click.option(
     "--every",
@@ -24,16 +24,16 @@ __all__ = ["command"]
     metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="How often to look.",
+    help="The interval.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the values, one line a change.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each change.")
 @connected
 def command(group: str, every: float, as_json: bool, connection: Connection) -> None:
-    """Look at a group again and again, and print what has changed, until Ctrl-C: its state, who
-    joined, who is gone, and who has which partitions now.
+    """Describe a group repeatedly, and print its changes until Ctrl-C: the state, members that
+    joined or left, and partitions that moved.
 
-    What begins and ends between two looks is seen by its result alone; and whether who is gone has
-    left or has timed out, the coordinator does not tell.
+    Changes between two descriptions are seen only by their result. The coordinator does not report
+    whether a member left or timed out.
     """
     run_live(_watch, group, every, as_json, connection)
 
@@ -46,7 +46,7 @@ async def _watch(group: str, every: float, as_json: bool, connection: Connection
             try:
                 now = await _look(admin, group)
             except (DecodeError, TransportError) as error:
-                say(f"{stamp()}  {error}")
+                print_message(f"{stamp()}  {error}")
                 continue
             if changed(known, now):
                 _print(group, known, now, as_json)
@@ -69,4 +69,4 @@ def _print(
     if as_json:
         print_json({"time": stamp(), "group_id": group, **change.value()}, one_line=True)
     else:
-        tell(f"{stamp()}  {change.words()}")
+        print_line(f"{stamp()}  {change.words()}")

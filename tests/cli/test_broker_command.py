@@ -49,7 +49,7 @@ def test_a_port_in_use_is_an_error() -> None:
     assert found.exit_code == 1
     assert found.stderr == (
         f"kafkagroup: cannot listen on 127.0.0.1:{port}: Address already in use; give another"
-        " --port, or 0 for any that is free\n"
+        " --port, or 0 for any free one\n"
     )
 
 
@@ -59,7 +59,7 @@ def test_a_port_in_use_is_an_error() -> None:
         (("--topic", "t:0"), "broker: Invalid value for '--topic': 't:0'; expected NAME or NAME:P"),
         (("--topic", "t:10001"), "broker: Invalid value for '--topic': 't:10001'; expected NAME "),
         (("--topic", "a b"), "broker: Invalid value for '--topic': 'a b'; expected NAME or NAME:"),
-        (("--topic", "t", "--topic", "t:2"), "broker: --topic t is there twice"),
+        (("--topic", "t", "--topic", "t:2"), "broker: --topic t is given twice"),
         (("--nodes", "0"), "broker: Invalid value for '--nodes': 0 is not in the range 1<=x<=100"),
         (("--port", "65535", "--nodes", "2"), "broker: --port 65535 leaves no room for 2 nodes"),
     ],

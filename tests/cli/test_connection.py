@@ -103,7 +103,7 @@ def test_both_names_of_bootstrap_servers_are_accepted() -> None:
 def test_a_profile_stands_alone(profiles: Path) -> None:
     """What [default] has for its cluster is not for another."""
     by_argument = connection("--profile", "production")
-    assert connection(PROFILE="production").said == by_argument.said
+    assert connection(PROFILE="production").given == by_argument.given
     options = by_argument.options()
     assert options["security"].sasl_username == "operator"
     assert options["security"].sasl_password.reveal() == "in-the-file"
@@ -154,7 +154,7 @@ def test_a_file_with_a_secret_that_others_can_read_is_warned_about(profiles: Pat
     result, _ = asked("--profile", "production")
     assert result.exit_code == 0
     assert result.stderr == (
-        f"kafkagroup: warning: {profiles} has a secret, and others can read it: chmod 600 it\n"
+        f"kafkagroup: warning: {profiles} contains a secret, and others can read it: chmod 600 it\n"
     )
     assert asked()[0].stderr == ""  # none is in [default]
 
@@ -185,11 +185,11 @@ def test_disabled_verification_is_warned_about() -> None:
             {"SASL_PASWOR": "hunter2"},
             "variable KAFKAGROUP_SASL_PASWOR: there is no such option; did you mean sasl.password?",
         ),
-        (("-X", "client.id=a", "-X", "client-id=b"), {}, "-X client-id: that is said twice"),
+        (("-X", "client.id=a", "-X", "client-id=b"), {}, "-X client-id: the option is given twice"),
         (
             ("-X", "bootstrap.servers=a", "--bootstrap-servers", "b"),
             {},
-            "--bootstrap-servers: that is said twice",
+            "--bootstrap-servers: the option is given twice",
         ),
         (
             ("-X", "request.timeout.ms=1e3"),
@@ -217,7 +217,7 @@ def test_a_wrong_option_is_reported_in_one_line(
 
 
 def test_unrelated_environment_variables_are_ignored() -> None:
-    assert connection(PURE="1", KAFKA_JARS="x").said == {}
+    assert connection(PURE="1", KAFKA_JARS="x").given == {}
 
 
 @pytest.mark.parametrize(
@@ -225,9 +225,12 @@ def test_unrelated_environment_variables_are_ignored() -> None:
     [
         ("[default]\nsasl.pasword = 'hunter2'", "{}, [default], sasl.pasword: there is no such"),
         ("[default]\nsasl.password = 12", "{}, [default], sasl.password: expected a text, in quo"),
-        ("[default]\nclient-id = 'a'\nclient.id = 'b'", "{}, [default], client.id: that is said "),
+        (
+            "[default]\nclient-id = 'a'\nclient.id = 'b'",
+            "{}, [default], client.id: the option is giv",
+        ),
         ("[default]\nfetch.min.bytes = true", "{}, [default], fetch.min.bytes: expected a whole"),
-        ("client.id = 'x'", "{}: client stands outside of [default] and [profiles.NAME], where "),
+        ("client.id = 'x'", "{}: client is outside of [default] and [profiles.NAME]; move"),
         ("profiles = 1", "{}: profiles: expected tables as [profiles.production]"),
         ("default = 7", "{}, [default]: expected a table"),
         ("[default", "{}: Expected ']' at the end of a table"),
@@ -250,4 +253,4 @@ def test_a_missing_profile_is_refused(profiles: Path) -> None:
     )
     assert one_line(PROFILE="x") == f"{profiles} has no profile 'x'; it has production"
     profiles.unlink()
-    assert one_line("--profile", "x") == f"there is no profile 'x', as there is no {profiles}"
+    assert one_line("--profile", "x") == f"there is no profile 'x': {profiles} does not exist"

@@ -184,7 +184,7 @@ def test_a_missing_topic_is_an_error(kafka: EmbeddedKafka) -> None:
     told = "kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
     assert (found.exit_code, found.stderr) == (1, told)
     found = CliRunner().invoke(app, ["consume", "t", "--partition", "2", *servers])
-    told = "UNKNOWN_TOPIC_OR_PARTITION (3): topic t has partitions 0 to 1, and not 2\n"
+    told = "UNKNOWN_TOPIC_OR_PARTITION (3): topic t has partitions 0 to 1, but not 2\n"
     assert (found.exit_code, found.stderr) == (1, f"kafkagroup: {told}")
 
 

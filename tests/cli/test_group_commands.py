@@ -76,7 +76,7 @@ def commit(kafka: EmbeddedKafka, offset: int) -> None:
         (("reset-offsets", "g", "--to-latest", "--to-offset", "3"), "reset-offsets: give one of "),
         (
             ("reset-offsets", "g", "--to-latest", "--dry-run", "--yes"),
-            "reset-offsets: --dry-run changes nothing",
+            "reset-offsets: --dry-run and --yes exclude each other",
         ),
         (
             ("reset-offsets", "g", "--to-latest", "--partition", "1"),

@@ -94,9 +94,9 @@ def test_headers_are_added_to_every_record(kafka: EmbeddedKafka) -> None:
 @pytest.mark.parametrize(
     ("given", "arguments", "line", "before"),
     [
-        (b"a=1\nb\nc=2\n", ("--key-separator", "="), "line 2: there is no --key-separator in", 1),
+        (b"a=1\nb\nc=2\n", ("--key-separator", "="), "line 2: it has no --key-separator", 1),
         (b'{"value": ""}\n{}\n', ("--json",), 'line 2: expected an object with a "value"', 1),
-        (b'{"value": ""}\n', ("--json", "--keep-partitions"), "line 1: it names no partition", 0),
+        (b'{"value": ""}\n', ("--json", "--keep-partitions"), "line 1: it has no partition", 0),
         (b"a\n" + b"b" * 10_000 + b"\nc", (), "line 2: MESSAGE_TOO_LARGE (10): writing to t/", 1),
         (b"a\n", ("--partition", "7"), "line 1: topic 't' has partitions 0 to 6", 0),
     ],
@@ -118,7 +118,7 @@ def test_an_error_is_reported_while_stdin_is_open(kafka: EmbeddedKafka) -> None:
         process.stdin.write(b"a=1\nb\n")
         process.stdin.flush()
         assert process.wait(TIMEOUT) == 1
-        assert process.stderr.read().startswith(b"kafkagroup: line 2: there is no")
+        assert process.stderr.read().startswith(b"kafkagroup: line 2: it has no")
 
 
 def test_a_moved_leader_is_followed(kafka: EmbeddedKafka) -> None:
@@ -188,8 +188,8 @@ def test_a_missing_topic_is_reported_before_stdin_is_read(kafka: EmbeddedKafka) 
     [
         ((), "produce: Missing argument 'TOPIC'."),
         (("t", "--key-separator", ""), "produce: --key-separator is empty"),
-        (("t", "--key-separator", ":", "--json"), "produce: --key-separator is for lines of te"),
-        (("t", "--keep-partitions"), "produce: --keep-partitions goes with --json, and without"),
+        (("t", "--key-separator", ":", "--json"), "produce: --key-separator does not work wi"),
+        (("t", "--keep-partitions"), "produce: --keep-partitions needs --json, and excludes"),
         (("t", "--headers", "a"), "produce: Invalid value for '--headers' / '--header': expect"),
         (("t", "--compression", "zip"), "produce: Invalid value for '--compression': 'zip' is n"),
         (("t", "--partition", "-1"), "produce: Invalid value for '--partition': -1 is not in th"),

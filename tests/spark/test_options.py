@@ -107,7 +107,7 @@ def test_tls_and_sasl_options_become_a_security() -> None:
             {**LEAST, "assign": '{"a": [0]}'},
             "give one of the options subscribe, subscribePattern and assign",
         ),
-        ({**LEAST, "startingOffset": "x"}, "unknown options: startingoffset; there are bootstrap"),
+        ({**LEAST, "startingOffset": "x"}, "unknown options: startingoffset; expected bootstrap"),
         ({**LEAST, "startingOffsets": "group"}, "startingOffsets=group needs the option group.id"),
         ({**LEAST, "startingOffsets": "2023-11-14T22:13:20"}, "a time needs its zone"),
         ({**LEAST, "startingOffsets": '{"a": {"0": -3}}'}, "no offsets: a/0: -3"),

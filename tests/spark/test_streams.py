@@ -216,7 +216,7 @@ def test_a_groups_offsets_go_back_only_on_request(
     broker.commit(name, {tp: 4})
     options = {"subscribe": name, "group_id": name}
     stream = Stream(spark, broker.address, tmp_path / "a", **options)
-    with pytest.raises(Exception, match=f"has committed 4 of {tp}, and the query is to begin at 0"):
+    with pytest.raises(Exception, match=f"has committed 4 of {tp}, but the query begins at 0"):
         stream.run()
     assert broker.committed(name, tp) == [4]
     stream = Stream(spark, broker.address, tmp_path / "b", rewind="true", **options)
