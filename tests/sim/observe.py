@@ -432,7 +432,11 @@ class BrokerWatch:
         group = self._cluster.consumer_groups.groups.get(self._group_id)
         if group is None or group.target_epoch == self._formed:
             return
-        before, self._target = self._target, {m: tuple(sorted(s)) for m, s in group.target.items()}
+        before = self._target
+        self._target = {
+            member: tuple(TopicPartition(p.topic, p.partition) for p in sorted(partitions))
+            for member, partitions in group.target.items()
+        }
         self._log.tell(
             Formed,
             generation=group.target_epoch,

@@ -24,7 +24,7 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
 )
 
 E = ErrorCode
-T, U = UUID(int=1), UUID(int=2)
+T, U, NEW = UUID(int=1), UUID(int=2), UUID(int=3)
 PartitionsByTopicId = dict[UUID, tuple[int, ...]]
 
 
@@ -39,12 +39,12 @@ class World:
         self.now = 0.0
         self.counts = {"t": 4}
         self.timers = Timers()
-        ids = {"t": T, "u": U}
+        self.ids = {"t": T, "u": U}
         self.coordinator = ConsumerCoordinator(
             self.timers,
             BrokerSettings(**settings),
             counts=lambda: self.counts,
-            ids=lambda: {name: ids[name] for name in self.counts},
+            ids=lambda: {name: self.ids[name] for name in self.counts},
         )
 
     def wait(self, seconds: float) -> None:
@@ -194,6 +194,18 @@ def test_new_and_grown_topics_begin_an_epoch() -> None:
     world.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t.*")
     world.counts = {"t": 5, "u": 1}
     assert world.beat("a", 2) == (3, {T: (0, 1, 2, 3, 4), U: (0,)})
+
+
+def test_a_recreated_topic_is_another_topic() -> None:
+    world = World()
+    world.join("a")
+    world.beat("a", 2, {T: (0, 1, 2, 3)})
+    world.wait(5)
+    world.ids["t"] = NEW
+    assert world.beat("a", 2) == (2, {})
+    assert world.beat("a", 2, {}) == (3, {NEW: (0, 1, 2, 3)})
+    assert world.beat("a", 3, {NEW: (0, 1, 2, 3)}) == (3, None)
+    assert world.state() == "Stable"
 
 
 def test_the_assignor_that_most_members_prefer() -> None:

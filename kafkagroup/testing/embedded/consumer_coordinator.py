@@ -18,6 +18,7 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.consumer_group import (
     ASSIGNORS,
     AWAY,
+    AssignedPartition,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
@@ -102,7 +103,8 @@ class ConsumerCoordinator:
         if self._follow_topics(group):
             group.epoch += 1  # a separate step, as in Kafka: a new group's first member has epoch 2
         self._assign_when_due(group, caller.now)
-        owned = None if request.topic_partitions is None else self._named(request.topic_partitions)
+        listed = request.topic_partitions
+        owned = None if listed is None else self._reported(member, listed)
         changed = group.reconcile(member, owned)
         self._expect(group, member, caller.now)
         full = request.rebalance_timeout_ms != -1 and owned is not None
@@ -112,7 +114,7 @@ class ConsumerCoordinator:
             member_id=member.member_id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=round(self._settings.group_consumer_heartbeat_interval * 1000),
-            assignment=self._assignment(member) if joins or full or changed else None,
+            assignment=_assignment(member) if joins or full or changed else None,
         )
 
     def _member(
@@ -146,7 +148,7 @@ class ConsumerCoordinator:
             return
         # The response with the newer epoch may have been lost.
         lost = epoch == member.previous_epoch and listed is not None
-        if not lost or not self._named(listed or ()) <= member.assigned.keys():
+        if not lost or not self._reported(member, listed or ()) <= member.assigned.keys():
             raise _Refused(ErrorCode.FENCED_MEMBER_EPOCH)
 
     def _subscribe(self, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
@@ -171,18 +173,19 @@ class ConsumerCoordinator:
         member.subscribed = member.topics | matching
 
     def _follow_topics(self, group: ConsumerGroup) -> bool:
-        """Whether topics were added, have grown or were deleted."""
+        """Whether topics were added, have grown, or were deleted or recreated."""
         for member in group.members.values():
             self._match(member)
         wanted = {topic for member in group.members.values() for topic in member.subscribed}
-        counts = {topic: n for topic, n in self._counts().items() if topic in wanted}
-        before, group.counts = group.counts, counts
-        return counts != before
+        ids, counts = self._ids(), self._counts()
+        before = group.topics
+        group.topics = {topic: (ids[topic], n) for topic, n in counts.items() if topic in wanted}
+        return group.topics != before
 
     def _assign_when_due(self, group: ConsumerGroup, now: float) -> None:
         due = group.computed_at + self._settings.group_consumer_assignment_interval
         if group.epoch > group.target_epoch and now >= due:
-            group.compute_target(group.counts, now)
+            group.compute_target(now)
 
     # ------------------------------------------------------------ leaving and removal
 
@@ -275,7 +278,9 @@ class ConsumerCoordinator:
         if epoch == member.epoch:
             return ErrorCode.NONE
         # KIP-1251: an older epoch is valid if the member has owned the partition since then.
-        given = None if partition is None else member.assigned.get(partition)
+        given = None
+        if partition is not None and (topic_id := self._ids().get(partition.topic)) is not None:
+            given = member.assigned.get(AssignedPartition(*partition, topic_id))
         stands = given is not None and given <= epoch < member.epoch
         return ErrorCode.NONE if stands else ErrorCode.STALE_MEMBER_EPOCH
 
@@ -342,11 +347,13 @@ class ConsumerCoordinator:
             member_type=1,
         )
 
-    def _told(self, partitions: Iterable[TopicPartition]) -> consumer_describe.Assignment:
+    def _told(self, partitions: Iterable[AssignedPartition]) -> consumer_describe.Assignment:
+        ids = self._ids()
         return consumer_describe.Assignment(
             topic_partitions=tuple(
                 consumer_describe.TopicPartitions(topic_id=i, topic_name=name, partitions=numbers)
-                for name, i, numbers in self._grouped(partitions)
+                for name, i, numbers in _grouped(partitions)
+                if ids.get(name) == i
             )
         )
 
@@ -358,31 +365,34 @@ class ConsumerCoordinator:
 
     # ------------------------------------------------------------ names and ids
 
-    def _assignment(self, member: ConsumerMember) -> Assignment:
-        return Assignment(
-            topic_partitions=tuple(
-                TopicPartitions(topic_id=topic_id, partitions=numbers)
-                for _, topic_id, numbers in self._grouped(member.assigned)
-            )
-        )
-
-    def _grouped(
-        self, partitions: Iterable[TopicPartition]
-    ) -> list[tuple[str, UUID, tuple[int, ...]]]:
-        ids = self._ids()
-        grouped: dict[str, list[int]] = {}
-        for topic, partition in sorted(partitions):
-            grouped.setdefault(topic, []).append(partition)
-        return [(t, ids[t], tuple(numbers)) for t, numbers in grouped.items() if t in ids]
-
-    def _named(self, listed: Iterable[TopicPartitions]) -> set[TopicPartition]:
+    def _reported(
+        self, member: ConsumerMember, listed: Iterable[TopicPartitions]
+    ) -> set[AssignedPartition]:
+        """Return the partitions that a member reports as owned, also those of deleted topics."""
         names = {topic_id: name for name, topic_id in self._ids().items()}
+        names |= {held.topic_id: held.topic for held in member.holds}
         return {
-            TopicPartition(names[t.topic_id], p)
-            for t in listed
-            if t.topic_id in names
-            for p in t.partitions
+            AssignedPartition(names.get(topic.topic_id, ""), partition, topic.topic_id)
+            for topic in listed
+            for partition in topic.partitions
         }
+
+
+def _assignment(member: ConsumerMember) -> Assignment:
+    return Assignment(
+        topic_partitions=tuple(
+            TopicPartitions(topic_id=topic_id, partitions=numbers)
+            for _, topic_id, numbers in _grouped(member.assigned)
+        )
+    )
+
+
+def _grouped(partitions: Iterable[AssignedPartition]) -> list[tuple[str, UUID, tuple[int, ...]]]:
+    """Return the name, the id and the partition numbers of each topic."""
+    grouped: dict[tuple[str, UUID], list[int]] = {}
+    for topic, partition, topic_id in sorted(partitions):
+        grouped.setdefault((topic, topic_id), []).append(partition)
+    return [(*topic, tuple(numbers)) for topic, numbers in grouped.items()]
 
 
 def _check(request: ConsumerGroupHeartbeatRequest) -> None:

@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
 
 import attrs
 
 from kafkagroup.assign import GroupSpec, MemberSpec, range_assignor, sticky_assignor
 from kafkagroup.types import TopicPartition
 
-__all__ = ["ASSIGNORS", "AWAY", "ConsumerGroup", "ConsumerMember", "MemberState"]
+__all__ = [
+    "ASSIGNORS",
+    "AWAY",
+    "AssignedPartition",
+    "ConsumerGroup",
+    "ConsumerMember",
+    "MemberState",
+]
 
 ASSIGNORS = {"uniform": sticky_assignor, "range": range_assignor}
 """The server-side assignors, the default first. Kafka's break ties differently."""
@@ -33,6 +42,15 @@ class MemberState(Enum):
     """The member has not reported the revocation of all partitions that it must revoke."""
     UNRELEASED = "unreleased"
     """Another member still holds a partition of this member's target."""
+
+
+class AssignedPartition(NamedTuple):
+    """A partition of one topic. A topic that was deleted and created again has another id, and so
+    other partitions."""
+
+    topic: str
+    partition: int
+    topic_id: UUID
 
 
 @attrs.define(eq=False)
@@ -55,13 +73,13 @@ class ConsumerMember:
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: dict[TopicPartition, int] = attrs.field(factory=dict)
+    assigned: dict[AssignedPartition, int] = attrs.field(factory=dict)
     """Assigned partition -> the epoch in which it was assigned (KIP-1251)."""
-    revoking: frozenset[TopicPartition] = frozenset()
+    revoking: frozenset[AssignedPartition] = frozenset()
     """Partitions that the member must revoke and still owns."""
 
     @property
-    def holds(self) -> set[TopicPartition]:
+    def holds(self) -> set[AssignedPartition]:
         """Return the partitions that no other member may get."""
         return {*self.assigned, *self.revoking}
 
@@ -75,11 +93,11 @@ class ConsumerGroup:
     """Incremented when members, subscriptions or topics change."""
     target_epoch: int = 0
     """The epoch for which the target was computed."""
-    target: dict[str, frozenset[TopicPartition]] = attrs.field(factory=dict)
+    target: dict[str, frozenset[AssignedPartition]] = attrs.field(factory=dict)
     assignor: str = "uniform"
     """The assignor that computed the target."""
-    counts: Mapping[str, int] = attrs.field(factory=dict)
-    """Topic -> partition count, for the subscribed topics, as of the last change of `epoch`."""
+    topics: Mapping[str, tuple[UUID, int]] = attrs.field(factory=dict)
+    """Subscribed topic -> its id and partition count, as of the last change of `epoch`."""
     members: dict[str, ConsumerMember] = attrs.field(factory=dict)
     computed_at: float = float("-inf")
 
@@ -126,24 +144,36 @@ class ConsumerGroup:
         votes = Counter(m.assignor for m in self.members.values() if m.assignor is not None)
         return votes.most_common(1)[0][0] if votes else next(iter(ASSIGNORS))
 
-    def compute_target(self, counts: Mapping[str, int], now: float) -> None:
+    def compute_target(self, now: float) -> None:
         """Compute the target assignment; members keep as many partitions as balance permits."""
         self.assignor = self.preferred_assignor()
+        ids = {topic: topic_id for topic, (topic_id, _) in self.topics.items()}
+        counts = {topic: count for topic, (_, count) in self.topics.items()}
         members = {
             m.member_id: MemberSpec(
                 topics=m.subscribed,
                 instance_id=m.instance_id,
                 rack=m.rack,
-                owned=tuple(sorted(self.target.get(m.member_id, ()))),
+                owned=tuple(
+                    TopicPartition(p.topic, p.partition)
+                    for p in sorted(self.target.get(m.member_id, ()))
+                    if ids.get(p.topic) == p.topic_id
+                ),
                 generation=self.target_epoch,
             )
             for m in self.members.values()
         }
         found = ASSIGNORS[self.assignor](GroupSpec(members=members, partitions=counts))
-        self.target = {m: frozenset(found.get(m, ())) for m in self.members}
+        self.target = {
+            m: frozenset(
+                AssignedPartition(topic, partition, ids[topic])
+                for topic, partition in found.get(m, ())
+            )
+            for m in self.members
+        }
         self.target_epoch, self.computed_at = self.epoch, now
 
-    def reconcile(self, member: ConsumerMember, owned: Iterable[TopicPartition] | None) -> bool:
+    def reconcile(self, member: ConsumerMember, owned: Iterable[AssignedPartition] | None) -> bool:
         """Move a member's assignment towards its target, given the partitions that it reports as
         owned (None: unchanged). Returns whether the member's assignment has changed."""
         still = member.revoking if owned is None else member.revoking & {*owned}
