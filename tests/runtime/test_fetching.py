@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -416,6 +417,21 @@ async def test_a_partition_that_moves_to_a_follower_does_not_wait_for_its_long_p
         assert anyio.current_time() == began
 
 
+@contextmanager
+def requests_noted() -> Iterator[list[str]]:
+    """A list that gets "request" whenever the fetcher sends one."""
+    story: list[str] = []
+    send = Fetcher._send
+
+    async def noted(*arguments: Any) -> Any:
+        story.append("request")
+        return await send(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fetcher, "_send", noted)
+        yield story
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_application_has_its_records_before_the_next_request_leaves(
     network: Any, script: Script
@@ -429,15 +445,7 @@ async def test_the_application_has_its_records_before_the_next_request_leaves(
         return await waited(found, said())
 
     script.answer = answer
-    story = []
-    send = Fetcher._send
-
-    async def noted(*arguments: Any) -> Any:
-        story.append("request")
-        return await send(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Fetcher, "_send", noted)
+    with requests_noted() as story:
         async with network, client() as c:
             await c.assign([T0])
             for n in range(3):
@@ -461,15 +469,7 @@ async def test_where_many_bytes_come_the_next_request_leaves_first(
         return await waited(found, said())
 
     script.answer = answer
-    story = []
-    send = Fetcher._send
-
-    async def noted(*arguments: Any) -> Any:
-        story.append("request")
-        return await send(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Fetcher, "_send", noted)
+    with requests_noted() as story:
         async with network, client() as c:
             await c.assign([T0])
             for n in range(2):

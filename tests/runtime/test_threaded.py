@@ -419,15 +419,20 @@ def split(members: Mapping[str, bytes]) -> dict[str, bytes]:
     return dict.fromkeys(members, b"work")
 
 
-async def test_work_of_a_group_of_any_type_outlasts_a_blocked_loop(kafka: EmbeddedKafka) -> None:
-    async with GroupMember(
+def worker(kafka: EmbeddedKafka, **options: Any) -> GroupMember:
+    """A member whose heartbeats a thread sends."""
+    return GroupMember(
         "g",
         GroupProtocol("workers", "split", b"", split),
         bootstrap_servers=kafka.bootstrap_servers,
-        session_timeout_ms=int(SESSION * 1000),
         heartbeat_interval_ms=50,
         heartbeat_thread=True,
-    ) as member:
+        **options,
+    )
+
+
+async def test_work_of_a_group_of_any_type_outlasts_a_blocked_loop(kafka: EmbeddedKafka) -> None:
+    async with worker(kafka, session_timeout_ms=int(SESSION * 1000)) as member:
         generation = await anext(member)
         with generation.scope() as scope:
             block(2 * SESSION)
@@ -442,14 +447,7 @@ async def test_work_of_a_group_of_any_type_outlasts_a_blocked_loop(kafka: Embedd
 async def test_a_group_does_not_wait_for_ever_for_a_loop_that_is_blocked_for_good(
     kafka: EmbeddedKafka,
 ) -> None:
-    async with GroupMember(
-        "g",
-        GroupProtocol("workers", "split", b"", split),
-        bootstrap_servers=kafka.bootstrap_servers,
-        heartbeat_interval_ms=50,
-        rebalance_timeout_ms=300,
-        heartbeat_thread=True,
-    ) as member:
+    async with worker(kafka, rebalance_timeout_ms=300) as member:
         first = await anext(member)
         await anyio.sleep(0.5)
         assert not first.over.is_set()
@@ -462,14 +460,7 @@ async def test_a_group_does_not_wait_for_ever_for_a_loop_that_is_blocked_for_goo
 
 async def test_a_coordinator_out_of_reach_ends_the_work_in_time(kafka: EmbeddedKafka) -> None:
     """Its scopes have no deadline where heartbeats have a thread."""
-    async with GroupMember(
-        "g",
-        GroupProtocol("workers", "split", b"", split),
-        bootstrap_servers=kafka.bootstrap_servers,
-        session_timeout_ms=int(SESSION * 1000),
-        heartbeat_interval_ms=50,
-        heartbeat_thread=True,
-    ) as member:
+    async with worker(kafka, session_timeout_ms=int(SESSION * 1000)) as member:
         generation = await anext(member)
         kafka.fail(HeartbeatRequest, Swallow(), times=None)
         with anyio.fail_after(20), generation.scope() as scope:
