@@ -575,7 +575,7 @@ def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
 
     def make(rejoin: Any) -> Any:
         def lazy(self: Any, reason: str, protocols: Any = None) -> None:
-            if not reason.startswith("let go"):
+            if not reason.startswith("revoked"):
                 rejoin(self, reason, protocols)
 
         return lazy
@@ -1404,7 +1404,7 @@ def forgets_that_it_was_misassigned(stack: ExitStack) -> None:
             pass
 
     stack.enter_context(
-        mock.patch.object(subscribers.Subscriber, "_misassigned_in", Forgetful(), create=True)
+        mock.patch.object(subscribers.Subscriber, "_unsubscribed_since", Forgetful(), create=True)
     )
 
 

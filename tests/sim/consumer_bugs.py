@@ -278,4 +278,4 @@ def takes_a_stale_epoch_for_success(stack: ExitStack) -> None:
 
         return careless
 
-    around(stack, group_offsets.GroupOffsets, "_raise", make)
+    around(stack, group_offsets.GroupOffsets, "_raise_error", make)
