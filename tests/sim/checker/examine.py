@@ -188,7 +188,9 @@ def _extend_lease(run: MemberRun, event: Answered, issued_at: float) -> None:
     expires_at = issued_at + run.opening.session_timeout
     if must_rejoin or must_revoke:
         expires_at = min(expires_at, run.rebalances_since + run.opening.rebalance_timeout)
-    else:
+    elif event.api != "Heartbeat" or event.time <= run.lease_expires_at:
+        # A member gives up a heartbeat without an answer when its lease expires, and does not learn
+        # from a later answer that the group was not rebalancing.
         run.rebalances_since = issued_at
     if event.time > run.lease_expires_at:
         run.lease_since = event.time
