@@ -448,7 +448,11 @@ async def test_the_coordinator_assigns_to_each_client_and_they_hand_over_cleanly
 async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back(
     bootstrap, name, fill, wave
 ):
-    """One member at a time: between, some are assigned to and some would lead; nothing is lost."""
+    """One member at a time: between, some are assigned to and some would lead; nothing is lost.
+
+    librdkafka's member is the first: as a leader it would write user data into its own assignment,
+    which Kafka takes for that of a custom assignor, and refuses to upgrade the group.
+    """
     kinds = "ours", "java", "librdkafka"
     await fill(PARTITIONS)
     await anyio.to_thread.run_sync(set_heartbeat_interval, bootstrap, name, HEARTBEAT_MS)
@@ -458,8 +462,9 @@ async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back
             await group.settle()
         await wave(group)
         for assigned_to in (True, False):
-            for kind in kinds:
-                await group.stop(group.members[0])
+            for kind in reversed(kinds):
+                (member,) = (m for m in group.members if m.kind == kind)
+                await group.stop(member)
                 group.start(kind, assigned_to=assigned_to)
                 await group.settle()
                 await wave(group)
