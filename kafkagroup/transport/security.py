@@ -147,7 +147,7 @@ class Security:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "Security holds secrets and is not pickled; make it anew where it is needed"
+            "Security holds secrets and is not pickled; create a new one where it is needed"
         )
 
     async def wrap(

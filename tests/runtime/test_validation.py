@@ -1,4 +1,4 @@
-"""Positions that the leader's log may not have: truncated logs (KIP-320), topics made anew."""
+"""Positions that the leader's log may not have: truncated logs (KIP-320), recreated topics."""
 
 from __future__ import annotations
 
@@ -425,7 +425,7 @@ async def test_a_seek_beats_the_check_that_is_on_its_way(reading: Any) -> None:
         assert await values_of(c, 1) == ["new 9"]
 
 
-# ---------------------------------------------------------------- a topic made anew
+# ---------------------------------------------------------------- a recreated topic
 
 
 def make_anew(kafka: EmbeddedKafka, records: int) -> None:

@@ -24,4 +24,4 @@ class Secret:
         return "<secret>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled or copied; make it anew where it is needed")
+        raise TypeError("a secret is not pickled or copied; create a new one where it is needed")
