@@ -80,9 +80,9 @@ def _ends_early(size: int) -> DecodeError:
 
 
 def _bad_marker(what: str, marker: int, null: int) -> DecodeError:
-    told = -1 if null == 255 else null
+    expected = -1 if null == 255 else null
     return DecodeError(
-        f"{what} begins with {marker}, which is neither null ({told}) nor present (1)"
+        f"{what} begins with {marker}, which is neither null ({expected}) nor present (1)"
     )
 
 

@@ -158,8 +158,8 @@ def _api_versions(
     cluster: Cluster, __: int, request: ApiVersionsRequest, caller: Caller, reply: Reply
 ) -> None:
     if caller.version not in ApiVersionsRequest.versions:
-        asked = tuple(key for key in _SPOKEN if key.api_key == ApiVersionsRequest.api_key)
-        reply(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=asked))
+        requested = tuple(key for key in _SPOKEN if key.api_key == ApiVersionsRequest.api_key)
+        reply(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=requested))
         return
     named = (request.client_software_name, request.client_software_version)
     if caller.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in named):

@@ -81,13 +81,13 @@ class ConsumerCoordinator:
             _check(request)
             if request.member_epoch < 0:
                 return self._leave(request)
-            return self._beat(request, caller)
+            return self._accept_heartbeat(request, caller)
         except _Refused as refused:
             return cast(
                 ConsumerGroupHeartbeatResponse, refuse(request, refused.code, caller.version)
             )
 
-    def _beat(
+    def _accept_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller
     ) -> ConsumerGroupHeartbeatResponse:
         joins = request.member_epoch == 0
@@ -236,9 +236,9 @@ class ConsumerCoordinator:
                 )
             )
         # Before version 3, the one member's error is the response's error.
-        whole = ErrorCode.NONE if request.members else results[0].error_code
+        error_code = ErrorCode.NONE if request.members else results[0].error_code
         return LeaveGroupResponse(
-            error_code=whole, members=tuple(results) if request.members else ()
+            error_code=error_code, members=tuple(results) if request.members else ()
         )
 
     def _expect(self, group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
@@ -281,8 +281,8 @@ class ConsumerCoordinator:
         given = None
         if partition is not None and (topic_id := self._ids().get(partition.topic)) is not None:
             given = member.assigned.get(AssignedPartition(*partition, topic_id))
-        stands = given is not None and given <= epoch < member.epoch
-        return ErrorCode.NONE if stands else ErrorCode.STALE_MEMBER_EPOCH
+        is_valid = given is not None and given <= epoch < member.epoch
+        return ErrorCode.NONE if is_valid else ErrorCode.STALE_MEMBER_EPOCH
 
     # ------------------------------------------------------------ administration
 
@@ -342,12 +342,14 @@ class ConsumerCoordinator:
             client_host=member.client_host,
             subscribed_topic_names=tuple(sorted(member.topics)),
             subscribed_topic_regex=member.pattern,
-            assignment=self._told(member.holds),
-            target_assignment=self._told(group.target.get(member.member_id, ())),
+            assignment=self._described_assignment(member.holds),
+            target_assignment=self._described_assignment(group.target.get(member.member_id, ())),
             member_type=1,
         )
 
-    def _told(self, partitions: Iterable[AssignedPartition]) -> consumer_describe.Assignment:
+    def _described_assignment(
+        self, partitions: Iterable[AssignedPartition]
+    ) -> consumer_describe.Assignment:
         ids = self._ids()
         return consumer_describe.Assignment(
             topic_partitions=tuple(

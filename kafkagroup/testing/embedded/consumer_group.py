@@ -184,10 +184,10 @@ class ConsumerGroup:
         member.revoking = frozenset()
         target = self.target.get(member.member_id, frozenset())
         kept = {tp: e for tp, e in member.assigned.items() if tp in target}
-        going = frozenset(member.assigned) - target
+        revoked = frozenset(member.assigned) - target
         before = set(member.assigned)
-        if going and (owned is None or going & {*owned}):
-            member.state, member.revoking, member.assigned = MemberState.UNREVOKED, going, kept
+        if revoked and (owned is None or revoked & {*owned}):
+            member.state, member.revoking, member.assigned = MemberState.UNREVOKED, revoked, kept
             return True
         taken = {tp for m in self.members.values() if m is not member for tp in m.holds}
         fresh = dict.fromkeys(sorted(target - kept.keys() - taken), self.target_epoch)

@@ -205,7 +205,7 @@ class GroupCoordinator:
         member = group.replace(holder, member_id)
         self._timers.cancel(_session(group, holder.member_id))
         _update(member, request, reply)
-        self._beat(group, member, caller.now)
+        self._extend_session(group, member, caller.now)
         if group.state is _STABLE and group.select_protocol() == group.protocol:
             group.write()
             answer = _joined(group, member)
@@ -241,7 +241,7 @@ class GroupCoordinator:
             for member in group.members.values():
                 member.assignment = b""
                 if member.answer_sync(_sync_error(ErrorCode.REBALANCE_IN_PROGRESS)):
-                    self._beat(group, member, now)
+                    self._extend_session(group, member, now)
         group.unsynced.clear()
         self._timers.cancel(("sync", group.group_id))
         initial = group.state is _EMPTY
@@ -259,7 +259,7 @@ class GroupCoordinator:
     ) -> None:
         """Delay a new group's first rebalance, and extend the delay while members join."""
 
-        def over(now: float) -> None:
+        def on_deadline(now: float) -> None:
             if group.new_member_added and remaining:
                 group.new_member_added = False
                 step = min(self._settings.group_initial_rebalance_delay, remaining)
@@ -267,7 +267,7 @@ class GroupCoordinator:
             else:
                 self._complete(group, now)
 
-        self._timers.schedule(("join", group.group_id), now + delay, over)
+        self._timers.schedule(("join", group.group_id), now + delay, on_deadline)
 
     def _complete_at(self, group: ClassicGroup, at: float) -> None:
         self._timers.schedule(("join", group.group_id), at, lambda now: self._complete(group, now))
@@ -288,7 +288,7 @@ class GroupCoordinator:
             return
         for member in group.members.values():
             member.answer_join(_joined(group, member))
-            self._beat(group, member, now)
+            self._extend_session(group, member, now)
             member.is_new = False
             group.unsynced.add(member.member_id)
         generation = group.generation
@@ -307,7 +307,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ sessions
 
-    def _beat(self, group: ClassicGroup, member: Member, now: float) -> None:
+    def _extend_session(self, group: ClassicGroup, member: Member, now: float) -> None:
         self._expect(group, member.member_id, now + member.session_timeout)
 
     def _expect(self, group: ClassicGroup, member_id: str, at: float) -> None:
@@ -349,7 +349,7 @@ class GroupCoordinator:
         ) or _check_generation(group, request.generation_id)
         if error:
             return error
-        self._beat(group, group.members[request.member_id], caller.now)
+        self._extend_session(group, group.members[request.member_id], caller.now)
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
 
     def check_commit(
@@ -378,7 +378,7 @@ class GroupCoordinator:
             return error
         if group.state is _COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        self._beat(group, group.members[member_id], caller.now)
+        self._extend_session(group, group.members[member_id], caller.now)
         return ErrorCode.NONE
 
     # ------------------------------------------------------------ assignments
@@ -426,7 +426,7 @@ class GroupCoordinator:
             for other in group.members.values():
                 if other.answer_sync(_synced(group, other)):
                     # The pending request served as its heartbeat until now.
-                    self._beat(group, other, caller.now)
+                    self._extend_session(group, other, caller.now)
 
     # ------------------------------------------------------------ leaving
 
@@ -435,10 +435,10 @@ class GroupCoordinator:
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         batch = caller.version >= 3
-        asked = request.members if batch else (MemberIdentity(member_id=request.member_id),)
+        requested = request.members if batch else (MemberIdentity(member_id=request.member_id),)
         group = self.groups.get(request.group_id)
         results = []
-        for identity in asked:
+        for identity in requested:
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave(group, identity)
             results.append(
                 MemberResponse(
@@ -570,7 +570,7 @@ class GroupCoordinator:
             member.answer_sync(_sync_error(ErrorCode.NOT_COORDINATOR))
         loaded = self.groups[group_id] = group.as_written()
         for member in loaded.members.values():
-            self._beat(loaded, member, now)
+            self._extend_session(loaded, member, now)
 
     def _stop_timers(self, group: ClassicGroup) -> None:
         self._timers.cancel(("join", group.group_id))

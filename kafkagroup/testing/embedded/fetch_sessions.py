@@ -38,7 +38,7 @@ class Place(NamedTuple):
 class _Read:
     """A fetched partition, and what was last sent about it."""
 
-    asked: FetchPartition
+    requested: FetchPartition
     high_watermark: int = -1
     log_start: int = -1
 
@@ -66,9 +66,9 @@ class FetchSession:
     def change(self, request: FetchRequest) -> None:
         """Add or update the partitions that the request names, and drop those it forgets."""
         for topic in request.topics:
-            for asked in topic.partitions:
-                place = Place(topic.topic, topic.topic_id, asked.partition)
-                self._reads.setdefault(place, _Read(asked)).asked = asked
+            for requested in topic.partitions:
+                place = Place(topic.topic, topic.topic_id, requested.partition)
+                self._reads.setdefault(place, _Read(requested)).requested = requested
         for gone in request.forgotten_topics_data:
             for index in gone.partitions:
                 self._reads.pop(Place(gone.topic, gone.topic_id, index), None)
@@ -78,7 +78,7 @@ class FetchSession:
         return bool(self._reads)
 
     def __iter__(self) -> Iterator[tuple[Place, FetchPartition]]:
-        return ((place, read.asked) for place, read in tuple(self._reads.items()))
+        return ((place, read.requested) for place, read in tuple(self._reads.items()))
 
     def news(
         self, results: Iterable[tuple[Place, PartitionData]]

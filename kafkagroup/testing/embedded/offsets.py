@@ -184,7 +184,7 @@ def fetch(
     if cluster.coordinator_of(request.group_id) != node_id:
         return cast(OffsetFetchResponse, refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))
     topics = request.topics
-    asked = OffsetFetchRequestGroup(
+    requested = OffsetFetchRequestGroup(
         group_id=request.group_id,
         topics=None
         if topics is None
@@ -193,7 +193,7 @@ def fetch(
             for t in topics
         ),
     )
-    group = _fetch_group(cluster, node_id, asked, caller)
+    group = _fetch_group(cluster, node_id, requested, caller)
     return OffsetFetchResponse(
         topics=tuple(
             OffsetFetchResponseTopic(
@@ -216,21 +216,21 @@ def _old(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartiti
 
 
 def _fetch_group(
-    cluster: Cluster, node_id: int, asked: OffsetFetchRequestGroup, caller: Caller
+    cluster: Cluster, node_id: int, requested: OffsetFetchRequestGroup, caller: Caller
 ) -> OffsetFetchResponseGroup:
-    if cluster.coordinator_of(asked.group_id) != node_id:
+    if cluster.coordinator_of(requested.group_id) != node_id:
         return OffsetFetchResponseGroup(
-            group_id=asked.group_id, error_code=ErrorCode.NOT_COORDINATOR
+            group_id=requested.group_id, error_code=ErrorCode.NOT_COORDINATOR
         )
-    if asked.member_id is not None and asked.group_id in cluster.consumer_groups.groups:
+    if requested.member_id is not None and requested.group_id in cluster.consumer_groups.groups:
         error = cluster.consumer_groups.check_offsets(
-            asked.group_id, asked.member_id, asked.member_epoch, None
+            requested.group_id, requested.member_id, requested.member_epoch, None
         )
         if error:
-            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
-    committed = cluster.offsets.get(asked.group_id, {})
+            return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
+    committed = cluster.offsets.get(requested.group_id, {})
     by_id = caller.version >= 10
-    if asked.topics is None:
+    if requested.topics is None:
         names = dict.fromkeys(tp.topic for tp in committed)
         wanted = [
             (
@@ -241,9 +241,9 @@ def _fetch_group(
             for name in names
         ]
         topics = [_fetched(name, topic_id, parts, committed) for name, topic_id, parts in wanted]
-        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics))
+        return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
     topics = []
-    for topic in asked.topics:
+    for topic in requested.topics:
         found = cluster.topic_by_id(topic.topic_id) if by_id else None
         if by_id and found is None:
             partitions = tuple(
@@ -253,7 +253,7 @@ def _fetch_group(
         else:
             name = topic.name if found is None else found.name
             topics.append(_fetched(name, topic.topic_id, topic.partition_indexes, committed))
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics))
+    return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
 
 
 def _fetched(

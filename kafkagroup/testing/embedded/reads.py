@@ -123,7 +123,8 @@ def fetch(
     def look(*, last: bool) -> None:
         attempt = _Round(caller.version, bool(request.isolation_level), request.max_bytes)
         results = [
-            (place, _read(cluster, node_id, place, asked, attempt)) for place, asked in session
+            (place, _read(cluster, node_id, place, requested, attempt))
+            for place, requested in session
         ]
         enough = attempt.size >= request.min_bytes or not attempt.served or attempt.at_once
         if enough or last:
@@ -168,46 +169,46 @@ def _read(
     cluster: Cluster,
     node_id: int,
     place: Place,
-    asked: FetchPartition,
+    requested: FetchPartition,
     attempt: _Round,
 ) -> PartitionData:
     name = place.topic
     if attempt.version >= 13:
         found = cluster.topic_by_id(place.topic_id)
         if found is None:
-            return _refused(asked.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+            return _refused(requested.partition, ErrorCode.UNKNOWN_TOPIC_ID)
         name = found.name
     partition, error = check_leader(
         cluster,
         node_id,
         name,
-        asked.partition,
-        asked.current_leader_epoch,
+        requested.partition,
+        requested.current_leader_epoch,
         # KIP-392: versions that carry the client's rack may read from a follower.
         followers=attempt.version >= 11,
     )
     if partition is None:
-        return _refused(asked.partition, error)
+        return _refused(requested.partition, error)
     attempt.served += 1
     log = partition.log
-    epoch, end = log.end_of_epoch(asked.last_fetched_epoch)
-    follows = asked.last_fetched_epoch >= 0 and not error
+    epoch, end = log.end_of_epoch(requested.last_fetched_epoch)
+    follows = requested.last_fetched_epoch >= 0 and not error
     unheard_of = follows and end < 0
     # The log has diverged after that epoch, whether or not it still contains the offset.
-    diverged = follows and (epoch != asked.last_fetched_epoch or end < asked.fetch_offset)
-    outside = not log.start <= asked.fetch_offset <= log.end
+    diverged = follows and (epoch != requested.last_fetched_epoch or end < requested.fetch_offset)
+    outside = not log.start <= requested.fetch_offset <= log.end
     if not error and (unheard_of or (outside and not diverged)):
         error = ErrorCode.OFFSET_OUT_OF_RANGE
     if error:
         attempt.at_once = True
-        refused = evolve(_refused(asked.partition, error), aborted_transactions=None)
+        refused = evolve(_refused(requested.partition, error), aborted_transactions=None)
         if attempt.version < 16 or error not in _MOVED:
             return refused
         attempt.moved.add(partition.leader)
         leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
         return evolve(refused, current_leader=leader)
     answer = PartitionData(
-        partition_index=asked.partition,
+        partition_index=requested.partition,
         error_code=ErrorCode.NONE,
         high_watermark=log.end,
         last_stable_offset=log.end,
@@ -218,10 +219,10 @@ def _read(
     if diverged:
         attempt.at_once = True
         return evolve(answer, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
-    limit = max(min(asked.partition_max_bytes, attempt.budget), 0)
+    limit = max(min(requested.partition_max_bytes, attempt.budget), 0)
     # The first batch of a response is sent whole, whatever its size: otherwise a consumer with
     # lower limits would wait forever.
-    records = log.read(asked.fetch_offset, limit, at_least_one=not attempt.size)
+    records = log.read(requested.fetch_offset, limit, at_least_one=not attempt.size)
     attempt.size += len(records)
     attempt.budget -= len(records)
     return evolve(answer, records=records)
@@ -246,22 +247,22 @@ def list_offsets(
 ) -> ListOffsetsResponse:
     """Look up offsets by time, or by a special timestamp."""
 
-    def look(topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    def look(topic: str, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         partition, error = check_leader(
-            cluster, node_id, topic, asked.partition_index, asked.current_leader_epoch
+            cluster, node_id, topic, requested.partition_index, requested.current_leader_epoch
         )
         found = _NOWHERE
         if partition is not None and not error:
-            if asked.timestamp >= 0:
-                found = partition.log.at_time(asked.timestamp)
+            if requested.timestamp >= 0:
+                found = partition.log.at_time(requested.timestamp)
             else:
-                since, place = _PLACES.get(asked.timestamp, (_NEVER, PartitionLog.earliest))
+                since, place = _PLACES.get(requested.timestamp, (_NEVER, PartitionLog.earliest))
                 if caller.version >= since:
                     found = place(partition.log)
                 else:
                     error = ErrorCode.UNSUPPORTED_VERSION
         return ListOffsetsPartitionResponse(
-            partition_index=asked.partition_index,
+            partition_index=requested.partition_index,
             error_code=error,
             timestamp=found.timestamp,
             offset=found.offset,
@@ -284,15 +285,15 @@ def ends_of_epochs(
 ) -> OffsetForLeaderEpochResponse:
     """Return the end offsets of leader epochs, which reveal log truncation (KIP-320)."""
 
-    def look(topic: str, asked: OffsetForLeaderPartition) -> EpochEnd:
+    def look(topic: str, requested: OffsetForLeaderPartition) -> EpochEnd:
         partition, error = check_leader(
-            cluster, node_id, topic, asked.partition, asked.current_leader_epoch
+            cluster, node_id, topic, requested.partition, requested.current_leader_epoch
         )
         epoch, end = -1, -1
         if partition is not None and not error:
-            epoch, end = partition.log.end_of_epoch(asked.leader_epoch)
+            epoch, end = partition.log.end_of_epoch(requested.leader_epoch)
         return EpochEnd(
-            error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end
+            error_code=error, partition=requested.partition, leader_epoch=epoch, end_offset=end
         )
 
     return OffsetForLeaderEpochResponse(

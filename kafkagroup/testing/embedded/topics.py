@@ -51,15 +51,15 @@ _GROUP, _TRANSACTION, _SHARE = range(3)
 
 def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> MetadataResponse:
     """Return the live nodes, and the requested topics, or all."""
-    asked = request.topics
-    if asked is None or (caller.version == 0 and not asked):
+    requested = request.topics
+    if requested is None or (caller.version == 0 and not requested):
         topics = [_described(cluster, topic) for topic in cluster.topics.values()]
     else:
-        if any(topic.topic_id != NO_ID for topic in asked):
+        if any(topic.topic_id != NO_ID for topic in requested):
             # As in Kafka: if the request has topic ids, names are ignored.
-            asked = tuple(topic for topic in asked if topic.topic_id != NO_ID)
+            requested = tuple(topic for topic in requested if topic.topic_id != NO_ID)
         create_unknown = request.allow_auto_topic_creation and cluster.settings.auto_create_topics
-        topics = [_topic(cluster, topic, create_unknown) for topic in asked]
+        topics = [_topic(cluster, topic, create_unknown) for topic in requested]
     live = cluster.live
     return MetadataResponse(
         brokers=tuple(
@@ -74,24 +74,24 @@ def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> Meta
 
 
 def _topic(
-    cluster: Cluster, asked: MetadataRequestTopic, create_unknown: bool
+    cluster: Cluster, requested: MetadataRequestTopic, create_unknown: bool
 ) -> MetadataResponseTopic:
-    if asked.name is None:
-        found = cluster.topic_by_id(asked.topic_id)
+    if requested.name is None:
+        found = cluster.topic_by_id(requested.topic_id)
     else:
-        found = cluster.topics.get(asked.name)
+        found = cluster.topics.get(requested.name)
     if found is not None:
         return _described(cluster, found)
     error = ErrorCode.UNKNOWN_TOPIC_ID
-    if asked.name is not None:
-        error = cluster.check_topic(asked.name)
+    if requested.name is not None:
+        error = cluster.check_topic(requested.name)
         if not error:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if create_unknown:
                 # Like a real broker, report the topic as unknown while it is being created.
-                cluster.create_topic(asked.name, cluster.settings.default_partitions)
+                cluster.create_topic(requested.name, cluster.settings.default_partitions)
     return MetadataResponseTopic(
-        error_code=error, name=asked.name, topic_id=asked.topic_id, partitions=()
+        error_code=error, name=requested.name, topic_id=requested.topic_id, partitions=()
     )
 
 
@@ -151,26 +151,30 @@ def find_coordinator(
 def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics, each with its own error. Topic configurations are ignored."""
 
-    def made(asked: CreatableTopic) -> CreatableTopicResult:
-        count = len(asked.assignments) or asked.num_partitions
+    def made(requested: CreatableTopic) -> CreatableTopicResult:
+        count = len(requested.assignments) or requested.num_partitions
         if count == -1:
             count = cluster.settings.default_partitions
-        error = cluster.check_topic(asked.name)
+        error = cluster.check_topic(requested.name)
         if not error and count < 1:
             error = ErrorCode.INVALID_PARTITIONS
-        replicas = len(cluster.live) if asked.replication_factor == -1 else asked.replication_factor
-        if not error and not asked.assignments and not 0 < replicas <= len(cluster.live):
+        replicas = (
+            len(cluster.live)
+            if requested.replication_factor == -1
+            else requested.replication_factor
+        )
+        if not error and not requested.assignments and not 0 < replicas <= len(cluster.live):
             error = ErrorCode.INVALID_REPLICATION_FACTOR
         if error:
             return CreatableTopicResult(
-                name=asked.name, error_code=error, error_message=_why(error, asked.name)
+                name=requested.name, error_code=error, error_message=_why(error, requested.name)
             )
         if request.validate_only:
             topic_id = cluster.new_id()
         else:
-            topic_id = cluster.create_topic(asked.name, count).topic_id
+            topic_id = cluster.create_topic(requested.name, count).topic_id
         return CreatableTopicResult(
-            name=asked.name,
+            name=requested.name,
             topic_id=topic_id,
             error_code=ErrorCode.NONE,
             error_message=None,
@@ -200,9 +204,9 @@ def _why(error: ErrorCode, name: str) -> str:
 
 def delete(cluster: Cluster, request: DeleteTopicsRequest, caller: Caller) -> DeleteTopicsResponse:
     """Delete topics by name, from v6 also by id."""
-    asked = request.topics
+    requested = request.topics
     if caller.version < 6:
-        asked = tuple(DeleteTopicState(name=name) for name in request.topic_names)
+        requested = tuple(DeleteTopicState(name=name) for name in request.topic_names)
 
     def deleted(topic: DeleteTopicState) -> DeletableTopicResult:
         if topic.name is None:
@@ -220,29 +224,29 @@ def delete(cluster: Cluster, request: DeleteTopicsRequest, caller: Caller) -> De
             name=found.name, topic_id=found.topic_id, error_code=ErrorCode.NONE
         )
 
-    return DeleteTopicsResponse(responses=tuple(deleted(topic) for topic in asked))
+    return DeleteTopicsResponse(responses=tuple(deleted(topic) for topic in requested))
 
 
 def add_partitions(cluster: Cluster, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add partitions to topics, each with its own error."""
 
-    def grown(asked: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
-        topic = cluster.topics.get(asked.name)
+    def grown(requested: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+        topic = cluster.topics.get(requested.name)
         has = 0 if topic is None else len(topic.partitions)
         error, why = ErrorCode.NONE, None
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif asked.count == has:
+        elif requested.count == has:
             error, why = ErrorCode.INVALID_PARTITIONS, f"Topic already has {has} partition(s)."
-        elif asked.count < has:
+        elif requested.count < has:
             error = ErrorCode.INVALID_PARTITIONS
             why = (
-                f"The topic {asked.name} currently has {has} partition(s); {asked.count} would not"
-                " be an increase."
+                f"The topic {requested.name} currently has {has} partition(s);"
+                f" {requested.count} would not be an increase."
             )
         elif not request.validate_only:
-            cluster.add_partitions(asked.name, asked.count)
-        return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=why)
+            cluster.add_partitions(requested.name, requested.count)
+        return CreatePartitionsTopicResult(name=requested.name, error_code=error, error_message=why)
 
     return CreatePartitionsResponse(
         throttle_time_ms=0, results=tuple(grown(topic) for topic in request.topics)

@@ -30,20 +30,22 @@ def produce(
     """Append one batch per partition. None for acks=0. Producer ids are ignored."""
     moved: set[int] = set()
 
-    def append(topic: TopicProduceData, asked: PartitionProduceData) -> PartitionProduceResponse:
+    def append(
+        topic: TopicProduceData, requested: PartitionProduceData
+    ) -> PartitionProduceResponse:
         name: str | None = topic.name
         if caller.version >= 13:
             found = cluster.topic_by_id(topic.topic_id)
             name = None if found is None else found.name
         if name is None:
-            return _refused(asked.index, ErrorCode.UNKNOWN_TOPIC_ID)
-        partition, error = check_leader(cluster, node_id, name, asked.index, -1)
+            return _refused(requested.index, ErrorCode.UNKNOWN_TOPIC_ID)
+        partition, error = check_leader(cluster, node_id, name, requested.index, -1)
         if request.acks not in (-1, 0, 1):
             error = ErrorCode.INVALID_REQUIRED_ACKS
-        records = b"" if asked.records is None else asked.records
+        records = b"" if requested.records is None else requested.records
         error = error or _check(records, cluster.settings.max_message_bytes)
         if partition is None or error:
-            refused = _refused(asked.index, error)
+            refused = _refused(requested.index, error)
             if partition is None or caller.version < 10 or error != _NOT_LEADER:
                 return refused
             moved.add(partition.leader)
@@ -52,7 +54,7 @@ def produce(
             )
             return evolve(refused, current_leader=leader)
         return PartitionProduceResponse(
-            index=asked.index,
+            index=requested.index,
             error_code=ErrorCode.NONE,
             base_offset=cluster.append(partition, records),
             log_start_offset=partition.log.start,
