@@ -262,6 +262,10 @@ class Log:
         for member, offsets in self.read_by.items():
             self.read_by[member] = {offset for offset in offsets if offset < end}
 
+    def has_lost(self, offset: int, sequence: int) -> bool:
+        """Whether a record was in a log that was truncated or deleted, and is not in this one."""
+        return sequence >= 0 and sequence in self.gone.get(offset, ())
+
     def delete(self, number: int) -> None:
         """Delete the log and the group's commit, as its topic was deleted."""
         self.cut(0)
