@@ -109,6 +109,10 @@ class Positions:
         for owned in to_reset:
             if owned.is_recreated(topic_ids.get(owned.tp.topic, NO_ID)):
                 owned.note_deleted_topic()
+        if self._member() is not None:
+            # The coordinator assigns partitions by topic id (KIP-848), those of the new topic
+            # perhaps to another member: this one only waits until the old ones are revoked.
+            to_reset = [o for o in to_reset if not o.is_of_deleted_topic]
         if self._policy == "none":
             for owned in to_reset:
                 self._failed(owned, _no_policy(owned))

@@ -320,6 +320,26 @@ async def test_an_epoch_that_the_leader_never_heard_of_goes_by_the_policy(
         )
 
 
+async def test_a_recreated_topic_is_read_when_the_coordinator_has_assigned_it(reading: Any) -> None:
+    """A coordinator assigns by topic id, and may assign the new topic to another member, which then
+    read it beside this one."""
+    events: list[str] = []
+    async with reading() as (kafka, _):
+        consumer = Consumer(
+            "t",
+            bootstrap_servers=["kafka-1", "kafka-2"],
+            group_id="g",
+            group_protocol="consumer",
+            on_partitions_assigned=lambda found: events.extend(["assigned"] * len(found)),
+            on_partitions_revoked=lambda _: events.append("revoked"),
+        )
+        async with consumer as c:
+            await values_of(c, 10)
+            make_anew(kafka, 3)
+            events += await values_of(c, 1)
+    assert events == ["assigned", "revoked", "assigned", "new 0", "revoked"]
+
+
 async def test_an_epoch_that_the_leader_never_heard_of_without_a_policy(reading: Any) -> None:
     async with reading() as (_, consumer):
         await commit(consumer(group_id="g"), 8, 7)
