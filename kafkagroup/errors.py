@@ -78,7 +78,7 @@ __all__ = [
 
 @public
 class KafkaGroupError(Exception):
-    """Root of every error of this library."""
+    """The base class of every error of this library."""
 
 
 @public
@@ -99,7 +99,8 @@ class ConsumerClosedError(IllegalStateError):
 
 @public
 class NotStartedError(ConsumerClosedError):
-    """The client was never started. Iterating it raises this, where a closed one ends the loop."""
+    """The client was never started. Iterating over such a client raises this error; iterating over
+    a closed one ends the loop."""
 
 
 @public

@@ -73,8 +73,8 @@ rebalance protocol."""
 
 T = TypeVar("T")
 
-# Recursive: mypy infers the result of a coroutine function from no other union. It is also true: an
-# awaitable of an awaitable is awaited twice.
+# Recursive, because mypy infers the result of a coroutine function only from this form. It is also
+# correct: if the result of an await is awaitable, it is awaited too.
 Converted: TypeAlias = "T | Awaitable[Converted[T]]"
 
 Deserializer: TypeAlias = "Callable[[bytes], Converted[T]]"
@@ -179,7 +179,8 @@ class _Membership(Kind):
 
 
 class _Security(Kind):
-    """`ClientOptions` checks the value: importing TLS is slow, and most clients do not need it."""
+    """Accepts any value, and `ClientOptions` checks it: importing TLS is slow, and most clients do
+    not need it."""
 
     annotation = "Security"
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 _MAX_CONCURRENT = 64
-"""The limit of concurrent keys: each has requests in a broker's queue."""
+"""The limit of concurrent calls in `each`: every one has requests in a broker's queue."""
 
 
 class RetriedCalls:
@@ -161,7 +161,7 @@ class CallingService(Service):
             await cluster.aclose()
 
     def _crashed(self, error: Exception) -> None:
-        """There are no background tasks."""
+        """Do nothing: there are no background tasks that could fail."""
 
 
 def named(group_ids: Iterable[str]) -> list[str]:

@@ -224,8 +224,8 @@ class Admin(CallingService):
     async def lag(
         self, group_ids: Iterable[str]
     ) -> dict[str, dict[TopicPartition, PartitionLag] | KafkaGroupError]:
-        """Return each group's lag by partition that it has committed offsets of, or the error of
-        `committed`.
+        """Return each group's lag in all partitions of which it has committed offsets, or the error
+        of `committed`.
 
         Reads one batch of each partition with lag: the lag in seconds is the age of the record at
         the committed offset. A value that cannot be measured is None, with a reason. Raises:

@@ -118,7 +118,7 @@ async def _classic(broker: BrokerClient, node: Node, group_id: str) -> GroupDesc
     group = _group_of(answer.groups, group_id)
     code = group.error_code
     if code == ErrorCode.NONE and group.group_state == _DEAD:
-        # As brokers with version 6 respond.
+        # Brokers with version 6 respond with this code themselves.
         code = ErrorCode.GROUP_ID_NOT_FOUND
     _raise(code, group.error_message, group_id)
     return GroupDescription(

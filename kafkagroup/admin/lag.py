@@ -56,7 +56,7 @@ class PartitionLag:
 async def measure(
     calls: RetriedCalls, groups: Mapping[str, Committed | KafkaGroupError]
 ) -> dict[str, dict[TopicPartition, PartitionLag] | KafkaGroupError]:
-    """Return each group's lag by partition that it has committed offsets of, or its error."""
+    """Return each group's lag in all partitions of which it has committed offsets, or its error."""
     known = [offsets for offsets in groups.values() if not isinstance(offsets, KafkaGroupError)]
     wanted = sorted({tp for offsets in known for tp in offsets})
     reasons = await _missing(calls, wanted)
@@ -141,11 +141,14 @@ async def _log_offsets(
 async def _timestamps(
     calls: RetriedCalls, waiting: Sequence[_At]
 ) -> dict[_At, int | KafkaGroupError | None]:
-    """Return the result or error of `_timestamp` of each: first with one request for many, as a
-    thousand requests take a second, then with one request each for those left."""
+    """Return what `_timestamp` returns or raises for each of `waiting`.
+
+    The first requests have many partitions each, because a thousand requests take a second. A
+    partition that they do not answer is then requested alone.
+    """
     batches: list[tuple[Node, tuple[_At, ...]]] = []
     metadata = calls.opened().metadata
-    # A request has each partition once: another group's offset in it is requested alone.
+    # A request has each partition once: the offset of another group in it is requested alone.
     for node, ats in _by_leader(metadata, dict(waiting).items()).items():
         batches += [
             (node, tuple(ats[n : n + _MAX_PARTITIONS])) for n in range(0, len(ats), _MAX_PARTITIONS)
@@ -170,8 +173,8 @@ def _by_leader(metadata: ClusterMetadata, waiting: Iterable[_At]) -> dict[Node, 
 
 async def _first_try(cluster: Cluster, batch: tuple[Node, tuple[_At, ...]]) -> dict[_At, int]:
     """Return the timestamps that one response has. The leader leaves out partitions that do not
-    fit, and truncates a batch beyond the limit; an error is raised when the partition is requested
-    alone."""
+    fit, and truncates a batch beyond the limit. Errors are ignored: `_timestamp` raises them when
+    it requests the partition alone."""
     node, ats = batch
     offsets = dict(ats)
     try:

@@ -1,6 +1,6 @@
 """The frozen values that `Admin` returns.
 
-They have what the coordinator responded; a field that it did not send is None.
+They contain what the coordinator returned; a field that it did not send is None.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GroupType(StrEnum):
     SHARE = "share"
     STREAMS = "streams"
     UNKNOWN = "unknown"
-    """A type that this library does not know, or a broker before 3.8, which sends none."""
+    """A type that this library does not know, or no type: brokers before 3.8 do not send it."""
 
     @classmethod
     def _missing_(cls, value: object) -> GroupType:
@@ -63,7 +63,7 @@ class GroupState(StrEnum):
     DEAD = "Dead"
     """About to be removed."""
     UNKNOWN = "Unknown"
-    """A state that this library does not know, or a broker before 2.6, which sends none."""
+    """A state that this library does not know, or no state: brokers before 2.6 do not send it."""
 
     @classmethod
     def _missing_(cls, value: object) -> GroupState:

@@ -36,7 +36,7 @@ class Kind(Enum):
     """The ways in which an assignment can be wrong; `violations` reports them in this order."""
 
     STRANGER = "stranger"
-    """Partitions are assigned to an id that is no member's."""
+    """Partitions are assigned to an id that belongs to no member."""
     NO_SUCH_PARTITION = "no-such-partition"
     """A member gets a partition that does not exist."""
     NOT_SUBSCRIBED = "not-subscribed"
@@ -45,20 +45,20 @@ class Kind(Enum):
     """A partition is assigned twice. Entries of the three kinds above do not count."""
     INCOMPLETE = "incomplete"
     """A partition of a subscribed topic is assigned to no member that may have it. If HANDED_OVER
-    is a rule too, partitions that have to wait do not count: those that some subscriber may not get
-    because of another member's claim."""
+    is a rule too, a partition does not count while another member's valid claim keeps one of its
+    subscribers from getting it."""
     HANDED_OVER = "handed-over"
-    """A partition is assigned to a member while another member has a valid claim to it, even one
-    that no longer subscribes to the topic: both would process its records (KIP-429; equal claims
-    exclude each other)."""
+    """A partition is assigned to a member while another member has a valid claim to it: both would
+    process its records (KIP-429). The claim counts even if that member no longer subscribes to the
+    topic. If two claims have the same generation, neither member may get the partition."""
     UNBALANCED = "unbalanced"
     """The counts could be more even: along a chain of members, each could pass one partition to the
     next, and the last member has at least two fewer than the first. Without such a chain, the
     counts are as even as the subscriptions allow. Reported once, for the widest gap and the
     shortest chain across it."""
     MOVED_WITHOUT_NEED = "moved-without-need"
-    """Another member than the owner has the partition, and could return it without loss of balance:
-    because the owner has fewer partitions than that member, or in exchange for a partition that the
+    """A member gets a partition of another owner, and could return it without loss of balance:
+    because the owner has fewer partitions than this member, or in exchange for a partition that the
     owner gets and did not own."""
 
 
@@ -221,9 +221,9 @@ class _Judge:
     def unbalanced(self) -> Iterator[Violation]:
         """Yield UNBALANCED for the widest gap, if there is one.
 
-        From the emptiest member up, visit all members from which a partition can reach it, through
-        others if needed. A member that an emptier one reached is not visited again: that gap was
-        wider. So the search visits each member and topic once.
+        From each member, beginning with the emptiest, search for all members that could pass it a
+        partition, directly or along a chain. A member that was found from an emptier one is not
+        visited again: that gap was wider. So the search visits each member and topic once.
         """
         count = {member: len(held) for member, held in self._held.items()}
         if max(count.values(), default=0) - min(count.values(), default=0) < 2:

@@ -17,7 +17,7 @@ def deal(
     members. The partitions of each member are in ascending order.
 
     `due` has how many partitions each member gets, above 0; their sum is the number of partitions.
-    O(partitions), in slices.
+    O(partitions), by slicing lists.
     """
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
     waiting = sorted(due)
@@ -39,10 +39,10 @@ def deal_near(
     rack: Mapping[int, str],
     replicas: Mapping[TopicPartition, frozenset[str]],
 ) -> dict[int, list[TopicPartition]]:
-    """Deal as `deal`, but first partitions with a replica in a member's rack to a member there.
+    """Deal as `deal`, but first deal partitions to members in a rack that has a replica of them.
 
-    Partitions with the fewest such racks come first, and each goes to the rack that is due the
-    most. This is greedy, so not always optimal. `rack` has the racks of members, if known;
+    Partitions with the fewest such racks come first, and each goes to the rack whose members are
+    due the most. This is greedy, so not always optimal. `rack` has the racks of members, if known;
     `replicas` the racks of each partition's replicas, empty if unknown.
     O(partitions log partitions). Source: KIP-881.
     """

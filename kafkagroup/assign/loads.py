@@ -4,9 +4,9 @@
 {"version": 1, "made_at": 1763715600.0, "loads": {"orders": {"0": 120.5, "1": 3}}}
 ```
 
-`made_at` is when they were measured: seconds since the epoch, or ISO 8601 with an offset from UTC.
-A load is a rate, a lag, or any other number of 0 or more that can be added. Documents come from
-other programs: everything in them is checked. The caller reads the file, and passes the time.
+`made_at` is when the loads were measured: seconds since the epoch, or ISO 8601 with an offset from
+UTC. A load is a rate, a lag, or any other number of 0 or more that can be added. Other programs
+write the documents: everything in them is checked. The caller reads the file, and passes the time.
 """
 
 from __future__ import annotations

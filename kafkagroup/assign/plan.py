@@ -1,7 +1,8 @@
 """A dry run of an assignor: the assignment that it would return, and the reason of each move.
 
-A reason follows from the spec, or from the assignment that the assignor, a pure function, returns
-for a spec without loads, racks or owners. If neither shows a reason, the plan does not guess one.
+The plan derives the reasons from the spec, and from running the assignor, a pure function, again on
+the spec without loads, racks or owners. It does not guess: a move that neither explains is reported
+as `UNOWNED` or `FREE_CHOICE`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Reason(Enum):
     CLAIM_DOUBLED = "claim-doubled"
     """Several members claim it with the same generation, so all their claims are ignored."""
     CLAIM_STALE = "claim-stale"
-    """Another member claims it with a higher generation. Only for claims."""
+    """Another member claims it with a higher generation. Only a `VoidClaim` has this reason."""
     TOPIC_NEW = "topic-new"
     """The topic did not exist before."""
     PARTITION_NEW = "partition-new"
@@ -201,11 +202,11 @@ class Plan:
 
 
 def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -> Plan:
-    """Return what the assignor would do with the group, if it were the only one of all members.
+    """Return the plan of a rebalance in which all members support only this assignor.
 
-    A cooperative group is followed from round to round: members revoke the partitions that they
-    must hand over, and rejoin, until no member has to. `was` is the group before a change, such as
-    a member that leaves: the owners are read from it, and reasons may then name the change.
+    For a cooperative assignor the plan has all rounds: members revoke the partitions that move, and
+    rejoin, until no member has to revoke any. `was` is the group before a change, such as a member
+    that leaves: the owners are read from it, and reasons may then name the change.
 
     Calls the assignor once for each round, and at most three times as often again for the reasons.
     Raises: ConfigurationError when the assignor assigns to an unknown member, or a partition twice.
@@ -358,7 +359,7 @@ def _rounds(
 
 
 def _answer(spec: GroupSpec, assignor: Assignor) -> dict[TopicPartition, str]:
-    """Run the assignor; return partition -> owner."""
+    """Run the assignor; return partition -> owner. Raises: ConfigurationError."""
     owner: dict[TopicPartition, str] = {}
     for member, held in assignor(spec).items():
         if member not in spec.members:
@@ -497,8 +498,8 @@ class _Reasons:
         topics, gains = self._spec.members[taker].topics, self._gains.get(giver, Counter())
         return next((t for t in sorted(gains) if gains[t] > 0 and t in topics), None)
 
-    # A move that is not needed for balance counts as not made for the moves after it: of several
-    # moves of which one would do, that one is still reported as needed.
+    # A move that is not needed for balance is ignored when the moves after it are examined. So if
+    # any one of several moves would restore the balance, exactly one is reported as needed.
 
     def _undo(self, tp: TopicPartition, giver: str, taker: str) -> None:
         """Count the partition as still the giver's."""
@@ -579,6 +580,7 @@ def _loads(spec: GroupSpec, owner: Mapping[TopicPartition, str]) -> dict[str, fl
 
 
 def _held(owner: Mapping[TopicPartition, str]) -> dict[str, frozenset[TopicPartition]]:
+    """Return member id -> its partitions."""
     held: dict[str, set[TopicPartition]] = {}
     for tp, member in owner.items():
         held.setdefault(member, set()).add(tp)
@@ -586,6 +588,7 @@ def _held(owner: Mapping[TopicPartition, str]) -> dict[str, frozenset[TopicParti
 
 
 def _sorted(held: Mapping[str, Set[TopicPartition]]) -> dict[str, tuple[TopicPartition, ...]]:
+    """Return the partitions of each member, sorted, without members that have none."""
     return {member: tuple(sorted(held[member])) for member in sorted(held) if held[member]}
 
 
@@ -599,6 +602,7 @@ def _exists(spec: GroupSpec, tp: TopicPartition) -> bool:
 
 
 def _gone(spec: GroupSpec, tp: TopicPartition) -> str:
+    """Return why a partition does not exist, as text."""
     count = spec.partitions.get(tp.topic, 0)
     return f"{tp.topic} has {count} partitions" if count else f"topic {tp.topic} does not exist"
 

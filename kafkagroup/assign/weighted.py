@@ -34,8 +34,8 @@ _MOST = 1e9
 
 _TOTAL = 2**50
 """The sum that all loads of a group are scaled to. Sums of integers do not depend on the order of
-adding, so the next round computes the levels that this one foresaw; and a float holds integers of
-this size exactly. Loads below a 10^15th of the total count as 0."""
+adding, so the next round computes the same levels as this one; and a float holds integers of this
+size exactly. Loads below a 10^15th of the total count as 0."""
 
 
 def weighted_sticky(
@@ -43,8 +43,8 @@ def weighted_sticky(
 ) -> Assignor:
     """Return an assignor that balances `GroupSpec.loads` over `MemberSpec.capacity`.
 
-    `capacity` is that of the member itself, which sends it in its subscription. `max_moves` and
-    `hysteresis` are those of the leader: give all members the same values.
+    `capacity` is the capacity of this member, which sends it in its subscription. Only the leader
+    uses its `max_moves` and `hysteresis`: give all members the same values.
 
     Partitions without an owner are assigned heaviest first, each to the member whose level is then
     lowest (the LPT rule); partitions without load by count. Hence, in a fresh assignment of a group
@@ -66,10 +66,11 @@ def weighted_sticky(
     - Each round that takes a partition makes the list of levels, sorted from the highest, smaller
       in lexicographic order: so the rounds come to an end.
 
-    If subscriptions differ, the rules of moving and the end of the rounds still hold; of the levels
-    it holds only that no single move by those rules is left. A partition missing from `loads`
-    counts as 1.0, and so does a load that is not a number of 0 or more; if all loads are 0, each
-    counts as 1.0. A load below a 10^15th of the total counts as 0.
+    If subscriptions differ, these rules still hold and the rounds still come to an end; but the
+    only guarantee for the levels is that no single move that the rules allow is left.
+
+    A partition missing from `loads` counts as 1.0, and so does a load that is not a number of 0 or
+    more; if all loads are 0, each counts as 1.0. A load below a 10^15th of the total counts as 0.
 
     O(partitions log partitions + partitions x different capacities + pairs of topic and
     subscriber); each partition taken adds about the cost of one.
@@ -94,7 +95,7 @@ def weighted_sticky(
 
 def capacity_in(user_data: bytes | None) -> float:
     """Return the capacity in a member's user data; 1.0 if there is none, or the data is malformed:
-    malformed data of one member costs its share, not the group's assignment.
+    malformed data of one member must not fail the assignment of the group.
 
     Later versions may append more fields, which are ignored.
     """
@@ -342,8 +343,7 @@ class _Lightest:
     """Finds, in a pool, the least loaded member of each capacity.
 
     Of members with the same capacity, the least loaded one also has the lowest level after any
-    addition. The watched values should only grow: a value that shrinks is noticed late, so its
-    member may be passed over.
+    addition. The values may grow; if one shrinks, its member may be found too late.
     """
 
     def __init__(self, group: _Group, first: Sequence[int], second: Sequence[int]) -> None:
@@ -353,6 +353,7 @@ class _Lightest:
         self._heaps: dict[int, list[list[tuple[int, int, int]]]] = {}
 
     def of(self, pool: int) -> list[int]:
+        """Return the least loaded member of each capacity among a pool's subscribers."""
         heaps = self._heaps.get(pool)
         if heaps is None:
             heaps = self._heaps[pool] = self._made(pool)

@@ -1,4 +1,4 @@
-"""kiel's names: a grouped consumer of any topics, and its allocator.
+"""Classes with the names and methods of kiel: a grouped consumer, and its partition allocator.
 
 ```python
 from kafkagroup.compat.kiel import GroupedConsumer
@@ -194,7 +194,7 @@ class GroupedConsumer(Guest):
 
     async def _place(self, topic: str) -> None:
         """Seek to the committed offsets in partitions whose offset the consumer could not read: the
-        consumer itself asks only once."""
+        consumer itself requests it only once."""
         await self.determine_offsets(topic)
         for tp in self._mine(topic):
             try:
@@ -273,7 +273,7 @@ class GroupedConsumer(Guest):
     # ------------------------------------------------------------ coordinator
 
     async def determine_coordinator(self) -> None:
-        """Find the coordinator, asking until a broker answers. Raises: what `Admin` raises."""
+        """Find the coordinator; retry until a broker answers. Raises: what `Admin` raises."""
         async with Admin(bootstrap_servers=self._brokers, security=self._security) as admin:
             self.handle_group_coordinator_response(await admin.find_coordinator(self.group_name))
 

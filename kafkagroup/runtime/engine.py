@@ -83,7 +83,7 @@ class Engine:
     ) -> None:
         self._session = session
         self._membership = membership
-        """Begins memberships where Kafka does not coordinate the group; None where it does."""
+        """Creates the members where Kafka does not coordinate the group; None where it does."""
         self._options = session.options
         self._delivery: Delivery = session.delivery
         self._cluster = cluster
@@ -92,7 +92,7 @@ class Engine:
         self._pattern: re.Pattern[str] | None = None
         self._exclude_internal = True
         self._leaving: Running | None = None
-        """The member that is leaving. The caller that began it may have been cancelled since."""
+        """The member that is leaving. The call that made it leave may have been cancelled."""
         self._denied_topics: frozenset[str] = frozenset()
         """Topics whose denied authorization was reported."""
         group_id = self._options.group_id
@@ -145,8 +145,8 @@ class Engine:
         ):
             session.membership.use_consumer_protocol()
         self._member_id = str(uuid4())
-        """The id of a member that generates its own (KIP-1082), the same for this consumer's
-        lifetime."""
+        """The member id under KIP-848: the client generates it, and keeps it for the lifetime of
+        this consumer (KIP-1082)."""
         self._clock = session.bind_clock()
 
     def start(self) -> None:
@@ -176,7 +176,7 @@ class Engine:
         return self._fetcher.in_flight_bytes
 
     def made_room(self) -> None:
-        """The buffer has room again."""
+        """Wake the fetcher: the buffer has room again."""
         self._fetcher.made_room()
 
     # ------------------------------------------------------------ partitions

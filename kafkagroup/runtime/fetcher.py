@@ -81,7 +81,7 @@ _NO_REQUEST = _Outcome(is_metadata_stale=False, is_empty=False)
 """The outcome without a request, or after a session error: the next request is sent at once."""
 
 _Taking = Generator[None, None, _Outcome]
-"""Processes one response, and yields where other tasks may run."""
+"""The processing of one response; it yields where other tasks may run."""
 
 
 @define(eq=False)
@@ -337,8 +337,8 @@ class Fetcher:
     def _max_wait(
         self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
     ) -> float:
-        """Return for how much of `wait`, in seconds, a broker may hold a long poll;
-        `fetch_max_wait` where new records may not end the long poll."""
+        """Return how long a broker may hold a long poll, in seconds: `wait`, up to a limit; only
+        `fetch_max_wait` if new records might not end the long poll."""
         base = self._options.fetch_max_wait
         # Partitions that are left out are in the next long poll at the earliest; and not every
         # follower responds to a held long poll when records arrive.
@@ -552,9 +552,9 @@ class Fetcher:
         taking: Slices[_Outcome] | None = None
 
         def begin(response: FetchResponse) -> None:
-            # Called as soon as the response is received: the application, woken here, then runs
-            # before the task below, and has its records before the next request is built and sent.
-            # That takes longer than all other work between the socket and the application.
+            # Called as soon as the response is received. The application, woken here, then runs
+            # before the task below, so it has its records before the next request is built and
+            # sent, which takes longer than all other work between the socket and the application.
             nonlocal taking
             taking = Slices(take(response))
             taking.do_one()

@@ -113,7 +113,7 @@ NO_MEMBERSHIP = Identity(-1, "")
 
 @define
 class CommittedOffsets:
-    """The result of one OffsetFetch request; partitions in neither field need another."""
+    """The result of one OffsetFetch request. Partitions in neither field need another request."""
 
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(factory=dict)
     """None where nothing is committed."""
@@ -178,7 +178,7 @@ class GroupOffsets:
         FencedError, BrokerError, TransportError.
         """
         last: Exception | None = None
-        lost_count = 0  # times in a row that metadata, too, had lost one of the topics
+        lost_count = 0  # how often in a row the metadata lacked one of the topics, too
         pauses = self.pauses()
         # Offsets of a deleted topic must not be committed to a new topic of the same name: so the
         # ids of the positions are used where known, even if metadata has another id or none.
@@ -439,6 +439,7 @@ class GroupOffsets:
 def answered_partitions(
     response: OffsetFetchResponse,
 ) -> Iterator[tuple[TopicPartition, OffsetFetchResponsePartitions]]:
+    """Yield each partition of a response, with its result."""
     for group in response.groups:
         for topic in group.topics:
             for data in topic.partitions:
@@ -446,6 +447,7 @@ def answered_partitions(
 
 
 def committed_offset(data: OffsetFetchResponsePartitions) -> OffsetAndMetadata | None:
+    """Return the committed offset of a partition; None without one."""
     # Every negative offset means that nothing is committed, not only -1.
     if data.committed_offset < 0:
         return None

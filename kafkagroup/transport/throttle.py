@@ -22,5 +22,5 @@ class BrokerThrottle:
         # KIP-219: the broker responds first and throttles after; it counts on us to hold back.
         throttle = min(getattr(message, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
         if throttle > 0:
-            # No task may run here, and anyio may ask for one to know which loop it is.
+            # Not `anyio.current_time`: this may be called outside of any task, where it fails.
             self.throttled_until = max(self.throttled_until, loop_clock()() + throttle)

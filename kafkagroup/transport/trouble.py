@@ -1,5 +1,5 @@
-"""Lasting trouble: retries report failures and successes here. An operation without progress for a
-while is logged, published as an event, and found by `health()`.
+"""Operations that keep failing: retries report each failure and success here. An operation without
+progress for a while is logged, published as an event, and reported by `health()`.
 
 Nothing here waits, reads a clock, or runs between reports: a retry reports often enough that its
 warning is in time, and an operation that works reports nothing.
@@ -53,6 +53,8 @@ class Problem:
 
 @define
 class _Trouble:
+    """An operation whose last attempt failed."""
+
     problem: Problem
     began_at: float
     """When the first failed attempt began."""

@@ -58,7 +58,7 @@ make memory grow, and each growth copies the buffer."""
 
 _ELEMENTS_AT_ONCE = 1_000
 """Most elements in a response that is decoded at once: a few milliseconds, if nothing is compiled.
-Its size would be no measure: a fetch response of 50 MiB may have one partition."""
+Bytes would be no measure: a fetch response of 50 MiB may have one partition."""
 
 _HEADER = struct.Struct(">hhih")
 

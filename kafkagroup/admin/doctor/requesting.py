@@ -23,7 +23,7 @@ async def ask(
     question: Callable[[Cluster], Awaitable[T]],
 ) -> T:
     """Return the response, after retries within the request timeout: a coordinator that is still
-    starting is not a finding. Raises: an error that is not retriable, or the last one."""
+    starting is not a finding. Raises: an error that is not retriable, or the last retriable one."""
     answers: list[T] = []
     errors: list[KafkaGroupError] = []
     async with anyio.create_task_group() as tasks:

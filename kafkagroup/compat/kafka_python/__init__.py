@@ -1,4 +1,4 @@
-"""kafka-python's names: its coordinators, their heartbeats, tasks and metrics.
+"""Classes with the names and methods of kafka-python: coordinators, heartbeats, tasks and metrics.
 
 ```python
 from kafkagroup.compat.kafka_python import (

@@ -90,8 +90,8 @@ class BaseCoordinator(Guest):
         self.member_id = ""
         self.rejoining = False
         self.current: Generation | None = None
-        """That generation as a value of the main API: `over` is set when it ends, `scope()` cancels
-        work at its end."""
+        """The last generation that was joined, as a value of the main API: `over` is set when it
+        ends, and `scope()` cancels work at its end."""
         self.heartbeat = Heartbeat(observed=self._observe, **self.config)
         self.heartbeat_task = HeartbeatTask(self)
         self.sensors = GroupCoordinatorMetrics(
@@ -182,8 +182,8 @@ class BaseCoordinator(Guest):
         return self.current is None or self.current.over.is_set()
 
     async def ensure_active_group(self) -> None:
-        """Join if necessary, and wait for the assignment. After the end of a generation, the group
-        waits for this member until the next call, or until the session timeout.
+        """Join if necessary, and wait for the assignment. When a generation ends, the rebalance
+        waits until this method is called again, at most for the session timeout.
 
         Raises: the error that ended the membership.
         """
@@ -235,8 +235,8 @@ class BaseCoordinator(Guest):
     def _protocol(self, name: str, metadata: bytes) -> GroupProtocol:
         def assign(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
             # `_perform_assignment` must see the generation being assigned. The attributes are then
-            # restored: a member that rejoins by itself while the application is away past the
-            # rebalance timeout has not applied that generation yet.
+            # restored: if the application does not call within the rebalance timeout, the member
+            # rejoins by itself, and the application has not applied that generation yet.
             before = self.generation, self.member_id
             if self._member is not None:
                 self.generation = self._member.generation_id

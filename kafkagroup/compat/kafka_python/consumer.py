@@ -1,4 +1,4 @@
-"""kafka-python's `ConsumerCoordinator`: a `kafkagroup.Consumer` by kafka-python's names.
+"""kafka-python's `ConsumerCoordinator`: a `kafkagroup.Consumer` with the methods of kafka-python.
 
 To read records, iterate over `coordinator.consumer`.
 """
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 _FOREVER = 2**31 - 1
-"""Milliseconds."""
+"""The longest interval, in milliseconds: in effect, no periodic commit by the consumer."""
 
 
 class AutoCommitTask:
-    """Commit the processed records at an interval."""
+    """A task that commits the processed records at an interval."""
 
     def __init__(self, coordinator: ConsumerCoordinator, interval: float) -> None:
         self._coordinator = coordinator

@@ -1,8 +1,7 @@
-"""kafka-python's `Heartbeat`: it keeps the times of heartbeats and of the session. It sends
-nothing.
+"""kafka-python's `Heartbeat`: the times of heartbeats and of the session. It sends nothing.
 
-A coordinator's `Heartbeat` shows the times of its member; a separate one, those that its caller
-sets.
+The `Heartbeat` of a coordinator reads the times from the metrics of its member. A separate one has
+the times that its caller sets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""kafka-python's metrics, under its names. Each is read from the main API on access.
+"""The metrics of kafka-python, under its names. Each is read from the main API on access.
 
 Durations are in milliseconds, and NaN if nothing was measured in the last minute.
 """
