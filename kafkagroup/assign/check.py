@@ -27,7 +27,7 @@ __all__ = [
     "VALID",
     "Kind",
     "Violation",
-    "standing_claims",
+    "valid_claims",
     "violations",
 ]
 
@@ -124,14 +124,14 @@ def violations(
     A member without an entry has no partitions.
     O(partitions log partitions + pairs of member and topic, subscribed or held).
     """
-    judge = _Judge(spec, assignment, cooperative=Kind.HANDED_OVER in rules)
-    found = [*judge.entries(), *judge.doubled(), *judge.incomplete()]
+    checker = _Checker(spec, assignment, cooperative=Kind.HANDED_OVER in rules)
+    found = [*checker.entries(), *checker.doubled(), *checker.incomplete()]
     if Kind.HANDED_OVER in rules:
-        found += judge.handed_over()
-    if Kind.UNBALANCED in rules and judge.whole:
-        found += judge.unbalanced()
-    if Kind.MOVED_WITHOUT_NEED in rules and judge.whole:
-        found += judge.moved_without_need()
+        found += checker.handed_over()
+    if Kind.UNBALANCED in rules and checker.whole:
+        found += checker.unbalanced()
+    if Kind.MOVED_WITHOUT_NEED in rules and checker.whole:
+        found += checker.moved_without_need()
     place = {kind.value: index for index, kind in enumerate(Kind)} if found else {}
     return tuple(
         sorted(
@@ -141,13 +141,13 @@ def violations(
     )
 
 
-class _Judge:
+class _Checker:
     """The checks of one assignment; the spec and the assignment are read once."""
 
     def __init__(self, spec: GroupSpec, assignment: Assignment, *, cooperative: bool) -> None:
         self._spec = spec
         self._assignment = assignment
-        self._standing = standing_claims(spec)
+        self._valid_claims = valid_claims(spec)
         self._subscribers = _subscribers(spec)
         self._takers: dict[TopicPartition, list[str]] = {}
         """Partition -> the members that get it and may have it, in `order`."""
@@ -175,7 +175,7 @@ class _Judge:
             of = self._spec.members.get(member)
             if of is None:
                 if partitions:
-                    text = f"{member} is no member and gets {_listed(partitions)}"
+                    text = f"{member} is not a member and gets {_listed(partitions)}"
                     yield Violation(Kind.STRANGER, (member,), tuple(sorted(partitions)), text)
                 continue
             for tp in partitions:
@@ -189,29 +189,29 @@ class _Judge:
     def doubled(self) -> Iterator[Violation]:
         for tp, takers in self._takers.items():
             if len(takers) > 1:
-                text = f"{tp} is given to {_listed(takers)}"
+                text = f"{tp} is assigned to {_listed(takers)}"
                 yield Violation(Kind.DOUBLED, tuple(takers), (tp,), text)
 
     def incomplete(self) -> Iterator[Violation]:
         for tp in self._missing:
-            yield Violation(Kind.INCOMPLETE, (), (tp,), f"{tp} is given to nobody")
+            yield Violation(Kind.INCOMPLETE, (), (tp,), f"{tp} is assigned to no member")
 
     def handed_over(self) -> Iterator[Violation]:
         for tp, takers in self._takers.items():
             for taker in takers:
-                if others := [m for m in self._standing.get(tp, ()) if m != taker]:
-                    text = f"{taker} gets {tp} while {_listed(others)} may be at work on it"
+                if others := [m for m in self._valid_claims.get(tp, ()) if m != taker]:
+                    text = f"{taker} gets {tp} while {_listed(others)} may still process it"
                     yield Violation(Kind.HANDED_OVER, (taker, *others), (tp,), text)
 
     def _must_wait(self, tp: TopicPartition) -> bool:
         """Return whether a claim keeps the partition from a subscriber: from all but its owner."""
-        if tp not in self._standing:
+        if tp not in self._valid_claims:
             return False
         return self._subscribers[tp.topic] > (self._owner(tp) is not None)
 
     def _owner(self, tp: TopicPartition) -> str | None:
         """Return the owner of a partition, if it may keep it."""
-        claimants = self._standing.get(tp, ())
+        claimants = self._valid_claims.get(tp, ())
         if len(claimants) != 1 or tp.topic not in self._spec.members[claimants[0]].topics:
             return None
         return claimants[0]
@@ -273,35 +273,37 @@ class _Judge:
         yield Violation(Kind.UNBALANCED, tuple(chain), tuple(moves), text)
 
     def moved_without_need(self) -> Iterator[Violation]:
-        owner = {tp: member for tp in self._standing if (member := self._owner(tp)) is not None}
-        # Member -> topic -> the first partition that it has there without having owned it.
-        guests: dict[str, dict[str, TopicPartition]] = {}
+        owners = {
+            tp: member for tp in self._valid_claims if (member := self._owner(tp)) is not None
+        }
+        # Member -> topic -> the first partition of it that the member has and did not own.
+        gained: dict[str, dict[str, TopicPartition]] = {}
         for member, held in self._held.items():
             for tp in held:
-                if owner.get(tp) != member:
-                    guests.setdefault(member, {}).setdefault(tp.topic, tp)
+                if owners.get(tp) != member:
+                    gained.setdefault(member, {}).setdefault(tp.topic, tp)
         for tp, (taker, *_) in self._takers.items():
-            home = owner.get(tp, taker)
-            if home == taker:
+            owner = owners.get(tp, taker)
+            if owner == taker:
                 continue
-            has, taker_has = len(self._held[home]), len(self._held[taker])
-            facts = f"{taker} has {tp} of {home}, which could have it back"
-            if has < taker_has:
-                text = f"{facts}: {home} has {has}, {taker} {taker_has}"
-                yield Violation(Kind.MOVED_WITHOUT_NEED, (home, taker), (tp,), text)
+            owner_has, taker_has = len(self._held[owner]), len(self._held[taker])
+            facts = f"{taker} has {tp}, which {owner} owned and could get back"
+            if owner_has < taker_has:
+                text = f"{facts}: {owner} has {owner_has}, {taker} {taker_has}"
+                yield Violation(Kind.MOVED_WITHOUT_NEED, (owner, taker), (tp,), text)
                 continue
             topics = self._spec.members[taker].topics
-            swaps = (guest for topic, guest in guests.get(home, {}).items() if topic in topics)
+            swaps = (one for topic, one in gained.get(owner, {}).items() if topic in topics)
             if (swap := next(swaps, None)) is not None:
-                text = f"{facts} for {swap}"
-                yield Violation(Kind.MOVED_WITHOUT_NEED, (home, taker), (tp, swap), text)
+                text = f"{facts} in exchange for {swap}"
+                yield Violation(Kind.MOVED_WITHOUT_NEED, (owner, taker), (tp, swap), text)
 
 
-def standing_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
+def valid_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
     """Return partition -> the members that claim it with the highest generation, in `order`.
     O(claims)."""
     newest: dict[TopicPartition, int] = {}
-    standing: dict[TopicPartition, list[str]] = {}
+    valid: dict[TopicPartition, list[str]] = {}
     for member in spec.order():
         of = spec.members[member]
         for tp in set(of.owned):
@@ -310,10 +312,10 @@ def standing_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
             before = newest.get(tp)
             if before is None or of.generation > before:
                 newest[tp] = of.generation
-                standing[tp] = [member]
+                valid[tp] = [member]
             elif of.generation == before:
-                standing[tp].append(member)
-    return standing
+                valid[tp].append(member)
+    return valid
 
 
 def _subscribers(spec: GroupSpec) -> Counter[str]:

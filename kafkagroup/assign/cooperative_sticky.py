@@ -20,7 +20,7 @@ __all__ = ["cooperative_sticky_assignor", "generation_in"]
 _GENERATION = struct.Struct(">i")
 
 
-def _user_data(_had: Sequence[TopicPartition], generation: int) -> bytes:
+def _user_data(_owned: Sequence[TopicPartition], generation: int) -> bytes:
     """Return the generation as user data: before v2, subscriptions have no field for it."""
     return _GENERATION.pack(generation)
 
@@ -37,11 +37,11 @@ def generation_in(user_data: bytes | None) -> int:
     return max(generation, -1)
 
 
-def _told(data: bytes | None) -> Told:
+def _read_user_data(data: bytes | None) -> Told:
     return Told(generation=generation_in(data))
 
 
-@named("cooperative-sticky", cooperative=True, user_data=_user_data, told=_told)
+@named("cooperative-sticky", cooperative=True, user_data=_user_data, told=_read_user_data)
 def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     """Keep what members own as far as balance allows; withhold partitions that move.
 

@@ -215,9 +215,9 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
     name = protocol_name(assignor)
     claims = _Claims(was)
     before = claims.owner
-    rounds, after, settled = _rounds(spec, assignor)
+    rounds, after, is_stable = _rounds(spec, assignor)
     reasons = _Reasons(spec, was, assignor, claims, after)
-    taken_up = {
+    round_of = {
         tp: number
         for number, one in enumerate(rounds, 1)
         for held in one.taken_up.values()
@@ -232,7 +232,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
                 partition=tp,
                 before=before.get(tp),
                 after=after.get(tp),
-                round=taken_up.get(tp) if tp in after else None,
+                round=round_of.get(tp) if tp in after else None,
                 why=reason,
                 text=text,
             )
@@ -253,7 +253,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
         moves=tuple(moves),
         void_claims=tuple(sorted(claims.void, key=lambda c: (c.partition, c.member_id))),
         rounds=rounds,
-        settled=settled,
+        settled=is_stable,
         kept=sum(after.get(tp) == owner for tp, owner in before.items()),
         paused=tuple(sorted(paused)),
         unassigned=tuple(
@@ -272,9 +272,9 @@ def without(spec: GroupSpec, member: str) -> GroupSpec:
     """
     gone = {m for m, of in spec.members.items() if member in (m, of.instance_id)}
     if not gone:
-        known = ", ".join(sorted(spec.members)[:5]) or "nobody"
+        known = ", ".join(sorted(spec.members)[:5]) or "none"
         more = ", ..." if len(spec.members) > 5 else ""
-        raise ConfigurationError(f"{member!r} is not in the group; members are {known}{more}")
+        raise ConfigurationError(f"{member!r} is not in the group; its members: {known}{more}")
     return attrs.evolve(spec, members={m: of for m, of in spec.members.items() if m not in gone})
 
 
@@ -307,23 +307,23 @@ class _Claims:
             for tp in dict.fromkeys(spec.members[member].owned):
                 claims.setdefault(tp, []).append(member)
         for tp, claimants in claims.items():
-            self._settle_claims(spec, tp, claimants)
+            self._resolve_claims(spec, tp, claimants)
 
-    def _settle_claims(self, spec: GroupSpec, tp: TopicPartition, claimants: list[str]) -> None:
+    def _resolve_claims(self, spec: GroupSpec, tp: TopicPartition, claimants: list[str]) -> None:
         if not _exists(spec, tp):
             self._void(claimants, tp, Reason.GONE, _gone(spec, tp))
             return
         newest = max(spec.members[m].generation for m in claimants)
-        standing = [m for m in claimants if spec.members[m].generation == newest]
-        names = " and ".join(_label(spec, m) for m in standing)
-        stale = [m for m in claimants if m not in standing]
+        latest = [m for m in claimants if spec.members[m].generation == newest]
+        names = " and ".join(_label(spec, m) for m in latest)
+        stale = [m for m in claimants if m not in latest]
         text = f"{names} claimed it later, in generation {newest}"
         self._void(stale, tp, Reason.CLAIM_STALE, text)
-        if len(standing) == 1:
-            self.owner[tp] = standing[0]
+        if len(latest) == 1:
+            self.owner[tp] = latest[0]
         else:
             self.doubled[tp] = text = f"{names} claim it with the same generation, {newest}"
-            self._void(standing, tp, Reason.CLAIM_DOUBLED, text)
+            self._void(latest, tp, Reason.CLAIM_DOUBLED, text)
 
     def _void(self, members: Iterable[str], tp: TopicPartition, why: Reason, text: str) -> None:
         for member in members:
@@ -335,17 +335,17 @@ def _rounds(
 ) -> tuple[tuple[Round, ...], dict[TopicPartition, str], bool]:
     """Return the rounds, the owners after them, and whether the group is stable then."""
     owned = {m: frozenset(of.owned) for m, of in spec.members.items()}
-    owner = _answer(spec, assignor)
+    owner = _run_assignor(spec, assignor)
     if not is_cooperative(assignor):
-        return (Round(let_go=_sorted(owned), taken_up=_sorted(_held(owner))),), owner, True
+        return (Round(let_go=_sorted(owned), taken_up=_sorted(_by_member(owner))),), owner, True
     generation = max((of.generation for of in spec.members.values()), default=-1)
     rounds: list[Round] = []
     while True:
-        held = _held(owner)
-        let_go = {m: owned[m] - held.get(m, frozenset()) for m in owned}
-        taken_up = {m: held.get(m, frozenset()) - owned[m] for m in owned}
-        rounds.append(Round(let_go=_sorted(let_go), taken_up=_sorted(taken_up)))
-        rejoins = any(let_go.values())
+        held = _by_member(owner)
+        revoked = {m: owned[m] - held.get(m, frozenset()) for m in owned}
+        gained = {m: held.get(m, frozenset()) - owned[m] for m in owned}
+        rounds.append(Round(let_go=_sorted(revoked), taken_up=_sorted(gained)))
+        rejoins = any(revoked.values())
         if not rejoins or len(rounds) == MAX_ROUNDS:
             return tuple(rounds), owner, not rejoins
         owned = {m: frozenset(held.get(m, ())) for m in owned}
@@ -355,16 +355,16 @@ def _rounds(
             for m, of in spec.members.items()
         }
         spec = attrs.evolve(spec, members=members)
-        owner = _answer(spec, assignor)
+        owner = _run_assignor(spec, assignor)
 
 
-def _answer(spec: GroupSpec, assignor: Assignor) -> dict[TopicPartition, str]:
+def _run_assignor(spec: GroupSpec, assignor: Assignor) -> dict[TopicPartition, str]:
     """Run the assignor; return partition -> owner. Raises: ConfigurationError."""
     owner: dict[TopicPartition, str] = {}
     for member, held in assignor(spec).items():
         if member not in spec.members:
             raise ConfigurationError(
-                f"assignor {protocol_name(assignor)!r} assigns to {member!r}, who is not a member"
+                f"assignor {protocol_name(assignor)!r} assigns to {member!r}, which is not a member"
             )
         for tp in held:
             if tp in owner:
@@ -426,8 +426,8 @@ class _Reasons:
         if not _exists(self._spec, tp):
             return Reason.GONE, _gone(self._spec, tp)
         if not any(tp.topic in of.topics for of in self._spec.members.values()):
-            return Reason.NO_SUBSCRIBER, f"nobody subscribes to {tp.topic}"
-        return Reason.LEFT_OUT, f"{protocol_name(self._assignor)} gives it to nobody"
+            return Reason.NO_SUBSCRIBER, f"no member subscribes to {tp.topic}"
+        return Reason.LEFT_OUT, f"{protocol_name(self._assignor)} assigns it to no member"
 
     def _given(self, tp: TopicPartition) -> tuple[Reason, str]:
         if (text := self._claims.doubled.get(tp)) is not None:
@@ -438,10 +438,10 @@ class _Reasons:
             now = self._spec.partitions[tp.topic]
             return Reason.PARTITION_NEW, f"{tp.topic} grew from {count} to {now} partitions"
         if not self._before:
-            return Reason.UNOWNED, "nobody owned anything"
+            return Reason.UNOWNED, "no member owned any partition"
         if tp.topic not in self._owned_topics:
-            return Reason.UNOWNED, f"nobody owned any of {tp.topic}"
-        return Reason.UNOWNED, "nobody owned it"
+            return Reason.UNOWNED, f"no member owned a partition of {tp.topic}"
+        return Reason.UNOWNED, "no member owned it"
 
     def _moved(self, tp: TopicPartition, giver: str, taker: str) -> tuple[Reason, str]:
         give, take = _label(self._was, giver), _label(self._spec, taker)
@@ -454,11 +454,11 @@ class _Reasons:
         if self._is_needed_for_rack(tp, giver, taker):
             rack = self._spec.members[taker].rack
             return Reason.RACK, f"a replica is in {take}'s rack {rack}, none in {give}'s"
-        stand_in = self._stand_in(giver, taker)
+        alternative = self._alternative_topic(giver, taker)
         if self._counts_kept[giver] < self._counts_kept[taker]:
             self._undo(tp, giver, taker)
-        elif stand_in is not None:
-            self._replace(tp, stand_in, giver, taker)
+        elif alternative is not None:
+            self._replace(tp, alternative, giver, taker)
         else:
             counts = ", ".join(
                 f"{name} {self._counts_before[m]} -> {self._counts_after[m]}"
@@ -467,7 +467,7 @@ class _Reasons:
             return Reason.BALANCE, f"balance: {counts}"
         name = protocol_name(self._assignor)
         if self._without_owners.get(tp) == taker:
-            return Reason.NOT_STICKY, f"{name} places it there whoever owned it"
+            return Reason.NOT_STICKY, f"{name} ignores who owned it"
         return Reason.FREE_CHOICE, f"{name} moves it without need"
 
     def _is_needed_for_load(self, tp: TopicPartition, giver: str, taker: str) -> bool:
@@ -492,7 +492,7 @@ class _Reasons:
             and self._without_racks.get(tp) != taker
         )
 
-    def _stand_in(self, giver: str, taker: str) -> str | None:
+    def _alternative_topic(self, giver: str, taker: str) -> str | None:
         """Return a topic of which the giver gained a partition that the taker could have got
         instead; None if there is none."""
         topics, gains = self._spec.members[taker].topics, self._gains.get(giver, Counter())
@@ -517,7 +517,7 @@ class _Reasons:
     @cached_property
     def _without_loads(self) -> dict[TopicPartition, str]:
         members = self._spec.members.items()
-        return self._settled(
+        return self._final_owners(
             attrs.evolve(
                 self._spec,
                 loads={},
@@ -527,19 +527,19 @@ class _Reasons:
 
     @cached_property
     def _without_racks(self) -> dict[TopicPartition, str]:
-        return self._settled(attrs.evolve(self._spec, racks={}))
+        return self._final_owners(attrs.evolve(self._spec, racks={}))
 
     @cached_property
     def _without_owners(self) -> dict[TopicPartition, str]:
         members = self._spec.members.items()
-        return self._settled(
+        return self._final_owners(
             attrs.evolve(
                 self._spec,
                 members={m: attrs.evolve(of, owned=(), generation=-1) for m, of in members},
             )
         )
 
-    def _settled(self, spec: GroupSpec) -> dict[TopicPartition, str]:
+    def _final_owners(self, spec: GroupSpec) -> dict[TopicPartition, str]:
         return _rounds(spec, self._assignor)[1]
 
 
@@ -549,7 +549,7 @@ def _members(
     before: Mapping[TopicPartition, str],
     after: Mapping[TopicPartition, str],
 ) -> tuple[MemberPlan, ...]:
-    held_before, held_after = _sorted(_held(before)), _sorted(_held(after))
+    held_before, held_after = _sorted(_by_member(before)), _sorted(_by_member(after))
     loads_before, loads_after = _loads(was, before), _loads(spec, after)
     found = []
     for member in (*spec.order(), *(m for m in was.order() if m not in spec.members)):
@@ -579,7 +579,7 @@ def _loads(spec: GroupSpec, owner: Mapping[TopicPartition, str]) -> dict[str, fl
     return loads
 
 
-def _held(owner: Mapping[TopicPartition, str]) -> dict[str, frozenset[TopicPartition]]:
+def _by_member(owner: Mapping[TopicPartition, str]) -> dict[str, frozenset[TopicPartition]]:
     """Return member id -> its partitions."""
     held: dict[str, set[TopicPartition]] = {}
     for tp, member in owner.items():

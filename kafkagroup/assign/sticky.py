@@ -15,12 +15,12 @@ from kafkagroup.types import Assignment
 __all__ = ["sticky_assignor"]
 
 
-def _told(data: bytes | None) -> Told:
+def _read_user_data(data: bytes | None) -> Told:
     owned, generation = decode_user_data(data)
     return Told(owned=owned, generation=generation)
 
 
-@named("sticky", user_data=encode_user_data, told=_told)
+@named("sticky", user_data=encode_user_data, told=_read_user_data)
 def sticky_assignor(spec: GroupSpec) -> Assignment:
     """Assign all partitions as evenly as the subscriptions allow, with the fewest moves.
 

@@ -83,10 +83,10 @@ def weighted_sticky(
     if not 0 <= hysteresis < 1:
         raise ConfigurationError(f"hysteresis={hysteresis}; expected 0 or more, and less than 1")
 
-    def user_data(_had: Sequence[TopicPartition], _generation: int) -> bytes:
+    def user_data(_owned: Sequence[TopicPartition], _generation: int) -> bytes:
         return _CAPACITY.pack(_VERSION, capacity)
 
-    @named("weighted-sticky", cooperative=True, user_data=user_data, told=_told)
+    @named("weighted-sticky", cooperative=True, user_data=user_data, told=_read_user_data)
     def weighted_sticky_assignor(spec: GroupSpec) -> Assignment:
         return _assign(spec, max_moves, hysteresis)
 
@@ -105,7 +105,7 @@ def capacity_in(user_data: bytes | None) -> float:
     return _usable(capacity) if version >= _VERSION else 1.0
 
 
-def _told(data: bytes | None) -> Told:
+def _read_user_data(data: bytes | None) -> Told:
     return Told(capacity=capacity_in(data))
 
 
@@ -356,7 +356,7 @@ class _Lightest:
         """Return the least loaded member of each capacity among a pool's subscribers."""
         heaps = self._heaps.get(pool)
         if heaps is None:
-            heaps = self._heaps[pool] = self._made(pool)
+            heaps = self._heaps[pool] = self._build_heaps(pool)
         found = []
         for heap in heaps:
             member = heap[0][2]
@@ -366,7 +366,7 @@ class _Lightest:
             found.append(member)
         return found
 
-    def _made(self, pool: int) -> list[list[tuple[int, int, int]]]:
+    def _build_heaps(self, pool: int) -> list[list[tuple[int, int, int]]]:
         heaps: dict[float, list[tuple[int, int, int]]] = {}
         for member in self._group.takers[pool]:
             entry = self._first[member], self._second[member], member

@@ -28,7 +28,7 @@ from kafkagroup.assign import (
     roundrobin_assignor,
     sticky_assignor,
 )
-from kafkagroup.assign.check import standing_claims
+from kafkagroup.assign.check import valid_claims
 from kafkagroup.assign.spec import is_cooperative, told, user_data
 from kafkagroup.consume.basis import basis_in, encode_basis
 from kafkagroup.errors import (
@@ -677,10 +677,10 @@ def _encoded(
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
     """Raise an error if a cooperative assignor assigns a partition that another member still owns.
     The user's own assignors may do so."""
-    standing = standing_claims(spec)
+    claims = valid_claims(spec)
     for member, partitions in assignment.items():
         for tp in partitions:
-            if others := [other for other in standing.get(tp, ()) if other != member]:
+            if others := [other for other in claims.get(tp, ()) if other != member]:
                 raise ConfigurationError(
                     f"assignor {name!r} hands {tp} over to {member} while {others[0]} owns it;"
                     " a cooperative assignor leaves it out for one round"

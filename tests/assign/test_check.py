@@ -17,7 +17,7 @@ from kafkagroup.assign.check import (
     VALID,
     Kind,
     Violation,
-    standing_claims,
+    valid_claims,
     violations,
 )
 from kafkagroup.types import Assignment, TopicPartition
@@ -54,8 +54,8 @@ def test_an_unknown_member_is_a_violation() -> None:
     """And they are lost to the group, unless a member gets them too."""
     group = spec({"a": 2}, x=member("a"))
     assert violations(group, assigned(x="a0", ghost="a1")) == (
-        Violation(Kind.STRANGER, ("ghost",), tps("a1"), "ghost is no member and gets a/1"),
-        Violation(Kind.INCOMPLETE, (), tps("a1"), "a/1 is given to nobody"),
+        Violation(Kind.STRANGER, ("ghost",), tps("a1"), "ghost is not a member and gets a/1"),
+        Violation(Kind.INCOMPLETE, (), tps("a1"), "a/1 is assigned to no member"),
     )
     assert violations(group, assigned(x="a0 a1", ghost="")) == ()
 
@@ -84,16 +84,16 @@ def test_a_topic_that_the_member_does_not_subscribe_to() -> None:
 def test_a_partition_with_two_owners_is_a_violation() -> None:
     group = spec({"a": 2}, x=member("a"), y=member("a"))
     assert violations(group, assigned(y="a0 a1 a1", x="a0")) == (
-        Violation(Kind.DOUBLED, ("x", "y"), tps("a0"), "a/0 is given to x and y"),
-        Violation(Kind.DOUBLED, ("y", "y"), tps("a1"), "a/1 is given to y and y"),
+        Violation(Kind.DOUBLED, ("x", "y"), tps("a0"), "a/0 is assigned to x and y"),
+        Violation(Kind.DOUBLED, ("y", "y"), tps("a1"), "a/1 is assigned to y and y"),
     )
 
 
 def test_an_unassigned_partition_is_a_violation() -> None:
     group = spec({"a": 3, "unwanted": 1}, x=member("a"), y=member("a"))
     assert violations(group, assigned(x="a1")) == (
-        Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody"),
-        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is given to nobody"),
+        Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member"),
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member"),
     )
 
 
@@ -101,13 +101,13 @@ def test_a_cooperative_round_may_withhold_partitions_that_another_owns() -> None
     group = spec({"a": 3}, x=member("a", "a0 a1"), y=member("a"))
     assert violations(group, assigned(x="a0", y="a2"), COOPERATIVE) == ()
     assert violations(group, assigned(x="a0 a1"), COOPERATIVE) == (
-        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is given to nobody"),
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member"),
     )
 
 
 def test_a_cooperative_round_may_not_withhold_partitions_that_only_the_owner_can_have() -> None:
     group = spec({"a": 1}, x=member("a", "a0"), y=member("b"))
-    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody")
+    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member")
     assert violations(group, assigned(), COOPERATIVE) == (left_out,)
 
 
@@ -122,7 +122,7 @@ def test_a_partition_handed_over_while_it_is_owned() -> None:
     group = spec({"a": 2}, x=member("a", "a0 a1"), y=member("a"))
     assert violations(group, assigned(x="a0", y="a1"), COOPERATIVE) == (
         Violation(
-            Kind.HANDED_OVER, ("y", "x"), tps("a1"), "y gets a/1 while x may be at work on it"
+            Kind.HANDED_OVER, ("y", "x"), tps("a1"), "y gets a/1 while x may still process it"
         ),
     )
     after = spec({"a": 2}, x=member("a", "a0"), y=member("a"))
@@ -133,7 +133,7 @@ def test_equal_claims_block_each_other() -> None:
     group = spec({"a": 1}, x=member("a", "a0"), y=member("a", "a0"), z=member("a"))
     assert violations(group, assigned(x="a0"), COOPERATIVE) == (
         Violation(
-            Kind.HANDED_OVER, ("x", "y"), tps("a0"), "x gets a/0 while y may be at work on it"
+            Kind.HANDED_OVER, ("x", "y"), tps("a0"), "x gets a/0 while y may still process it"
         ),
     )
     assert violations(group, assigned(z="a0"), COOPERATIVE) == (
@@ -141,7 +141,7 @@ def test_equal_claims_block_each_other() -> None:
             Kind.HANDED_OVER,
             ("z", "x", "y"),
             tps("a0"),
-            "z gets a/0 while x and y may be at work on it",
+            "z gets a/0 while x and y may still process it",
         ),
     )
 
@@ -153,14 +153,14 @@ def test_a_stale_claim_blocks_nothing_and_hides_no_transfer() -> None:
     assert violations(group, assigned(y="a0"), COOPERATIVE) == ()
     assert violations(group, assigned(x="a0"), COOPERATIVE) == (
         Violation(
-            Kind.HANDED_OVER, ("x", "y"), tps("a0"), "x gets a/0 while y may be at work on it"
+            Kind.HANDED_OVER, ("x", "y"), tps("a0"), "x gets a/0 while y may still process it"
         ),
     )
 
 
 def test_a_claim_to_a_missing_partition_is_ignored() -> None:
     group = spec({"a": 1, "b": 1}, x=member("a", "a5"), y=member("ab"))
-    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is given to nobody")
+    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member")
     assert violations(group, assigned(y="b0"), COOPERATIVE) == (left_out,)
 
 
@@ -170,7 +170,7 @@ def test_a_claim_stands_whatever_its_member_subscribes_to() -> None:
     assert violations(group, assigned(x="b0"), COOPERATIVE) == ()
     assert violations(group, assigned(x="b0", y="a0"), COOPERATIVE) == (
         Violation(
-            Kind.HANDED_OVER, ("y", "x"), tps("a0"), "y gets a/0 while x may be at work on it"
+            Kind.HANDED_OVER, ("y", "x"), tps("a0"), "y gets a/0 while x may still process it"
         ),
     )
 
@@ -220,7 +220,7 @@ def test_a_partition_that_its_owner_could_have_back() -> None:
             Kind.MOVED_WITHOUT_NEED,
             ("x", "y"),
             tps("a1"),
-            "y has a/1 of x, which could have it back: x has 1, y 2",
+            "y has a/1, which x owned and could get back: x has 1, y 2",
         ),
     )
 
@@ -232,7 +232,7 @@ def test_a_partition_that_its_owner_could_have_back_for_another() -> None:
             Kind.MOVED_WITHOUT_NEED,
             ("x", "y"),
             tps("a1 a3"),
-            "y has a/1 of x, which could have it back for a/3",
+            "y has a/1, which x owned and could get back in exchange for a/3",
         ),
     )
 
@@ -257,7 +257,7 @@ def test_moves_for_balance_and_from_claims_that_do_not_count_are_no_violation() 
 def test_balance_and_need_are_judged_only_of_whole_assignments() -> None:
     group = spec({"a": 4}, x=member("a", "a0 a1 a2"), y=member("a", "a3"))
     assert violations(group, assigned(y="a0 a1 a3"), STICKY) == (
-        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is given to nobody"),
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member"),
     )
     assert violations(group, assigned(y="a0 a1 a3"), STICKY - {Kind.INCOMPLETE}) == ()
     # y gets two in the next round.
@@ -281,13 +281,13 @@ def test_only_the_requested_rules_are_checked() -> None:
 
 def test_a_violation_reads_as_a_sentence() -> None:
     (violation,) = violations(spec({"a": 1}, x=member("a")), assigned())
-    assert str(violation) == "incomplete: a/0 is given to nobody"
+    assert str(violation) == "incomplete: a/0 is assigned to no member"
 
 
 def test_long_lists_are_cut() -> None:
     group = spec({"a": 0}, x=member("a"))
     (violation,) = violations(group, assigned(ghost="a0 a1 a2 a3 a4 a5"))
-    assert violation.text == "ghost is no member and gets a/0, a/1, a/2, a/3 and 2 more"
+    assert violation.text == "ghost is not a member and gets a/0, a/1, a/2, a/3 and 2 more"
 
 
 def test_valid_claims() -> None:
@@ -297,7 +297,7 @@ def test_valid_claims() -> None:
         y=member("a", "a1 a1 a2", 8),
         z=member("a", "a0 a2", 5),
     )
-    assert standing_claims(group) == {
+    assert valid_claims(group) == {
         TopicPartition("a", 0): ["x"],
         TopicPartition("a", 1): ["x", "y"],
         TopicPartition("a", 2): ["x", "y"],

@@ -162,7 +162,7 @@ def test_an_unknown_member_cannot_leave() -> None:
     members = {f"m{n}": member("a") for n in range(6)}
     with pytest.raises(ConfigurationError) as caught:
         without(group({"a": 1}, **members), "mm")
-    assert str(caught.value) == "'mm' is not in the group; members are m0, m1, m2, m3, m4, ..."
+    assert str(caught.value) == "'mm' is not in the group; its members: m0, m1, m2, m3, m4, ..."
 
 
 def test_a_group_without_members_gets_nothing() -> None:
@@ -178,11 +178,11 @@ def test_partitions_without_an_owner() -> None:
     """Whether it is new or its owner left, this spec does not tell: nothing is guessed."""
     x, y = member("ab", "a0"), member("ab", "a1")
     fresh = plan(group({"a": 1}, x=member("a")), range_assignor)
-    assert reasons(fresh) == {"a0": (Reason.UNOWNED, "nobody owned anything")}
+    assert reasons(fresh) == {"a0": (Reason.UNOWNED, "no member owned any partition")}
     found = plan(group({"a": 3, "b": 1}, x=x, y=y), cooperative_sticky_assignor)
     assert reasons(found) == {
-        "a2": (Reason.UNOWNED, "nobody owned it"),
-        "b0": (Reason.UNOWNED, "nobody owned any of b"),
+        "a2": (Reason.UNOWNED, "no member owned it"),
+        "b0": (Reason.UNOWNED, "no member owned a partition of b"),
     }
 
 
@@ -259,8 +259,8 @@ def test_unassigned_partitions() -> None:
     assert reasons(found) == {
         "a1": (Reason.GONE, "a has 1 partitions"),
         "b0": (Reason.GONE, "topic b does not exist"),
-        "c0": (Reason.NO_SUBSCRIBER, "nobody subscribes to c"),
-        "d0": (Reason.LEFT_OUT, "fixed gives it to nobody"),
+        "c0": (Reason.NO_SUBSCRIBER, "no member subscribes to c"),
+        "d0": (Reason.LEFT_OUT, "fixed assigns it to no member"),
     }
     assert (found.kept, found.dropped, found.unassigned) == (1, 4, tps("d0"))
 
@@ -271,7 +271,7 @@ def test_moves_for_balance_and_unneeded_moves() -> None:
     found = plan(group({"a": 6}, x=x, y=y, z=member("a")), range_assignor)
     assert reasons(found) == {
         "a2": (Reason.BALANCE, "balance: x 3 -> 2, y 3 -> 2"),
-        "a4": (Reason.NOT_STICKY, "range places it there whoever owned it"),
+        "a4": (Reason.NOT_STICKY, "range ignores who owned it"),
         "a5": (Reason.BALANCE, "balance: y 3 -> 2, z 0 -> 2"),
     }
 
@@ -280,7 +280,7 @@ def test_of_several_equivalent_moves_all_but_one_are_unneeded() -> None:
     """Two of the three would have made 3 and 3 of 5 and 1; it is 4 and 2 now, the other way."""
     spec = group({"a": 6}, x=member("a", "a0 a1 a2 a3 a4"), y=member("a", "a5"))
     assert reasons(plan(spec, fixed(x="a3 a4", y="a0 a1 a2 a5"))) == {
-        "a0": (Reason.NOT_STICKY, "fixed places it there whoever owned it"),
+        "a0": (Reason.NOT_STICKY, "fixed ignores who owned it"),
         "a1": (Reason.BALANCE, "balance: x 5 -> 2, y 1 -> 4"),
         "a2": (Reason.BALANCE, "balance: x 5 -> 2, y 1 -> 4"),
     }
@@ -323,7 +323,7 @@ def test_a_swap_is_a_free_choice() -> None:
 def test_a_move_that_makes_the_counts_less_even_is_not_for_balance() -> None:
     spec = group({"a": 2}, x=member("a", "a0"), y=member("a", "a1"))
     assert reasons(plan(spec, fixed(y="a0 a1"))) == {
-        "a0": (Reason.NOT_STICKY, "fixed places it there whoever owned it"),
+        "a0": (Reason.NOT_STICKY, "fixed ignores who owned it"),
     }
 
 
@@ -349,7 +349,7 @@ def test_a_partition_that_moves_to_its_replica() -> None:
     )
     assert reasons(plan(spec, nearest)) == {
         "a1": (Reason.RACK, "a replica is in y's rack r2, none in x's"),
-        "a2": (Reason.NOT_STICKY, "nearest places it there whoever owned it"),
+        "a2": (Reason.NOT_STICKY, "nearest ignores who owned it"),
     }
 
 
@@ -365,7 +365,7 @@ def test_a_rack_is_no_reason_where_the_owner_has_a_replica_too() -> None:
         racks={"a": (frozenset({"r1", "r2"}),)},
     )
     assert reasons(plan(spec, nearest)) == {
-        "a0": (Reason.NOT_STICKY, "nearest places it there whoever owned it"),
+        "a0": (Reason.NOT_STICKY, "nearest ignores who owned it"),
     }
 
 
@@ -455,7 +455,7 @@ def test_a_cooperative_assignor_that_never_settles_is_followed_for_some_rounds()
 @pytest.mark.parametrize(
     ("held", "message"),
     [
-        ({"z": "a0"}, "assignor 'fixed' assigns to 'z', who is not a member"),
+        ({"z": "a0"}, "assignor 'fixed' assigns to 'z', which is not a member"),
         ({"x": "a0", "y": "a0"}, "assignor 'fixed' assigns a/0 to 'x' and to 'y'"),
         ({"x": "a0 a0"}, "assignor 'fixed' assigns a/0 to 'x' and to 'x'"),
     ],

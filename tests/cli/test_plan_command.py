@@ -104,10 +104,10 @@ Claims that do not count
 What range moves
 
  partitions   from   to       round   why
- ───────────────────────────────────────────────────────────────────────────
- orders 0-1   a      node-2       1   range places it there whoever owned it
+ ─────────────────────────────────────────────────────────────────────
+ orders 0-1   a      node-2       1   range ignores who owned it
  orders 2     a      node-2       1   balance: a 5 -> 3, node-2 1 -> 4
- orders 5     -      a            1   nobody owned it
+ orders 5     -      a            1   no member owned it
 
 Totals
 
@@ -139,18 +139,18 @@ Claims that do not count
 What range moves
 
  partitions   from   to       round   why
- ───────────────────────────────────────────────────────────────────────────
- orders 0-1   a      node-2       1   range places it there whoever owned it
+ ─────────────────────────────────────────────────────────────────────
+ orders 0-1   a      node-2       1   range ignores who owned it
  orders 2     a      node-2       1   balance: a 5 -> 3, node-2 1 -> 4
- orders 5     -      a            1   nobody owned it
+ orders 5     -      a            1   no member owned it
 
 What settled moves
 
  partitions   from   to       round   why
- ─────────────────────────────────────────────────────────────────────────────
- orders 3     a      node-2       2   settled places it there whoever owned it
+ ─────────────────────────────────────────────────────────────────────
+ orders 3     a      node-2       2   settled ignores who owned it
  orders 4     a      node-2       2   balance: a 5 -> 4, node-2 1 -> 3
- orders 5     -      a            1   nobody owned it
+ orders 5     -      a            1   no member owned it
 
 Totals
 
@@ -177,9 +177,9 @@ Partitions of each member
 What range moves
 
  partitions   from   to   round   why
- ──────────────────────────────────────────────────────
- t 0          -      a        1   nobody owned anything
- t 1          -      b        1   nobody owned anything
+ ──────────────────────────────────────────────────────────────
+ t 0          -      a        1   no member owned any partition
+ t 1          -      b        1   no member owned any partition
 
 Totals
 
@@ -217,11 +217,11 @@ Claims that do not count
 What roundrobin moves
 
  partitions   from     to      round   why
- ─────────────────────────────────────────────────────────────────────────────────
+ ─────────────────────────────────────────────────────────────────────
  audit 0      node-2   new-1       1   node-2 left
- orders 1     a        new-1       1   roundrobin places it there whoever owned it
+ orders 1     a        new-1       1   roundrobin ignores who owned it
  orders 3     a        new-1       1   balance: a 5 -> 3, new-1 0 -> 4
- orders 5     -        new-1       1   nobody owned it
+ orders 5     -        new-1       1   no member owned it
 
 Totals
 
@@ -349,10 +349,10 @@ def test_json() -> None:
                             "b-0001",
                             2,
                             "not-sticky",
-                            "settled places it there whoever owned it",
+                            "settled ignores who owned it",
                         ),
                         (4, "a", "b-0001", 2, "balance", "balance: a 5 -> 4, node-2 1 -> 3"),
-                        (5, None, "a", 1, "unowned", "nobody owned it"),
+                        (5, None, "a", 1, "unowned", "no member owned it"),
                     )
                 ],
                 "void_claims": [stale],
@@ -405,8 +405,8 @@ def test_bad_input_is_one_line_that_helps(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--remove", "c", "--assignor", "range"), "'c' is not in the group; members are a, b-00"),
-        (("--assignor", "own:strangers"), "assignor 'strangers' assigns to 'z', who is not a mem"),
+        (("--remove", "c", "--assignor", "range"), "'c' is not in the group; its members: a, b-00"),
+        (("--assignor", "own:strangers"), "assignor 'strangers' assigns to 'z', which is not a m"),
         (("--assignor", "own:broken"), "assignor 'broken' raised ValueError: one two ("),
     ],
 )
