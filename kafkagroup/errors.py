@@ -433,10 +433,10 @@ class AuthorizationError(BrokerError):
         """What the ACL is about, such as "topic 'orders'"; "" when the broker does not say."""
         self.operation = operation
         """Kafka's name of the operation that the ACL must allow, such as "READ"."""
-        self._given = (code, message, resource, operation)
+        self._arguments = (code, message, resource, operation)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), self._given
+        return type(self), self._arguments
 
 
 @public
@@ -447,10 +447,10 @@ class RecordRefusedError(BrokerError):
         super().__init__(code, message)
         self.index = index
         """The record's index in the batch, from 0."""
-        self._given = (code, message, index)
+        self._arguments = (code, message, index)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), self._given
+        return type(self), self._arguments
 
 
 def broker_error(
@@ -585,7 +585,7 @@ class NotWrittenError(KafkaGroupError):
         """The broker's error, or the failure of the request."""
 
     def __str__(self) -> str:
-        return f"record {self.index} is not written: {self.why}"
+        return f"record {self.index} was not acknowledged: {self.why}"
 
 
 @public

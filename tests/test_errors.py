@@ -45,7 +45,7 @@ SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
     ),
     NotWrittenError: (
         NotWrittenError(7, BrokerError(10)),
-        "record 7 is not written: MESSAGE_TOO_LARGE (10)",
+        "record 7 was not acknowledged: MESSAGE_TOO_LARGE (10)",
     ),
     CorruptRecordError: (
         CorruptRecordError("CRC-32C mismatch", topic="t", partition=3, offset=40),

@@ -31,7 +31,7 @@ from kafkagroup.transport.options import ClientOptions, client_options, parse_se
 from kafkagroup.transport.retry import Pauses
 from kafkagroup.transport.trouble import Problem
 
-__all__ = ["CallingService", "RetriedCalls", "named"]
+__all__ = ["CallingService", "RetriedCalls", "checked_group_ids"]
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -69,12 +69,12 @@ class RetriedCalls:
 
     async def once(
         self,
-        ask: Callable[[Cluster], Awaitable[T]],
+        call: Callable[[Cluster], Awaitable[T]],
         deadline: float = math.inf,
         *,
         final: Collection[int] = (),
     ) -> T:
-        """Call `ask` until it returns; return its result. Raises: errors that are not retriable,
+        """Call `call` until it returns; return its result. Raises: errors that are not retriable,
         such as a BrokerError with a code in `final`; TransportError, or the last retriable
         BrokerError, after the timeout."""
         cluster = self.opened()
@@ -85,10 +85,10 @@ class RetriedCalls:
             with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + self.timeout)):
                 while True:
                     try:
-                        answer = await ask(cluster)
+                        result = await call(cluster)
                         if troubles.open:
                             troubles.succeeded(key, anyio.current_time())
-                        return answer
+                        return result
                     except BrokerError as error:
                         if not error.retriable or error.code in final:
                             raise
@@ -106,30 +106,30 @@ class RetriedCalls:
     async def each(
         self,
         keys: Iterable[K],
-        ask: Callable[[Cluster, K], Awaitable[T]],
+        call: Callable[[Cluster, K], Awaitable[T]],
         *,
         final: Collection[int] = (),
     ) -> dict[K, T | KafkaGroupError]:
         """Return each key's result, or the error that `once` would raise, in the order of keys."""
         self.opened()
         wanted = tuple(dict.fromkeys(keys))
-        answers: dict[K, T | KafkaGroupError] = {}
+        results: dict[K, T | KafkaGroupError] = {}
         deadline = anyio.current_time() + self.timeout
-        room = anyio.CapacityLimiter(_MAX_CONCURRENT)
+        limiter = anyio.CapacityLimiter(_MAX_CONCURRENT)
 
-        async def answer(key: K) -> None:
-            async with room:
+        async def call_one(key: K) -> None:
+            async with limiter:
                 try:
-                    answers[key] = await self.once(
-                        lambda cluster: ask(cluster, key), deadline, final=final
+                    results[key] = await self.once(
+                        lambda cluster: call(cluster, key), deadline, final=final
                     )
                 except KafkaGroupError as error:
-                    answers[key] = error
+                    results[key] = error
 
         async with anyio.create_task_group() as tasks:
             for key in wanted:
-                tasks.start_soon(answer, key)
-        return {key: answers[key] for key in wanted}
+                tasks.start_soon(call_one, key)
+        return {key: results[key] for key in wanted}
 
 
 def _refused(error: BrokerError) -> Problem:
@@ -164,7 +164,7 @@ class CallingService(Service):
         """Do nothing: there are no background tasks that could fail."""
 
 
-def named(group_ids: Iterable[str]) -> list[str]:
+def checked_group_ids(group_ids: Iterable[str]) -> list[str]:
     """Return the group ids without duplicates. Raises: ConfigurationError for one string, or an
     empty id."""
     if isinstance(group_ids, str):

@@ -11,7 +11,7 @@ from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin import topics as topic_requests
-from kafkagroup.admin.calls import CallingService, named
+from kafkagroup.admin.calls import CallingService, checked_group_ids
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import (
@@ -83,11 +83,11 @@ class Admin(CallingService):
         """
         wanted = {"states": _names(states, GroupState), "types": _names(types, GroupType)}
 
-        async def of(cluster: Cluster, node: Node) -> list[GroupListing]:
+        async def list_from(cluster: Cluster, node: Node) -> list[GroupListing]:
             return await describing.list_groups(cluster.broker(node), node, **wanted)
 
         metadata = await self._calls.once(lambda cluster: cluster.refresh())
-        answers = await self._calls.each(metadata.nodes.values(), of)
+        answers = await self._calls.each(metadata.nodes.values(), list_from)
         groups: dict[str, GroupListing] = {}
         errors: dict[Node, KafkaGroupError] = {}
         for node, answer in answers.items():
@@ -102,7 +102,7 @@ class Admin(CallingService):
         self, group_ids: Iterable[str]
     ) -> dict[str, GroupDescription | KafkaGroupError]:
         """Return each group's description, or the error that `describe_group` raises."""
-        return await self._calls.each(named(group_ids), describing.describe)
+        return await self._calls.each(checked_group_ids(group_ids), describing.describe)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """Return a group's state and members, of a classic, KIP-848 or share group.
@@ -112,7 +112,7 @@ class Admin(CallingService):
         IllegalStateError for a group of another type, which it names; DecodeError for a consumer
         with damaged metadata; TransportError, or the last retriable BrokerError, after the timeout.
         """
-        named([group_id])
+        checked_group_ids([group_id])
         return await self._calls.once(lambda cluster: describing.describe(cluster, group_id))
 
     async def find_coordinator(self, group_id: str) -> Node:
@@ -121,7 +121,7 @@ class Admin(CallingService):
         Raises: BrokerError GROUP_AUTHORIZATION_FAILED; TransportError, or the last retriable
         BrokerError, after the timeout.
         """
-        named([group_id])
+        checked_group_ids([group_id])
         return await self._calls.once(lambda cluster: cluster.find_coordinator(group_id))
 
     async def group_spec(self, group: str | GroupDescription) -> GroupSpec:
@@ -219,7 +219,7 @@ class Admin(CallingService):
         A group that does not exist has no committed offsets. Waits for pending transactional
         offset commits.
         """
-        return await self._calls.each(named(group_ids), offsets.committed)
+        return await self._calls.each(checked_group_ids(group_ids), offsets.committed)
 
     async def lag(
         self, group_ids: Iterable[str]
@@ -241,7 +241,7 @@ class Admin(CallingService):
         changed; AuthorizationError for a topic, when offsets of other topics may have been changed;
         TransportError.
         """
-        named([group_id])
+        checked_group_ids([group_id])
         await offsets.alter(self._calls, group_id, offsets_of(to))
 
     async def delete_offsets(
@@ -253,7 +253,7 @@ class Admin(CallingService):
         Raises: BrokerError GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for a group that is not of
         consumers; TransportError.
         """
-        named([group_id])
+        checked_group_ids([group_id])
         wanted = partitions_of(partitions)
         return await self._calls.once(lambda cluster: offsets.delete(cluster, group_id, wanted))
 
@@ -301,7 +301,7 @@ class Admin(CallingService):
         )
 
     async def _committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        named([group_id])
+        checked_group_ids([group_id])
         return await self._calls.once(lambda cluster: offsets.committed(cluster, group_id))
 
     # ------------------------------------------------------------ removing
@@ -320,7 +320,7 @@ class Admin(CallingService):
         Raises: BrokerError UNKNOWN_MEMBER_ID; UnsupportedVersionError for an instance id before
         Kafka 2.4; TransportError.
         """
-        named([group_id])
+        checked_group_ids([group_id])
         if (member_id is None) == (instance_id is None):
             raise ConfigurationError("expected one of member_id and instance_id")
         member = MemberIdentity(
@@ -331,7 +331,7 @@ class Admin(CallingService):
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaGroupError | None]:
         """Delete groups without members, with their committed offsets. Returns None for each group,
         or its error: BrokerError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
-        return await self._calls.each(named(group_ids), removing.delete_group)
+        return await self._calls.each(checked_group_ids(group_ids), removing.delete_group)
 
 
 def _topic_names(topics: Iterable[str]) -> list[str]:

@@ -29,7 +29,7 @@ _FETCH_BYTES = 16 << 10
 _MAX_PARTITIONS = 100
 """The limit of partitions in one request: with 16 KiB each, the response stays small."""
 
-_At = tuple[TopicPartition, int]
+_Position = tuple[TopicPartition, int]
 """A partition, and an offset in it."""
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata]
@@ -60,9 +60,9 @@ async def measure(
     known = [offsets for offsets in groups.values() if not isinstance(offsets, KafkaGroupError)]
     wanted = sorted({tp for offsets in known for tp in offsets})
     reasons = await _missing(calls, wanted)
-    there = [tp for tp in wanted if tp not in reasons]
-    starts = await _log_offsets(calls, there, EARLIEST, reasons)
-    ends = await _log_offsets(calls, there, LATEST, reasons)
+    existing = [tp for tp in wanted if tp not in reasons]
+    starts = await _log_offsets(calls, existing, EARLIEST, reasons)
+    ends = await _log_offsets(calls, existing, LATEST, reasons)
     waiting = {
         (tp, max(at.offset, starts[tp]))
         for offsets in known
@@ -107,11 +107,11 @@ async def _missing(
 ) -> dict[TopicPartition, str]:
     """Return the partitions whose lag cannot be measured, with the reasons."""
 
-    async def of(cluster: Cluster, topic: str) -> ClusterMetadata:
+    async def read_metadata(cluster: Cluster, topic: str) -> ClusterMetadata:
         return await topics_metadata(cluster, [topic])
 
     partitions = list(wanted)
-    answers = await calls.each((tp.topic for tp in partitions), of)
+    answers = await calls.each((tp.topic for tp in partitions), read_metadata)
     reasons = {}
     for tp in partitions:
         answer = answers[tp.topic]
@@ -130,39 +130,42 @@ async def _log_offsets(
 ) -> dict[TopicPartition, int]:
     """Return each log's start or end; add partitions whose request failed to `reasons`."""
     logs = LogOffsets(calls.opened(), READ_UNCOMMITTED)
-    asked = {tp: timestamp for tp in partitions if tp not in reasons}
-    if not asked:
+    requested = {tp: timestamp for tp in partitions if tp not in reasons}
+    if not requested:
         return {}
-    found = await calls.once(lambda _: logs.each(asked))
+    found = await calls.once(lambda _: logs.each(requested))
     reasons |= {tp: str(error) for tp, error in found.errors.items()}
     return {tp: at.offset for tp, at in found.offsets.items()}
 
 
 async def _timestamps(
-    calls: RetriedCalls, waiting: Sequence[_At]
-) -> dict[_At, int | KafkaGroupError | None]:
+    calls: RetriedCalls, waiting: Sequence[_Position]
+) -> dict[_Position, int | KafkaGroupError | None]:
     """Return what `_timestamp` returns or raises for each of `waiting`.
 
     The first requests have many partitions each, because a thousand requests take a second. A
     partition that they do not answer is then requested alone.
     """
-    batches: list[tuple[Node, tuple[_At, ...]]] = []
+    batches: list[tuple[Node, tuple[_Position, ...]]] = []
     metadata = calls.opened().metadata
     # A request has each partition once: the offset of another group in it is requested alone.
-    for node, ats in _by_leader(metadata, dict(waiting).items()).items():
+    for node, positions in _by_leader(metadata, dict(waiting).items()).items():
         batches += [
-            (node, tuple(ats[n : n + _MAX_PARTITIONS])) for n in range(0, len(ats), _MAX_PARTITIONS)
+            (node, tuple(positions[n : n + _MAX_PARTITIONS]))
+            for n in range(0, len(positions), _MAX_PARTITIONS)
         ]
-    found: dict[_At, int | KafkaGroupError | None] = {}
-    for stamps in (await calls.each(batches, _first_try)).values():
+    found: dict[_Position, int | KafkaGroupError | None] = {}
+    for stamps in (await calls.each(batches, _timestamps_of_batch)).values():
         if not isinstance(stamps, KafkaGroupError):
             found |= stamps
     return found | await calls.each([at for at in waiting if at not in found], _timestamp)
 
 
-def _by_leader(metadata: ClusterMetadata, waiting: Iterable[_At]) -> dict[Node, list[_At]]:
+def _by_leader(
+    metadata: ClusterMetadata, waiting: Iterable[_Position]
+) -> dict[Node, list[_Position]]:
     """Group by leader, without partitions whose leader is unknown."""
-    found: dict[Node, list[_At]] = {}
+    found: dict[Node, list[_Position]] = {}
     for tp, offset in waiting:
         leader = metadata.leader(tp)
         node = None if leader is None else metadata.nodes.get(leader.leader)
@@ -171,12 +174,14 @@ def _by_leader(metadata: ClusterMetadata, waiting: Iterable[_At]) -> dict[Node, 
     return found
 
 
-async def _first_try(cluster: Cluster, batch: tuple[Node, tuple[_At, ...]]) -> dict[_At, int]:
+async def _timestamps_of_batch(
+    cluster: Cluster, batch: tuple[Node, tuple[_Position, ...]]
+) -> dict[_Position, int]:
     """Return the timestamps that one response has. The leader leaves out partitions that do not
     fit, and truncates a batch beyond the limit. Errors are ignored: `_timestamp` raises them when
     it requests the partition alone."""
-    node, ats = batch
-    offsets = dict(ats)
+    node, positions = batch
+    offsets = dict(positions)
     try:
         answer = await cluster.broker(node).fetch_messages(
             offsets, max_wait=0, partition_max_bytes=_FETCH_BYTES
@@ -193,7 +198,7 @@ async def _first_try(cluster: Cluster, batch: tuple[Node, tuple[_At, ...]]) -> d
     return {at: stamp for at, stamp in stamps.items() if stamp is not None}
 
 
-async def _timestamp(cluster: Cluster, at: _At) -> int | None:
+async def _timestamp(cluster: Cluster, at: _Position) -> int | None:
     """Return the timestamp of the first record at or after an offset, in milliseconds; None without
     such a record."""
     tp, offset = at

@@ -82,7 +82,8 @@ async def require_partitions(calls: RetriedCalls, partitions: Iterable[TopicPart
     missing = [tp for tp in wanted if not 0 <= tp.partition < counts.get(tp.topic, 0)]
     if missing:
         raise BrokerError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {', '.join(map(str, missing))}"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no partition {', '.join(map(str, missing))}",
         )
 
 

@@ -62,9 +62,9 @@ async def plan(
     wanted = sorted(set(committed if partitions is None else partitions))
     targets: dict[TopicPartition, int] | None = None
     if shift is not None:
-        if nothing := [tp for tp in wanted if tp not in committed]:
+        if unknown := [tp for tp in wanted if tp not in committed]:
             raise ConfigurationError(
-                f"group {group_id!r} has committed nothing for {nothing[0]} that could be shifted"
+                f"group {group_id!r} has no committed offset of {unknown[0]} to shift"
             )
         targets = {tp: committed[tp].offset + shift for tp in wanted}
     elif type(to) is int:
@@ -165,7 +165,7 @@ def offsets_from_json(text: str) -> tuple[str, dict[TopicPartition, OffsetAndMet
             raise ConfigurationError(f"{where}: expected an object")
         tp = TopicPartition(_field(row, "topic", str, where), _field(row, "partition", int, where))
         if tp in offsets:
-            raise ConfigurationError(f"{where}: {tp} is there twice")
+            raise ConfigurationError(f"{where}: {tp} appears twice")
         offset = _field(row, "offset", int, where)
         if offset < 0 or tp.partition < 0:
             raise ConfigurationError(f"{where}: a negative number")

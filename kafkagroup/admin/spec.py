@@ -32,14 +32,14 @@ async def group_spec(calls: RetriedCalls, group: GroupDescription) -> GroupSpec:
     }
     if len(subscriptions) < len(group.members):
         raise IllegalStateError(
-            f"{name} is in state {group.state}, and its coordinator tells what members"
-            " subscribe to only when it is Stable; ask again then"
+            f"{name} is in state {group.state}, and its coordinator reports subscriptions only"
+            " when it is Stable; try again then"
         )
     for member in group.members:
         if member.topic_pattern is not None:
             raise IllegalStateError(
                 f"{name}: member {member.member_id!r} subscribes to the pattern"
-                f" {member.topic_pattern!r}, and the coordinator does not tell what that matches"
+                f" {member.topic_pattern!r}, and the coordinator does not report its topics"
             )
     topics = sorted({topic for s in subscriptions.values() for topic in s.topics})
     metadata = await calls.once(lambda cluster: topics_metadata(cluster, topics))

@@ -59,7 +59,7 @@ async def describe(cluster: Cluster, name: str) -> TopicDescription:
         if topic.name == name:
             _raise(topic.error_code, None, f"describing topic {name!r}", "DESCRIBE", name)
             return _description(topic, nodes_of(response))
-    raise RemoteProtocolError(f"the broker did not response for topic {name!r}")
+    raise RemoteProtocolError(f"the broker did not answer for topic {name!r}")
 
 
 async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> None:
@@ -124,7 +124,7 @@ def _check(results: Iterable[_Result], topic: str, doing: str, operation: str) -
             what = f"{doing} {topic!r}"
             _raise(result.error_code, result.error_message, what, operation, topic)
             return
-    raise RemoteProtocolError(f"the controller did not response for topic {topic!r}")
+    raise RemoteProtocolError(f"the controller did not answer for topic {topic!r}")
 
 
 def _timeout_ms(cluster: Cluster) -> int:

@@ -253,8 +253,8 @@ async def test_a_rebalancing_group_has_no_spec(bootstrap, name):
                 await first.stop()
                 await late.stop()
     assert str(caught.value) == (
-        f"group '{name}' is in state PreparingRebalance, and its coordinator tells what members"
-        " subscribe to only when it is Stable; ask again then"
+        f"group '{name}' is in state PreparingRebalance, and its coordinator reports subscriptions"
+        " only when it is Stable; try again then"
     )
     assert {m.subscription for m in found.members} == {None}
 

@@ -21,12 +21,12 @@ from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsRes
 
 __all__ = ["Address", "examine_address", "name_of"]
 
-_WHAT_DO_YOU_SPEAK = ApiVersionsRequest(
+_API_VERSIONS = ApiVersionsRequest(
     client_software_name="kafkagroup-doctor", client_software_version="1"
 )
 """Brokers refuse the request without a software name."""
 
-_SOON = 30 * 86400.0
+_EXPIRES_SOON = 30 * 86400.0
 """Seconds before a certificate expires within which to warn."""
 
 
@@ -82,8 +82,8 @@ async def _connection(subject: str, address: Address, options: ClientOptions) ->
         return failed(
             "connection",
             subject,
-            f"nobody answered within {options.connect_timeout:g} s",
-            "a firewall or a security group may drop it: check the way from here to there",
+            f"no answer within {options.connect_timeout:g} s",
+            "a firewall or a security group may drop it: check the network path to the broker",
         )
     except OSError as error:
         return failed(
@@ -125,11 +125,11 @@ async def _tls(subject: str, address: Address, options: ClientOptions) -> Findin
 
 
 def _tls_failed(subject: str, error: Exception) -> Finding:
-    told = failed("TLS", subject, error if isinstance(error, KafkaGroupError) else str(error))
-    if told.advice:
-        return told
+    finding = failed("TLS", subject, error if isinstance(error, KafkaGroupError) else str(error))
+    if finding.advice:
+        return finding
     return failed(
-        "TLS", subject, told.text, "is this the port of a TLS listener? See security.protocol"
+        "TLS", subject, finding.text, "is this the port of a TLS listener? See security.protocol"
     )
 
 
@@ -138,15 +138,15 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
         return warning(
             "TLS",
             subject,
-            f"{version}, and the certificate is not verified: anybody can pose as the broker",
+            f"{version}, and the certificate is not verified: any host can pose as the broker",
             "leave enable.ssl.certificate.verification on, and give ssl.ca.location",
         )
     names = ", ".join(escaped(str(name)) for _, name in certificate.get("subjectAltName", ()))
     ends = ssl.cert_time_to_seconds(certificate["notAfter"])
     left = ends - time.time()
     day = time.strftime("%Y-%m-%d", time.gmtime(ends))
-    text = f"{version}; the certificate is for {names or 'nobody'} and valid until {day}"
-    if left < _SOON:
+    text = f"{version}; the certificate is for {names or 'no name'} and valid until {day}"
+    if left < _EXPIRES_SOON:
         return warning("TLS", subject, text, f"renew it within {left / 86400:.0f} days")
     if not context.check_hostname:
         advice = "set ssl.endpoint.identification.algorithm=https"
@@ -163,7 +163,7 @@ async def _session(subject: str, address: Address, options: ClientOptions) -> li
     mechanism = None if options.security is None else options.security.mechanism
     try:
         async with Broker.open(*address, options=options) as broker:
-            versions = await broker.request(_WHAT_DO_YOU_SPEAK)
+            versions = await broker.request(_API_VERSIONS)
     except TlsError as error:
         # TLS 1.3: the broker verifies a client's certificate after the handshake.
         return [failed("TLS", subject, error)]
@@ -172,24 +172,24 @@ async def _session(subject: str, address: Address, options: ClientOptions) -> li
             failed("SASL", subject, str(error).removeprefix(f"{subject}: "), _credentials(options))
         ]
     except KafkaGroupError as error:
-        told = failed("API versions", subject, error)
-        if not told.advice:
-            told = failed(
+        finding = failed("API versions", subject, error)
+        if not finding.advice:
+            finding = failed(
                 "API versions",
                 subject,
-                told.text,
+                finding.text,
                 "is that the port of a broker, and is security.protocol that of its listener?",
             )
-        return [told]
+        return [finding]
     sasl = (
         not_checked("SASL", subject, "the security protocol is without SASL")
         if mechanism is None
-        else ok("SASL", subject, f"authenticated by {mechanism.name}{_as(options)}")
+        else ok("SASL", subject, f"authenticated by {mechanism.name}{_user_text(options)}")
     )
     return [_versions(subject, versions), sasl]
 
 
-def _as(options: ClientOptions) -> str:
+def _user_text(options: ClientOptions) -> str:
     name = options.security and options.security.sasl_username
     return f" as {escaped(name)}" if name else ""
 
@@ -206,6 +206,6 @@ def _versions(subject: str, answer: ApiVersionsResponse) -> Finding:
             "API versions",
             subject,
             f"{release(answer)}, and no version in common of {', '.join(missing)}",
-            "this library speaks with Kafka 2.4 and later",
+            "this library supports Kafka 2.4 and later",
         )
     return ok("API versions", subject, release(answer))

@@ -16,50 +16,51 @@ from kafkagroup.wire.messages.quorum_state import DescribeQuorumResponse
 
 __all__ = ["examine_clock"]
 
-_ASKED = DescribeQuorumRequest(
+_DESCRIBE_QUORUM = DescribeQuorumRequest(
     topics=(
         TopicData(topic_name="__cluster_metadata", partitions=(PartitionData(partition_index=0),)),
     )
 )
 
-_MUCH = 1.0
+_WARN_DIFFERENCE = 1.0
 """The difference, in seconds, from which to warn, in addition to the error of the measurement."""
 
 
 async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> list[Finding]:
-    """Measure the difference of the clocks, to within half the time until the response."""
+    """Measure the difference of the clocks; the error is at most half of the round trip."""
 
-    async def question(cluster: Cluster) -> tuple[float, float, DescribeQuorumResponse]:
+    async def request(cluster: Cluster) -> tuple[float, float, DescribeQuorumResponse]:
         # Wall-clock time, as this is the clock to compare.
-        asked = time.time()
-        answer = await cluster.request_any(_ASKED)
-        return asked, time.time(), answer
+        sent_at = time.time()
+        answer = await cluster.request_any(_DESCRIBE_QUORUM)
+        return sent_at, time.time(), answer
 
     try:
-        asked, answered, answer = await ask(servers, options, question)
+        sent_at, received_at, answer = await ask(servers, options, request)
     except UnsupportedVersionError:
-        return [_unknown("brokers tell it from Kafka 3.3 on, and without ZooKeeper")]
+        return [_unknown("brokers report their time from Kafka 3.3 on, and only in KRaft mode")]
     except KafkaGroupError as error:
         return [_unknown(str(error))]
-    theirs = _time_in(answer)
-    if isinstance(theirs, int):
-        if theirs == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            return [_unknown("it takes the operation Describe on the cluster")]
-        return [_unknown(error_name(theirs))]
-    ahead = theirs - (asked + answered) / 2
-    unsure = (answered - asked) / 2
-    text = f"the cluster's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this one"
-    if abs(ahead) > _MUCH + unsure:
+    cluster_time = _time_in(answer)
+    if isinstance(cluster_time, int):
+        if cluster_time == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return [_unknown("it needs an ACL that allows DESCRIBE on the cluster")]
+        return [_unknown(error_name(cluster_time))]
+    ahead = cluster_time - (sent_at + received_at) / 2
+    uncertainty = (received_at - sent_at) / 2
+    relation = "ahead of" if ahead > 0 else "behind"
+    text = f"the cluster's clock is {abs(ahead):.1f} s {relation} this machine's"
+    if abs(ahead) > _WARN_DIFFERENCE + uncertainty:
         return [
             warning(
                 "clock",
                 "",
                 text,
-                "set both by NTP: certificates and tokens expire by them, and seconds of lag and"
-                " offsets by time are wrong by so much",
+                "set both by NTP: else valid certificates and tokens may be refused, and lag in"
+                " seconds and offsets by time are wrong by this difference",
             )
         ]
-    return [ok("clock", "", f"{text}, within {max(unsure, 0.1):.1f} s")]
+    return [ok("clock", "", f"{text}, within {max(uncertainty, 0.1):.1f} s")]
 
 
 def _time_in(answer: DescribeQuorumResponse) -> float | int:

@@ -112,15 +112,15 @@ async def examine_offsets_topic(
         return [not_checked(check, subject, "this client may not see it; groups do not need that")]
     if code and not topic.partitions:
         return [failed(check, subject, error_name(code), "look into the brokers' logs")]
-    dark = sum(partition.leader_id < 0 for partition in topic.partitions)
-    if dark:
+    leaderless = sum(partition.leader_id < 0 for partition in topic.partitions)
+    if leaderless:
         return [
             failed(
                 check,
                 subject,
-                f"{dark} of {len(topic.partitions)} partitions have no leader: their groups have"
-                " no coordinator",
-                "bring the brokers back that have them",
+                f"{leaderless} of {len(topic.partitions)} partitions have no leader: their groups"
+                " have no coordinator",
+                "restart the brokers that have their replicas",
             )
         ]
     return [ok(check, subject, f"{len(topic.partitions)} partitions, all with a leader")]

@@ -20,7 +20,7 @@ T = TypeVar("T")
 async def ask(
     servers: Sequence[Address],
     options: ClientOptions,
-    question: Callable[[Cluster], Awaitable[T]],
+    request: Callable[[Cluster], Awaitable[T]],
 ) -> T:
     """Return the response, after retries within the request timeout: a coordinator that is still
     starting is not a finding. Raises: an error that is not retriable, or the last retriable one."""
@@ -31,7 +31,7 @@ async def ask(
         calls = RetriedCalls(options, options.request_timeout)
         calls.open(cluster)
         try:
-            answers.append(await calls.once(question))
+            answers.append(await calls.once(request))
         except KafkaGroupError as error:
             # Raised below: the task group would wrap it.
             errors.append(error)

@@ -41,7 +41,7 @@ async def examine_topic(
         return [wrong("topic", error)]
     (topic,) = metadata.topics or (None,)
     if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        advice = "check its name, in which capital letters count, and that this is its cluster"
+        advice = "check its name, which is case-sensitive, and that this is its cluster"
         return [failed("topic", subject, "there is no such topic", advice)]
     if topic.error_code and not topic.partitions:
         return [wrong("topic", broker_error(topic.error_code, operation="DESCRIBE", topic=name))]
@@ -60,13 +60,13 @@ async def examine_topic(
 
 def _replicas(subject: str, topic: MetadataResponseTopic) -> Finding:
     count = len(topic.partitions)
-    dark = [one.partition_index for one in topic.partitions if one.leader_id < 0]
-    if dark:
+    leaderless = [one.partition_index for one in topic.partitions if one.leader_id < 0]
+    if leaderless:
         return failed(
             "topic",
             subject,
-            f"without a leader: {_numbers(dark, count)}",
-            "bring the brokers back that have them",
+            f"without a leader: {_numbers(leaderless, count)}",
+            "restart the brokers that have their replicas",
         )
     behind = [
         one.partition_index
@@ -78,8 +78,8 @@ def _replicas(subject: str, topic: MetadataResponseTopic) -> Finding:
             "topic",
             subject,
             f"fewer replicas in sync than there should be: {_numbers(behind, count)}",
-            "look after the brokers that are down or slow; below min.insync.replicas nobody can"
-            " write with acks=all",
+            "check the brokers that are down or slow; below min.insync.replicas, writes with"
+            " acks=all fail",
         )
     return ok("topic", subject, f"{count} partition{'' if count == 1 else 's'}, all in sync")
 
