@@ -23,11 +23,11 @@ _REBALANCING = (
     GroupState.RECONCILING,
 )
 
-_WORDS = {
+_LABELS = {
     "joined": "joined",
     "gone": "left or timed out",
-    "came_again": "came again",
-    "subscribed_anew": "subscribed anew",
+    "came_again": "rejoined",
+    "subscribed_anew": "changed subscription",
 }
 
 Held = Mapping[str, tuple[TopicPartition, ...]]
@@ -56,13 +56,13 @@ class Change:
     def cause(self) -> str | None:
         """The cause of the rebalance, as far as it is known; None without a rebalance."""
         if self.members:
-            return ", ".join(f"{len(who)} {_WORDS[what]}" for what, who in self.members.items())
+            return ", ".join(f"{len(who)} {_LABELS[what]}" for what, who in self.members.items())
         if self.before is None or self.after is None:
             return None
         if self._new_epoch:
-            return "no other member is seen: topics or assignor changed, or one came and went"
+            return "the members are the same: topics or assignor changed, or one joined and left"
         if self.after.state in _REBALANCING and self.before.state not in _REBALANCING:
-            return "no other member is seen: they joined again, or one came and went"
+            return "the members are the same: they rejoined, or one joined and left"
         return None
 
     def words(self) -> str:
@@ -74,7 +74,7 @@ class Change:
             parts.append(f"epoch {self.after.group_epoch}")
         for what, who in self.members.items():
             parts.append(
-                f"{_WORDS[what]}: {', '.join(f'{member_name(m)} ({m.host})' for m in who)}"
+                f"{_LABELS[what]}: {', '.join(f'{member_name(m)} ({m.host})' for m in who)}"
             )
         if not self.members and self.cause:
             parts.append(self.cause)
@@ -102,7 +102,7 @@ class Change:
                     }
                     for member in self.members.get(what, ())
                 ]
-                for what in _WORDS
+                for what in _LABELS
             },
             "taken_up": {member: by_topic(tps) for member, tps in self.taken_up.items()},
             "let_go": {member: by_topic(tps) for member, tps in self.let_go.items()},
@@ -140,8 +140,8 @@ def changed(before: GroupDescription | None, after: GroupDescription | None) -> 
         before=before,
         after=after,
         members={what: who for what, who in members.items() if who},
-        taken_up=_beyond(new, old),
-        let_go=_beyond(old, new),
+        taken_up=_gained(new, old),
+        let_go=_gained(old, new),
     )
 
 
@@ -174,7 +174,7 @@ def _subscribed_anew(was: MemberDescription, now: MemberDescription) -> bool:
     return topics or was.topic_pattern != now.topic_pattern
 
 
-def _beyond(
+def _gained(
     these: Mapping[str, MemberDescription], those: Mapping[str, MemberDescription]
 ) -> dict[str, tuple[TopicPartition, ...]]:
     """Return each member's partitions in `these` that it does not have in `those`, for members

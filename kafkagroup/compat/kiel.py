@@ -58,10 +58,10 @@ PartitionAllocator = Callable[[list[str], list[str]], Mapping[str, Mapping[str, 
 """Called with the members (their `consumer.name`s) and the partitions (written "topic:number"),
 both sorted. Returns member -> topic -> partition ids."""
 
-_FOREVER = 2**31 - 1
+_NO_POLL_LIMIT_MS = 2**31 - 1
 """Milliseconds: kiel does not limit the time between two calls of the application."""
 
-_MOST = 100_000
+_MAX_MESSAGES = 100_000
 """The most messages that one call returns; in practice `max_bytes` is the limit."""
 
 
@@ -115,7 +115,7 @@ class GroupedConsumer(Guest):
         self._wait = max_wait_time / 1000
         self._brokers, self._security = brokers, security
         self._current = ""
-        self._unplaced: set[str] = set()
+        self._without_offsets: set[str] = set()
         """Topics whose committed offsets could not be read."""
         super().__init__()
         with renamed(_NAMES):
@@ -128,7 +128,7 @@ class GroupedConsumer(Guest):
                 group_id=group,
                 assignors=[_assignor(partition_allocator, self.name)],
                 enable_auto_commit=autocommit,
-                max_poll_interval_ms=_FOREVER,
+                max_poll_interval_ms=_NO_POLL_LIMIT_MS,
                 fetch_max_wait_ms=max_wait_time,
                 fetch_min_bytes=min_bytes,
                 fetch_max_bytes=max_bytes,
@@ -180,23 +180,23 @@ class GroupedConsumer(Guest):
         if self.autocommit:
             with suppress(CommitFailedError):  # the new owner redelivers these messages
                 await self.commit_offsets()
-        self._turn_to(topic)
+        self._deliver_only(topic)
         try:
-            if topic in self._unplaced:
-                await self._place(topic)
-            found = await self._consumer.getmany(_MOST, timeout=self._wait)
+            if topic in self._without_offsets:
+                await self._seek_to_committed(topic)
+            found = await self._consumer.getmany(_MAX_MESSAGES, timeout=self._wait)
         except (BrokerError, NoOffsetsError) as error:
             await self._consumer.commit({})  # raises the same error if the membership has ended
-            logger.error("group %s: nothing of %s is read: %s", self.group_name, topic, error)
-            self._unplaced.add(topic)
+            logger.error("group %s: reading topic %s failed: %s", self.group_name, topic, error)
+            self._without_offsets.add(topic)
             return []
         return [value for records in found.values() for value in self._values(records)]
 
-    async def _place(self, topic: str) -> None:
+    async def _seek_to_committed(self, topic: str) -> None:
         """Seek to the committed offsets in partitions whose offset the consumer could not read: the
         consumer itself requests it only once."""
         await self.determine_offsets(topic)
-        for tp in self._mine(topic):
+        for tp in self._partitions_of(topic):
             try:
                 await self._consumer.position(tp)
             except BrokerError:
@@ -204,7 +204,7 @@ class GroupedConsumer(Guest):
                     await self._consumer.seek_to_beginning(tp)
                 else:
                     self._consumer.seek(tp, offset)
-        self._unplaced.discard(topic)
+        self._without_offsets.discard(topic)
 
     def _values(self, records: Iterable[Record]) -> Iterable[object]:
         for record in records:
@@ -212,9 +212,11 @@ class GroupedConsumer(Guest):
                 yield self._deserializer(record.value)
             except Exception:
                 where = TopicPartition(record.topic, record.partition)
-                logger.exception("passed over: %s at offset %d", where, record.offset)
+                logger.exception(
+                    "skipped %s at offset %d: its deserializer failed", where, record.offset
+                )
 
-    def _turn_to(self, topic: str) -> None:
+    def _deliver_only(self, topic: str) -> None:
         """Deliver this topic's messages only: pause the other topics."""
         self._current = topic
         self._assigned(tuple(self._consumer.assignment()))
@@ -229,12 +231,12 @@ class GroupedConsumer(Guest):
     async def determine_offsets(self, topic: str, start: object = None) -> None:
         """Read the group's committed offsets of a topic into `offsets`. Raises: NoOffsetsError."""
         try:
-            found = await self._consumer.committed(self._mine(topic))
+            found = await self._consumer.committed(self._partitions_of(topic))
         except BrokerError as error:
             raise NoOffsetsError(str(error)) from error
         self.handle_offset_fetch_response(found)
 
-    def _mine(self, topic: str) -> list[TopicPartition]:
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
         return [tp for tp in self._consumer.assignment() if tp.topic == topic]
 
     def handle_offset_fetch_response(
@@ -299,9 +301,9 @@ def _assignor(allocator: PartitionAllocator | None, name: str) -> Assignor:
         return naive_assignor
     protocol = getattr(allocator, "__name__", "allocator")
 
-    @named(protocol, user_data=lambda _had, _generation: name.encode())
+    @named(protocol, user_data=lambda _owned, _generation: name.encode())
     def assignor(spec: GroupSpec) -> Assignment:
-        names = {member: _name(member, said.user_data) for member, said in spec.members.items()}
+        names = {member: _name(member, m.user_data) for member, m in spec.members.items()}
         ids = {name: member for member, name in names.items()}
 
         def allocate(

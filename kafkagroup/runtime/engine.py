@@ -319,15 +319,15 @@ class Engine:
                 lag=session.lag,
                 troubles=session.troubles,
             )
-        kind = Driver
+        driver_class = Driver
         if options.heartbeat_thread:
             # Imported here: most members run in the application's loop.
             from kafkagroup.runtime.threaded import ThreadedDriver
 
-            kind = ThreadedDriver
+            driver_class = ThreadedDriver
         watchers = session.lag, session.history
         if session.membership.uses_consumer_protocol:
-            return kind(
+            return driver_class(
                 self._cluster, self._create_consumer_protocol_member(), self._subscriber, *watchers
             )
         config = Config(
@@ -344,7 +344,7 @@ class Engine:
             max_retries=options.rebalance_max_retries,
         )
         member = Member(config=config, protocols=self._subscriber.protocols())
-        return kind(self._cluster, member, self._subscriber, *watchers)
+        return driver_class(self._cluster, member, self._subscriber, *watchers)
 
     def _create_consumer_protocol_member(self) -> ConsumerMember:
         """Return a KIP-848 member that has not joined yet."""
@@ -426,7 +426,7 @@ class Engine:
             problem = Problem(
                 subject=f"reading {first.tp}{others}",
                 cause=str(error),
-                advice="remove the cause, then seek() to where it is to be read from",
+                advice="remove the cause, then seek() to the offset to continue at",
                 has_own_finding=True,
             )
             troubles.failed("awaiting seek", self._clock(), problem)

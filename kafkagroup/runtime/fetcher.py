@@ -80,7 +80,7 @@ class _Outcome:
 _NO_REQUEST = _Outcome(is_metadata_stale=False, is_empty=False)
 """The outcome without a request, or after a session error: the next request is sent at once."""
 
-_Taking = Generator[None, None, _Outcome]
+_Processing = Generator[None, None, _Outcome]
 """The processing of one response; it yields where other tasks may run."""
 
 
@@ -369,15 +369,15 @@ class Fetcher:
         if wakes != self._wakes:
             self._check_partitions()  # earlier checks did not know what this long poll leaves out
 
-        def take(response: FetchResponse) -> _Taking:
+        def process(response: FetchResponse) -> _Processing:
             del self._long_polls[key]
             session.on_response(response.session_id, response.error_code)
             if FetchSession.is_session_error(response.error_code) and not part.full:
                 return _NO_REQUEST
-            return (yield from self._take(fetch, response, ready, session.ends, node))
+            return (yield from self._process_response(fetch, response, ready, session.ends, node))
 
         try:
-            return await self._send(node, _connection(lane), ready, part, room, wait, take)
+            return await self._send(node, _connection(lane), ready, part, room, wait, process)
         finally:
             self._long_polls.pop(key, None)
 
@@ -451,8 +451,8 @@ class Fetcher:
                 if not ready:
                     continue
                 part = sessionless(entries, ids)
-                take = partial(self._take, fetch, ready=ready, ends={}, node=node)
-                outcome = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, take)
+                process = partial(self._process_response, fetch, ready=ready, ends={}, node=node)
+                outcome = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, process)
                 schedule.on_response(fetch, ready, self._clock(), empty=outcome.is_empty)
                 if outcome.is_metadata_stale:
                     await self._cluster.refresh()
@@ -494,7 +494,7 @@ class Fetcher:
         entries: dict[TopicPartition, FetchPartition] = {}
         ids: dict[str, UUID] = {}
 
-        def ask(some: Collection[OwnedPartition]) -> Collection[OwnedPartition]:
+        def add(some: Collection[OwnedPartition]) -> Collection[OwnedPartition]:
             if are_many(ready):
                 # Other tasks ran since these were chosen: partitions may be revoked or have another
                 # leader; a topic may have been recreated since the request was begun.
@@ -510,7 +510,7 @@ class Fetcher:
             fetch.add(some)
             return some
 
-        return await process_in_slices(ask, ready), entries, ids
+        return await process_in_slices(add, ready), entries, ids
 
     def _add_entries(
         self,
@@ -545,19 +545,19 @@ class Fetcher:
         part: SessionRequest,
         room: int,
         wait: float,
-        take: Callable[[FetchResponse], _Taking],
+        process: Callable[[FetchResponse], _Processing],
     ) -> _Outcome:
-        """Send a fetch of up to `room` bytes, and process the response by `take`; return its
+        """Send a fetch of up to `room` bytes, and call `process` with the response; return its
         outcome."""
-        taking: Slices[_Outcome] | None = None
+        slices: Slices[_Outcome] | None = None
 
         def begin(response: FetchResponse) -> None:
             # Called as soon as the response is received. The application, woken here, then runs
             # before the task below, so it has its records before the next request is built and
             # sent, which takes longer than all other work between the socket and the application.
-            nonlocal taking
-            taking = Slices(take(response))
-            taking.do_one()
+            nonlocal slices
+            slices = Slices(process(response))
+            slices.do_one()
 
         reserved = min(room, len(ready) * self._options.max_partition_fetch_bytes)
         self._budget.on_request(reserved)
@@ -573,17 +573,17 @@ class Fetcher:
         finally:
             self._budget.on_response(reserved)
             self.made_room()  # another lane may wait for room
-        assert taking is not None  # `begin` was called
-        return await taking.do_rest()
+        assert slices is not None  # `begin` was called
+        return await slices.do_rest()
 
-    def _take(
+    def _process_response(
         self,
         fetch: FetchInFlight,
         response: FetchResponse,
         ready: list[OwnedPartition],
         ends: dict[TopicPartition, int],
         node: Node,
-    ) -> _Taking:
+    ) -> _Processing:
         """Process a response, and note the ends of the logs in `ends`."""
         if response.error_code:
             broker = self._cluster.broker(node)

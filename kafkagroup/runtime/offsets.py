@@ -188,7 +188,7 @@ class GroupOffsets:
                 if retry:
                     if self._max_retries is not None and retry > self._max_retries:
                         break
-                    logger.info("group %s: commit is tried again: %s", self._group_id, last)
+                    logger.info("group %s: the commit is retried: %s", self._group_id, last)
                     await pauses.wait()
                 try:
                     await self._commit_once(identity, offsets, ids, is_current, epoch, meter)
@@ -261,7 +261,7 @@ class GroupOffsets:
         except FencedError as error:
             if is_current():
                 raise
-            raise CommitFailedError(f"{error}, this one as it joined again") from None
+            raise CommitFailedError(f"{error}: this consumer itself, which has rejoined") from None
 
     def _check_commit(
         self, response: OffsetCommitResponse, offsets: Iterable[TopicPartition]

@@ -173,13 +173,13 @@ def test_a_rebalance_step_by_step() -> None:
 def test_a_restarted_static_member_is_one_line() -> None:
     first, second = (member(name, ZERO, instance_id="node-1") for name in ("a", "b"))
     change = changed(group(first), group(second))
-    assert change.words() == "Stable; came again: node-1 (/b)"
-    assert change.cause == "1 came again"
+    assert change.words() == "Stable; rejoined: node-1 (/b)"
+    assert change.cause == "1 rejoined"
 
 
 def test_a_rebalance_without_a_visible_cause_is_shown() -> None:
     busy = group(member("a", partitions=None), state=GroupState.PREPARING_REBALANCE)
-    cause = "no other member is seen: they joined again, or one came and went"
+    cause = "the members are the same: they rejoined, or one joined and left"
     assert changed(group(member("a", ZERO)), busy).cause == cause
 
 
@@ -187,14 +187,15 @@ def test_an_epoch_without_other_members() -> None:
     one = group(member("a", ZERO), type=GroupType.CONSUMER, group_epoch=4, assignment_epoch=4)
     change = changed(one, attrs.evolve(one, group_epoch=5))
     assert change.words() == (
-        "Stable; epoch 5; no other member is seen: topics or assignor changed, or one came and went"
+        "Stable; epoch 5; the members are the same: topics or assignor changed, or one joined"
+        " and left"
     )
 
 
 def test_another_subscription() -> None:
     other = member("a", ZERO, subscription=Subscription(topics=("orders", "audit")))
     change = changed(group(member("a", ZERO)), group(other))
-    assert (change.cause, bool(change)) == ("1 subscribed anew", True)
+    assert (change.cause, bool(change)) == ("1 changed subscription", True)
     assert changed(group(member("a")), group(member("a", topic_pattern="x.*"))).cause
 
 

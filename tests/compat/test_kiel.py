@@ -99,7 +99,7 @@ async def test_a_value_that_cannot_be_deserialized_is_skipped(bootstrap, name, f
         with caplog.at_level(logging.ERROR, "kafkagroup.compat.kiel"):
             assert await consumed(consumer, name, 2) == [1, 2]
         assert [record.getMessage() for record in caplog.records] == [
-            f"passed over: {name}/0 at offset {n}" for n in (1, 2)
+            f"skipped {name}/0 at offset {n}: its deserializer failed" for n in (1, 2)
         ]
         await consumer.consume(name)
         assert await committed(bootstrap, name) == {0: 4}
@@ -328,7 +328,7 @@ async def test_consuming_waits_until_offsets_can_be_read(caplog):
             await until(lambda: consumer.allocation)
             assert await consumer.consume("t") == []
             assert await consumer.consume("t") == []
-            assert "nothing of t is read: GROUP_AUTHORIZATION_FAILED" in caplog.text
+            assert "reading topic t failed: GROUP_AUTHORIZATION_FAILED" in caplog.text
             assert sorted(await consumed(consumer, "t", 2)) == [2, 3]
 
 

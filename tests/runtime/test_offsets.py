@@ -147,7 +147,7 @@ async def test_a_static_member_that_joins_again_is_not_fenced_by_its_own_old_com
     process had taken its place: that once ended the application."""
     async with grouped(network) as group:
         fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
-        with pytest.raises(CommitFailedError, match="this one as it joined again"):
+        with pytest.raises(CommitFailedError, match="this consumer itself, which has rejoined"):
             await group.offsets.commit(
                 NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: not fenced.hits
             )

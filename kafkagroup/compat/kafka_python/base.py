@@ -100,7 +100,7 @@ class BaseCoordinator(Guest):
         self._client = client
         super().__init__()
         self._member: GroupMember | None = None
-        self._offered: tuple[tuple[str, bytes], ...] = ()
+        self._supported: tuple[tuple[str, bytes], ...] = ()
         self._coordinator: Node | None = None
 
     async def _entered(self) -> None:
@@ -170,7 +170,7 @@ class BaseCoordinator(Guest):
     def coordinator_dead(self, error: object) -> None:
         """Invalidate the coordinator; the next request finds it again."""
         if self._coordinator is not None:
-            logger.warning("group %s: its coordinator counts as dead: %s", self.group_id, error)
+            logger.warning("group %s: the coordinator is invalidated: %s", self.group_id, error)
             self._coordinator = None
         if (membership := self._membership()) is not None:
             membership.forget_coordinator(str(error))
@@ -190,24 +190,25 @@ class BaseCoordinator(Guest):
         while self.need_rejoin():
             await self.ensure_coordinator_known()
             if not self.rejoining:
-                await _done(self._on_join_prepare(self.generation, self.member_id))
+                await _awaited(self._on_join_prepare(self.generation, self.member_id))
                 self.rejoining = True
-            member = await self._offer()
+            member = await self._ensure_member()
             joined = self.current = await anext(member)
             self.generation, self.member_id = joined.generation_id, joined.member_id
             self._coordinator = member.coordinator
             self.heartbeat_task.reset()
             self.rejoining = False
-            await _done(
+            await _awaited(
                 self._on_join_complete(
                     joined.generation_id, joined.member_id, joined.protocol_name, joined.assignment
                 )
             )
 
-    async def _offer(self) -> GroupMember:
-        """Return the member, with the protocols that the subclass supports now."""
+    async def _ensure_member(self) -> GroupMember:
+        """Create or update the member with the protocols that the subclass supports now; return
+        it."""
         protocols = [self._protocol(name, _encoded(data)) for name, data in self.group_protocols()]
-        offered = tuple((p.name, p.metadata) for p in protocols)
+        supported = tuple((p.name, p.metadata) for p in protocols)
         if self._member is None:
             self._member = GroupMember(
                 self.group_id,
@@ -225,11 +226,11 @@ class BaseCoordinator(Guest):
             except BaseException:
                 self._member = None
                 raise
-        elif offered != self._offered:
+        elif supported != self._supported:
             self._member.update(protocols)
         elif self.current is not None and not self.current.over.is_set():
             self._member.rejoin("need_rejoin() says so")
-        self._offered = offered
+        self._supported = supported
         return self._member
 
     def _protocol(self, name: str, metadata: bytes) -> GroupProtocol:
@@ -259,12 +260,13 @@ class BaseCoordinator(Guest):
             await member.stop(leave_group=leave_group)
         self.current = None
         self.generation, self.member_id = -1, ""
-        self._offered = ()
+        self._supported = ()
 
 
-async def _done(answer: Any) -> None:
-    if inspect.isawaitable(answer):
-        await answer
+async def _awaited(result: Any) -> None:
+    """Await what a function of the application returned, if it is a coroutine function."""
+    if inspect.isawaitable(result):
+        await result
 
 
 def _encoded(value: Any) -> bytes:

@@ -21,7 +21,7 @@ from kafkagroup import (
     encode_subscription,
 )
 from kafkagroup.assign import protocol_name, range_assignor, roundrobin_assignor
-from kafkagroup.compat.kafka_python.base import BaseCoordinator, _done, _Membership
+from kafkagroup.compat.kafka_python.base import BaseCoordinator, _awaited, _Membership
 from kafkagroup.compat.kafka_python.client import KafkaClient, SubscriptionState
 from kafkagroup.compat.kafka_python.future import Future
 from kafkagroup.compat.kafka_python.metrics import ConsumerCoordinatorMetrics, Metrics
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
-_FOREVER = 2**31 - 1
+_NEVER_MS = 2**31 - 1
 """The longest interval, in milliseconds: in effect, no periodic commit by the consumer."""
 
 
@@ -52,14 +52,14 @@ class AutoCommitTask:
         scope = self._scope = anyio.CancelScope()
         when = anyio.current_time() + self._interval if at is None else at
 
-        async def commit_again_and_again() -> None:
+        async def commit_periodically() -> None:
             with scope:
                 await anyio.sleep_until(when)
                 while True:
                     await self._commit()
                     await anyio.sleep(self._interval)
 
-        self._coordinator._host.spawn(commit_again_and_again)
+        self._coordinator._host.spawn(commit_periodically)
 
     def cancel(self) -> None:
         """Stop committing."""
@@ -109,8 +109,8 @@ class ConsumerCoordinator(BaseCoordinator):
         self._subscription = subscription
         self._commits = Future().success(True)
         """The last asynchronous commit: the next one waits for it, to keep the order."""
-        self._began = self._subscribed = self._standing = False
-        self.consumer = self._make()
+        self._is_started = self._is_subscribed = self._is_assigned = False
+        self.consumer = self._create_consumer()
         """The consumer of the main API: iterate over it."""
         interval = self.config["auto_commit_interval_ms"] / 1000
         commits = self.config["enable_auto_commit"] and self.group_id is not None
@@ -121,7 +121,7 @@ class ConsumerCoordinator(BaseCoordinator):
             metrics, self.config["metric_group_prefix"], subscription
         )
 
-    def _make(self) -> Consumer:
+    def _create_consumer(self) -> Consumer:
         config = self.config
         return Consumer(
             **self._client.options,
@@ -130,7 +130,7 @@ class ConsumerCoordinator(BaseCoordinator):
             auto_offset_reset=self._subscription.offset_reset_strategy,  # type: ignore[arg-type]
             enable_auto_commit=config["enable_auto_commit"],
             # The task commits at the interval; the consumer itself on revocation and on close.
-            auto_commit_interval_ms=_FOREVER,
+            auto_commit_interval_ms=_NEVER_MS,
             session_timeout_ms=config["session_timeout_ms"],
             heartbeat_interval_ms=config["heartbeat_interval_ms"],
             rebalance_timeout_ms=config["session_timeout_ms"],
@@ -143,14 +143,14 @@ class ConsumerCoordinator(BaseCoordinator):
         )
 
     def _membership(self) -> _Membership | None:
-        return self.consumer if self._began else None
+        return self.consumer if self._is_started else None
 
-    async def _begin(self) -> None:
-        """Start the consumer, without joining the group."""
-        if self._began:
+    async def _ensure_started(self) -> None:
+        """Start the consumer, unless it is started, without joining the group."""
+        if self._is_started:
             return
         await self._host.start(self.consumer)
-        self._began = True
+        self._is_started = True
         if self._subscription.assigned_by_user is not None:
             await self.consumer.assign(self._subscription.assigned_by_user)
         if self._auto_commit_task is not None:
@@ -172,7 +172,7 @@ class ConsumerCoordinator(BaseCoordinator):
 
     def need_rejoin(self) -> bool:
         """Whether topics are subscribed to and no assignment is current."""
-        return self._subscription.partitions_auto_assigned() and not self._standing
+        return self._subscription.partitions_auto_assigned() and not self._is_assigned
 
     async def ensure_active_group(self) -> None:
         """Join if necessary, and wait for the assignment.
@@ -181,18 +181,18 @@ class ConsumerCoordinator(BaseCoordinator):
         """
         while self.need_rejoin():
             await self.ensure_coordinator_known()
-            await self._begin()
+            await self._ensure_started()
             await self._subscribe()
             await self.consumer.wait_assignment()
             self._coordinator = self.consumer.coordinator
 
     async def _subscribe(self) -> None:
-        if self._subscribed:
+        if self._is_subscribed:
             return
-        self._subscribed = True  # from now on the consumer rejoins by itself
+        self._is_subscribed = True  # from now on the consumer rejoins by itself
         # kafka-python calls on_partitions_revoked before every join, and listeners prepare there.
         # The main API does not call it before the first join.
-        await self._tell("on_partitions_revoked", ())
+        await self._call_listener("on_partitions_revoked", ())
         pattern = self._subscription.whole_pattern()
         topics = () if pattern is not None else sorted(self._subscription.subscription or ())
         await self.consumer.subscribe(*topics, pattern=pattern)
@@ -200,22 +200,22 @@ class ConsumerCoordinator(BaseCoordinator):
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         who = self.consumer.group_metadata()
         self.generation, self.member_id = who.generation_id, who.member_id
-        self._standing = True
+        self._is_assigned = True
         self._subscription.needs_fetch_committed_offsets = True
         self.heartbeat_task.reset()
-        await self._tell("on_partitions_assigned", partitions)
+        await self._call_listener("on_partitions_assigned", partitions)
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        self._standing = False
-        await self._tell("on_partitions_revoked", partitions)
+        self._is_assigned = False
+        await self._call_listener("on_partitions_revoked", partitions)
 
-    async def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> None:
+    async def _call_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
         if (listener := self._subscription.listener) is None:
             return
         try:
-            await _done(getattr(listener, what)(set(partitions)))
+            await _awaited(getattr(listener, method)(set(partitions)))
         except Exception:
-            logger.exception("group %s: %s of %r failed", self.group_id, what, listener)
+            logger.exception("group %s: %s of %r failed", self.group_id, method, listener)
 
     async def close(self, autocommit: bool = True) -> None:
         """Commit the processed records, if auto-commit is on and `autocommit`, and leave the
@@ -225,10 +225,10 @@ class ConsumerCoordinator(BaseCoordinator):
     async def _end(self, *, leave_group: bool | None = None, commit: bool = True) -> None:
         if self._auto_commit_task is not None:
             self._auto_commit_task.cancel()
-        if self._began:
+        if self._is_started:
             await self.consumer.stop(commit=commit, leave_group=leave_group)
-            self.consumer = self._make()
-        self._began = self._subscribed = self._standing = False
+            self.consumer = self._create_consumer()
+        self._is_started = self._is_subscribed = self._is_assigned = False
         await super()._end(leave_group=leave_group)
 
     # ------------------------------------------------------------ offsets
@@ -240,7 +240,7 @@ class ConsumerCoordinator(BaseCoordinator):
         called with True or the error; the default is `default_offset_commit_callback`."""
         before, future = self._commits, Future()
         self._commits = future
-        told = callback or self.config["default_offset_commit_callback"]
+        on_done = callback or self.config["default_offset_commit_callback"]
 
         async def commit() -> None:
             try:
@@ -253,7 +253,7 @@ class ConsumerCoordinator(BaseCoordinator):
                 if not future.is_done:
                     future.failure(ConsumerClosedError("closed before the commit was answered"))
             try:
-                told(offsets, future.exception or True)
+                on_done(offsets, future.exception or True)
             except Exception:
                 logger.exception("the callback of a commit failed")
 
@@ -268,7 +268,7 @@ class ConsumerCoordinator(BaseCoordinator):
         """
         if not offsets:
             return None
-        await self._begin()
+        await self._ensure_started()
         await self.consumer.commit(offsets)
         return True
 
@@ -279,7 +279,7 @@ class ConsumerCoordinator(BaseCoordinator):
         wanted = list(partitions)
         if not wanted:
             return {}
-        await self._begin()
+        await self._ensure_started()
         found = await self.consumer.committed(wanted)
         return {tp: offset for tp, offset in found.items() if offset is not None}
 

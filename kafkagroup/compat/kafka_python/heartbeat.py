@@ -53,15 +53,15 @@ class Heartbeat:
         """Return the member's metrics; empty ones without a member."""
         return GroupMetrics() if self._observed is None else self._observed()
 
-    def _look(self) -> float:
-        """Return the time now, after reading when the member last sent and received."""
+    def _update(self) -> float:
+        """Read when the member last sent and received a heartbeat; return the time now."""
         now = self._clock()
         if self._observed is not None:
             found = self._observed()
             self.last_send = max(self.last_send, now - found.last_heartbeat_seconds_ago)
             if found.session_seconds_left > 0:
-                heard = now + found.session_seconds_left - self.timeout
-                self.last_receive = max(self.last_receive, heard)
+                received_at = now + found.session_seconds_left - self.timeout
+                self.last_receive = max(self.last_receive, received_at)
         return now
 
     def sent_heartbeat(self) -> None:
@@ -78,7 +78,7 @@ class Heartbeat:
 
     def ttl(self) -> float:
         """Seconds until the next heartbeat is due."""
-        now = self._look()
+        now = self._update()
         return max(0.0, max(self.last_send, self.last_reset) + self.interval - now)
 
     def should_heartbeat(self) -> bool:
@@ -87,5 +87,5 @@ class Heartbeat:
 
     def session_expired(self) -> bool:
         """Whether no heartbeat was answered for the length of the session timeout."""
-        now = self._look()
+        now = self._update()
         return now - max(self.last_receive, self.last_reset) > self.timeout
