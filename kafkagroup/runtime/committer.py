@@ -308,6 +308,14 @@ class Committer:
 
     # ------------------------------------------------------------ auto-commit
 
+    def _kept(self) -> Mapping[TopicPartition, OwnedPartition]:
+        """Return the partitions that are not being revoked. A revocation commits the others itself,
+        and would wait for an auto-commit of them, too."""
+        owned = self._delivery.owned
+        if not any(o.revoked for o in owned.values()):
+            return owned
+        return {tp: o for tp, o in owned.items() if not o.revoked}
+
     async def auto_commit(self, report: Callable[[Exception], None]) -> None:
         """Commit processed records at each `auto_commit_interval`. `report` is called with errors
         that would also fail later commits."""
@@ -316,7 +324,7 @@ class Committer:
             if not (self._membership.may_commit and self.is_automatic):
                 continue  # no warning: this is normal during a rebalance
             try:
-                await self.commit_processed(self._options.request_timeout)
+                await self.commit_processed(self._options.request_timeout, among=self._kept())
             except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
             except (TransportError, RemoteProtocolError) as error:

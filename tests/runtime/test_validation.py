@@ -340,6 +340,27 @@ async def test_a_recreated_topic_is_read_when_the_coordinator_has_assigned_it(re
     assert events == ["assigned", "revoked", "assigned", "new 0", "revoked"]
 
 
+async def test_no_auto_commit_delays_a_revocation(reading: Any) -> None:
+    """Where the commit before a revocation failed, an auto-commit of the same partitions followed,
+    and the member waited for it before it told the coordinator."""
+    times: dict[str, float] = {}
+    async with reading() as (kafka, _):
+        consumer = Consumer(
+            "t",
+            bootstrap_servers=["kafka-1", "kafka-2"],
+            group_id="g",
+            group_protocol="consumer",
+            auto_commit_interval_ms=500,
+            on_partitions_assigned=lambda _: times.update(assigned=anyio.current_time()),
+            on_partitions_revoked=lambda _: times.update(revoked=anyio.current_time()),
+        )
+        async with consumer as c:
+            await values_of(c, 10)
+            make_anew(kafka, 3)
+            await values_of(c, 1)
+            assert 0 <= times["assigned"] - times["revoked"] < 0.5
+
+
 async def test_an_epoch_that_the_leader_never_heard_of_without_a_policy(reading: Any) -> None:
     async with reading() as (_, consumer):
         await commit(consumer(group_id="g"), 8, 7)
