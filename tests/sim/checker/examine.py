@@ -170,28 +170,30 @@ class _Facts:
         if event.api == "FindCoordinator":
             run.found_by = number
         elif event.api in MEMBERSHIP and (request := self._recorder.request(event)) is not None:
-            _extend_lease(run, event, request[1].issued_at)
+            _extend_lease(run, event, request[1])
 
 
-def _extend_lease(run: MemberRun, event: Answered, issued_at: float) -> None:
+def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
     """Extend the lease of the member's ownership by one acknowledged request.
 
-    A group waits no longer than the rebalance timeout for a member that must rejoin or revoke, even
-    if a request or response was lost.
+    A group waits no longer than the rebalance timeout for a member that must rejoin, or report that
+    it has revoked partitions, even if a request or response was lost.
     """
     must_rejoin = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
     if event.error != "NONE" and not must_rejoin:
         return
-    must_revoke = (
-        event.api == CONSUMER_HEARTBEAT and run.target is not None and run.held.keys() - run.target
-    )
-    expires_at = issued_at + run.opening.session_timeout
-    if must_rejoin or must_revoke:
+    if event.api == CONSUMER_HEARTBEAT:
+        if run.target is not None and run.held.keys() - run.target:
+            run.owes_revocation = True
+        elif request.owned is not None:
+            run.owes_revocation = False
+    expires_at = request.issued_at + run.opening.session_timeout
+    if must_rejoin or run.owes_revocation:
         expires_at = min(expires_at, run.rebalances_since + run.opening.rebalance_timeout)
     elif event.api != "Heartbeat" or event.time <= run.lease_expires_at:
         # A member gives up a heartbeat without an answer when its lease expires, and does not learn
         # from a later answer that the group was not rebalancing.
-        run.rebalances_since = issued_at
+        run.rebalances_since = request.issued_at
     if event.time > run.lease_expires_at:
         run.lease_since = event.time
     run.lease_expires_at = max(run.lease_expires_at, expires_at)

@@ -156,6 +156,8 @@ class MemberRun:
     the last request that the group acknowledged."""
     rebalances_since: float = 0.0
     """When it issued the last request whose answer required nothing of it."""
+    owes_revocation: bool = False
+    """Whether the coordinator waits for it to report a revocation (KIP-848)."""
     found_by: int = -1
     """The event of the last FindCoordinator response."""
     frozen: bool = False
