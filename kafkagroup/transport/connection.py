@@ -427,6 +427,7 @@ class BrokerConnection:
                 await self._deliver_large(
                     await self._channel.receive(self._protocol.room, self._take)
                 )
+                self._raise_protocol_failure()
             except anyio.EndOfStream:
                 hint = "" if self._has_received_response else self._sasl_hint()
                 self._fail(ConnectionLostError(f"{self._name}: closed by the broker{hint}"))
@@ -451,7 +452,13 @@ class BrokerConnection:
             if isinstance(response, LargeResponse):
                 return responses[n:]
             self._deliver(response)
+        self._raise_protocol_failure()
         return None
+
+    def _raise_protocol_failure(self) -> None:
+        """Raise the error behind the responses that were delivered, if there is one."""
+        if self._protocol.failure is not None:
+            raise self._protocol.failure
 
     async def _deliver_large(self, responses: list[Response | LargeResponse]) -> None:
         # A function, so that its variable does not keep the last response and its records in memory

@@ -113,6 +113,9 @@ class Connection:
         self._filled = 0
         """How many bytes of the buffer are received."""
         self._closed = False
+        self.failure: RemoteProtocolError | None = None
+        """The protocol error behind the responses that `received` has returned; None if there is
+        none, or if it was raised."""
         self.authenticating = False
         """Whether only responses to an authentication are expected, which are short."""
 
@@ -181,6 +184,8 @@ class Connection:
                 answer if isinstance(answer, Response) else answer.decode()
                 for answer in self.received(count)
             )
+            if self.failure is not None:
+                raise self.failure
         return answers
 
     def room(self) -> memoryview:
@@ -190,7 +195,8 @@ class Connection:
 
     def received(self, count: int) -> list[Response | LargeResponse]:
         """Process `count` bytes that were written to the room. As `receive_data`, but the caller
-        decodes large responses."""
+        decodes large responses, and looks at `failure`: the responses before a protocol error are
+        returned."""
         if self._closed:
             raise RemoteProtocolError("the connection is closed after a protocol error")
         self._filled += count
@@ -198,10 +204,12 @@ class Connection:
         try:
             while (frame := self._next_frame()) is not None:
                 answers.append(self._answer(frame))
-        except RemoteProtocolError:
+        except RemoteProtocolError as error:
             self._closed = True
             self._buffer, self._filled = bytearray(_ROOM), 0
-            raise
+            if not answers:
+                raise
+            self.failure = error
         return answers
 
     def _next_frame(self) -> bytes | bytearray | None:

@@ -20,6 +20,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
+from kafkagroup.testing.embedded.broker import write_response
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
@@ -288,6 +289,25 @@ async def test_a_protocol_error_fails_everything_that_waits(network: Any) -> Non
         for name in ("1", "2"):
             tasks.start_soon(outcomes.take, name, lambda: connection.request(METADATA, timeout=10))
     assert outcomes.of == {"1": LimitExceededError, "2": LimitExceededError}
+    assert network.open == 0
+
+
+async def test_a_response_before_a_protocol_error_counts(network: Any) -> None:
+    """Where both came in one piece, a commit that was acknowledged passed for failed."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        first, _ = await peer.read(), await peer.read()
+        response = write_response(first, metadata())
+        await peer.stream.send(response + response)
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    async with network, connected() as connection, anyio.create_task_group() as tasks:
+        for name in ("1", "2"):
+            tasks.start_soon(outcomes.take, name, lambda: connection.request(METADATA, timeout=10))
+    assert outcomes.of == {"1": metadata(), "2": RemoteProtocolError}
     assert network.open == 0
 
 
