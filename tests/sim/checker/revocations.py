@@ -146,7 +146,10 @@ class Revocations:
             if last is None or not run.opened or run.closing is not None:
                 continue
             by, at, offset = last
-            if event.time - at < drain and run.thawed_at < at:
+            # A member may have to rejoin as soon as it is assigned something: its listener's
+            # callback still runs, and records are delivered meanwhile.
+            since = min(at, run.rebalances_since)
+            if event.time - since < drain and run.thawed_at < at:
                 text = f"{run.name} revokes {tp} with offset {offset} in flight"
                 self._recorder.report("S17", event, text, by, number)
         if event.partitions and not run.opening.shards:
