@@ -1,7 +1,7 @@
 """Error messages for keywords that a constructor does not have.
 
 For an option of another client, the message names the option or method that does its job here; for
-a misspelt option, the most similar name. Nothing here runs unless a call is wrong.
+a misspelt option, the most similar name. This module does no work unless a call is wrong.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _NOT_WRITTEN = "write() returns when all replicas in sync have the records, each
 
 _ANSWERS = {
     "acks": _NOT_WRITTEN,
-    "allow_auto_create_topics": "asking for a topic never creates it",
+    "allow_auto_create_topics": "a request for a topic never creates it",
     "api_version": "there is nothing to set: versions are negotiated with each broker",
     "api_version_auto_timeout_ms": "there is nothing to set: see request_timeout_ms",
     "batch_size": "write() makes batches of the records that it is given",
@@ -73,7 +73,7 @@ _ANSWERS = {
     "connections_max_idle_ms": "connections stay open while the client runs",
     "consumer_timeout_ms": "pass timeout to getmany(), or use getone() within anyio.fail_after()",
     "default_offset_commit_callback": "await commit(), or read events() and metrics()",
-    "enable_auto_offset_store": "a record counts as processed when the next one is asked for",
+    "enable_auto_offset_store": "a record counts as processed when you ask for the next one",
     "enable_idempotence": _NOT_WRITTEN,
     "enable_incremental_fetch_sessions": "they are used where the broker has them",
     "enable_partition_eof": "compare position() with end_offsets()",
@@ -86,7 +86,7 @@ _ANSWERS = {
     "max_batch_size": "write() makes batches of the records that it is given",
     "max_in_flight_requests_per_connection": "there is nothing to set",
     "max_poll_records": "pass max_records to getmany() or batches()",
-    "max_request_size": "write() makes batches that brokers take",
+    "max_request_size": "write() makes batches that brokers accept",
     "metric_group_prefix": _METRICS,
     "metric_reporters": _METRICS,
     "metrics_enabled": _METRICS,
@@ -116,7 +116,7 @@ _ANSWERS = {
 
 
 def explains_unknown_options(init: Init) -> Init:
-    """Decorate a constructor: its error for an unknown keyword says what to write instead.
+    """Decorate a constructor: its error for an unknown keyword names what to write instead.
 
     The signature does not change: type checkers still refuse an unknown keyword.
     """

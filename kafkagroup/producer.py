@@ -103,10 +103,10 @@ class Producer(CallingService):
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
         if found is None or (code and not found.partitions):
             cluster.topics.discard(topic)
-            said = f"topic {topic}"
+            message = f"topic {topic}"
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                said = f"there is no {said}"
-            raise broker_error(code, said, operation="DESCRIBE", topic=topic)
+                message = f"there is no {message}"
+            raise broker_error(code, message, operation="DESCRIBE", topic=topic)
         return len(found.partitions)
 
     async def write(

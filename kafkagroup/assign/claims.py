@@ -33,7 +33,7 @@ newest claims are equal, or the newest one is of a member that no longer subscri
 class Claims:
     """The partitions of a group, and their owners."""
 
-    alike: dict[frozenset[str], list[int]]
+    by_subscription: dict[frozenset[str], list[int]]
     """Subscription -> the members that have it, ascending."""
     numbers: dict[str, range]
     """Topic -> the numbers of its partitions; for those that exist and have subscribers, sorted."""
@@ -41,7 +41,7 @@ class Claims:
     """The partitions by their numbers, so they are sorted."""
     owner: list[int]
     """Partition -> the member with the valid claim, or UNCLAIMED, or WITHHELD."""
-    standing: list[Sequence[TopicPartition]]
+    owned_by: list[Sequence[TopicPartition]]
     """Member -> the partitions that it owns, sorted."""
     unclaimed: set[str]
     """The topics of which no member claims a partition: most of the work is skipped for them."""
@@ -56,29 +56,31 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
     Sources: KIP-341 and KIP-792 (generations), KIP-429 (claims on topics no longer subscribed).
     """
     members = [spec.members[member] for member in order]
-    alike: dict[frozenset[str], list[int]] = {}
+    by_subscription: dict[frozenset[str], list[int]] = {}
     for number, member in enumerate(members):
-        alike.setdefault(member.topics, []).append(number)
+        by_subscription.setdefault(member.topics, []).append(number)
     numbers: dict[str, range] = {}
     partitions: list[TopicPartition] = []
-    for topic in spec.existing(alike):
+    for topic in spec.existing(by_subscription):
         start, size = len(partitions), spec.partitions[topic]
         numbers[topic] = range(start, start + size)
         partitions += _partitions_of(topic, size)
     claimed: list[Sequence[int]] = [()] * len(members)
     unsubscribed: list[tuple[int, int]] = []
-    for subscription, group in alike.items():
+    for subscription, group in by_subscription.items():
         known = {topic: numbers[topic] for topic in subscription if topic in numbers}
         for number in group:
             if owned := members[number].owned:
-                claimed[number], lost = _known(owned, known, numbers)
+                claimed[number], lost = _numbers_of(owned, known, numbers)
                 unsubscribed += [(number, p) for p in lost]
-    owner, older, agreed = _sort_out(claimed, [m.generation for m in members], len(partitions))
+    owner, older, agreed = _resolve_claims(
+        claimed, [m.generation for m in members], len(partitions)
+    )
     for number, p in unsubscribed:
         if owner[p] == number:
             owner[p] = WITHHELD
     agreed &= not unsubscribed
-    standing: list[Sequence[TopicPartition]] = [()] * len(members)
+    owned_by: list[Sequence[TopicPartition]] = [()] * len(members)
     for number, own in enumerate(claimed):
         if not own:
             continue
@@ -89,14 +91,14 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
         # the rest.
         reported = members[number].owned
         as_reported = ascending == own and len(own) == len(reported)
-        standing[number] = reported if as_reported else [partitions[p] for p in ascending]
+        owned_by[number] = reported if as_reported else [partitions[p] for p in ascending]
     unclaimed = {
         topic
         for topic, these in numbers.items()
         if owner[these.start : these.stop].count(UNCLAIMED) == len(these)
     }
     former = {partitions[p]: number for p, number in older.items()}
-    return Claims(alike, numbers, partitions, owner, standing, unclaimed, former)
+    return Claims(by_subscription, numbers, partitions, owner, owned_by, unclaimed, former)
 
 
 @lru_cache(maxsize=1024)
@@ -110,7 +112,7 @@ def _partitions_of(topic: str, count: int) -> tuple[TopicPartition, ...]:
     return tuple(map(tuple.__new__, repeat(TopicPartition), values))
 
 
-def _known(
+def _numbers_of(
     owned: Sequence[TopicPartition],
     subscribed: Mapping[str, range],
     topics: Mapping[str, range],
@@ -128,7 +130,7 @@ def _known(
         )
 
 
-def _sort_out(
+def _resolve_claims(
     claimed: Sequence[Sequence[int]], generations: list[int], partitions: int
 ) -> tuple[list[int], dict[int, int], bool]:
     """Return each partition's owner; the former owner of those that several members claim in

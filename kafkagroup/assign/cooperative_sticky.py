@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from kafkagroup.assign.had import decode_user_data
-from kafkagroup.assign.spec import GroupSpec, Told, named
+from kafkagroup.assign.spec import DecodedUserData, GroupSpec, named
+from kafkagroup.assign.sticky_user_data import decode_user_data
 from kafkagroup.assign.target import find_target
 from kafkagroup.types import Assignment, TopicPartition
 
@@ -37,11 +37,11 @@ def generation_in(user_data: bytes | None) -> int:
     return max(generation, -1)
 
 
-def _read_user_data(data: bytes | None) -> Told:
-    return Told(generation=generation_in(data))
+def _read_user_data(data: bytes | None) -> DecodedUserData:
+    return DecodedUserData(generation=generation_in(data))
 
 
-@named("cooperative-sticky", cooperative=True, user_data=_user_data, told=_read_user_data)
+@named("cooperative-sticky", cooperative=True, user_data=_user_data, read_user_data=_read_user_data)
 def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     """Keep what members own as far as balance allows; withhold partitions that move.
 

@@ -66,7 +66,7 @@ def parse(text: str | bytes, what: str, most: int) -> object:
     except (ValueError, RecursionError) as error:
         # ValueError: also for bytes that are not UTF-8, and for an integer of thousands of digits.
         # RecursionError: for thousands of nested brackets.
-        raise ConfigurationError(f"{what}: no JSON: {error}") from None
+        raise ConfigurationError(f"{what}: not valid JSON: {error}") from None
 
 
 def fields(
@@ -80,7 +80,7 @@ def fields(
             refuse(at(path, name), "a field that is not known", f"one of {names}")
     for name in required:
         if name not in found:
-            refuse(f"{path}.{name}", "nothing", "it to be there")
+            refuse(f"{path}.{name}", "nothing", "this field")
     return found
 
 

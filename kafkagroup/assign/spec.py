@@ -10,13 +10,13 @@ from kafkagroup.types import Assignment, TopicPartition
 
 __all__ = [
     "Assignor",
+    "DecodedUserData",
     "GroupSpec",
     "MemberSpec",
-    "Told",
     "is_cooperative",
     "named",
     "protocol_name",
-    "told",
+    "read_user_data",
     "user_data",
 ]
 
@@ -93,7 +93,7 @@ Assignor = Callable[[GroupSpec], Assignment]
 
 
 @frozen(kw_only=True)
-class Told:
+class DecodedUserData:
     """The decoded user data of a member's subscription."""
 
     owned: tuple[TopicPartition, ...] | None = None
@@ -108,22 +108,25 @@ def named(
     *,
     cooperative: bool = False,
     user_data: Callable[[Sequence[TopicPartition], int], bytes] | None = None,
-    told: Callable[[bytes | None], Told] | None = None,
+    read_user_data: Callable[[bytes | None], DecodedUserData] | None = None,
 ) -> Callable[[Assignor], Assignor]:
     """Decorate an assignor with its name on the wire, by which members agree on it.
 
     A `cooperative` assignor never assigns a partition in the round in which it is revoked
     (KIP-429). `user_data` returns the bytes to add to a subscription, by the member's last
-    assignment and its generation; `told` decodes them on the leader, and raises nothing.
+    assignment and its generation; `read_user_data` decodes them on the leader, and raises nothing.
     """
 
-    def give(assignor: Assignor) -> Assignor:
+    def decorate(assignor: Assignor) -> Assignor:
         vars(assignor).update(
-            protocol_name=name, cooperative=cooperative, user_data=user_data, told=told
+            protocol_name=name,
+            cooperative=cooperative,
+            user_data=user_data,
+            read_user_data=read_user_data,
         )
         return assignor
 
-    return give
+    return decorate
 
 
 def is_cooperative(assignor: Assignor) -> bool:
@@ -131,17 +134,19 @@ def is_cooperative(assignor: Assignor) -> bool:
     return bool(getattr(assignor, "cooperative", False))
 
 
-def user_data(assignor: Assignor, had: Sequence[TopicPartition], generation: int) -> bytes | None:
-    """Return the user data that the assignor adds to a subscription; None if it adds none. `had` is
-    the member's last assignment, of `generation`."""
+def user_data(
+    assignor: Assignor, last_owned: Sequence[TopicPartition], generation: int
+) -> bytes | None:
+    """Return the user data that the assignor adds to a subscription; None if it adds none.
+    `last_owned` is the member's last assignment, of `generation`."""
     make = getattr(assignor, "user_data", None)
-    return None if make is None else make(had, generation)
+    return None if make is None else make(last_owned, generation)
 
 
-def told(assignor: Assignor, data: bytes | None) -> Told:
+def read_user_data(assignor: Assignor, data: bytes | None) -> DecodedUserData:
     """Decode a member's user data by the assignor."""
-    read = getattr(assignor, "told", None)
-    return Told() if read is None else read(data)
+    read = getattr(assignor, "read_user_data", None)
+    return DecodedUserData() if read is None else read(data)
 
 
 def protocol_name(assignor: Assignor) -> str:

@@ -7,20 +7,20 @@ kafka-python. Sources: KIP-54, KIP-341.
 
 from __future__ import annotations
 
-from kafkagroup.assign.had import decode_user_data, encode_user_data
-from kafkagroup.assign.spec import GroupSpec, Told, named
+from kafkagroup.assign.spec import DecodedUserData, GroupSpec, named
+from kafkagroup.assign.sticky_user_data import decode_user_data, encode_user_data
 from kafkagroup.assign.target import find_target
 from kafkagroup.types import Assignment
 
 __all__ = ["sticky_assignor"]
 
 
-def _read_user_data(data: bytes | None) -> Told:
+def _read_user_data(data: bytes | None) -> DecodedUserData:
     owned, generation = decode_user_data(data)
-    return Told(owned=owned, generation=generation)
+    return DecodedUserData(owned=owned, generation=generation)
 
 
-@named("sticky", user_data=encode_user_data, told=_read_user_data)
+@named("sticky", user_data=encode_user_data, read_user_data=_read_user_data)
 def sticky_assignor(spec: GroupSpec) -> Assignment:
     """Assign all partitions as evenly as the subscriptions allow, with the fewest moves.
 

@@ -58,12 +58,12 @@ def find_target(spec: GroupSpec) -> dict[str, Held]:
     """
     order = spec.order()
     claims = read_claims(spec, order)
-    held = [Held(kept) for kept in claims.standing]
+    held = [Held(kept) for kept in claims.owned_by]
     pools, topics = _pools(claims)
     even_out(pools, len(order))
     near = _Near(spec, order)
-    loose = _released(pools, topics, held, claims.former, near)
-    for pool, names, released in zip(pools, topics, loose, strict=True):
+    released_by_pool = _released(pools, topics, held, claims.former, near)
+    for pool, names, released in zip(pools, topics, released_by_pool, strict=True):
         if not pool.gained:
             continue
         free, withheld = _free(claims, names)
@@ -102,9 +102,9 @@ def _dealt(
 
 def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
     """Return the pools, by the present owners, and the topics of each."""
-    groups = list(claims.alike.values())
+    groups = list(claims.by_subscription.values())
     subscribing: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
-    for group, subscription in enumerate(claims.alike):
+    for group, subscription in enumerate(claims.by_subscription):
         for topic in subscription:
             if topic in subscribing:
                 subscribing[topic].append(group)
@@ -155,7 +155,7 @@ def _released(
     """Remove the partitions that members lose from what they keep; return them by pool. Partitions
     that can go back to the member that owned them before are removed first."""
     released: list[list[TopicPartition]] = [[] for _ in pools]
-    home = {topic: number for number, names in enumerate(topics) for topic in names}
+    pool_of = {topic: number for number, names in enumerate(topics) for topic in names}
     losing: dict[int, list[int]] = {}  # member -> the pools in which it loses
     for number, pool in enumerate(pools):
         for member in pool.lost:
@@ -164,13 +164,13 @@ def _released(
         # One pass for all pools: a pass for each would be quadratic for a member in many pools.
         own: dict[int, list[TopicPartition]] = {number: [] for number in numbers}
         for tp in held[member].kept:
-            number = home[tp.topic]
+            number = pool_of[tp.topic]
             if number in own:
                 own[number].append(tp)
         gone: set[TopicPartition] = set()
         for number in numbers:
             pool = pools[number]
-            order = near.worth(own[number], member)
+            order = near.order_to_keep(own[number], member)
             if former:
                 order.sort(key=lambda tp: former.get(tp) in pool.gained)
             revoked = order[len(order) - pool.lost[member] :]
@@ -191,7 +191,7 @@ class _Near:
             racks = (spec.members[member].rack for member in order)
             self._rack = {number: rack for number, rack in enumerate(racks) if rack}
 
-    def worth(self, own: list[TopicPartition], member: int) -> list[TopicPartition]:
+    def order_to_keep(self, own: list[TopicPartition], member: int) -> list[TopicPartition]:
         """Return a member's own partitions, first those that it should keep: with a replica in its
         rack, then with low numbers."""
         own = sorted(own, key=lambda tp: tp.partition)

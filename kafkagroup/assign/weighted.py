@@ -16,7 +16,7 @@ from itertools import repeat
 
 from kafkagroup._values import define, frozen
 from kafkagroup.assign.claims import WITHHELD, Claims, read_claims
-from kafkagroup.assign.spec import Assignor, GroupSpec, Told, named
+from kafkagroup.assign.spec import Assignor, DecodedUserData, GroupSpec, named
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import Assignment, TopicPartition
 
@@ -86,7 +86,7 @@ def weighted_sticky(
     def user_data(_owned: Sequence[TopicPartition], _generation: int) -> bytes:
         return _CAPACITY.pack(_VERSION, capacity)
 
-    @named("weighted-sticky", cooperative=True, user_data=user_data, told=_read_user_data)
+    @named("weighted-sticky", cooperative=True, user_data=user_data, read_user_data=_read_user_data)
     def weighted_sticky_assignor(spec: GroupSpec) -> Assignment:
         return _assign(spec, max_moves, hysteresis)
 
@@ -105,8 +105,8 @@ def capacity_in(user_data: bytes | None) -> float:
     return _usable(capacity) if version >= _VERSION else 1.0
 
 
-def _read_user_data(data: bytes | None) -> Told:
-    return Told(capacity=capacity_in(data))
+def _read_user_data(data: bytes | None) -> DecodedUserData:
+    return DecodedUserData(capacity=capacity_in(data))
 
 
 def _usable(capacity: float) -> float:
@@ -243,7 +243,7 @@ class _Group:
 
 def _read_group(spec: GroupSpec, order: Sequence[str], claims: Claims) -> _Group:
     subscribers: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
-    for subscription, group in claims.alike.items():
+    for subscription, group in claims.by_subscription.items():
         for topic in subscription & subscribers.keys():
             subscribers[topic] += group
     pools: dict[tuple[int, ...], int] = {}

@@ -13,7 +13,7 @@ from kafkagroup.types import TopicPartition
 
 __all__ = ["print_plans", "value_of"]
 
-_NOBODY = "-"
+_NO_MEMBER = "-"
 
 _CHANGES = {Change.STAYS: "", Change.JOINS: "joins", Change.LEAVES: "leaves"}
 
@@ -77,8 +77,8 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
             add_row(
                 table,
                 ranges(move.partition for move in alike),
-                names.get(one.before or "", _NOBODY),
-                names.get(one.after or "", _NOBODY),
+                names.get(one.before or "", _NO_MEMBER),
+                names.get(one.after or "", _NO_MEMBER),
                 one.round or "",
                 one.text,
             )
@@ -86,7 +86,7 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
     else:
         yield plain_line(f"{plan.assignor} moves nothing.")
     if plan.unassigned:
-        yield plain_line(f"{plan.assignor} gives to nobody: {ranges(plan.unassigned)}")
+        yield plain_line(f"{plan.assignor} assigns to no member: {ranges(plan.unassigned)}")
     if not plan.settled:
         yield plain_line(
             f"{plan.assignor} does not converge: members still revoke partitions after"

@@ -51,7 +51,7 @@ def record_from_json(line: bytes) -> Placed:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not valid JSON: {error}") from None
     if not isinstance(found, dict) or "value" not in found:
         raise ValueError('expected an object with a "value"')
     for name in found:

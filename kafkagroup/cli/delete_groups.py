@@ -25,7 +25,7 @@ def command(groups: tuple[str, ...], yes: bool, as_json: bool, connection: Conne
     if not groups:
         # The profile's group is not used: deleting a group requires its name.
         raise click.UsageError("give the groups to delete")
-    confirmed(f"Delete {', '.join(map(repr, dict.fromkeys(groups)))} for good?", yes)
+    confirmed(f"Delete {', '.join(map(repr, dict.fromkeys(groups)))} permanently?", yes)
     done, errors = parted(connection.run(lambda admin: admin.delete_groups(groups)))
     if as_json:
         print_json({"deleted": list(done), "errors": errors})

@@ -28,6 +28,6 @@ def _refusal(tp: TopicPartition, answer: PartitionProduceResponse) -> BrokerErro
     what = f"writing to {tp}" + (f": {answer.error_message}" if answer.error_message else "")
     if answer.record_errors:
         first = min(answer.record_errors, key=lambda one: one.batch_index)
-        said = first.batch_index_error_message or what
-        return RecordRefusedError(answer.error_code, said, first.batch_index)
+        message = first.batch_index_error_message or what
+        return RecordRefusedError(answer.error_code, message, first.batch_index)
     return broker_error(answer.error_code, what, operation="WRITE", topic=tp.topic)

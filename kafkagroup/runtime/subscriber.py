@@ -29,7 +29,7 @@ from kafkagroup.assign import (
     sticky_assignor,
 )
 from kafkagroup.assign.check import valid_claims
-from kafkagroup.assign.spec import is_cooperative, told, user_data
+from kafkagroup.assign.spec import is_cooperative, read_user_data, user_data
 from kafkagroup.consume.basis import basis_in, encode_basis
 from kafkagroup.errors import (
     ConfigurationError,
@@ -622,7 +622,7 @@ def _member(
     instance_id: str | None,
 ) -> MemberSpec:
     """Return a member as its subscription and its assignor's user data describe it."""
-    claims = told(assignor, subscription.user_data)
+    claims = read_user_data(assignor, subscription.user_data)
     owned, generation = subscription.owned, subscription.generation
     if claims.owned is not None:
         owned, generation = claims.owned, claims.generation

@@ -144,20 +144,20 @@ def _container() -> Iterator[str]:
         except ImportError as error:
             raise _Absent(f"testcontainers is not installed ({error})") from error
     image = os.environ.get("KAFKAGROUP_KAFKA_IMAGE")
-    silence = ""
+    problem = ""
     try:
         container = kafka_module.KafkaContainer(
             *([image] if image else []), docker_client_kw={"timeout": _START_TIMEOUT}
         )
     except docker_errors.DockerException as error:
-        silence = str(error)
-    if silence:
+        problem = str(error)
+    if problem:
         # Docker's client leaves its unconnected socket to the garbage collector. Collected later,
         # it would raise a ResourceWarning, hence an error, in an unrelated test.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.collect()
-        raise _Absent(f"Docker does not answer ({silence})")
+        raise _Absent(f"Docker does not answer ({problem})")
     try:
         images = container.get_docker_client().client.images
         needed = {container.image: "KAFKAGROUP_KAFKA_IMAGE names another"}

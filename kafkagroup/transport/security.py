@@ -228,7 +228,7 @@ class Security:
             and not self.allow_plaintext_credentials
         ):
             raise ConfigurationError(
-                f"{name} without TLS shows the credentials to whoever listens; use SASL_SSL, or a"
+                f"{name} without TLS sends credentials that anyone can read; use SASL_SSL, or a"
                 " SCRAM mechanism, or say allow_plaintext_credentials=True"
             )
         if not isinstance(mechanism, str):

@@ -197,8 +197,8 @@ def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
             advice = f"connect to, and have the {peer}s advertise, names that are in it"
         else:
             advice = f"give the CA that signed it as ssl_ca_location, if it is the right {peer}"
-        said = escaped(error.verify_message.rstrip("."))
-        return TlsError(f"{name}: the {peer}'s certificate is refused: {said}; {advice}")
+        reason = escaped(error.verify_message.rstrip("."))
+        return TlsError(f"{name}: the {peer}'s certificate is refused: {reason}; {advice}")
     if "alert" in reason:
         return TlsError(
             f"{name}: the {peer} refuses the TLS handshake: {reason}; it may want another"

@@ -15,7 +15,7 @@ _LEGAL = "1 to 249 letters, digits, dots, underscores and hyphens"
 
 def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
     """Return why a topic cannot be consumed, and what to do; None if it can, or if the metadata
-    does not tell yet."""
+    does not show it yet."""
     code = _code(metadata, name)
     match code:
         case ErrorCode.NONE:
@@ -38,12 +38,12 @@ def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
 
 def partition_error(metadata: ClusterMetadata, tp: TopicPartition, what: str) -> BrokerError | None:
     """Return the error of a partition that cannot be used; None if it can be used, or if the
-    metadata does not tell yet."""
+    metadata does not show it yet."""
     code = _code(metadata, tp.topic)
     topic = metadata.topics.get(tp.topic)
     if topic is not None and topic.partitions and tp.partition not in topic.partitions:
-        said = f"{what}: topic {tp.topic} has {len(topic.partitions)} partitions"
-        return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, said)
+        message = f"{what}: topic {tp.topic} has {len(topic.partitions)} partitions"
+        return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         what = f"{what}: the topic does not exist"
     return broker_error(code, what, operation="DESCRIBE", topic=tp.topic) if code else None

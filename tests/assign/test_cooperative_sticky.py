@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from kafkagroup.assign import GroupSpec, MemberSpec, cooperative_sticky_assignor
 from kafkagroup.assign.cooperative_sticky import generation_in
-from kafkagroup.assign.had import encode_user_data
 from kafkagroup.assign.spec import is_cooperative, protocol_name, user_data
 from kafkagroup.assign.sticky import sticky_assignor
+from kafkagroup.assign.sticky_user_data import encode_user_data
 from kafkagroup.types import Assignment, TopicPartition
 
 

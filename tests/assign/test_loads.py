@@ -67,12 +67,12 @@ def test_times_may_be_written_as_iso_8601(text: str) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("", "the loads: no JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("", "the loads: not valid JSON: Expecting value: line 1 column 1 (char 0)"),
         (
             b"\xff",
-            "the loads: no JSON: 'utf-8' codec can't decode byte 0xff in position 0",
+            "the loads: not valid JSON: 'utf-8' codec can't decode byte 0xff in position 0",
         ),
-        ("[" * 100_000, "the loads: no JSON: maximum recursion depth exceeded"),
+        ("[" * 100_000, "the loads: not valid JSON: maximum recursion depth exceeded"),
         ('{"a": 1, "a": 2}', "the loads: found an object with 'a' twice; expected once"),
         ('{"version": NaN}', "the loads: found NaN; expected finite numbers"),
         ("[]", "$: found a list; expected an object"),

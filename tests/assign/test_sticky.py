@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from kafkagroup.assign import GroupSpec, MemberSpec
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
-from kafkagroup.assign.had import MAX_PARTITIONS, decode_user_data, encode_user_data
 from kafkagroup.assign.spec import is_cooperative, protocol_name
 from kafkagroup.assign.sticky import sticky_assignor
+from kafkagroup.assign.sticky_user_data import MAX_PARTITIONS, decode_user_data, encode_user_data
 from kafkagroup.types import Assignment, TopicPartition
 
 repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)

@@ -43,9 +43,9 @@ def test_the_shortest_record_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (b"", "no JSON: Expecting value"),
-        (b"\xff", "no JSON: 'utf-8' codec"),
-        (b"[" * 100_000, "no JSON: "),
+        (b"", "not valid JSON: Expecting value"),
+        (b"\xff", "not valid JSON: 'utf-8' codec"),
+        (b"[" * 100_000, "not valid JSON: "),
         (b"[]", 'expected an object with a "value"'),
         (b'{"key": "k"}', 'expected an object with a "value"'),
         (b'{"value": "v", "keys": 1}', "there is no field 'keys'; expected topic, partition, o"),

@@ -168,7 +168,7 @@ async def test_a_healthy_sasl_ssl_cluster_has_no_findings(doors: Doors) -> None:
     assert found[-1].check == "offsets topic"
     assert found[-1].status in (Status.OK, Status.WARNING)
     assert texts["TLS"].startswith("TLSv1.3; the certificate is for 127.0.0.1 and valid until ")
-    assert texts["API versions"] == "speaks as Kafka 4.1 or later does, with groups of KIP-848"
+    assert texts["API versions"] == "as of Kafka 4.1 or later, with groups of KIP-848"
     assert texts["SASL"] == "authenticated by SCRAM-SHA-256 as ann"
     assert texts["cluster"].endswith(" of 1 broker")
 
@@ -324,7 +324,7 @@ async def test_a_broker_that_is_too_old() -> None:
     assert "Fetch" in missing
     assert "JoinGroup" in missing
     assert "Metadata" not in missing
-    assert release(old) == "speaks as Kafka 2.2 or older does, without groups of KIP-848"
+    assert release(old) == "as of Kafka 2.2 or older, without groups of KIP-848"
 
 
 async def test_permissions_that_acls_deny_are_reported(real: LocalKafka) -> None:

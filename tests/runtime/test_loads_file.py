@@ -73,7 +73,7 @@ async def test_every_change_of_trouble_is_logged_once(
     assert [await source(), await source()] == [{}, {}]
     ((level, text),) = said(caplog)
     assert level == "WARNING"
-    assert text.startswith(f"{count_as_one}the loads: no JSON: ")
+    assert text.startswith(f"{count_as_one}the loads: not valid JSON: ")
 
     write(path)
     assert [await source(), await source()] == [LOADS, LOADS]

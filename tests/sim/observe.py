@@ -15,7 +15,7 @@ import attrs
 
 from kafkagroup import TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, protocol_name, sticky_assignor
-from kafkagroup.assign.spec import told
+from kafkagroup.assign.spec import read_user_data
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
 from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.testing.embedded.broker import Incoming, read_request
@@ -477,7 +477,7 @@ class BrokerWatch:
         claimed_at: dict[str, int] = {}
         for member_id, subscription in subscribed.items() if assignor is not None else ():
             owned, generation = subscription.owned, subscription.generation
-            if (own := told(assignor, subscription.user_data)).owned is not None:
+            if (own := read_user_data(assignor, subscription.user_data)).owned is not None:
                 owned, generation = own.owned, own.generation
             claims[member_id], claimed_at[member_id] = tuple(owned), generation
         self._log.tell(

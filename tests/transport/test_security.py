@@ -102,7 +102,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"sasl_mechanism": "PLAIN", "security_protocol": "SASL_PLAINTEXT", **USER},
-        "PLAIN without TLS shows the credentials to whoever listens; use SASL_SSL, or a SCRAM",
+        "PLAIN without TLS sends credentials that anyone can read; use SASL_SSL, or a SCRAM",
     ),
     (
         {
@@ -110,11 +110,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             "security_protocol": "SASL_PLAINTEXT",
             "sasl_oauthbearer_token": token,
         },
-        "OAUTHBEARER without TLS shows the credentials",
+        "OAUTHBEARER without TLS sends credentials",
     ),
     (
         {"sasl_mechanism": OAuthBearer(token), "security_protocol": "SASL_PLAINTEXT"},
-        "OAUTHBEARER without TLS shows the credentials",
+        "OAUTHBEARER without TLS sends credentials",
     ),
     (
         {"sasl_mechanism": OAuthBearer(token), **USER},

@@ -47,17 +47,17 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
         return [failed("cluster", "", error, "look into the brokers' logs")]
     if not metadata.brokers:
         advice = "wait until it has started, and look into its log"
-        return [failed("cluster", "", "the broker knows of no brokers, not even itself", advice)]
+        return [failed("cluster", "", "the broker's metadata lists no brokers", advice)]
     count = len(metadata.brokers)
     name = f"cluster {escaped(metadata.cluster_id)}" if metadata.cluster_id else "a cluster"
-    told = ok("cluster", "", f"{name} of {count} broker{'' if count == 1 else 's'}")
+    summary = ok("cluster", "", f"{name} of {count} broker{'' if count == 1 else 's'}")
     known = set(servers)
     brokers = sorted(metadata.brokers, key=lambda broker: broker.node_id)[:_MOST_BROKERS]
     found: dict[int, Finding] = {}
-    room = anyio.CapacityLimiter(_AT_ONCE)
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
 
-    async def look(broker: MetadataResponseBroker) -> None:
-        async with room:
+    async def check_advertised(broker: MetadataResponseBroker) -> None:
+        async with limiter:
             found[broker.node_id] = await _advertised(broker, options)
 
     async with anyio.create_task_group() as tasks:
@@ -67,8 +67,8 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
                 text = f"{name_of((broker.host, broker.port))}, as checked above"
                 found[broker.node_id] = ok("advertised address", subject, text)
             else:
-                tasks.start_soon(look, broker)
-    return [told, *(found[broker.node_id] for broker in brokers)]
+                tasks.start_soon(check_advertised, broker)
+    return [summary, *(found[broker.node_id] for broker in brokers)]
 
 
 async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) -> Finding:
@@ -82,8 +82,8 @@ async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) ->
         "advertised address",
         subject,
         f"it sends clients to {name}, where {wrong[0].check} failed: {wrong[0].text}",
-        "set advertised.listeners of that broker to an address that clients can use, or have it"
-        f" reached from here: {wrong[0].advice}",
+        "set advertised.listeners of that broker to an address that clients can use, or make"
+        f" it reachable from here: {wrong[0].advice}",
     )
 
 
@@ -103,9 +103,9 @@ async def examine_offsets_topic(
             warning(
                 check,
                 subject,
-                "is not there yet",
-                "on a new cluster nothing: it is made for the first group. Else the brokers cannot"
-                " make it: see offsets.topic.replication.factor and how many brokers are up",
+                "does not exist yet",
+                "nothing to do on a new cluster: the brokers create it for the first group. Else"
+                " check offsets.topic.replication.factor, and how many brokers are up",
             )
         ]
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:

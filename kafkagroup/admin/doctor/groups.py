@@ -22,7 +22,7 @@ from kafkagroup.wire.messages.group import HeartbeatRequest
 
 __all__ = ["examine_group"]
 
-_NOBODY = "kafkagroup-doctor"
+_UNUSED_MEMBER_ID = "kafkagroup-doctor"
 """A member id that no coordinator has given to any member."""
 
 
@@ -35,7 +35,9 @@ async def examine_group(
     def wrong(check: str, error: KafkaGroupError, advice: str = "") -> Finding:
         if isinstance(error, AuthorizationError):
             return denied(check, subject, error, f"--group {group_id}", options)
-        return failed(check, subject, error, advice or "try again; then look into its log")
+        return failed(
+            check, subject, error, advice or "try again; then look into the coordinator's log"
+        )
 
     try:
         node = await ask(servers, options, lambda cluster: cluster.find_coordinator(group_id))
@@ -55,7 +57,7 @@ async def examine_group(
                 "group",
                 subject,
                 "there is no such group",
-                "is that its name? A new one is made by who joins first",
+                "check its name; the first member that joins creates a new group",
             )
         )
     except KafkaGroupError as error:
@@ -81,7 +83,7 @@ async def examine_group(
 async def _may_join(cluster: Cluster, node: Node, group_id: str) -> None:
     """Check whether this client may join and commit, without joining: a coordinator that authorizes
     the client responds to this heartbeat that the member is unknown. Raises: AuthorizationError."""
-    request = HeartbeatRequest(group_id=group_id, generation_id=-1, member_id=_NOBODY)
+    request = HeartbeatRequest(group_id=group_id, generation_id=-1, member_id=_UNUSED_MEMBER_ID)
     answer = await cluster.broker(node).request(request)
     if answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         raise broker_error(answer.error_code, operation="READ", group=group_id)

@@ -75,6 +75,6 @@ def release(answer: ApiVersionsResponse) -> str:
     """Describe the approximate release with these versions, and whether it has KIP-848 groups."""
     highest = {one.api_key: one.max_version for one in answer.api_keys}
     fetch = highest.get(FetchRequest.api_key, -1)
-    name = next((name for least, name in _RELEASES if fetch >= least), "no Kafka that is known")
+    name = next((name for least, name in _RELEASES if fetch >= least), "an unknown release")
     has = "with" if ConsumerGroupHeartbeatRequest.api_key in highest else "without"
-    return f"speaks as {name} does, {has} groups of KIP-848"
+    return f"as of {name}, {has} groups of KIP-848"

@@ -84,18 +84,18 @@ class FetchSession:
         self, results: Iterable[tuple[Place, PartitionData]]
     ) -> list[tuple[Place, PartitionData]]:
         """Return the results to send: all in the first response, then only the changed ones."""
-        told = []
+        changed = []
         first = self.epoch <= _FIRST
         for place, data in results:
             read = self._reads.get(place)
             if read is None:
                 continue
             if read.take(data) or first:
-                told.append((place, data))
+                changed.append((place, data))
             if data.records and not first:
                 # Moved to the end, so that it does not use up the next response's limit again.
                 self._reads[place] = self._reads.pop(place)
-        return told
+        return changed
 
 
 class FetchSessions:

@@ -256,16 +256,16 @@ class Server:
 
     async def _carry_out(self, client: _Client, incoming: Incoming) -> Any:
         answers: list[Any] = []
-        parked: anyio.Event | None = None
+        pending: anyio.Event | None = None
 
         def reply(value: Any) -> None:
             answers.append(value)
-            if parked is not None:
-                parked.set()
+            if pending is not None:
+                pending.set()
 
         now = anyio.current_time()
         handle(self._cluster, client.node_id, incoming, now, client.host, reply)
         if not answers:
-            parked = anyio.Event()
-            await parked.wait()
+            pending = anyio.Event()
+            await pending.wait()
         return answers[0]

@@ -67,13 +67,13 @@ class Conversation:
         self._client_nonce = self._nonce = nonce
         # Without this, a comma in the name would begin another attribute, such as another user.
         escaped_name = username.replace("=", "=3D").replace(",", "=2C")
-        self._said = f"n={escaped_name},r={nonce}"
+        self._auth_message = f"n={escaped_name},r={nonce}"
         """The text that the proofs sign: all messages so far, without headers and proofs."""
         self._expected: Secret | None = None
 
     def first(self) -> bytes:
         """Return the client's first message: its name and nonce."""
-        return (_GS2_HEADER + self._said).encode()
+        return (_GS2_HEADER + self._auth_message).encode()
 
     def take_challenge(self, message: bytes) -> tuple[bytes, int]:
         """Return the salt and the number of iterations that the server requires.
@@ -100,7 +100,7 @@ class Conversation:
                 f" {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted"
             )
         self._nonce = nonce
-        self._said += f",{text}"
+        self._auth_message += f",{text}"
         return salt, iterations
 
     def salted_password(self, salt: bytes, iterations: int) -> Secret:
@@ -114,11 +114,11 @@ class Conversation:
     def final(self, salted_password: Secret) -> bytes:
         """Return the client's final message, with its proof."""
         without_proof = f"c={b64encode(_GS2_HEADER.encode()).decode()},r={self._nonce}"
-        said = f"{self._said},{without_proof}".encode()
+        auth_message = f"{self._auth_message},{without_proof}".encode()
         client_key = self._mac(salted_password, b"Client Key")
         stored_key = Secret(hashlib.new(self._hash, bytes.fromhex(client_key.reveal())).hexdigest())
-        signature = self._mac(stored_key, said)
-        self._expected = self._mac(self._mac(salted_password, b"Server Key"), said)
+        signature = self._mac(stored_key, auth_message)
+        self._expected = self._mac(self._mac(salted_password, b"Server Key"), auth_message)
         return f"{without_proof},p={_xored(client_key, signature)}".encode()
 
     def check(self, message: bytes) -> None:
