@@ -183,13 +183,13 @@ def commits_what_it_let_go_of(stack: ExitStack) -> None:
     draining: set[int] = set()
 
     def make(commit: Any) -> Any:
-        async def late(self: Any, timeout: float, *rest: Any) -> None:
+        async def late(self: Any, timeout: float, *rest: Any, **named: Any) -> None:
             pending = self._delivery.to_commit()
             if pending and self.offsets is not None and id(self._delivery) not in draining:
                 await anyio.sleep(0.5)
                 await self.offsets.commit(self._membership.identity, pending, timeout=timeout)
                 return
-            await commit(self, timeout, *rest)
+            await commit(self, timeout, *rest, **named)
 
         return late
 
