@@ -172,8 +172,8 @@ class _Checker:
     def entries(self) -> Iterator[Violation]:
         """Yield the violations STRANGER, NO_SUCH_PARTITION and NOT_SUBSCRIBED."""
         for member, partitions in self._assignment.items():
-            of = self._spec.members.get(member)
-            if of is None:
+            member_spec = self._spec.members.get(member)
+            if member_spec is None:
                 if partitions:
                     text = f"{member} is not a member and gets {_listed(partitions)}"
                     yield Violation(Kind.STRANGER, (member,), tuple(sorted(partitions)), text)
@@ -182,7 +182,7 @@ class _Checker:
                 if not _exists(self._spec, tp):
                     text = f"{member} gets {tp}, which does not exist"
                     yield Violation(Kind.NO_SUCH_PARTITION, (member,), (tp,), text)
-                elif tp.topic not in of.topics:
+                elif tp.topic not in member_spec.topics:
                     text = f"{member} gets {tp} and does not subscribe to {tp.topic}"
                     yield Violation(Kind.NOT_SUBSCRIBED, (member,), (tp,), text)
 
@@ -305,22 +305,22 @@ def valid_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
     newest: dict[TopicPartition, int] = {}
     valid: dict[TopicPartition, list[str]] = {}
     for member in spec.order():
-        of = spec.members[member]
-        for tp in set(of.owned):
+        member_spec = spec.members[member]
+        for tp in set(member_spec.owned):
             if not _exists(spec, tp):
                 continue
             before = newest.get(tp)
-            if before is None or of.generation > before:
-                newest[tp] = of.generation
+            if before is None or member_spec.generation > before:
+                newest[tp] = member_spec.generation
                 valid[tp] = [member]
-            elif of.generation == before:
+            elif member_spec.generation == before:
                 valid[tp].append(member)
     return valid
 
 
 def _subscribers(spec: GroupSpec) -> Counter[str]:
     """Return topic -> the number of its subscribers."""
-    return Counter(topic for of in spec.members.values() for topic in of.topics)
+    return Counter(topic for member_spec in spec.members.values() for topic in member_spec.topics)
 
 
 def _exists(spec: GroupSpec, tp: TopicPartition) -> bool:

@@ -55,12 +55,12 @@ def decode_loads(document: str | bytes) -> MeasuredLoads:
     # The version is checked first, because another version may have other fields.
     if (version := js.mapping(root, "$").get("version")) != _VERSION or isinstance(version, bool):
         js.refuse("$.version", js.shown(version), f"{_VERSION}, the one that is known")
-    of = js.fields(root, "$", required=("version", "made_at", "loads"), optional=())
+    found = js.fields(root, "$", required=("version", "made_at", "loads"), optional=())
     return MeasuredLoads(
-        made_at=_time(of["made_at"], "$.made_at"),
+        made_at=_time(found["made_at"], "$.made_at"),
         loads={
             TopicPartition(topic, js.partition_key(number, path)): _load(load, path)
-            for topic, by_partition, topic_path in js.entries(of["loads"], "$.loads")
+            for topic, by_partition, topic_path in js.entries(found["loads"], "$.loads")
             for number, load, path in js.entries(by_partition, topic_path)
         },
     )

@@ -270,18 +270,20 @@ def without(spec: GroupSpec, member: str) -> GroupSpec:
 
     Raises: ConfigurationError when there is no such member.
     """
-    gone = {m for m, of in spec.members.items() if member in (m, of.instance_id)}
+    gone = {m for m, member_spec in spec.members.items() if member in (m, member_spec.instance_id)}
     if not gone:
         known = ", ".join(sorted(spec.members)[:5]) or "none"
         more = ", ..." if len(spec.members) > 5 else ""
         raise ConfigurationError(f"{member!r} is not in the group; its members: {known}{more}")
-    return attrs.evolve(spec, members={m: of for m, of in spec.members.items() if m not in gone})
+    return attrs.evolve(
+        spec, members={m: member_spec for m, member_spec in spec.members.items() if m not in gone}
+    )
 
 
 def with_newcomers(spec: GroupSpec, count: int) -> GroupSpec:
     """Return the group with `count` more members, named new-1 and so on. They own nothing, and
     subscribe to all topics that the group subscribes to."""
-    topics = frozenset[str]().union(*(of.topics for of in spec.members.values()))
+    topics = frozenset[str]().union(*(member_spec.topics for member_spec in spec.members.values()))
     members = dict(spec.members)
     number = 0
     while len(members) < len(spec.members) + count:
@@ -334,11 +336,11 @@ def _rounds(
     spec: GroupSpec, assignor: Assignor
 ) -> tuple[tuple[Round, ...], dict[TopicPartition, str], bool]:
     """Return the rounds, the owners after them, and whether the group is stable then."""
-    owned = {m: frozenset(of.owned) for m, of in spec.members.items()}
+    owned = {m: frozenset(member_spec.owned) for m, member_spec in spec.members.items()}
     owner = _run_assignor(spec, assignor)
     if not is_cooperative(assignor):
         return (Round(let_go=_sorted(owned), taken_up=_sorted(_by_member(owner))),), owner, True
-    generation = max((of.generation for of in spec.members.values()), default=-1)
+    generation = max((member_spec.generation for member_spec in spec.members.values()), default=-1)
     rounds: list[Round] = []
     while True:
         held = _by_member(owner)
@@ -351,8 +353,8 @@ def _rounds(
         owned = {m: frozenset(held.get(m, ())) for m in owned}
         generation += 1
         members = {
-            m: attrs.evolve(of, owned=tuple(sorted(owned[m])), generation=generation)
-            for m, of in spec.members.items()
+            m: attrs.evolve(member_spec, owned=tuple(sorted(owned[m])), generation=generation)
+            for m, member_spec in spec.members.items()
         }
         spec = attrs.evolve(spec, members=members)
         owner = _run_assignor(spec, assignor)
@@ -425,7 +427,7 @@ class _Reasons:
     def _dropped(self, tp: TopicPartition) -> tuple[Reason, str]:
         if not _exists(self._spec, tp):
             return Reason.GONE, _gone(self._spec, tp)
-        if not any(tp.topic in of.topics for of in self._spec.members.values()):
+        if not any(tp.topic in member_spec.topics for member_spec in self._spec.members.values()):
             return Reason.NO_SUBSCRIBER, f"no member subscribes to {tp.topic}"
         return Reason.LEFT_OUT, f"{protocol_name(self._assignor)} assigns it to no member"
 
@@ -521,7 +523,7 @@ class _Reasons:
             attrs.evolve(
                 self._spec,
                 loads={},
-                members={m: attrs.evolve(of, capacity=1.0) for m, of in members},
+                members={m: attrs.evolve(member_spec, capacity=1.0) for m, member_spec in members},
             )
         )
 
@@ -535,7 +537,10 @@ class _Reasons:
         return self._final_owners(
             attrs.evolve(
                 self._spec,
-                members={m: attrs.evolve(of, owned=(), generation=-1) for m, of in members},
+                members={
+                    m: attrs.evolve(member_spec, owned=(), generation=-1)
+                    for m, member_spec in members
+                },
             )
         )
 
@@ -553,18 +558,18 @@ def _members(
     loads_before, loads_after = _loads(was, before), _loads(spec, after)
     found = []
     for member in (*spec.order(), *(m for m in was.order() if m not in spec.members)):
-        of = spec.members.get(member) or was.members[member]
+        member_spec = spec.members.get(member) or was.members[member]
         change = Change.STAYS if member in spec.members else Change.LEAVES
         found.append(
             MemberPlan(
                 member_id=member,
-                instance_id=of.instance_id,
+                instance_id=member_spec.instance_id,
                 change=change if member in was.members else Change.JOINS,
                 before=held_before.get(member, ()),
                 after=held_after.get(member, ()),
                 load_before=loads_before.get(member, 0.0),
                 load_after=loads_after.get(member, 0.0),
-                capacity=of.capacity,
+                capacity=member_spec.capacity,
             )
         )
     return tuple(found)

@@ -73,28 +73,30 @@ def spec_from_json(text: str) -> GroupSpec:
 
 
 def _member(value: object, path: str) -> MemberSpec:
-    of = js.fields(
+    found = js.fields(
         value,
         path,
         required=("topics",),
         optional=("instance_id", "rack", "owned", "generation", "capacity", "user_data"),
     )
     return MemberSpec(
-        topics=frozenset(js.listed(of["topics"], f"{path}.topics", js.name_at)),
-        instance_id=js.maybe(of.get("instance_id"), f"{path}.instance_id", js.name_at),
-        rack=js.maybe(of.get("rack"), f"{path}.rack", js.string),
+        topics=frozenset(js.listed(found["topics"], f"{path}.topics", js.name_at)),
+        instance_id=js.maybe(found.get("instance_id"), f"{path}.instance_id", js.name_at),
+        rack=js.maybe(found.get("rack"), f"{path}.rack", js.string),
         owned=tuple(
             sorted(
                 TopicPartition(topic, number)
-                for topic, numbers, topic_path in js.entries(of.get("owned", {}), f"{path}.owned")
+                for topic, numbers, topic_path in js.entries(
+                    found.get("owned", {}), f"{path}.owned"
+                )
                 for number in _once(js.listed(numbers, topic_path, js.integer), topic_path)
             )
         ),
-        generation=js.integer(of.get("generation", -1), f"{path}.generation", least=-1),
+        generation=js.integer(found.get("generation", -1), f"{path}.generation", least=-1),
         capacity=js.number(
-            of.get("capacity", 1.0), f"{path}.capacity", most=_MAX_NUMBER, positive=True
+            found.get("capacity", 1.0), f"{path}.capacity", most=_MAX_NUMBER, positive=True
         ),
-        user_data=js.maybe(of.get("user_data"), f"{path}.user_data", js.base64),
+        user_data=js.maybe(found.get("user_data"), f"{path}.user_data", js.base64),
     )
 
 
@@ -102,11 +104,11 @@ def _topic(value: object, path: str) -> tuple[int, tuple[frozenset[str], ...] | 
     """Read a topic: its number of partitions, and the racks of their replicas, if given."""
     if not isinstance(value, dict):
         return js.integer(value, path, instead=", or an object"), None
-    of = js.fields(value, path, required=("partitions",), optional=("racks",))
-    count = js.integer(of["partitions"], f"{path}.partitions")
-    if "racks" not in of:
+    found = js.fields(value, path, required=("partitions",), optional=("racks",))
+    count = js.integer(found["partitions"], f"{path}.partitions")
+    if "racks" not in found:
         return count, None
-    racks = js.listed(of["racks"], f"{path}.racks", _racks)
+    racks = js.listed(found["racks"], f"{path}.racks", _racks)
     if len(racks) != count:
         js.refuse(
             f"{path}.racks", f"racks of {len(racks)} partitions", f"of {count}, one list each"

@@ -14,7 +14,7 @@ from kafkagroup import Admin
 from kafkagroup.cli._connection import Connection, connection_of
 from kafkagroup.errors import KafkaGroupError
 
-__all__ = ["group_argument", "groups_argument", "named", "parted"]
+__all__ = ["group_argument", "groups_argument", "groups_or_default", "split_results"]
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _TIMEOUT_MS = 2_000
 
 
 def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument `groups` to a command, any number of them; see `named`."""
+    """Add the argument `groups` to a command, any number of them; see `groups_or_default`."""
     add = click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=_complete)
     return add(command)
 
@@ -33,7 +33,7 @@ def group_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("group", metavar="GROUP", shell_complete=_complete)(command)
 
 
-def named(groups: Sequence[str], connection: Connection) -> list[str]:
+def groups_or_default(groups: Sequence[str], connection: Connection) -> list[str]:
     """Return the given groups without duplicates, or the profile's. Raises: UsageError."""
     found = list(dict.fromkeys(groups)) or [connection.group_id or ""]
     if not all(found):
@@ -41,7 +41,7 @@ def named(groups: Sequence[str], connection: Connection) -> list[str]:
     return found
 
 
-def parted(
+def split_results(
     answers: Mapping[str, T | KafkaGroupError],
 ) -> tuple[dict[str, T], dict[str, str]]:
     """Split results by group into values and errors."""

@@ -81,16 +81,16 @@ def count(number: int, noun: str) -> str:
 
 def ranges(partitions: Iterable[TopicPartition]) -> str:
     """Return sorted partitions as ranges: "audit 0, orders 0-3 7"."""
-    runs: dict[str, list[list[int]]] = {}
+    runs_of: dict[str, list[list[int]]] = {}
     for topic, number in partitions:
-        of = runs.setdefault(topic, [])
-        if of and of[-1][1] == number - 1:
-            of[-1][1] = number
+        runs = runs_of.setdefault(topic, [])
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
         else:
-            of.append([number, number])
+            runs.append([number, number])
     return ", ".join(
-        " ".join([topic, *(f"{a}" if a == b else f"{a}-{b}" for a, b in of)])
-        for topic, of in runs.items()
+        " ".join([topic, *(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)])
+        for topic, runs in runs_of.items()
     )
 
 

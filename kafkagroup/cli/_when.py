@@ -21,10 +21,10 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
     try:
         found = datetime.fromisoformat(value)
     except ValueError:
-        message = f"{value!r} is no time such as 2026-01-31T12:00:00Z"
+        message = f"{value!r} is not a time such as 2026-01-31T12:00:00Z"
         raise click.BadParameter(message, ctx, param) from None
     if found.tzinfo is None:
-        message = f"{value!r} has no time zone: end it with Z, or as with +01:00"
+        message = f"{value!r} has no time zone: append Z, or an offset such as +01:00"
         raise click.BadParameter(message, ctx, param)
     return found
 
@@ -42,4 +42,4 @@ def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> t
             return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:
         pass
-    raise click.BadParameter(f"{value!r} is no duration such as 90s, 2h or P1DT12H", ctx, param)
+    raise click.BadParameter(f"{value!r} is not a duration such as 90s, 2h or P1DT12H", ctx, param)

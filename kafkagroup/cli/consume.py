@@ -20,7 +20,7 @@ from kafkagroup.errors import BrokerError, ErrorCode, NotAssignedError
 
 __all__ = ["command"]
 
-_MOST = 500
+_MAX_BATCH = 500
 """Most records that are written together, and committed together."""
 
 _WRITE_GRACE = 1.0
@@ -91,14 +91,14 @@ def command(
     """
     if partitions and len(topics) > 1:
         raise click.UsageError("--partition is for one topic")
-    form_one = formatter(form, for_terminal=sys.stdout.isatty())
+    text_form = formatter(form, for_terminal=sys.stdout.isatty())
     options = {
         **connection.options(Consumer),
         "group_id": group,
         "auto_offset_reset": "earliest" if from_beginning else "latest",
     }
     printer = _Printer(
-        (lambda record: record_to_json(record) + "\n") if as_json else form_one,
+        (lambda record: record_to_json(record) + "\n") if as_json else text_form,
         commits=group is not None,
         max_records=max_records,
         timeout=timeout,
@@ -121,11 +121,11 @@ async def _require(
     """Check that the topics and partitions exist: a consumer would wait for them. Raises:
     BrokerError."""
     async with Admin(**connection.options(Admin)) as admin:
-        there = {tp.partition for tp in await admin.partitions(topics)}
-    if missing := [number for number in partitions if number not in there]:
+        existing = {tp.partition for tp in await admin.partitions(topics)}
+    if missing := [number for number in partitions if number not in existing]:
         raise BrokerError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topics[0]} has partitions 0 to {max(there)}, but not {missing[0]}",
+            f"topic {topics[0]} has partitions 0 to {max(existing)}, but not {missing[0]}",
         )
 
 
@@ -201,7 +201,7 @@ class _Printer:
             timeout = max(0.0, last_record_at + self._timeout - anyio.current_time())
         if self._exit_at_end:
             timeout = min(timeout, _END_CHECK_INTERVAL)
-        most = _MOST if self._left is None else min(_MOST, self._left)
+        most = _MAX_BATCH if self._left is None else min(_MAX_BATCH, self._left)
         found = await consumer.getmany(most, timeout)
         return [record for records in found.values() for record in records]
 

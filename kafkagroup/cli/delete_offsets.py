@@ -35,7 +35,7 @@ def command(
     wanted = connection.run(lambda admin: _committed(admin, group, selection))
     answers: Mapping[TopicPartition, BrokerError | None] = {}
     if wanted:
-        confirmed(f"Delete what {group!r} has committed for {ranges(wanted)}?", yes)
+        confirmed(f"Delete the committed offsets of {group!r} for {ranges(wanted)}?", yes)
         answers = connection.run(lambda admin: admin.delete_offsets(group, wanted))
     done = [tp for tp, error in answers.items() if error is None]
     errors = {tp: str(error) for tp, error in answers.items() if error is not None}

@@ -8,7 +8,7 @@ from kafkagroup import KafkaGroupError
 from kafkagroup.admin import Admin, GroupDescription, GroupType
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._describe_view import describe_value, print_description
-from kafkagroup.cli._groups import groups_argument, named, parted
+from kafkagroup.cli._groups import groups_argument, groups_or_default, split_results
 from kafkagroup.cli._lag_view import Lags
 from kafkagroup.cli._view import console, exit_with, print_json
 
@@ -25,10 +25,10 @@ def command(groups: tuple[str, ...], as_json: bool, connection: Connection) -> N
 
     A group that could not be read completely is named on stderr, and the exit code is 1.
     """
-    wanted = named(groups, connection)
+    wanted = groups_or_default(groups, connection)
     described, measured = connection.run(lambda admin: _read(admin, wanted))
-    found, absent = parted(described)
-    lags, unread = parted(measured)
+    found, absent = split_results(described)
+    lags, unread = split_results(measured)
     errors = absent | unread
     if as_json:
         values = [describe_value(one, lags.get(group)) for group, one in found.items()]
@@ -45,7 +45,7 @@ async def _read(
     described = await admin.describe_groups(groups)
     # A share group's acknowledgements are not committed offsets.
     with_offsets = [
-        name for name, one in parted(described)[0].items() if one.type is not GroupType.SHARE
+        name for name, one in split_results(described)[0].items() if one.type is not GroupType.SHARE
     ]
     lags = await admin.lag(with_offsets)
     return described, {**lags}

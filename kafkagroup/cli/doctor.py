@@ -22,7 +22,7 @@ _STYLES = {
 }
 
 _INDENT = 13
-"""The width of a status: that of the longest, and two."""
+"""The width of the status column: the longest status, and two spaces."""
 
 
 @click.command("doctor", short_help="Diagnose the connection to a cluster.")
@@ -54,7 +54,7 @@ def command(
     """
     options = connection.options()
 
-    async def look() -> list[Finding]:
+    async def run() -> list[Finding]:
         found = []
         async for finding in examine(
             options["bootstrap_servers"],
@@ -70,7 +70,7 @@ def command(
         return found
 
     shown = console()
-    found = anyio.run(look)
+    found = anyio.run(run)
     if as_json:
         print_json({"findings": [attrs.asdict(finding) for finding in found]})
     if any(finding.status is Status.FAILED for finding in found):

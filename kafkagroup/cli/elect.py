@@ -19,7 +19,7 @@ from kafkagroup.coordination import Election, Leadership
 
 __all__ = ["command"]
 
-_PASSED_ON = (
+_FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -108,22 +108,22 @@ class _Candidate:
         self._grace = grace
         self._process: Process | None = None
         """The command, while it runs."""
-        self._last_term = False
+        self._is_ending = False
         """Whether a signal has requested the end."""
 
     async def run(self) -> int:
         """Take part until the command ends or a signal ends the program; return the exit code."""
-        with anyio.open_signal_receiver(*_PASSED_ON) as signals:
+        with anyio.open_signal_receiver(*_FORWARDED) as signals:
             async with self._election:
-                code = await first(partial(self._obey, signals), self._campaign)
+                code = await first(partial(self._forward_signals, signals), self._campaign)
         return code if code >= 0 else _SIGNALLED - code
 
-    async def _obey(self, signals: AsyncIterator[signal.Signals]) -> int:
+    async def _forward_signals(self, signals: AsyncIterator[signal.Signals]) -> int:
         async for number in signals:
-            self._last_term |= number in _ENDING
+            self._is_ending |= number in _ENDING
             if self._process is not None:
                 _signal(self._process, number)
-            elif self._last_term:
+            elif self._is_ending:
                 return -number
         raise AssertionError("signals never end")
 
@@ -149,12 +149,12 @@ class _Candidate:
         try:
             code = await first(process.wait, partial(self._wait_until_end, leadership))
             if code is None:
-                print_message(f"leads {self._group!r} no more")
+                print_message(f"no longer leads {self._group!r}")
         finally:
             with anyio.CancelScope(shield=True):
                 ended = await self._stop(process)
             self._process = None
-        return ended if code is not None or self._last_term else None
+        return ended if code is not None or self._is_ending else None
 
     async def _start(self, leadership: Leadership) -> Process:
         variables: Mapping[str, str] = {

@@ -13,7 +13,7 @@ from rich.live import Live
 from kafkagroup import TopicPartition
 from kafkagroup.admin import Admin
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import groups_argument, named, parted
+from kafkagroup.cli._groups import groups_argument, groups_or_default, split_results
 from kafkagroup.cli._lag_view import Lags, lag_line, lag_table, lag_value, live_table
 from kafkagroup.cli._live import clock, run_live, stamp
 from kafkagroup.cli._view import console, exit_with, plain, print_json, print_line, print_message
@@ -54,7 +54,7 @@ def command(
     A group that does not exist, or whose lag cannot be read, is named on stderr, and the exit code
     is 1.
     """
-    wanted = named(groups, connection)
+    wanted = groups_or_default(groups, connection)
     if every is None:
         _once(connection.run(lambda admin: _lags(admin, wanted)), as_json)
     elif as_json or not console().is_terminal:
@@ -68,18 +68,18 @@ def _once(sample: _Sample, as_json: bool) -> None:
     if as_json:
         print_json({"groups": [lag_value(*one) for one in lags.items()], "errors": errors})
     else:
-        for group, of in lags.items():
-            console().print(lag_table(group, of))
+        for group, group_lags in lags.items():
+            console().print(lag_table(group, group_lags))
     exit_with(f"group {group!r}: {error}" for group, error in errors.items())
 
 
 async def _lags(admin: Admin, groups: list[str]) -> _Sample:
     """Return the lags of groups. A group that does not exist is an error: a misspelt name would
     otherwise look like a group without lag."""
-    lags, errors = parted(await admin.lag(groups))
-    uncommitted = [group for group, of in lags.items() if not of]
-    _, missing = parted(await admin.describe_groups(uncommitted))
-    return {group: of for group, of in lags.items() if group not in missing}, errors | missing
+    lags, errors = split_results(await admin.lag(groups))
+    uncommitted = [group for group, group_lags in lags.items() if not group_lags]
+    _, missing = split_results(await admin.describe_groups(uncommitted))
+    return {group: lags[group] for group in lags if group not in missing}, errors | missing
 
 
 async def _sampled(admin: Admin, groups: list[str]) -> _Sample:
@@ -96,11 +96,11 @@ async def _lines(groups: list[str], connection: Connection, every: float, as_jso
         async for _ in clock(every):
             at = stamp()
             lags, errors = await _sampled(admin, groups)
-            for group, of in lags.items():
+            for group, group_lags in lags.items():
                 if as_json:
-                    print_json({"time": at, **lag_value(group, of)}, one_line=True)
+                    print_json({"time": at, **lag_value(group, group_lags)}, one_line=True)
                 else:
-                    print_line(f"{at}  {lag_line(group, of)}")
+                    print_line(f"{at}  {lag_line(group, group_lags)}")
             for group, error in errors.items():
                 print_message(f"{at}  group {group!r}: {error}")
 
@@ -114,10 +114,10 @@ async def _live(groups: list[str], connection: Connection, every: float) -> None
         with Live(console=shown, auto_refresh=False, vertical_overflow="crop") as view:
             async for _ in clock(every):
                 lags, errors = await _sampled(admin, groups)
-                for group, of in lags.items():
-                    history[group].append({tp: one.lag for tp, one in of.items()})
+                for group, group_lags in lags.items():
+                    history[group].append({tp: one.lag for tp, one in group_lags.items()})
                 rows = (shown.height - len(errors) - 1) // len(groups) - _TABLE_LINES
-                tables = [live_table(g, of, history[g], rows) for g, of in lags.items()]
-                words = [f"group {group!r}: {error}" for group, error in errors.items()]
-                words.append(f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it")
-                view.update(Group(*tables, *map(plain, words)), refresh=True)
+                tables = [live_table(group, lags[group], history[group], rows) for group in lags]
+                lines = [f"group {group!r}: {error}" for group, error in errors.items()]
+                lines.append(f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it")
+                view.update(Group(*tables, *map(plain, lines)), refresh=True)

@@ -129,7 +129,7 @@ def command(
     producer = Producer(compression=Codec[compression.upper()], **connection.options(Producer))
     writer = _Writer(producer, topic, partition, parse)
     code = anyio.run(writer.run)
-    unknown = f"; of {writer.unknown} more it is not known" if writer.unknown else ""
+    unknown = f"; the outcome of {writer.unknown} more is unknown" if writer.unknown else ""
     print_message(f"{count(writer.written, 'record')} written to {topic}{unknown}")
     raise click.exceptions.Exit(code)
 

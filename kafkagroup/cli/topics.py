@@ -10,7 +10,7 @@ from kafkagroup import KafkaGroupError
 from kafkagroup.admin import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.cli._asking import confirmed, yes_option
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import parted
+from kafkagroup.cli._groups import split_results
 from kafkagroup.cli._view import (
     add_row,
     broker,
@@ -87,7 +87,7 @@ def list_command(internal: bool, as_json: bool, connection: Connection) -> None:
 @connected
 def describe_command(topics: tuple[str, ...], as_json: bool, connection: Connection) -> None:
     """Show for each partition its leader, its replicas, and which of them are in sync."""
-    found, errors = parted(connection.run(lambda admin: admin.describe_topics(topics)))
+    found, errors = split_results(connection.run(lambda admin: admin.describe_topics(topics)))
     if as_json:
         values = [
             {**_summary(topic), "partitions": [_partition(one) for one in topic.partitions]}
@@ -191,7 +191,7 @@ def _end(
     *,
     dry_run: bool = False,
 ) -> None:
-    changed, errors = parted(answers)
+    changed, errors = split_results(answers)
     if as_json:
         print_json({done: list(changed), "dry_run": dry_run, "errors": errors})
     else:

@@ -40,11 +40,11 @@ def command(group: str, every: float, as_json: bool, connection: Connection) -> 
 
 async def _watch(group: str, every: float, as_json: bool, connection: Connection) -> None:
     async with Admin(**connection.options(Admin)) as admin:
-        known = await _look(admin, group)
+        known = await _describe(admin, group)
         _print(group, known, known, as_json)
         async for _ in clock(every):
             try:
-                now = await _look(admin, group)
+                now = await _describe(admin, group)
             except (DecodeError, TransportError) as error:
                 print_message(f"{stamp()}  {error}")
                 continue
@@ -53,7 +53,7 @@ async def _watch(group: str, every: float, as_json: bool, connection: Connection
             known = remembered(known, now)
 
 
-async def _look(admin: Admin, group: str) -> GroupDescription | None:
+async def _describe(admin: Admin, group: str) -> GroupDescription | None:
     try:
         return await admin.describe_group(group)
     except BrokerError as error:

@@ -121,7 +121,7 @@ def test_a_leader_without_a_connection_ends_its_command_before_another_leads(
         kafka.kill(1)
         began = time.monotonic()
         wait(lambda: not is_there(number))
-        wait(lambda: process.stderr.readline() == b"kafkagroup: leads 'g' no more\n")
+        wait(lambda: process.stderr.readline() == b"kafkagroup: no longer leads 'g'\n")
         # The others of its session are gone as well: nobody is left to signal.
         wait(lambda: not session(number))
         assert time.monotonic() - began < 8.0

@@ -84,7 +84,7 @@ def commit(kafka: EmbeddedKafka, offset: int) -> None:
         ),
         (
             ("reset-offsets", "g", "--to-datetime", "noon"),
-            "reset-offsets: Invalid value for '--to-datetime': 'noon' is no time such as 2026-",
+            "reset-offsets: Invalid value for '--to-datetime': 'noon' is not a time such as 20",
         ),
         (
             ("reset-offsets", "g", "--to-datetime", "2026-01-31T12:00:00"),
@@ -92,11 +92,11 @@ def commit(kafka: EmbeddedKafka, offset: int) -> None:
         ),
         (
             ("reset-offsets", "g", "--by-duration", "P"),
-            "reset-offsets: Invalid value for '--by-duration': 'P' is no duration such as 90s, ",
+            "reset-offsets: Invalid value for '--by-duration': 'P' is not a duration such as 90s",
         ),
         (
             ("reset-offsets", "g", "--by-duration", "99999999999d"),
-            "reset-offsets: Invalid value for '--by-duration': '99999999999d' is no duration ",
+            "reset-offsets: Invalid value for '--by-duration': '99999999999d' is not a durati",
         ),
         (("delete-offsets", "g"), "delete-offsets: give --topic; delete-groups deletes all "),
         (("delete-groups",), "delete-groups: give the groups to delete"),

@@ -155,7 +155,7 @@ def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals)
     ("answer", "told"),
     [
         (Delay(0.5), b"1 record written to t"),
-        (Swallow(), b"0 records written to t; of 1 more it is not known"),
+        (Swallow(), b"0 records written to t; the outcome of 1 more is unknown"),
     ],
     ids=["late", "none"],
 )
