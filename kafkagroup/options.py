@@ -275,7 +275,7 @@ class _MembershipOptions(CommonOptions):
         "run the membership in a thread with its own event loop, so that heartbeats continue while"
         " the application blocks its loop; records, commits and callbacks stay in the application's"
         " loop. Code that holds the interpreter lock stops the thread too; a token callback of"
-        " `security` is called in both",
+        " `security` is called in both threads",
     )
     membership: Membership | None = option(
         _Membership(),

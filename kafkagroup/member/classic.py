@@ -561,7 +561,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         ):
             return
         in_purgatory = member.phase in PURGATORY
-        # Without an answer until the session ends, the connection counts as dead.
+        # If no answer arrives until the session ends, the connection is considered broken.
         ends = member.ownership.lease_expires_at if in_purgatory else member.session_ends_at
         token = self._send(
             heartbeat_request(member),

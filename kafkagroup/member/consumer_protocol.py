@@ -510,7 +510,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             or self.now < member.next_heartbeat_at
         ):
             return
-        # Without an answer until the session ends, the connection counts as dead.
+        # If no answer arrives until the session ends, the connection is considered broken.
         timeout = max(member.session_ends_at - self.now, member.config.heartbeat_interval)
         token = self._send(heartbeat_request(member), timeout=timeout)
         self._set(heartbeat_in_flight=token, abandoned_heartbeat=None)

@@ -261,7 +261,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     def _fail_fenced(self) -> None:
         instance = self.member.config.group_instance_id
-        self._fail(FencedError(f"group_instance_id {instance!r} is another member's now"))
+        self._fail(FencedError(f"another member now has group_instance_id {instance!r}"))
 
     # ------------------------------------------------------------ helpers
 

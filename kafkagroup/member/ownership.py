@@ -47,8 +47,8 @@ class Ownership:
     is_assigned: bool = False
     """Whether the application has an assignment, or is being given one."""
     is_revoking: bool = False
-    """Whether the application is processing, committing and releasing. What it has not released it
-    still owns."""
+    """Whether the application is processing, committing and releasing. It still owns what it has
+    not released."""
     acknowledged_at: float = _NEVER
     """When the last request that the group acknowledged was sent, or an earlier moment to which a
     protocol's rule limits the lease."""

@@ -53,7 +53,7 @@ _LEFT: Mapping[Phase, str] = {
     Phase.LEFT: "Leaving, without a coordinator or without a need for LeaveGroup",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
-"""How a member ends that owns nothing."""
+"""The moves that end the membership of a member that owns nothing."""
 
 MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.IDLE: {
@@ -111,11 +111,12 @@ and raises."""
 
 HEARTBEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
 """Phases with heartbeats. A JoinGroup or SyncGroup in purgatory keeps the session alive, if the
-coordinator received it; a member that owns partitions meanwhile also sends heartbeats on another
-connection to find out."""
+coordinator received it. To find out whether it did, a member that owns partitions also sends
+heartbeats on another connection."""
 
 PURGATORY = frozenset((Phase.JOINING, Phase.SYNCING))
-"""Phases whose request the coordinator may hold in purgatory, and read nothing behind it."""
+"""Phases in which the coordinator may hold the request in purgatory. Until it answers, it reads no
+later request on that connection."""
 
 ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases of a membership that ends."""

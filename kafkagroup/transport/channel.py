@@ -81,7 +81,7 @@ class Channel:
         end: asyncio.Future[T] = loop.create_future()
 
         def read() -> None:
-            came = 0
+            received = 0
             try:
                 while not end.done():
                     with room() as view:
@@ -91,8 +91,8 @@ class Channel:
                         raise anyio.EndOfStream
                     if (taken := take(count)) is not None:
                         end.set_result(taken)
-                    came += count
-                    if count < most or came >= _MAX_BYTES_PER_TURN:
+                    received += count
+                    if count < most or received >= _MAX_BYTES_PER_TURN:
                         return
             except BlockingIOError:
                 return

@@ -87,7 +87,7 @@ class Cluster:
         self._responded_count = 0
 
     def follow_all_topics(self, all_topics: bool, /) -> None:
-        """Ask for the metadata of all topics, or of `topics` only."""
+        """Have refreshes request the metadata of all topics, or of `topics` only."""
         self.all_topics = all_topics
 
     def call_on_change(self, on_change: Callable[[], None]) -> None:

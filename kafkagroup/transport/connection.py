@@ -513,7 +513,7 @@ class BrokerConnection:
         security = self._options.security
         if not self._protocol.broker_versions or (security and security.mechanism):
             return ""
-        return "; as a listener does that wants SASL: set sasl_mechanism in security"
+        return "; a listener that requires SASL does this: set sasl_mechanism in security"
 
     def _connection_error(self, error: Exception) -> KafkaGroupError:
         if isinstance(error, ssl.SSLError) and not self._protocol.broker_versions:

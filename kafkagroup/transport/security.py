@@ -32,8 +32,8 @@ Identification = Literal["https", "none"]
 
 _MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
 
-_SAYS_IT_ALL = frozenset(("PLAIN", "OAUTHBEARER"))
-"""Mechanisms whose messages have the credentials themselves: a listener could use them again."""
+_SENDS_CREDENTIALS = frozenset(("PLAIN", "OAUTHBEARER"))
+"""Mechanisms whose messages contain the credentials: an eavesdropper could use them."""
 
 
 @public
@@ -223,13 +223,13 @@ class Security:
                 " object of your own with a name and an authenticate()"
             )
         if (
-            name in _SAYS_IT_ALL
+            name in _SENDS_CREDENTIALS
             and self.security_protocol == "SASL_PLAINTEXT"
             and not self.allow_plaintext_credentials
         ):
             raise ConfigurationError(
                 f"{name} without TLS sends credentials that anyone can read; use SASL_SSL, or a"
-                " SCRAM mechanism, or say allow_plaintext_credentials=True"
+                " SCRAM mechanism, or set allow_plaintext_credentials=True"
             )
         if not isinstance(mechanism, str):
             self._refuse_any(given[1:], "no use beside a sasl_mechanism of your own")
@@ -237,7 +237,7 @@ class Security:
         if mechanism == "OAUTHBEARER":
             if self.sasl_oauthbearer_token is None:
                 raise ConfigurationError(
-                    "OAUTHBEARER needs sasl_oauthbearer_token: a callback that answers a Token"
+                    "OAUTHBEARER needs sasl_oauthbearer_token: a callback that returns a Token"
                 )
             self._refuse_any(
                 self._given("sasl_username", "sasl_password"), "no use with OAUTHBEARER"
@@ -284,11 +284,11 @@ def _path(path: str | os.PathLike[str] | None) -> str | None:
 
 def _warn_if_lax(context: ssl.SSLContext) -> None:
     if context.verify_mode != ssl.CERT_REQUIRED:
-        lax = "the brokers' certificates are not verified: anybody can pose as a broker"
+        risk = "the brokers' certificates are not verified: any server can impersonate a broker"
     elif not context.check_hostname:
-        lax = "host names are not checked: any certificate of the CA passes for any broker"
+        risk = "host names are not checked: any certificate of the CA passes for any broker"
     else:
         return
     # Attribute the warning to the caller of Security(), beyond this function, _make_tls and the
     # three functions that create an instance.
-    warnings.warn(lax, InsecureConnectionWarning, stacklevel=6)
+    warnings.warn(risk, InsecureConnectionWarning, stacklevel=6)

@@ -276,7 +276,7 @@ class Session:
             await self._wait(self._client.create_async(path, data, ephemeral=True))
         except _Exists:
             if not await self._is_ours(path):
-                raise RemoteProtocolError(f"{path} is another session's") from None
+                raise RemoteProtocolError(f"{path} belongs to another session") from None
 
     async def _read(self) -> tuple[int, tuple[MemberNode, ...]]:
         while True:

@@ -680,7 +680,7 @@ def test_the_member_rejoins_after_the_application_processed_the_loss() -> None:
 def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
     """And without a leave: the place is the other one's."""
     config = evolve(CONFIG, group_instance_id="i")
-    error = Like(FencedError, "group_instance_id 'i' is another member's now")
+    error = Like(FencedError, "another member now has group_instance_id 'i'")
     for member, token, message in (
         (REJOINING, 3, joined(E.FENCED_INSTANCE_ID)),
         (SYNCING, 5, synced(E.FENCED_INSTANCE_ID)),
@@ -704,7 +704,7 @@ def test_line_12_also_when_a_join_was_sent_after_the_heartbeat() -> None:
     fenced = reply(7, beaten(E.FENCED_INSTANCE_ID), now=14.0)
     joining = step(evolve(DRAINING, config=config), Revoked(now=14.0, token=6))[0]
     assert (joining.phase, joining.heartbeat_in_flight) == (Phase.JOINING, None)
-    error = Like(FencedError, "group_instance_id 'i' is another member's now")
+    error = Like(FencedError, "another member now has group_instance_id 'i'")
     out = evolve(joining, phase=Phase.FAILED, pending=None)
     assert step(joining, fenced) == (out, (Fail(error=error),))
     # Forgotten by the coordinator, it takes its place anew: it is itself who fences what it was.
@@ -1282,7 +1282,7 @@ def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -
 
 def test_line_12_fenced_beside_the_pending_join_is_fatal() -> None:
     static = evolve(PARKED_BEATEN, config=evolve(COOPERATIVE, group_instance_id="i"))
-    error = Like(FencedError, "group_instance_id 'i' is another member's now")
+    error = Like(FencedError, "another member now has group_instance_id 'i'")
     after, effects = step(static, reply(8, beaten(E.FENCED_INSTANCE_ID), now=15.5))
     assert (after.phase, after.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=9, reason=error.args[1]))

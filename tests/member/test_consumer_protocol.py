@@ -706,7 +706,7 @@ def test_a_join_that_is_fenced_is_tried_again_after_a_pause(code: int) -> None:
 def test_line_12_another_member_with_our_instance_id_is_fatal() -> None:
     static = evolve(BEATING_, config=evolve(CONFIG, group_instance_id="i"))
     member, effects = step(static, reply(4, answer(E.FENCED_INSTANCE_ID)))
-    words = "group_instance_id 'i' is another member's now"
+    words = "another member now has group_instance_id 'i'"
     assert (member.phase, effects) == (
         Phase.LOSING,
         (Fail(error=Like(FencedError, words)), Lose(token=5, reason=words)),

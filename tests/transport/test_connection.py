@@ -271,7 +271,7 @@ async def test_the_broker_closes_instead_of_the_first_answer(network: Any) -> No
 
     network.handlers[HERE] = handler
     async with network, connected() as connection:
-        with pytest.raises(ConnectionLostError, match=r"closed by the broker; as .* wants SASL: "):
+        with pytest.raises(ConnectionLostError, match="a listener that requires SASL"):
             await connection.request(beat("g"), timeout=10)
 
 

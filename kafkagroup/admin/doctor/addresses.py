@@ -138,7 +138,7 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
         return warning(
             "TLS",
             subject,
-            f"{version}, and the certificate is not verified: any host can pose as the broker",
+            f"{version}, and the certificate is not verified: any server can pose as the broker",
             "leave enable.ssl.certificate.verification on, and give ssl.ca.location",
         )
     names = ", ".join(escaped(str(name)) for _, name in certificate.get("subjectAltName", ()))
