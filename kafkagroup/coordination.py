@@ -105,7 +105,7 @@ T = TypeVar("T")
 
 
 @message(-1, "0")
-class _Candidate:
+class _ElectionMetadata:
     """Metadata of a member of an `Election`."""
 
     value: bytes = field(BYTES)
@@ -114,7 +114,7 @@ class _Candidate:
 
 
 @message(-1, "0")
-class _Elected:
+class _ElectionAssignment:
     """Assignment of a member of an `Election`."""
 
     leader_id: str = field(STRING)
@@ -122,7 +122,7 @@ class _Elected:
 
 
 @message(-1, "0")
-class _Worker:
+class _ShardsMetadata:
     """Metadata of a member of `Shards`."""
 
     value: bytes = field(BYTES)
@@ -132,17 +132,17 @@ class _Worker:
 
 
 @struct
-class _Present:
+class _MemberValue:
     member_id: str = field(STRING)
     value: bytes = field(BYTES)
 
 
 @message(-1, "0")
-class _Roster:
+class _ShardsAssignment:
     """Assignment of a member of `Shards`."""
 
     mine: tuple[int, ...] = field(array(INT32))
-    members: tuple[_Present, ...] = field(array(_Present))
+    members: tuple[_MemberValue, ...] = field(array(_MemberValue))
 
 
 def _write(what: Any) -> bytes:
@@ -179,11 +179,11 @@ def elect(members: Mapping[str, bytes]) -> dict[str, bytes]:
     The last leader is elected again; of several, the one of the highest generation. A member that
     resigned ranks last. Deterministic, O(members).
     """
-    candidates = _read_all(_Candidate, members)
+    candidates = _read_all(_ElectionMetadata, members)
     if not candidates:
         return {}
     leader_id = max(candidates, key=lambda member_id: (candidates[member_id].led, member_id))
-    elected = _write(_Elected(leader_id=leader_id, value=candidates[leader_id].value))
+    elected = _write(_ElectionAssignment(leader_id=leader_id, value=candidates[leader_id].value))
     return dict.fromkeys(candidates, elected)
 
 
@@ -194,15 +194,15 @@ def share_out(shards: int, members: Mapping[str, bytes]) -> dict[str, bytes]:
     moves fewer shards. If two members claim a shard, the higher generation wins. Deterministic,
     O(shards x log(shards) + members^2), as every assignment has all members.
     """
-    workers = _read_all(_Worker, members)
-    present = tuple(_Present(member_id=m, value=w.value) for m, w in workers.items())
+    workers = _read_all(_ShardsMetadata, members)
+    present = tuple(_MemberValue(member_id=m, value=w.value) for m, w in workers.items())
     return {
-        member_id: _write(_Roster(mine=tuple(mine), members=present))
+        member_id: _write(_ShardsAssignment(mine=tuple(mine), members=present))
         for member_id, mine in _balance(shards, workers).items()
     }
 
 
-def _balance(shards: int, workers: Mapping[str, _Worker]) -> dict[str, list[int]]:
+def _balance(shards: int, workers: Mapping[str, _ShardsMetadata]) -> dict[str, list[int]]:
     owners: dict[int, str] = {}
     for member_id in sorted(workers, key=lambda m: (workers[m].generation, m)):
         owners.update(dict.fromkeys(workers[member_id].owned, member_id))
@@ -413,7 +413,7 @@ class Election(_CoordinatedMember):
         super().__init__(group_id, protocol, options)
 
     def _metadata(self) -> bytes:
-        return _write(_Candidate(value=self._value, led=self._led))
+        return _write(_ElectionMetadata(value=self._value, led=self._led))
 
     def __aiter__(self) -> Election:
         return self
@@ -481,7 +481,7 @@ class Leaders:
 
 
 def _leader_in(generation: Generation) -> Leader:
-    elected = _assignment_of(_Elected, generation)
+    elected = _assignment_of(_ElectionAssignment, generation)
     return Leader(elected.leader_id, elected.value, generation.generation_id)
 
 
@@ -556,7 +556,7 @@ class Shards(_CoordinatedMember):
     def _metadata(self) -> bytes:
         current = self._current
         generation, owned = (_NEVER, ()) if current is None else (current.token, current.mine)
-        return _write(_Worker(value=self._value, generation=generation, owned=owned))
+        return _write(_ShardsMetadata(value=self._value, generation=generation, owned=owned))
 
     def __aiter__(self) -> Shards:
         return self
@@ -569,11 +569,11 @@ class Shards(_CoordinatedMember):
         `GroupMember`. Iteration ends after `stop`.
         """
         generation = await self._next()
-        roster = _assignment_of(_Roster, generation)
-        mine = tuple(sorted(set(roster.mine)))
-        if len(mine) < len(roster.mine) or (mine and not 0 <= mine[0] <= mine[-1] < self._shards):
+        received = _assignment_of(_ShardsAssignment, generation)
+        mine = tuple(sorted(set(received.mine)))
+        if len(mine) < len(received.mine) or (mine and not 0 <= mine[0] <= mine[-1] < self._shards):
             raise DecodeError(f"assigned a shard twice, or one beyond {self._shards}")
-        members = {m.member_id: m.value for m in roster.members}
+        members = {m.member_id: m.value for m in received.members}
         before = {} if self._current is None else self._current.members
         self._current = ShardAssignment(
             member_id=generation.member_id,

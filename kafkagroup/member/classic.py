@@ -509,7 +509,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         token = self._send(
             leave_request(member, leaving.reason),
             timeout=member.config.request_timeout,
-            route=Route.COORDINATOR if member.phase in COMMITTING else Route.ASIDE,
+            route=Route.COORDINATOR if member.phase in COMMITTING else Route.SEPARATE_CONNECTION,
         )
         return self._move(Phase.LEAVING, pending=token, heartbeat_in_flight=None)
 
@@ -566,7 +566,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         token = self._send(
             heartbeat_request(member),
             timeout=max(ends - self.now, config.heartbeat_interval),
-            route=Route.ASIDE if in_purgatory else Route.COORDINATOR,
+            route=Route.SEPARATE_CONNECTION if in_purgatory else Route.COORDINATOR,
         )
         interval = config.heartbeat_interval
         if not in_purgatory:

@@ -1,4 +1,4 @@
-"""The state of a member of a consumer group (KIP-848): its phases, the legal moves, its memory."""
+"""The state of a member of a consumer group (KIP-848): its phases, the legal moves, its fields."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LEFT: Mapping[Phase, str] = {
     Phase.LEFT: "Leaving, without a coordinator or a need for a heartbeat; or FallBack",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
-"""How a member ends that owns nothing."""
+"""The moves that end the membership of a member that owns nothing."""
 
 MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.IDLE: {
@@ -93,7 +93,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
 and raises."""
 
 HEARTBEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
-"""Phases with heartbeats, and with commits."""
+"""Phases in which the member sends heartbeats, and may commit."""
 
 ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases of a membership that ends."""

@@ -1,4 +1,4 @@
-"""The state of a member of a classic group: its phases, the legal moves, all that it remembers."""
+"""The state of a member of a classic group: its phases, the legal moves, its fields."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Events are past tense, effects imperative. The driver of a `step` answers every `Send` exactly once
 with `Replied` or `SendFailed`, every `Revoke` and `Lose` with `Revoked`, every `Compute` with
-`Computed` or `ComputeFailed`, an `Assign` only if it went wrong. Answers echo the token of their
-effect: one whose token is no longer the current one changes nothing.
+`Computed` or `ComputeFailed`, and an `Assign` with `AssignFailed` if it failed. Answers echo the
+token of their effect: an answer whose token is no longer current changes nothing.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ class Route(Enum):
     """Any broker."""
     COORDINATOR = "coordinator"
     """The coordinator, on the connection of group requests."""
-    ASIDE = "aside"
-    """The coordinator, on another connection: what is sent behind a JoinGroup or SyncGroup that is
-    held in purgatory waits for it."""
+    SEPARATE_CONNECTION = "separate connection"
+    """The coordinator, on a connection without group requests. While a JoinGroup or SyncGroup is in
+    purgatory, the coordinator reads no other request on the connection of group requests."""
 
 
 @frozen(kw_only=True)

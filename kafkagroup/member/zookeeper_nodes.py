@@ -114,7 +114,7 @@ def decode_metadata(data: bytes) -> Metadata:
                 return Metadata(kind, protocols)
         raise ValueError("not a type and protocols")
     except (ValueError, TypeError, RecursionError) as error:
-        raise RemoteProtocolError(f"no member's metadata: {escaped(str(error))}") from error
+        raise RemoteProtocolError(f"not the metadata of a member: {escaped(str(error))}") from error
 
 
 def _text(value: object) -> str:

@@ -51,7 +51,7 @@ _LEFT: Mapping[Phase, str] = {
     Phase.LEFT: "Leaving, or Revoked while leaving; the session had ended",
     Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed",
 }
-"""How a member ends."""
+"""The moves that end a membership."""
 
 MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.IDLE: {

@@ -106,7 +106,7 @@ _OVERDUE_REBALANCE = Overdue(
     has_own_finding=True,
 )
 
-_CONNECTION = {Route.COORDINATOR: "group", Route.ASIDE: MAIN}
+_CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
 
 
 async def run_compute(application: Application, work: Compute) -> Computed | ComputeFailed:

@@ -177,9 +177,9 @@ class Request(Generic[R]):
 
 def fields_of(cls: type) -> dict[str, Field]:
     """Return name -> wire format of a message's or struct's fields, in the order of the wire."""
-    return {name: of.metadata[Field] for name, of in fields(cls).items()}
+    return {name: attribute.metadata[Field] for name, attribute in fields(cls).items()}
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
     """Return name -> default of each field; REQUIRED if it has none."""
-    return {name: of.default for name, of in fields(cls).items()}
+    return {name: attribute.default for name, attribute in fields(cls).items()}

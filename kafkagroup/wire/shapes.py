@@ -46,8 +46,8 @@ def fold(request: Request[R], version: int) -> Request[R]:
 def unfold(request: Request[R], answer: R, version: int) -> R:
     """Return the response in its newest form; `request` is in its newest form, too."""
     if isinstance(answer, FindCoordinatorResponse) and version < 4:
-        asked = cast(FindCoordinatorRequest, request)
-        return cast(R, _unfold_find_coordinator(asked, answer))
+        original = cast(FindCoordinatorRequest, request)
+        return cast(R, _unfold_find_coordinator(original, answer))
     if isinstance(answer, OffsetFetchResponse) and version < 8:
         return cast(R, _unfold_offset_fetch(cast(OffsetFetchRequest, request), answer))
     return answer

@@ -813,7 +813,7 @@ def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation()
     assert effects == (Fail(error=error), Lose(token=7, reason=str(error)))
     leaving, effects = step(losing, Revoked(now=11.0, token=7))
     assert leaving.phase is Phase.LEAVING
-    assert effects == (leave(8, str(error), Route.ASIDE),)
+    assert effects == (leave(8, str(error), Route.SEPARATE_CONNECTION),)
 
 
 def test_a_fatal_response_while_losing_does_not_lose_twice() -> None:
@@ -1018,7 +1018,9 @@ def test_line_6_a_poll_timeout_while_revoking_some_loses_the_rest() -> None:
     losing, effects = step(leaving, Revoked(now=12.0, token=6))
     assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects[0] == Lose(token=7, reason="closed")
-    assert step(losing, Revoked(now=13.0, token=7))[1] == (leave(8, "closed", Route.ASIDE),)
+    assert step(losing, Revoked(now=13.0, token=7))[1] == (
+        leave(8, "closed", Route.SEPARATE_CONNECTION),
+    )
 
 
 def test_line_9_a_stable_member_revokes_then_leaves() -> None:
@@ -1042,7 +1044,7 @@ def test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join(
     token = member.last_token + 1
     assert step(member, CLOSED) == (
         evolve(member, phase=Phase.LEAVING, pending=token, last_token=token, leaving=CLOSED),
-        (leave(token, "closed", Route.ASIDE),),
+        (leave(token, "closed", Route.SEPARATE_CONNECTION),),
     )
 
 
@@ -1068,7 +1070,7 @@ def test_a_leaving_static_member_sends_its_instance_id() -> None:
     token = syncing.last_token + 1
     assert step(syncing, for_good) == (
         evolve(syncing, phase=Phase.LEAVING, pending=token, last_token=token, leaving=for_good),
-        (send(token, request, 30.0, Route.ASIDE),),
+        (send(token, request, 30.0, Route.SEPARATE_CONNECTION),),
     )
 
 
@@ -1141,7 +1143,7 @@ def test_line_6_an_application_that_did_not_poll_loses_and_leaves() -> None:
     assert step(STABLE, event) == (lost, (Lose(token=6, reason="asleep"),))
     assert step(lost, Revoked(now=11.0, token=6)) == (
         evolve(lost, phase=Phase.LEAVING, generation_id=-1, pending=7, last_token=7),
-        (leave(7, "asleep", Route.ASIDE),),
+        (leave(7, "asleep", Route.SEPARATE_CONNECTION),),
     )
 
 
@@ -1219,7 +1221,7 @@ def test_a_heartbeat_beside_the_pending_join_extends_the_lease_of_retained_parti
     read on for a rebalance timeout after the group had given them to another."""
     assert step(PARKED, Woke(now=15.0)) == (
         PARKED_BEATEN,
-        (evolve(beat(8, 5.0), route=Route.ASIDE),),
+        (evolve(beat(8, 5.0), route=Route.SEPARATE_CONNECTION),),
     )
 
 
@@ -1443,7 +1445,7 @@ def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions() -> None:
     assert step(KEEPING, CLOSED) == (lost, (Lose(token=4, reason="closed"),))
     assert step(lost, Revoked(now=10.0, token=4)) == (
         evolve(lost, phase=Phase.LEAVING, generation_id=-1, pending=5, last_token=5),
-        (leave(5, "closed", Route.ASIDE),),
+        (leave(5, "closed", Route.SEPARATE_CONNECTION),),
     )
 
 

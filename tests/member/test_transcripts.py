@@ -394,7 +394,7 @@ class World:
             case SyncGroupRequest(generation_id=generation):
                 self.say(actor, f"sends SyncGroup of generation {generation}")
             case LeaveGroupRequest(members=(identity,)):
-                aside = ", past what is parked" if send.route is Route.ASIDE else ""
+                aside = ", past what is parked" if send.route is Route.SEPARATE_CONNECTION else ""
                 self.say(actor, f"sends LeaveGroup: {identity.reason}{aside}")
             case FindCoordinatorRequest():
                 self.say(actor, "asks who the coordinator is")

@@ -41,7 +41,7 @@ PostRebalanceCallback = Callable[
 ]
 """Called with the consumer, and its held offsets before and after the rebalance."""
 
-_FOREVER = 2**31 - 1
+_NO_POLL_LIMIT_MS = 2**31 - 1
 """Milliseconds: pykafka does not limit the time between two calls of the application."""
 
 _NAMES = {
@@ -52,7 +52,7 @@ _NAMES = {
 }
 """The main API's name of an option -> pykafka's, where they differ."""
 
-_PASSED_ON = (
+_FORWARDED = (
     "max_partition_fetch_bytes",
     "num_consumer_fetchers",
     "queued_max_records",
@@ -104,12 +104,12 @@ class _Balanced(Guest):
                 # interval and `stop`. A value that is not a boolean is left for Consumer to reject.
                 enable_auto_commit=auto_commits is False or auto_commits,
                 auto_commit_interval_ms=(
-                    _FOREVER if auto_commits is False else given["auto_commit_interval_ms"]
+                    _NO_POLL_LIMIT_MS if auto_commits is False else given["auto_commit_interval_ms"]
                 ),
                 auto_offset_reset="earliest" if self._reset == OffsetType.EARLIEST else "latest",
-                max_poll_interval_ms=_FOREVER,
+                max_poll_interval_ms=_NO_POLL_LIMIT_MS,
                 on_partitions_assigned=self._assigned,
-                **{name: given[_NAMES.get(name, name)] for name in _PASSED_ON},
+                **{name: given[_NAMES.get(name, name)] for name in _FORWARDED},
                 **membership,
             )
 
@@ -148,11 +148,11 @@ class _Balanced(Guest):
         consumer = await self._ready()
         timeout = self._timeout if block else 0.0
         if timeout is None:
-            return self._take(await consumer.getone())
+            return self._note_consumed(await consumer.getone())
         found = await consumer.getmany(1, timeout=timeout)
-        return next((self._take(record) for (record,) in found.values()), None)
+        return next((self._note_consumed(record) for (record,) in found.values()), None)
 
-    def _take(self, record: Record) -> Message:
+    def _note_consumed(self, record: Record) -> Message:
         self._held[record.partition] = record.offset
         return Message.of(record)
 
@@ -222,19 +222,19 @@ class _Balanced(Guest):
         self, places: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, int]:
         """Return the next offset to read for each offset, OffsetType or time."""
-        ask = self._consumer
+        consumer = self._consumer
         earliest = [tp for tp, at in places.items() if at == OffsetType.EARLIEST]
         latest = [tp for tp, at in places.items() if at == OffsetType.LATEST]
         times = {tp: _ms(at) for tp, at in places.items() if isinstance(at, datetime)}
         starts = {tp: at + 1 for tp, at in places.items() if isinstance(at, int) and at >= 0}
         if earliest:
-            starts |= await ask.beginning_offsets(earliest)
+            starts |= await consumer.beginning_offsets(earliest)
         if times:
-            found = await ask.offsets_for_times(times)
+            found = await consumer.offsets_for_times(times)
             starts |= {tp: at.offset for tp, at in found.items() if at is not None}
             latest += [tp for tp, at in found.items() if at is None]
         if latest:
-            starts |= await ask.end_offsets(latest)
+            starts |= await consumer.end_offsets(latest)
         return starts
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
