@@ -270,8 +270,9 @@ class Fetcher:
         metadata = self._cluster.metadata
         return [o for o in led if not is_doubtful(metadata, o)]
 
-    def _ready(self, valid: Collection[OwnedPartition], room: int) -> list[OwnedPartition]:
-        """Return the partitions that may be fetched now, if `room` (bytes) is left."""
+    def _ready(self, room: int, valid: Collection[OwnedPartition]) -> list[OwnedPartition]:
+        """Return the partitions that may be fetched now, if `room` (bytes) is left, those with the
+        fewest buffered bytes first."""
         return wanted(
             valid,
             self._clock(),
@@ -308,12 +309,15 @@ class Fetcher:
                 unread=self._delivery.unread_bytes,
                 lanes=len(self._running),
             )
-            ready = self._ready(valid, room)
+            ready = await process_in_slices(partial(self._ready, room), valid)
+            if are_many(ready):
+                ready.sort(key=lambda o: o.buffered_bytes)  # each slice is sorted by itself
+            fetchable = await process_in_slices(_fetchable, valid)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
                 await wake.wait(_next_retry(led, now))
                 continue
-            if len(ready) < sum(map(is_fetchable, valid)):
+            if len(ready) < len(fetchable):
                 # Partitions that back off or are full may be ready before this long poll ends.
                 self._fetch_now(node_id)
             wait = self._max_wait(wait, led, ready)
@@ -433,7 +437,7 @@ class Fetcher:
             room = self._budget.immediate_share(buffered=self._delivery.buffered_bytes)
             # Partitions with buffered records can wait for the next long poll: fetching them here
             # would keep the second connection busy when the application seeks again.
-            ready = [o for o in self._ready(self._valid(led), room) if not o.buffered]
+            ready = [o for o in self._ready(room, self._valid(led)) if not o.buffered]
             if not ready or not schedule.is_due(ready, now):
                 due_at = schedule.due_at if ready else math.inf
                 await wake.wait(min(due_at, _next_retry(led, now)))
@@ -644,6 +648,10 @@ class Fetcher:
 def _connection(lane: int) -> str:
     """Return the id of the connection for a lane's long polls."""
     return "fetch" if lane == 0 else f"fetch-{lane}"
+
+
+def _fetchable(owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
+    return [o for o in owned if is_fetchable(o)]
 
 
 def _next_retry(partitions: list[OwnedPartition], now: float) -> float:
