@@ -227,8 +227,8 @@ class _GenerationQueue:
         return loop_ran_at + self.most_blocked
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
-        # Again: a generation that is revoked in the step that began it was not here at the first
-        # call, and the application may have taken it since.
+        # The driver has called this before. But a generation that one step begins and revokes was
+        # not in the queue then, and the application may have taken it since.
         self.on_generation_end(lost=False)
         self.fresh = None
         with anyio.move_on_at(deadline):

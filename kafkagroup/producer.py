@@ -36,10 +36,10 @@ from kafkagroup.wire.records import NewRecord, encode_batch
 __all__ = ["Producer"]
 
 _BATCH_BYTES = 512 << 10
-"""The limit of keys, values and headers in one batch, before compression. Brokers take 1 MB."""
+"""The limit of keys, values and headers in one batch, before compression. Brokers accept 1 MB."""
 
 _RECORD_BYTES = 32
-"""The rest of a record, approximately."""
+"""The size of a record without key, value and headers, approximately."""
 
 
 class _Numbered(NamedTuple):
@@ -160,7 +160,7 @@ class Producer(CallingService):
         """Raises: NotWrittenError."""
         data = encode_batch([record for _, record in batch], codec=self._codec)
 
-        async def ask(cluster: Cluster) -> None:
+        async def append_batch(cluster: Cluster) -> None:
             try:
                 await append(cluster, tp, data)
             except (BrokerError, TransportError) as error:
@@ -169,7 +169,7 @@ class Producer(CallingService):
                 raise
 
         try:
-            await self._calls.once(ask)
+            await self._calls.once(append_batch)
         except BrokerError as error:
             if error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
                 # The topic has a lower limit: send two smaller batches.
@@ -184,7 +184,7 @@ class Producer(CallingService):
 
 
 def _batches(records: Sequence[_Numbered]) -> Iterable[Sequence[_Numbered]]:
-    """Split records into batches that brokers take. A larger record has a batch of its own."""
+    """Split records into batches that brokers accept. A larger record has a batch of its own."""
     start = size = 0
     for n, record in enumerate(records):
         more = record.size

@@ -68,10 +68,10 @@ def replay_one(
     rules = RULES.get(protocol_name(assignor), VALID)
     owned: dict[str, tuple[TopicPartition, ...]] = {}
     for generation, members in memberships:
-        before = {tp: member for member, of in owned.items() for tp in of}
+        before = {tp: member for member, partitions in owned.items() for tp in partitions}
         found: list[Violation] = []
-        rounds, settled = 0, False
-        while not settled and rounds < _MOST_ROUNDS:
+        rounds, is_stable = 0, False
+        while not is_stable and rounds < _MOST_ROUNDS:
             rounds += 1
             spec = GroupSpec(
                 members={
@@ -85,12 +85,14 @@ def replay_one(
             given = assignor(spec)
             found += violations(spec, given, rules)
             now = {member: tuple(sorted(given.get(member, ()))) for member in members}
-            settled = not is_cooperative(assignor) or now == {m: owned.get(m, ()) for m in members}
+            is_stable = not is_cooperative(assignor) or now == {
+                m: owned.get(m, ()) for m in members
+            }
             owned = now
-        after = {tp: member for member, of in owned.items() for tp in of}
+        after = {tp: member for member, partitions in owned.items() for tp in partitions}
         moved = sum(before.get(tp, member) != member for tp, member in after.items())
-        counts = [len(of) for of in owned.values()]
-        stopped = moved if is_cooperative(assignor) else sum(m in members for m in before.values())
+        counts = [len(partitions) for partitions in owned.values()]
+        revoked = moved if is_cooperative(assignor) else sum(m in members for m in before.values())
         yield Step(
             generation=generation,
             members=len(members),
@@ -98,7 +100,7 @@ def replay_one(
             # The last round of a cooperative rebalance moves nothing.
             rounds=max(1, rounds - is_cooperative(assignor)),
             moved=moved,
-            revoked=stopped,
+            revoked=revoked,
             least=min(counts, default=0),
             most=max(counts, default=0),
             violations=len(found),

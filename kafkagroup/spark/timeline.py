@@ -104,7 +104,7 @@ class Timeline:
             self._set_owned(member, set(), time)
             del self.members[member]
         # All members release first: otherwise a partition would have two owners for a moment.
-        wanted = {member: _partitions(of["assigned"]) for member, of in found.items()}
+        wanted = {member: _partitions(fields["assigned"]) for member, fields in found.items()}
         for member, partitions in wanted.items():
             self._update_member(member, found[member], time)
             self.members[member].epoch = number
@@ -147,11 +147,11 @@ class Timeline:
 
     def member(self, record: Mapping[str, Any]) -> None:
         """Apply a record of a member that joined, changed its subscription or left."""
-        for of in record["members"] or ():
-            member = of["member_id"]
+        for found in record["members"] or ():
+            member = found["member_id"]
             if not record["removed"]:
                 word = "subscribed anew" if member in self.members else "joined"
-                self._update_member(member, of, record["time"])
+                self._update_member(member, found, record["time"])
             else:
                 word = "left"
                 self._set_owned(member, set(), record["time"])
@@ -161,14 +161,14 @@ class Timeline:
     def current(self, record: Mapping[str, Any]) -> None:
         """Apply a record of a member's current assignment."""
         time = record["time"]
-        for of in record["members"] or ():
+        for found in record["members"] or ():
             if record["removed"]:
-                self._set_owned(of["member_id"], set(), time)
+                self._set_owned(found["member_id"], set(), time)
                 continue
-            self._update_member(of["member_id"], of, time)
-            known = self.members[of["member_id"]]
-            known.epoch, known.state = of["epoch"], of["state"]
-            self._set_owned(of["member_id"], _partitions(of["assigned"]), time)
+            self._update_member(found["member_id"], found, time)
+            known = self.members[found["member_id"]]
+            known.epoch, known.state = found["epoch"], found["state"]
+            self._set_owned(found["member_id"], _partitions(found["assigned"]), time)
         self._end_if_reached(time)
 
     def _end_if_reached(self, time: int) -> None:
@@ -243,9 +243,9 @@ def timeline_of(records: Iterable[Mapping[str, Any]]) -> Timeline:
 
 
 def _partitions(assigned: Iterable[Mapping[str, Any]] | None) -> set[_Partition]:
-    return {(of["topic"], of["topic_id"], of["partition"]) for of in assigned or ()}
+    return {(found["topic"], found["topic_id"], found["partition"]) for found in assigned or ()}
 
 
 def _cause(changes: Mapping[str, Set[str]]) -> str:
-    """ "2 joined, 1 left"."""
+    """Return the changes as text, such as "2 joined, 1 left"."""
     return ", ".join(f"{len(who)} {word}" for word, who in sorted(changes.items()) if who)

@@ -1,4 +1,4 @@
-"""The page itself. Names come from whoever named a group or a topic: all text is escaped here."""
+"""The HTML page of the report. Names of groups and topics are untrusted: all text is escaped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ svg { max-width: 100%; height: auto; } .note { color: #666; font-size: 13px; }
 
 
 def render(facts: Facts) -> str:
-    """The page as text. Stuck partitions first, then all groups, then each with its plots."""
+    """Return the page: stuck partitions first, then all groups, then each group with its plots."""
     counted = "Rebalances are counted since the log of groups can be read without a gap."
     body = [
         "<h1>Groups</h1>",
@@ -136,7 +136,7 @@ def _group(group: Group, until: datetime) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """`rows` are HTML already."""
+    """Return an HTML table. The cells of `rows` must be HTML already."""
     right = set(numbers)
 
     def cells(tag: str, row: Sequence[str]) -> str:
@@ -171,7 +171,7 @@ def _share(share: Any) -> str:
 
 
 def _number(number: Any) -> str:
-    """Rounded to what is read; empty for what is not known."""
+    """Return a number, rounded for reading; "" if it is unknown."""
     if number is None:
         return ""
     return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"

@@ -42,10 +42,11 @@ _STYLE = {
 
 
 def plot(group: Group, until: datetime) -> str:
-    """Lag over time, and below it who had which partition: an SVG element, or "" for nothing.
+    """Return an SVG element with the lag over time, and below it the owner of each partition; ""
+    without data.
 
-    Red is a rebalance, with the number of its generation; a gap in a row is time in which a
-    partition was nobody's. `until`: where what has not ended is drawn to.
+    A red line is a rebalance, with the number of its generation. A gap in a row is a time in which
+    no member owned the partition. `until`: the end of the time axis for what has not ended.
     """
     if not group.lag and not group.bars:
         return ""
