@@ -1,4 +1,4 @@
-"""What the report shows, as plain values: the worst first, and never more than a page can hold."""
+"""The data of the report, as plain values: the worst first, and limited to what fits a page."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "Facts", "Group", "Rebalance", "Stuck", "gather", "total_lag"]
 
 MOST_GROUPS = 12
-"""Groups with a section of their own."""
+"""Most groups that have a section of their own."""
 MOST_STUCK = 100
+"""Most stuck partitions in the table."""
 MOST_REBALANCES = 200
-"""Of each group: the last ones."""
+"""Most rebalances of each group: the last ones."""
 MOST_POINTS = 20_000
-"""Samples of lag of each group: the last ones."""
+"""Most samples of the lag of each group: the last ones."""
 MOST_BARS = 3_000
-"""Stretches of ownership of each group: the last ones."""
+"""Most ownership spans of each group: the last ones."""
 
 
 @attrs.frozen
 class Stuck:
-    """A partition that does not get on."""
+    """A partition whose status is STALL or STOP."""
 
     group: str
     topic: str
@@ -42,6 +43,8 @@ class Stuck:
 
 @attrs.frozen
 class Rebalance:
+    """One rebalance of a group."""
+
     generation: int
     cause: str
     started: datetime
@@ -52,7 +55,7 @@ class Rebalance:
 
 @attrs.frozen
 class Bar:
-    """A member's time with a partition, in one generation."""
+    """The time for which a member owns a partition in one generation: a bar in the plot."""
 
     topic: str
     partition: int
@@ -61,7 +64,7 @@ class Bar:
     started: datetime
     ended: datetime | None
     client: str | None = None
-    """The member's client id: what people know it by, if no other has it."""
+    """The member's client id, which the legend shows if no other member has it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,13 +75,15 @@ class Group:
     health: dict[str, Any]
     """Its row in `group_health`."""
     lag: Sequence[tuple[datetime, int]] = ()
-    """All partitions together."""
+    """Time and lag of all partitions together."""
     rebalances: Sequence[Rebalance] = ()
     bars: Sequence[Bar] = ()
 
 
 @attrs.frozen
 class Facts:
+    """All data of the report."""
+
     made_at: datetime
     """The time of the last sample; all times are UTC."""
     stuck: Sequence[Stuck]
@@ -89,7 +94,7 @@ class Facts:
 
 
 def gather(tables: Tables) -> Facts:
-    """Ask the tables of a pipeline's `run`. The session's time zone should be UTC."""
+    """Read the data from the tables that `run` writes. The session's time zone should be UTC."""
     order = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     health = [
         row.asDict()
@@ -145,7 +150,7 @@ def gather(tables: Tables) -> Facts:
 def _by_group(
     tables: Tables, table: str, time: str, most: int, names: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """The last rows of each of these groups, in order of time."""
+    """Return the last rows of each of these groups, in order of time."""
     from pyspark.sql import functions as F
 
     rows = (
@@ -160,7 +165,8 @@ def _by_group(
 
 
 def total_lag(samples: Iterable[tuple[datetime, object, int]]) -> list[tuple[datetime, int]]:
-    """Time and lag of all partitions together, from samples in order of time, each of one."""
+    """Return time and lag of all partitions together. `samples` are in order of time, each of one
+    partition."""
     known: dict[object, int] = {}
     total, found = 0, []
     for time, rows in groupby(samples, key=lambda sample: sample[0]):

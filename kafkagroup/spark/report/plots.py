@@ -1,4 +1,4 @@
-"""Plots of one group as SVG, to stand in the page itself."""
+"""Plots of one group as SVG, embedded in the page of the report."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from kafkagroup.spark.report.facts import Bar, Group
 __all__ = ["plot"]
 
 MOST_PARTITIONS = 64
-"""Rows of a plot; those of more partitions would be no wider than a line."""
+"""Most rows of a plot: with more, each row would be as thin as a line."""
 MOST_MEMBERS = 12
-"""Members with a colour and a name; the others are grey."""
+"""Most members with a colour and a name; the others are grey."""
 
 MOST_NUMBERS = 30
-"""Generations with their number in the plot."""
+"""Most generations whose numbers are shown; with more, none are."""
 
 _COLOURS = [mpl.colormaps["tab20"](n) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
 _GREY = "#b8b8b8"
 _PAUSE = "#d62728"
 _WIDTH = 11.0
 _STYLE = {
-    # A "$" in a name is no formula; and text stays text, to be searched and read out.
+    # A "$" in a name must not begin a formula. Text stays text, for search and screen readers.
     "text.parse_math": False,
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -52,7 +52,7 @@ def plot(group: Group, until: datetime) -> str:
         return ""
     rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MOST_PARTITIONS]
     heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
-    # Names of other scripts are laid out without a font for them; the browser has one.
+    # matplotlib may lack a font for a name, and warns; the browser that shows it has one.
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         figure = Figure(figsize=(_WIDTH, sum(heights) + 0.9), layout="constrained")
@@ -119,7 +119,7 @@ def _owners(
 
 
 def _names(bars: Sequence[Bar]) -> dict[str, str]:
-    """What the legend calls each member."""
+    """Return member id -> its name in the legend."""
     members: dict[str | None, set[str]] = {}
     for bar in bars:
         members.setdefault(bar.client, set()).add(bar.member)
@@ -132,7 +132,8 @@ def _names(bars: Sequence[Bar]) -> dict[str, str]:
 
 
 def _colours(bars: Sequence[Bar]) -> Mapping[str, Any]:
-    """Of the members that had the most stretches, in the order in which they came."""
+    """Return member id -> colour, of the members with the most bars, in the order of their first
+    bar."""
     count: dict[str, int] = {}
     for bar in bars:
         count[bar.member] = count.get(bar.member, 0) + 1
@@ -148,7 +149,7 @@ def _rebalances(axis: Any, group: Group) -> None:
 
 
 def _generations(axis: Any, group: Group) -> None:
-    """Their numbers, above the plot, as long as they do not cover one another."""
+    """Write the numbers of the generations above the plot, unless they would overlap."""
     if len(group.rebalances) <= MOST_NUMBERS:
         for rebalance in group.rebalances:
             axis.annotate(
@@ -164,6 +165,6 @@ def _generations(axis: Any, group: Group) -> None:
 
 
 def _short(name: str) -> str:
-    """For a plot: librdkafka's ids alone are 44 characters long."""
+    """Shorten a name for a plot: librdkafka's member ids alone have 44 characters."""
     shown = printable(name)
     return shown if len(shown) <= 32 else f"{shown[:16]}…{shown[-15:]}"
