@@ -77,7 +77,7 @@ async def test_each_session_knows_why_it_cannot_connect():
             Paths("/kafkagroup", "g"),
             "me",
             access=Access(),
-            whole=False,
+            exclusive_generations=False,
             post=post,
             on_event=lambda event: None,
         )
