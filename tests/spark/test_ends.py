@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 from kafkagroup.spark.ends import log_ends
 
 
+@pytest.mark.long
 def test_log_ends_are_looked_up_once_for_many_commits(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 1)
     broker.fill(name, 0, numbered(0, 5))

@@ -595,6 +595,7 @@ class TestOneNode:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 class TestThreeNodes:
     def test_nodes_that_die_freeze_and_come_back(self, version: str) -> None:
         # Sooner than by default, as a killed node may only come back when its session is over.
