@@ -457,8 +457,11 @@ class BrokerConnection:
 
     def _raise_protocol_failure(self) -> None:
         """Raise the error behind the responses that were delivered, if there is one."""
-        if self._protocol.failure is not None:
-            raise self._protocol.failure
+        if (failure := self._protocol.failure) is not None:
+            # At once: the callers that these responses wake may send the next request before the
+            # reader ends.
+            self._fail(failure)
+            raise failure
 
     async def _deliver_large(self, responses: list[Response | LargeResponse]) -> None:
         # A function, so that its variable does not keep the last response and its records in memory
