@@ -466,6 +466,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         named = {t: p for t, p in member.target.items() if t not in unnamed}
         if unnamed and not named and not member.owned:
             return  # do not report an empty assignment: the names are only missing
+        if self._reports_less_than(named):
+            return
         if member.ownership.is_assigned and named == member.owned:
             known = member.acknowledged_state
             if (
@@ -492,6 +494,17 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     assignment=_encoded(named, member.names),
                 ),
             )
+        )
+
+    def _reports_less_than(self, target: PartitionsByTopicId) -> bool:
+        """Whether the heartbeat in flight reports that the member does not own a partition of the
+        target. The coordinator may assign that partition to another member, and then its answer has
+        another target."""
+        reported = self.member.state_in_flight
+        return (
+            reported is not None
+            and reported != self.member.acknowledged_state
+            and is_missing(reported.owned, target)
         )
 
     def _join_when_due(self) -> None:

@@ -591,9 +591,22 @@ def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
     assert effects == (LookUpNames(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
     assert effects[0] == beat(4, 5, 10.0, topic_partitions=listed({T: (0,)}))
+    member, _ = step(member, reply(4, answer()))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     v0, v1 = TopicPartition("v", 0), TopicPartition("v", 1)
     assert effects[0] == reconcile(5, T0, v0, v1)
+
+
+def test_what_a_heartbeat_in_flight_reports_as_not_owned_is_not_assigned_before_its_answer() -> (
+    None
+):
+    """The coordinator had assigned it to another member by then, and both owned it."""
+    member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
+    member, _ = step(member, AssignmentApplied(now=10.0, token=3))
+    member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
+    assert [effect for effect in effects if isinstance(effect, Reconcile)] == []
+    _, effects = step(member, reply(4, answer(epoch=6, share={T: (0,), V: (1,)})))
+    assert effects[0] == reconcile(5, T0, TopicPartition("v", 1), epoch=6)
 
 
 def test_line_35_unresolved_topic_ids_that_are_withdrawn_are_reported_as_released() -> None:
