@@ -1,4 +1,5 @@
-"""A way to a server that can be barred: what is sent then waits, and connections stay open."""
+"""A way to a server that can be barred: what is sent then waits, and connections stay open. It can
+also disconnect its clients."""
 
 import socket
 import threading
@@ -15,6 +16,10 @@ class Gate:
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
+        self.accepted = 0
+        """How many connections were accepted."""
+        self._unanswered = 0
+        """How many of the next connections are never read."""
         self._open = threading.Event()
         self._open.set()
 
@@ -32,6 +37,13 @@ class Gate:
 
     def unbar(self) -> None:
         self._open.set()
+
+    def disconnect(self, *, leave_unanswered: int) -> None:
+        """End all connections; `leave_unanswered` of the next ones stay open without an answer."""
+        self._unanswered = leave_unanswered
+        for end in list(self._sockets):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
@@ -54,6 +66,10 @@ class Gate:
             while True:
                 client, _ = self._listener.accept()
                 self._sockets.append(client)
+                self.accepted += 1
+                if self._unanswered:
+                    self._unanswered -= 1
+                    continue
                 threading.Thread(target=self._lead, args=(client,), daemon=True).start()
 
     def _lead(self, client: socket.socket) -> None:

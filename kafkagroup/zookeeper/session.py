@@ -78,6 +78,9 @@ SessionRequest = Register | ReadMembers | Confirm | Claim | Release
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 """kazoo's retries of connecting: unlimited, as the membership ends a session by its own clock."""
 
+_ATTEMPTS = 3
+"""How many silent servers fit into a session's timeout."""
+
 _kazoo_logger = logger.getChild("kazoo")
 # kazoo logs each request, and requests for authentication have the password.
 _kazoo_logger.addFilter(
@@ -130,6 +133,7 @@ class Session:
         )
         self._granted = timeout
         self._measure()
+        self._limit_attempts(timeout / max(len(self._client.hosts), _ATTEMPTS))
 
     def _measure(self) -> None:
         """Wrap kazoo's connect to learn the granted timeout, or the error. kazoo reports only two
@@ -148,6 +152,25 @@ class Session:
             return read_timeout_ms, connect_ms
 
         connection._connect = measured
+
+    def _limit_attempts(self, seconds: float) -> None:
+        """Limit how long kazoo waits for a server to accept a connection, and to begin the session.
+
+        kazoo waits a session timeout, divided by the number of servers for the second wait. But a
+        server that is starting may leave a connection open and never answer on it (ZooKeeper 3.9.3
+        does), and a host that is down may not refuse: the session would expire meanwhile.
+        """
+        connection, handler = self._client._connection, self._client.handler
+        invoke, create_connection = connection._invoke, handler.create_connection
+
+        def limited_invoke(timeout: float, *args: Any, **options: Any) -> Any:
+            return invoke(min(timeout, seconds), *args, **options)
+
+        def limited_create(*, timeout: float, **options: Any) -> Any:
+            return create_connection(timeout=min(timeout, seconds), **options)
+
+        connection._invoke = limited_invoke
+        handler.create_connection = limited_create
 
     # ------------------------------------------------------------ opening and closing
 

@@ -14,6 +14,7 @@ import pytest
 from brokers import TRIO_IS_LONG, Worker, until
 from gate import Gate
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kafkagroup import (
     BrokerError,
@@ -64,23 +65,27 @@ def keeper(zookeeper):
     client.close()
 
 
+def session_with(hosts):
+    _, _, post = running_loop()
+    return Session(
+        1,
+        hosts,
+        SESSION,
+        Paths("/kafkagroup", "g"),
+        "me",
+        access=Access(),
+        exclusive_generations=False,
+        post=post,
+        on_event=lambda event: None,
+    )
+
+
 async def test_each_session_knows_why_it_cannot_connect():
     """A warning of it names the cause: kazoo keeps it to itself."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = "{}:{}".format(*closed.getsockname())
-        _, _, post = running_loop()
-        session = Session(
-            1,
-            address,
-            SESSION,
-            Paths("/kafkagroup", "g"),
-            "me",
-            access=Access(),
-            exclusive_generations=False,
-            post=post,
-            on_event=lambda event: None,
-        )
+        session = session_with(address)
         session.open()
         try:
             await until(lambda: session.connect_error)
@@ -88,6 +93,24 @@ async def test_each_session_knows_why_it_cannot_connect():
             session.close()
     assert session.connect_error.startswith(f"{address}: ")
     assert session.connect_error.endswith("Connection refused")
+
+
+@pytest.mark.parametrize(("servers", "seconds"), [(1, SESSION / 3), (5, SESSION / 5)])
+async def test_a_host_that_is_down_does_not_take_the_whole_session(monkeypatch, servers, seconds):
+    waits = []
+
+    def connect(handler, *, timeout, **options):
+        waits.append(timeout)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", connect)
+    session = session_with(",".join(f"127.0.0.{n}:2181" for n in range(1, servers + 1)))
+    session.open()
+    try:
+        await until(lambda: len(waits) >= servers)
+    finally:
+        session.close()
+    assert set(waits) == {seconds}
 
 
 def claims(keeper, group):
@@ -283,6 +306,28 @@ async def test_a_zookeeper_restart_within_the_session_timeout_moves_nothing(boot
             await worker.consumer.stop()
     assert worker.story == [("assigned", [0, 1]), ("revoked", [0, 1])]
     assert len(set(worker.seen)) == 6_000
+
+
+@TRIO_IS_LONG
+async def test_a_server_that_never_answers_one_connection_moves_nothing(
+    bootstrap, name, fill, zookeeper
+):
+    """A starting ZooKeeper may leave a connection open that it never reads. Waiting on it for the
+    whole session timeout lost the partitions."""
+    await fill(2, 10)
+    with Gate(zookeeper.address(1)) as gate:
+        membership = ZooKeeperMembership(gate.address, session_timeout_ms=6_000)
+        worker = Worker(bootstrap, name, membership=membership)
+        async with worker.consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            await until(lambda: len(worker.seen) == 20)
+            before = gate.accepted
+            gate.disconnect(leave_unanswered=1)
+            await until(lambda: gate.accepted == before + 2)
+            await fill(2, 10)
+            await until(lambda: len(worker.seen) == 40)
+            await worker.consumer.stop()
+    assert worker.story == [("assigned", [0, 1]), ("revoked", [0, 1])]
 
 
 async def test_a_commit_checks_the_claim_first(bootstrap, name, fill, membership, keeper):
