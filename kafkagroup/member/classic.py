@@ -192,7 +192,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             )
         elif is_assigned:
             # The application left while the member revoked a part: revoke the rest.
-            self._revoke_all(self.member.leaving)
+            self._revoke_all(self.member.leaving.reason)
         else:
             self._leave()
 
@@ -210,8 +210,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return
         self._set(leaving=event)
         match self.member.phase:
+            case Phase.STABLE | Phase.REVOKING if event.lost:
+                self._lose(event.reason)
             case Phase.STABLE:
-                self._revoke_all(event)
+                self._revoke_all(event.reason)
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has released
             case Phase.LEAVING:
@@ -222,12 +224,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case _:
                 self._leave()
 
-    def _revoke_all(self, leaving: Leaving) -> None:
+    def _revoke_all(self, reason: str) -> None:
         """Revoke everything, then leave."""
-        if leaving.lost:
-            return self._lose(leaving.reason)
         self._set(revokes_all=True)
-        return self._revoke(leaving.reason)
+        self._revoke(reason)
 
     # ------------------------------------------------------------ answers
 

@@ -92,7 +92,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.REVOKING: {
         Phase.UNJOINED: "Revoked",
         Phase.REVOKING: "Revoked of a part, while leaving: the rest follows",
-        Phase.LOSING: "Replied to a heartbeat: fenced or unknown; AssignFailed",
+        Phase.LOSING: "Replied to a heartbeat: fenced or unknown; AssignFailed; Leaving as `lost`",
         Phase.LEAVING: "Revoked, while leaving; LeaveGroup is sent",
         Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
     },

@@ -990,6 +990,7 @@ def test_line_23_all_protocols_go_into_one_join_per_attempt() -> None:
 # ---------------------------------------------------------------- leaving
 
 CLOSED = Leaving(now=10.0, reason="closed")
+COOPERATIVE = evolve(CONFIG, cooperative=True, settling_interval=0.25)
 
 
 def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
@@ -1012,12 +1013,15 @@ def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
     )
 
 
-def test_line_6_a_poll_timeout_while_revoking_some_loses_the_rest() -> None:
-    revoking = evolve(REVOKING, config=COOPERATIVE)
-    leaving = step(revoking, evolve(CLOSED, now=11.0, lost=True))[0]
-    losing, effects = step(leaving, Revoked(now=12.0, token=6))
+@pytest.mark.parametrize("config", [CONFIG, COOPERATIVE], ids=["eager", "cooperative"])
+def test_line_6_a_poll_timeout_while_revoking_loses_everything_at_once(config: Any) -> None:
+    """An application that was stuck with a record kept its partitions for the rest of the
+    revocation, which may take most of the rebalance timeout."""
+    revoking = evolve(REVOKING, config=config)
+    losing, effects = step(revoking, evolve(CLOSED, now=11.0, lost=True))
     assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
-    assert effects[0] == Lose(token=7, reason="closed")
+    assert effects == (Lose(token=7, reason="closed"),)
+    assert step(losing, Revoked(now=12.0, token=6)) == (losing, ())
     assert step(losing, Revoked(now=13.0, token=7))[1] == (
         leave(8, "closed", Route.SEPARATE_CONNECTION),
     )
@@ -1186,7 +1190,6 @@ def test_a_transition_outside_the_table_raises() -> None:
 # ---------------------------------------------------------------- cooperative
 
 
-COOPERATIVE = evolve(CONFIG, cooperative=True, settling_interval=0.25)
 KEEPING = evolve(
     REJOINING, config=COOPERATIVE, is_assigned=True, acknowledged_at=10.0, session_ends_at=20.0
 )

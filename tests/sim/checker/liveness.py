@@ -7,7 +7,6 @@ process is frozen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 
 import attrs
@@ -93,8 +92,6 @@ class Deadlines:
     must_rejoin_since: float | None = None
     """Since when the member knows of a rebalance and has not rejoined."""
     must_rejoin_by: int = -1
-    must_revoke_since: float | None = None
-    """The same, but not reset when the coordinator is lost."""
     unassigned_since: float | None = 0.0
     """Since when it has no generation to work in; None while it has one."""
     revoking_since: float = 0.0
@@ -174,14 +171,13 @@ class Liveness:
                 None,
                 None,
             )
-            deadlines.must_revoke_since = None
             deadlines.joined_by, deadlines.joined_as = number, event.member_id
         elif (
             event.api == CONSUMER_HEARTBEAT
             and event.owned is not None
             and _has_revoked(run, event.owned)
         ):
-            deadlines.must_rejoin_since = deadlines.must_revoke_since = deadlines.rejoin_due = None
+            deadlines.must_rejoin_since = deadlines.rejoin_due = None
         elif is_heartbeat(event):
             self._check_polls(number, event, run, deadlines)
             self._check_rejoin(number, event, run, deadlines)
@@ -207,14 +203,8 @@ class Liveness:
             return
         gone = self._recorder.elapsed(run, event.time, deadlines.busy_since)
         owned = event.time - min(period.began_at for period in run.held.values())
-        # A revocation in progress waits for the application, at most as long as the group does.
-        told = (
-            event.time - deadlines.must_revoke_since
-            if deadlines.must_revoke_since is not None
-            else math.inf
-        )
         patience = run.opening.max_poll_interval + REJOIN
-        if gone > patience and owned > REJOIN and told > run.opening.rebalance_timeout:
+        if gone > patience and owned > REJOIN:
             text = f"{run.name} sends heartbeats {gone:.1f} s after its application last polled"
             self._recorder.report("L2", event, text, deadlines.busy_by, number)
 
@@ -316,10 +306,9 @@ class Liveness:
             self._on_target(number, event, run, deadlines)
         deadlines.heartbeat_answered_at, deadlines.heartbeat_answered_by = event.time, number
         deadlines.connection = event.connection
-        told = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
-        if told and deadlines.must_rejoin_since is None and run.closing is None:
+        must_rejoin = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
+        if must_rejoin and deadlines.must_rejoin_since is None and run.closing is None:
             deadlines.must_rejoin_since, deadlines.must_rejoin_by = event.time, number
-            deadlines.must_revoke_since = deadlines.must_revoke_since or event.time
 
     def _on_target(
         self, number: int, event: Answered, run: MemberRun, deadlines: Deadlines
@@ -328,16 +317,13 @@ class Liveness:
         if event.assigned is None:
             return
         if _has_revoked(run, run.held):
-            deadlines.must_rejoin_since = deadlines.must_revoke_since = None
+            deadlines.must_rejoin_since = None
         elif deadlines.must_rejoin_since is None and run.closing is None:
             deadlines.must_rejoin_since, deadlines.must_rejoin_by = event.time, number
-            deadlines.must_revoke_since = deadlines.must_revoke_since or event.time
 
     def _lost(self, number: int, event: Lost) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
-        deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = (
-            deadlines.must_revoke_since
-        ) = deadlines.rejoin_due = None
+        deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = deadlines.rejoin_due = None
 
     # ------------------------------------------------------------ the application
 
@@ -490,7 +476,7 @@ class Liveness:
 
 
 def _has_revoked(run: MemberRun, owned: Collection[TopicPartition]) -> bool:
-    """Whether a KIP-848 member with these partitions has revoked what it was told to."""
+    """Whether a KIP-848 member with these partitions has revoked what its assignment lacks."""
     return run.target is None or run.target.issuperset(owned)
 
 
@@ -508,5 +494,5 @@ def _time_to_commit(run: MemberRun) -> float:
 def _time_to_take_over(dead: MemberRun) -> float:
     """How long a dead member's partitions may stay unassigned, if nothing else delays this: its
     session expires, the others learn of it by a heartbeat, and rejoin."""
-    told = dead.opening
-    return told.session_timeout + max(REJOIN, told.heartbeat_interval + _SLACK)
+    options = dead.opening
+    return options.session_timeout + max(REJOIN, options.heartbeat_interval + _SLACK)
