@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.primitives import encode_uvarint
 
 from .honest import fetched, serving
 from .server import Conversation
@@ -32,13 +33,7 @@ BEYOND = (
 
 def encode_varint(value: int) -> bytes:
     """Encode a signed integer of at most 64 bits as zigzag LEB128."""
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 127:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_uvarint((value << 1) ^ (value >> 63))
 
 
 def batch(

@@ -34,7 +34,7 @@ from sim.test_checker import (
     opening,
     request,
     revokes,
-    told,
+    timeline,
     waited,
     written,
 )
@@ -49,7 +49,7 @@ def beats(epoch, *, gets=None, owned=None, now=None, error="NONE", member="a", *
         member,
         error=error,
         asked={"member_id": member.upper(), "generation": epoch, "owned": owned},
-        told={"generation": epoch if now is None else now, "assigned": gets},
+        response={"generation": epoch if now is None else now, "assigned": gets},
         **options,
     )
 
@@ -224,7 +224,7 @@ def test_s10_a_heartbeat_that_waited_may_leave_when_the_place_is_lost():
     lost, late = of(Lost, partitions=(T0, T1)), beats(2)
     assert "S10" not in broken(loses, beats(2), 0.9, lost, waited(0.5, late), beats(-1))
     assert "S10" in broken(loses, beats(2), 0.9, lost, late, beats(-1))
-    *before, thawed, gone, beat, answer = told(loses, 6.0, of(Thawed), lost, late)
+    *before, thawed, gone, beat, answer = timeline(loses, 6.0, of(Thawed), lost, late)
     at_once = [attrs.evolve(event, time=thawed.time) for event in (gone, beat)]
     assert "S10" not in [v.invariant for v in find_violations([*before, thawed, *at_once, answer])]
     assert "S10" in [v.invariant for v in find_violations([*before, thawed, gone, beat, answer])]
@@ -277,7 +277,7 @@ def test_s11_the_id_is_kept_for_life():
     other = request(
         "ConsumerGroupHeartbeat",
         asked={"member_id": "X", "generation": 0, "owned": ()},
-        told={"generation": 3, "assigned": ()},
+        response={"generation": 3, "assigned": ()},
     )
     fenced = [is_well(), joins(2), assigned(2), beats(2, error="UNKNOWN_MEMBER_ID", now=0)]
     assert broken(fenced, other) == ["S11"]
@@ -304,7 +304,7 @@ def test_s14_a_target_is_complete():
 
 
 def test_l1_what_stays_is_delivered_while_the_rest_goes():
-    fetched = request("Fetch", connection=3, told={"offsets": {T1: 3}})
+    fetched = request("Fetch", connection=3, response={"offsets": {T1: 3}})
     begun = [written(0, 1, 2, tp=T1), HAS_BOTH, looks_up()({T0: 0, T1: 0}), fetched]
     begun += [delivers(0, tp=T1)]
     goes = [beats(2, gets=(T1,)), of(Revoking, partitions=(T0,))]

@@ -45,7 +45,7 @@ from sim.test_checker import (
     request,
     revokes,
     starts,
-    told,
+    timeline,
     written,
 )
 
@@ -220,7 +220,7 @@ def test_s6_a_record_of_the_deleted_topic_that_is_processed_later_is_none_of_the
     late = delivers(2, processed=False), recreated(10), of(Processed, partition=T0, offset=2)
     grown = [attrs.evolve(event, offset=1) for event in written(11)]
     new = [delivers(0, 1, anew=10), commits(2), closes(T0), finished(2, 2)]
-    result = examine(told(fetched, late, grown, new))
+    result = examine(timeline(fetched, late, grown, new))
     assert (result.violations, result.figures.records, result.figures.lost) == ((), 2, 0)
 
 
@@ -336,7 +336,7 @@ def test_l2_an_application_that_is_absent_holds_nothing_for_long():
 
 
 def refused(api="JoinGroup", error="UNKNOWN_SERVER_ERROR"):
-    return request(api, error=error, asked={"member_id": "A"}, told={"member_id": "A"})
+    return request(api, error=error, asked={"member_id": "A"}, response={"member_id": "A"})
 
 
 def test_l6_a_join_that_was_refused_is_repeated_after_a_pause():

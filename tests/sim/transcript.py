@@ -107,8 +107,8 @@ def _text(event: Event) -> str:
         case Committed():
             return f"commit {event.token}: {event.outcome}"
     fields = attrs.asdict(event, recurse=False)
-    told = (f"{key}={_value(v)}" for key, v in fields.items() if key not in ("time", "member"))
-    return " ".join([type(event).__name__.lower(), *told])
+    shown = (f"{key}={_value(v)}" for key, v in fields.items() if key not in ("time", "member"))
+    return " ".join([type(event).__name__.lower(), *shown])
 
 
 def _details(event: Sent | Answered) -> Iterator[str]:

@@ -26,9 +26,9 @@ def test_log_ends_are_looked_up_once_for_many_commits(spark: Any, broker: Any, n
     options = {"bootstrap.servers": broker.address}
 
     first = log_ends(spark, options, commits)
-    told = Counter((row.looked_up, row.log_end) for row in first.collect())
+    found = Counter((row.looked_up, row.log_end) for row in first.collect())
     # The last ten, every tenth of all, and now; the hundredth and so on are in both only once.
-    assert told == {(True, 5): 69, (False, 5): 1}
+    assert found == {(True, 5): 69, (False, 5): 1}
 
     again = log_ends(spark, options, commits, after=first)
     assert Counter(row.looked_up for row in again.collect()) == {False: 1}

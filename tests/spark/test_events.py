@@ -43,9 +43,9 @@ def test_a_commit_and_its_tombstone() -> None:
     value = OffsetCommitValue(
         offset=9, leader_epoch=2, metadata="m", commit_timestamp=1_700_000_000_123, topic_id=AN_ID
     )
-    told = {"record": "OffsetCommit", "kind": "offsets", "group_id": "g"}
+    fields = {"record": "OffsetCommit", "kind": "offsets", "group_id": "g"}
     assert event_of(key, data(value, 4, 4)) == {
-        **told,
+        **fields,
         "removed": False,
         "commit": {
             "topic": "t",
@@ -58,7 +58,7 @@ def test_a_commit_and_its_tombstone() -> None:
             "expire_time": None,
         },
     }
-    gone = {**told, "removed": True, "commit": {"topic": "t", "partition": 3}}
+    gone = {**fields, "removed": True, "commit": {"topic": "t", "partition": 3}}
     assert event_of(key, None) == gone
 
 
@@ -137,14 +137,14 @@ def test_every_record_becomes_a_row(cls: Any, version: int) -> None:
     @repeatable(10)
     @given(values_of(key_class, 0), values_of(cls, version), at)
     def one_row(key: Any, value: Any, time: int) -> None:
-        told = [data(key, 0, cls.api_key), data(value, version, version)]
+        encoded = [data(key, 0, cls.api_key), data(value, version, version)]
         batch = pa.RecordBatch.from_arrays(
             [
                 pa.array([0, 0], pa.int32()),
                 pa.array([5, 6], pa.int64()),
                 pa.array([time, None], pa.timestamp("us", "UTC")),
-                pa.array([told[0]] * 2, pa.binary()),
-                pa.array([told[1], None], pa.binary()),
+                pa.array([encoded[0]] * 2, pa.binary()),
+                pa.array([encoded[1], None], pa.binary()),
             ],
             names=["partition", "offset", "timestamp", "key", "value"],
         )

@@ -29,7 +29,7 @@ def consume(address: str, group: str, topic: str, **more: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(spark: Any, module_broker: Any) -> Any:
+def group_log(spark: Any, module_broker: Any) -> Any:
     """The events after two groups have come and gone, kept; topic "history"."""
     broker = module_broker
     broker.create("history", 2)
@@ -40,14 +40,14 @@ def told(spark: Any, module_broker: Any) -> Any:
     return frame.where("group_id LIKE 'history-%' OR undecoded IS NOT NULL").cache()
 
 
-def test_every_record_of_the_group_log_is_decoded(told: Any) -> None:
-    assert history.undecoded(told).collect() == []
-    keys = told.select("log_partition", "log_offset")
-    assert keys.distinct().count() == told.count() > 10
+def test_every_record_of_the_group_log_is_decoded(group_log: Any) -> None:
+    assert history.undecoded(group_log).collect() == []
+    keys = group_log.select("log_partition", "log_offset")
+    assert keys.distinct().count() == group_log.count() > 10
 
 
-def test_commits_are_listed(told: Any, module_broker: Any) -> None:
-    rows = history.commits(told).where("partition = 0 AND NOT removed").collect()
+def test_commits_are_listed(group_log: Any, module_broker: Any) -> None:
+    rows = history.commits(group_log).where("partition = 0 AND NOT removed").collect()
     assert {(r.group_id, r.topic, r.offset) for r in rows} == {
         ("history-classic", "history", 1),
         ("history-848", "history", 1),
@@ -57,8 +57,8 @@ def test_commits_are_listed(told: Any, module_broker: Any) -> None:
         assert module_broker.committed(group, tp) == [1]
 
 
-def test_generations(told: Any) -> None:
-    rows = history.generations(told).orderBy("log_offset").collect()
+def test_generations(group_log: Any) -> None:
+    rows = history.generations(group_log).orderBy("log_offset").collect()
     classic = [(r.generation, r.protocol, r.members) for r in rows if r.kind == "classic"]
     assert (1, "range", 1) in classic
     assert [number for number, _, _ in classic] == sorted(number for number, _, _ in classic)
@@ -68,16 +68,18 @@ def test_generations(told: Any) -> None:
     assert all(r.time is not None for r in rows)
 
 
-def test_assignments_are_listed(told: Any) -> None:
-    names = history.topic_names(told).withColumnRenamed("topic", "name")
-    frame = history.assignments(told).join(names, "topic_id", "left")
+def test_assignments_are_listed(group_log: Any) -> None:
+    names = history.topic_names(group_log).withColumnRenamed("topic", "name")
+    frame = history.assignments(group_log).join(names, "topic_id", "left")
     rows = frame.selectExpr("*", "coalesce(topic, name) AS of").collect()
     had = {(r.kind, r.of, r.partition) for r in rows if r.partition is not None and not r.removed}
     assert had == {(kind, "history", p) for kind in ("classic", "consumer") for p in (0, 1)}
     assert {r.kind for r in rows if r.removed} == {"consumer"}
 
 
-def test_the_history_as_a_stream(spark: Any, module_broker: Any, told: Any, tmp_path: Any) -> None:
+def test_the_history_as_a_stream(
+    spark: Any, module_broker: Any, group_log: Any, tmp_path: Any
+) -> None:
     options = {"bootstrap.servers": module_broker.address}
     frame = history.commits(history.events(spark, options, streaming=True))
     query = (
@@ -91,13 +93,13 @@ def test_the_history_as_a_stream(spark: Any, module_broker: Any, told: Any, tmp_
     written = spark.read.parquet(str(tmp_path / "commits")).where("group_id LIKE 'history-%'")
     key = ["log_partition", "log_offset"]
     assert sorted(written.select(key).collect()) == sorted(
-        history.commits(told).select(key).collect()
+        history.commits(group_log).select(key).collect()
     )
 
 
-def test_lag_is_computed_from_commits(spark: Any, module_broker: Any, told: Any) -> None:
+def test_lag_is_computed_from_commits(spark: Any, module_broker: Any, group_log: Any) -> None:
     options = {"bootstrap.servers": module_broker.address}
-    rows = lag(spark, options, history.commits(told)).where("partition = 0").collect()
+    rows = lag(spark, options, history.commits(group_log)).where("partition = 0").collect()
     assert {(r.group_id, r.topic, r.committed, r.log_end, r.lag) for r in rows} == {
         ("history-classic", "history", 1, 3, 2),
         ("history-848", "history", 1, 3, 2),

@@ -37,8 +37,8 @@ def planner(broker: Any, name: str) -> Iterator[Planner]:
         reader.stop()
 
 
-def offsets(told: dict[str, Any]) -> dict[int, int]:
-    return {tp.partition: at for tp, at in Positions.from_json(told).offsets.items()}
+def offsets(positions: dict[str, Any]) -> dict[int, int]:
+    return {tp.partition: at for tp, at in Positions.from_json(positions).offsets.items()}
 
 
 def tasks(planner: StreamReader, start: Any, end: Any) -> list[tuple[int, int, int]]:

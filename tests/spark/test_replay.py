@@ -40,7 +40,7 @@ def churning(group: str) -> tuple[Any, ...]:
     return group, {"topic": 3000}, memberships
 
 
-def told(assignor: Any) -> list[tuple[int, ...]]:
+def generations(assignor: Any) -> list[tuple[int, ...]]:
     return [
         (s.members, s.rounds, s.moved, s.revoked, s.least, s.most, s.violations)
         for s in replay_one(STORY, {"t": 6}, assignor)
@@ -49,17 +49,17 @@ def told(assignor: Any) -> list[tuple[int, ...]]:
 
 def test_one_recorded_group_through_three_assignors() -> None:
     """Sticky moves as little as cooperative-sticky, but stops everything; range moves more."""
-    assert told(cooperative_sticky_assignor) == [
+    assert generations(cooperative_sticky_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),
         (3, 2, 2, 2, 2, 2, 0),
         (2, 1, 2, 2, 3, 3, 0),
     ]
-    assert told(sticky_assignor) == [
+    assert generations(sticky_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),
         (3, 1, 2, 6, 2, 2, 0),
         (2, 1, 2, 4, 3, 3, 0),
     ]
-    assert told(range_assignor) == [
+    assert generations(range_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),
         (3, 1, 3, 6, 2, 2, 0),
         (2, 1, 3, 4, 3, 3, 0),

@@ -552,9 +552,8 @@ class Offsets:
 
 def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> bool:
     """Whether the record was in the log when it may have been fetched."""
-    offset, sequence = event.offset, event.sequence
-    lost = period is not None and any(cut <= offset for cut in period.cuts)
-    return lost and sequence >= 0 and sequence in log.gone.get(offset, ())
+    was_cut = period is not None and any(cut <= event.offset for cut in period.cuts)
+    return was_cut and log.has_lost(event.offset, event.sequence)
 
 
 def _move(period: OwnershipPeriod, log: Log, offset: int | None, now: float) -> None:

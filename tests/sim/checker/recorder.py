@@ -296,8 +296,8 @@ def is_heartbeat(event: Sent) -> bool:
 def longest_wait(run: MemberRun) -> float:
     """Return how long a healthy group may wait for a lost member, in seconds: for its session
     timeout, and for a JoinGroup that is never answered."""
-    told = run.opening
-    return told.session_timeout + told.rebalance_timeout + _JOIN_GRACE + REJOIN
+    options = run.opening
+    return options.session_timeout + options.rebalance_timeout + _JOIN_GRACE + REJOIN
 
 
 class Recorder:
