@@ -112,10 +112,8 @@ class Connection:
         `_ROOM` is alone in it."""
         self._filled = 0
         """How many bytes of the buffer are received."""
-        self._closed = False
         self.failure: RemoteProtocolError | None = None
-        """The protocol error behind the responses that `received` has returned; None if there is
-        none, or if it was raised."""
+        """The protocol error that made the connection unusable; None if there was none."""
         self.authenticating = False
         """Whether only responses to an authentication are expected, which are short."""
 
@@ -146,14 +144,14 @@ class Connection:
         low = max(ours.low, theirs.low)
         if high < low:
             raise UnsupportedVersionError(
-                f"{request.__name__}: the broker speaks versions {theirs.low} to {theirs.high},"
+                f"{request.__name__}: the broker supports versions {theirs.low} to {theirs.high},"
                 f" this client {ours.low} to {ours.high if highest is None else highest}"
             )
         return high
 
     def send(self, request: Request[Any], version: int) -> tuple[int, bytes]:
         """Register a request; return its correlation id and the bytes to send."""
-        if self._closed:
+        if self.failure is not None:
             raise LocalProtocolError("the connection is closed after a protocol error")
         correlation_id = self._next_id
         body = encode(request, version)
@@ -197,7 +195,7 @@ class Connection:
         """Process `count` bytes that were written to the room. As `receive_data`, but the caller
         decodes large responses, and looks at `failure`: the responses before a protocol error are
         returned."""
-        if self._closed:
+        if self.failure is not None:
             raise RemoteProtocolError("the connection is closed after a protocol error")
         self._filled += count
         answers: list[Response | LargeResponse] = []
@@ -205,11 +203,10 @@ class Connection:
             while (frame := self._next_frame()) is not None:
                 answers.append(self._answer(frame))
         except RemoteProtocolError as error:
-            self._closed = True
+            self.failure = error
             self._buffer, self._filled = bytearray(_ROOM), 0
             if not answers:
                 raise
-            self.failure = error
         return answers
 
     def _next_frame(self) -> bytes | bytearray | None:
@@ -219,14 +216,14 @@ class Connection:
         size = int.from_bytes(buffer[:4], "big", signed=True)
         # Checked before the body is buffered: a claimed size alone must not make memory grow.
         if size < 4:
-            raise DecodeError(f"answer of {size} bytes: too short for a correlation id")
+            raise DecodeError(f"response of {size} bytes: too short for a correlation id")
         self._check_size(size, self._in_flight.values())
         if filled < 8:
             return None
         correlation_id = int.from_bytes(buffer[4:8], "big", signed=True)
         sent = self._in_flight.get(correlation_id)
         if sent is None:
-            raise RemoteProtocolError(f"answer {correlation_id} to a request that was never sent")
+            raise RemoteProtocolError(f"response {correlation_id} to a request that was never sent")
         self._check_size(size, (sent,))
         end = 4 + size
         if filled < end:
@@ -258,7 +255,7 @@ class Connection:
         limit = self._limit(answers)
         if size > limit:
             raise LimitExceededError(
-                f"answer of {size} bytes; the limit is {limit} (max_frame){self._hint()}"
+                f"response of {size} bytes; the limit is {limit} (max_frame){self._hint()}"
             )
 
     def _limit(self, answers: Collection[_Sent]) -> int:

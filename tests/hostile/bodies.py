@@ -245,7 +245,7 @@ ATTACKS = (
         _versions_answer(
             api_keys=(metadata.ApiVersion(api_key=3, min_version=32767, max_version=-32768),)
         ),
-        "UnsupportedVersionError: MetadataRequest: the broker speaks versions 32767 to -32768,"
+        "UnsupportedVersionError: MetadataRequest: the broker supports versions 32767 to -32768,"
         " this client 0 to 13",
     ),
     _body(

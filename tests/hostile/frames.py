@@ -131,11 +131,11 @@ def _frame(name: str, does: Callable[[], Conversation], ends: str, **more: objec
 
 def claim(size: int, limit: int) -> str:
     """How a client refuses that."""
-    return f"LimitExceededError: answer of {size} bytes; the limit is {limit} (max_frame)"
+    return f"LimitExceededError: response of {size} bytes; the limit is {limit} (max_frame)"
 
 
 def _short(size: int) -> str:
-    return f"DecodeError: answer of {size} bytes: too short for a correlation id"
+    return f"DecodeError: response of {size} bytes: too short for a correlation id"
 
 
 def _claiming(size: int) -> Callable[[], Conversation]:
@@ -170,7 +170,7 @@ ATTACKS = (
     _frame(
         "a wrong correlation id",
         lambda: serving({HeartbeatRequest: lambda _, __: _beat(77)}),
-        "RemoteProtocolError: answer 77 to a request that was never sent",
+        "RemoteProtocolError: response 77 to a request that was never sent",
         client="beat_twice",
     ),
     _frame(
@@ -179,7 +179,7 @@ ATTACKS = (
         "no end within 12 s",
         client="consume",
         job={"patience": 12.0},
-        warns="answer 77 to a request that was never sent; check",
+        warns="response 77 to a request that was never sent; check",
         long=True,
     ),
     _frame(
@@ -197,7 +197,7 @@ ATTACKS = (
     _frame(
         "endless tiny frames",
         endless,
-        "RemoteProtocolError: answer 1000 to a request that was never sent",
+        "RemoteProtocolError: response 1000 to a request that was never sent",
         client="beat_twice",
     ),
     _frame(

@@ -114,7 +114,7 @@ async def test_a_frame_of_two_gibibytes_is_refused_on_its_claim(listening: Any) 
         await broker.request(BEAT, connection_id="other")
         with (
             memory(8 * MEBIBYTE),
-            pytest.raises(LimitExceededError, match=r"answer of 2147483647 bytes.*max_frame"),
+            pytest.raises(LimitExceededError, match=r"response of 2147483647 bytes.*max_frame"),
         ):
             await broker.request(METADATA)
         assert (broker.connected, broker.is_connected("other")) == (False, True)
@@ -149,7 +149,7 @@ async def test_a_negative_or_short_frame(listening: Any, size: int) -> None:
         await anyio.sleep_forever()
 
     async with listening(handler) as port, Broker.open("127.0.0.1", port) as broker:
-        with pytest.raises(DecodeError, match=f"answer of {size} bytes: too short"):
+        with pytest.raises(DecodeError, match=f"response of {size} bytes: too short"):
             await broker.request(METADATA)
 
 
@@ -163,7 +163,9 @@ async def test_an_answer_to_api_versions_beyond_a_mebibyte(listening: Any) -> No
     async with listening(handler) as port:
         with (
             memory(4 * MEBIBYTE),
-            pytest.raises(LimitExceededError, match="answer of 1048577 bytes; the limit is 104857"),
+            pytest.raises(
+                LimitExceededError, match="response of 1048577 bytes; the limit is 104857"
+            ),
         ):
             async with Broker.open("127.0.0.1", port):
                 raise AssertionError

@@ -90,7 +90,7 @@ async def test_all_addresses_are_dead_and_each_reason_is_named(network: Any) -> 
             await cluster.refresh()
     assert str(caught.value) == (
         "no broker answered: a:9092: refused; b:9092: no connection within 3.0 s;"
-        " c:9092: answer of 1213486160 bytes; the limit is 1048576 (max_frame)"
+        " c:9092: response of 1213486160 bytes; the limit is 1048576 (max_frame)"
     )
 
 

@@ -275,6 +275,16 @@ async def test_the_broker_closes_instead_of_the_first_answer(network: Any) -> No
             await connection.request(beat("g"), timeout=10)
 
 
+async def outcomes_of_two_requests(network: Any) -> Outcomes:
+    """The outcomes of two requests on one connection."""
+    outcomes = Outcomes()
+    async with network, connected() as connection, anyio.create_task_group() as tasks:
+        for name in ("1", "2"):
+            tasks.start_soon(outcomes.take, name, lambda: connection.request(METADATA, timeout=10))
+    assert network.open == 0
+    return outcomes
+
+
 async def test_a_protocol_error_fails_everything_that_waits(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -284,12 +294,8 @@ async def test_a_protocol_error_fails_everything_that_waits(network: Any) -> Non
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
-    outcomes = Outcomes()
-    async with network, connected() as connection, anyio.create_task_group() as tasks:
-        for name in ("1", "2"):
-            tasks.start_soon(outcomes.take, name, lambda: connection.request(METADATA, timeout=10))
+    outcomes = await outcomes_of_two_requests(network)
     assert outcomes.of == {"1": LimitExceededError, "2": LimitExceededError}
-    assert network.open == 0
 
 
 async def test_a_response_before_a_protocol_error_counts(network: Any) -> None:
@@ -303,14 +309,10 @@ async def test_a_response_before_a_protocol_error_counts(network: Any) -> None:
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
-    outcomes = Outcomes()
-    async with network, connected() as connection, anyio.create_task_group() as tasks:
-        for name in ("1", "2"):
-            tasks.start_soon(outcomes.take, name, lambda: connection.request(METADATA, timeout=10))
+    outcomes = await outcomes_of_two_requests(network)
     # trio starts the two tasks in any order: either one sends first, and gets the response.
     found = list(outcomes.of.values())
     assert found in ([metadata(), RemoteProtocolError], [RemoteProtocolError, metadata()])
-    assert network.open == 0
 
 
 class Thread:
@@ -509,7 +511,7 @@ async def test_a_request_in_no_common_version_leaves_the_connection_open(network
 
     network.handlers[HERE] = handler
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
-        with pytest.raises(UnsupportedVersionError, match="speaks versions 14 to 20"):
+        with pytest.raises(UnsupportedVersionError, match="supports versions 14 to 20"):
             await broker.request(METADATA)
         assert await broker.request(beat("g")) == beaten(0)
 

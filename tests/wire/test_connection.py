@@ -192,7 +192,7 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
     connection.send(HEARTBEAT, FLEXIBLE)
     assert connection.in_flight == 1
     assert connection.receive_data(beat(1)) == [Response(1, HeartbeatResponse(error_code=0))]
-    with pytest.raises(RemoteProtocolError, match="answer 0 to a request that was never sent"):
+    with pytest.raises(RemoteProtocolError, match="response 0 to a request that was never sent"):
         connection.receive_data(beat(silent))
 
 
@@ -211,7 +211,7 @@ def dead(connection: Connection) -> bool:
 def test_an_unexpected_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
-    with pytest.raises(RemoteProtocolError, match="answer 7 to a request that was never sent"):
+    with pytest.raises(RemoteProtocolError, match="response 7 to a request that was never sent"):
         connection.receive_data(beat(7))
     assert dead(connection)
 
@@ -220,7 +220,7 @@ def test_a_duplicate_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     assert len(connection.receive_data(beat(0))) == 1
-    with pytest.raises(RemoteProtocolError, match="answer 0 to a request that was never sent"):
+    with pytest.raises(RemoteProtocolError, match="response 0 to a request that was never sent"):
         connection.receive_data(beat(0))
     assert dead(connection)
 
@@ -228,7 +228,7 @@ def test_a_duplicate_response_closes_the_connection() -> None:
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
 def test_a_frame_too_short_for_its_correlation_id(size: int) -> None:
     connection = open_connection()
-    with pytest.raises(DecodeError, match=f"answer of {size} bytes: too short"):
+    with pytest.raises(DecodeError, match=f"response of {size} bytes: too short"):
         connection.receive_data(size.to_bytes(4, "big", signed=True))
     assert dead(connection)
 
@@ -265,7 +265,7 @@ def test_a_claim_beyond_the_limit_is_refused_on_its_four_bytes() -> None:
     connection.send(FETCH, 12)
     assert connection.receive_data((MAX_FRAME_BYTES + 1).to_bytes(4, "big")[:3]) == []
     with pytest.raises(
-        LimitExceededError, match=r"answer of 104857601 bytes; the limit is 104857600 \(max_frame"
+        LimitExceededError, match=r"response of 104857601 bytes; the limit is 104857600 \(max_frame"
     ):
         connection.receive_data((MAX_FRAME_BYTES + 1).to_bytes(4, "big")[3:])
     assert dead(connection)
@@ -368,7 +368,7 @@ def test_the_limit_of_a_frame_can_be_set() -> None:
     connection = open_connection(max_frame_bytes=1000)
     assert connection.receive_data((1000).to_bytes(4, "big")) == []
     connection = open_connection(max_frame_bytes=1000)
-    with pytest.raises(LimitExceededError, match="answer of 1001 bytes; the limit is 1000"):
+    with pytest.raises(LimitExceededError, match="response of 1001 bytes; the limit is 1000"):
         connection.receive_data((1001).to_bytes(4, "big"))
 
 
@@ -377,7 +377,7 @@ def test_before_the_handshake_a_mebibyte_is_the_most() -> None:
     assert Connection("me").receive_data((MAX_HANDSHAKE_BYTES).to_bytes(4, "big")) == []
     connection = Connection("me")
     # What a web server answers to a request that it does not understand.
-    with pytest.raises(LimitExceededError, match="answer of 1213486160 bytes"):
+    with pytest.raises(LimitExceededError, match="response of 1213486160 bytes"):
         connection.receive_data(b"HTTP/1.1 400 Bad Request")
     assert dead(connection)
 
@@ -407,9 +407,9 @@ def test_the_highest_version_that_both_speak(
 @pytest.mark.parametrize(
     ("broker", "highest", "message"),
     [
-        ((14, 20), None, "the broker speaks versions 14 to 20, this client 0 to 13"),
-        ((8, 13), 7, "the broker speaks versions 8 to 13, this client 0 to 7"),
-        ((5, 4), None, "the broker speaks versions 5 to 4, this client 0 to 13"),
+        ((14, 20), None, "the broker supports versions 14 to 20, this client 0 to 13"),
+        ((8, 13), 7, "the broker supports versions 8 to 13, this client 0 to 7"),
+        ((5, 4), None, "the broker supports versions 5 to 4, this client 0 to 13"),
     ],
 )
 def test_no_version_in_common(broker: tuple[int, int], highest: int | None, message: str) -> None:
