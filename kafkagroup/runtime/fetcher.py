@@ -312,11 +312,11 @@ class Fetcher:
             ready = await process_in_slices(partial(self._ready, room), valid)
             if are_many(ready):
                 ready.sort(key=lambda o: o.buffered_bytes)  # each slice is sorted by itself
-            fetchable = await process_in_slices(_fetchable, valid)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
                 await wake.wait(_next_retry(led, now))
                 continue
+            fetchable = await process_in_slices(_fetchable, valid)
             if len(ready) < len(fetchable):
                 # Partitions that back off or are full may be ready before this long poll ends.
                 self._fetch_now(node_id)
