@@ -62,6 +62,8 @@ _GAP = 0.2
 """Seconds between two turns: what is late in one must not be in the way of the next."""
 _TIMEOUT = 60.0
 """Seconds until all clients have read a first record."""
+_SILENCE = 2 * len(CLIENTS) * (_MOST_TURN + _GAP)
+"""Seconds that a client waits for a record: the first of one round is the last of the next."""
 _VALUE = struct.Struct(">qi")
 """When it was produced, in nanoseconds, and in which round."""
 _WARM, _END = -1, -2
@@ -259,7 +261,7 @@ def _confluent(bootstrap: str, topic: str, group: str, take: Take) -> None:
     )
     consumer.subscribe([topic])
     with closing(consumer):
-        while (record := consumer.poll(_TIMEOUT)) is not None and take(record.value()):
+        while (record := consumer.poll(_SILENCE)) is not None and take(record.value()):
             pass
 
 
@@ -271,7 +273,7 @@ def _confluent_aio(bootstrap: str, topic: str, group: str, take: Take) -> None:
             {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
         )
         await consumer.subscribe([topic])
-        while (record := await consumer.poll(_TIMEOUT)) is not None and take(record.value()):
+        while (record := await consumer.poll(_SILENCE)) is not None and take(record.value()):
             pass
         await consumer.close()
 
