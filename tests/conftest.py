@@ -6,6 +6,7 @@ A test with real sockets or threads overrides `anyio_backend` in its own module.
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 import signal
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts its background jobs with SIGINT ignored, and every process
     # they start inherits that: no test of Ctrl-C could end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# The fixture `kafka`: real Kafka where there is one.
+os.environ.setdefault("KAFKAGROUP_KAFKA", "any")
 
 
 class _VirtualSelector(selectors.DefaultSelector):

@@ -3,8 +3,15 @@
 pytest loads this file in every run wherever the library is installed: it imports only pytest and
 the standard library, and starts nothing until a test requests the fixture.
 
-The first source that works is used; the terminal summary names it, and says why those before it
-did not work:
+Without a choice, the source is `address` if `KAFKAGROUP_BOOTSTRAP_SERVERS` is set, else `embedded`,
+which starts in milliseconds. Two ways to choose:
+
+- the environment variable `KAFKAGROUP_KAFKA`: the name of a source; `real`, the first of `address`,
+  `container` and `local` that works; or `any`, the first of all four;
+- the marker `real_kafka` of a test: the whole run uses `real`.
+
+If no chosen source works, the tests that use the fixture fail. The terminal summary names the
+source, and says why those before it did not work. The sources, in this order:
 
 - `address`: the broker at `KAFKAGROUP_BOOTSTRAP_SERVERS`, if one of its hosts accepts a connection;
 - `container`: testcontainers' `KafkaContainer`, if Docker answers and has the image
@@ -15,8 +22,7 @@ did not work:
 
 Each source has 10 s to answer; the JVM of `local`, which takes 4 s on an idle machine, has 60 s.
 Downloading Kafka's jars, which `local` does once per cache, has `DOWNLOAD_TIMEOUT` (120 s) of its
-own. `KAFKAGROUP_KAFKA` names the only source to try: if it does not work, the tests that use the
-fixture fail.
+own.
 
 With pytest-xdist each worker has a broker of its own, except that all of them use the one at
 `KAFKAGROUP_BOOTSTRAP_SERVERS`. The summary lists the brokers of all workers.
@@ -30,7 +36,7 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -41,6 +47,8 @@ __all__ = ["kafka"]
 _START_TIMEOUT = 10.0
 _REPORT = pytest.StashKey[list[str]]()
 """The lines of the terminal summary; absent in a run that does not use the fixture."""
+_NEEDS_REAL = pytest.StashKey[bool]()
+"""Whether a test of the run has the marker `real_kafka`."""
 _WORKER_REPORT = "kafkagroup.testing"
 """The key under which a pytest-xdist worker sends its lines to the controller."""
 
@@ -53,13 +61,9 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     any event loop. The docstring of this module describes the sources.
     """
     report = request.config.stash.setdefault(_REPORT, [])
-    forced = os.environ.get("KAFKAGROUP_KAFKA")
-    if forced and forced not in _SOURCES:
-        pytest.fail(
-            f"KAFKAGROUP_KAFKA is {forced!r}, and can be {', '.join(_SOURCES)}", pytrace=False
-        )
+    sources = _chosen(request.config)
     with ExitStack() as running:
-        for name in [forced] if forced else _SOURCES:
+        for name in sources:
             try:
                 address = running.enter_context(_SOURCES[name]())
             # Any error, from three libraries' exception hierarchies, is a reason to try the next
@@ -67,13 +71,39 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
             except Exception as error:
                 reason = str(error) or repr(error)
                 report.append(f"not {name}: {reason.splitlines()[0]}")
-                if forced:
-                    pytest.fail(f"KAFKAGROUP_KAFKA is {forced}: {reason}", pytrace=False)
             else:
-                report.append(f"taken: {name}, at {address}")
+                others = "" if name != "embedded" else "; KAFKAGROUP_KAFKA=real uses real Kafka"
+                report.append(f"taken: {name}, at {address}{others}")
                 yield address
                 return
         pytest.fail("no Kafka: " + "; ".join(report), pytrace=False)
+
+
+def _chosen(config: pytest.Config) -> Sequence[str]:
+    """The names of the sources to try, in order."""
+    choice = os.environ.get("KAFKAGROUP_KAFKA")
+    if choice is None:
+        if config.stash.get(_NEEDS_REAL, False):
+            choice = "real"
+        else:
+            choice = "address" if os.environ.get("KAFKAGROUP_BOOTSTRAP_SERVERS") else "embedded"
+    if choice in _SOURCES:
+        return (choice,)
+    if choice in _CHOICES:
+        return _CHOICES[choice]
+    values = ", ".join((*_SOURCES, *_CHOICES))
+    return pytest.fail(f"KAFKAGROUP_KAFKA is {choice!r}; expected one of {values}", pytrace=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "real_kafka: the fixture `kafka` of this run is real Apache Kafka"
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    marked = any(item.get_closest_marker("real_kafka") for item in session.items)
+    session.config.stash[_NEEDS_REAL] = marked
 
 
 def pytest_terminal_summary(
@@ -198,4 +228,10 @@ _SOURCES: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "local": _local,
     "embedded": _embedded,
 }
-"""Name for `KAFKAGROUP_KAFKA` -> a context manager that returns the address; in order."""
+"""Name -> a context manager that returns the address; in the order in which they are tried."""
+
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "real": ("address", "container", "local"),
+    "any": tuple(_SOURCES),
+}
+"""Values of `KAFKAGROUP_KAFKA` that stand for several sources."""

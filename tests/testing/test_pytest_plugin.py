@@ -130,9 +130,53 @@ def test_one_broker_serves_the_whole_run(
     assert run(pytester, source) == ({"passed": 2}, [f"taken: address, at {listener}"])
 
 
-def test_falls_back_to_the_embedded_broker_with_the_reasons(
+EMBEDDED = "taken: embedded, at 127.0.0.1:"
+
+
+def test_without_a_choice_the_broker_is_the_embedded_one(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A test that needed any broker took 35 s, as it started a JVM or looked for Docker."""
+    give_back(monkeypatch, "JAVA_HOME")
+    outcomes, section = run(pytester)
+    assert (outcomes, len(section)) == ({"passed": 1}, 1)
+    assert section[0].startswith(EMBEDDED)
+    assert section[0].endswith("; KAFKAGROUP_KAFKA=real uses real Kafka")
+
+
+def test_an_address_that_does_not_answer_is_an_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever names a broker must not pass on another one without noticing."""
+    monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    reason = (
+        "not address: KAFKAGROUP_BOOTSTRAP_SERVERS does not answer (127.0.0.1:1: [Errno 111]"
+        " Connection refused)"
+    )
+    assert run(pytester) == ({"errors": 1}, [reason])
+
+
+@pytest.mark.parametrize("choice", ["the environment", "a marker"])
+def test_real_kafka_never_falls_back_to_the_embedded_broker(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    source = "import pytest\n@pytest.mark.real_kafka\ndef test_one(kafka): pass"
+    if choice == "the environment":
+        monkeypatch.setenv("KAFKAGROUP_KAFKA", "real")
+        source = ASK
+    outcomes, section = run(pytester, source, "--strict-markers")
+    assert outcomes == {"errors": 1}
+    assert [line.split()[:2] for line in section] == [
+        ["not", "address:"],
+        ["not", "container:"],
+        ["not", "local:"],
+    ]
+
+
+def test_any_falls_back_to_the_embedded_broker_with_the_reasons(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKAGROUP_KAFKA", "any")
     monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", "127.0.0.1:1,nonsense")
     outcomes, section = run(pytester)
     assert outcomes == {"passed": 1}
@@ -143,17 +187,20 @@ def test_falls_back_to_the_embedded_broker_with_the_reasons(
     )
     assert container.startswith("not container: Docker does not answer (")
     assert local == "not local: JAVA_HOME is /nowhere, which holds no bin/java"
-    assert taken.startswith("taken: embedded, at ")
+    assert taken.startswith(EMBEDDED)
 
 
-def test_the_workers_of_xdist_have_a_broker_each_and_report_it(pytester: pytest.Pytester) -> None:
+def test_the_workers_of_xdist_have_a_broker_each_and_report_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The summary of a worker is never printed: the run looked as if it had met no broker."""
+    monkeypatch.setenv("KAFKAGROUP_KAFKA", "any")
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     source = f"{ASK}\ndef test_once_more(kafka): test_ask(kafka)"
     outcomes, section = run(pytester, source, "-n", "2", "--dist", "load")
     assert outcomes == {"passed": 2}
     assert [line.partition(":")[0] for line in section].count("not local") == 1
-    taken = [line for line in section if line.startswith("taken: embedded, at ")]
+    taken = [line for line in section if line.startswith(EMBEDDED)]
     assert len(set(taken)) == 2
 
 
@@ -180,6 +227,7 @@ def test_sources_that_hang_time_out(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, unreachable: str, mute: str
 ) -> None:
     """A Docker that has stopped answering must not stop the tests of those who do not need it."""
+    monkeypatch.setenv("KAFKAGROUP_KAFKA", "any")
     monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", unreachable)
     monkeypatch.setenv("DOCKER_HOST", f"tcp://{mute}")
     pytester.makeconftest(
@@ -194,7 +242,7 @@ def test_sources_that_hang_time_out(
     assert container.startswith("not container: Docker does not answer (")
     assert "(read timeout=0.3)" in container
     assert local.startswith("not local: ")
-    assert taken.startswith("taken: embedded, at ")
+    assert taken.startswith(EMBEDDED)
 
 
 @pytest.mark.parametrize(
@@ -218,9 +266,8 @@ def test_a_source_that_does_not_exist(
     pytester.makepyfile(ASK)
     result = pytester.runpytest_subprocess("-p", "no:asyncio")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        ["KAFKAGROUP_KAFKA is 'redpanda', and can be address, container, local, embedded"]
-    )
+    expected = "one of address, container, local, embedded, real, any"
+    result.stdout.fnmatch_lines([f"KAFKAGROUP_KAFKA is 'redpanda'; expected {expected}"])
 
 
 def test_local_kafka(
