@@ -78,14 +78,15 @@ class Pool:
                 await self._desks[tp.partition % len(self._desks)].send(record)
 
     async def _work(self, inbox: MemoryObjectReceiveStream[Record]) -> None:
-        async for record in inbox:
-            await handle(record)
-            tp = TopicPartition(record.topic, record.partition)
-            if self._under_way[tp]:
-                self._under_way[tp] -= 1
-                self._done[tp] = record.offset + 1
-            self._handled.set()
-            self._handled = anyio.Event()
+        async with inbox:
+            async for record in inbox:
+                await handle(record)
+                tp = TopicPartition(record.topic, record.partition)
+                if self._under_way[tp]:
+                    self._under_way[tp] -= 1
+                    self._done[tp] = record.offset + 1
+                self._handled.set()
+                self._handled = anyio.Event()
 
     async def _commit(self) -> None:
         done, self._done = self._done, {}

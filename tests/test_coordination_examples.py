@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
+from example_process import end, read_until, running
 
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.settings import BrokerSettings
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.fixture
@@ -25,67 +21,55 @@ def broker() -> Iterator[EmbeddedKafka]:
 
 
 @contextmanager
-def running(script: str, broker: EmbeddedKafka, name: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, EXAMPLES / script, broker.bootstrap_servers, "group", name]
-    with subprocess.Popen(
-        [*command, "--session-timeout-ms", "1000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def member(script: str, broker: EmbeddedKafka, name: str) -> Iterator[subprocess.Popen[str]]:
+    options = ("--session-timeout-ms", "1000")
+    with running(script, broker.bootstrap_servers, "group", name, *options) as process:
+        yield process
 
 
-def read_until(process: subprocess.Popen[str], pattern: str) -> int:
-    """The number in the first line that matches as a whole; it fails when the process ends."""
-    assert process.stdout is not None
-    told = []
-    for line in process.stdout:
-        told.append(line)
-        if found := re.fullmatch(pattern, line.rstrip("\n")):
-            return int(found[1]) if found.groups() else 0
-    pytest.fail(f"no {pattern!r} in {told}; {process.communicate()[1]}")
+def token(process: subprocess.Popen[str], line: str) -> int:
+    return int(read_until(process.stdout, rf"^{line}, token (\d+)$")[1])
 
 
-def end(process: subprocess.Popen[str]) -> str:
-    """Ctrl-C; what it told since."""
-    process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=30)
+def wait_for(process: subprocess.Popen[str], line: str) -> None:
+    read_until(process.stdout, f"^{line}$")
+
+
+def end_of(process: subprocess.Popen[str]) -> str:
+    """Ctrl-C; return what it printed since."""
+    rest, errors = end(process, signal.SIGINT)
     assert (process.returncode, errors) == (0, "")
     return rest
 
 
 def test_the_leader_is_killed_and_another_one_leads_with_a_higher_token(broker) -> None:
     with ExitStack() as stack:
-        one = stack.enter_context(running("leader_election.py", broker, "one"))
-        first = read_until(one, r"leading, token (\d+)")
-        two = stack.enter_context(running("leader_election.py", broker, "two"))
-        second = read_until(two, r"leader is one, token (\d+)")
+        one = stack.enter_context(member("leader_election.py", broker, "one"))
+        first = token(one, "leading")
+        two = stack.enter_context(member("leader_election.py", broker, "two"))
+        second = token(two, "leader is one")
         assert second > first
-        assert read_until(one, r"leading, token (\d+)") == second
+        assert token(one, "leading") == second
 
         one.kill()
-        third = read_until(two, r"leading, token (\d+)")
+        third = token(two, "leading")
         assert third > second
-        assert "not leading any more\n" in end(two)
+        assert "not leading any more\n" in end_of(two)
         assert broker.group_state("group") == "Empty"
 
 
 def test_a_worker_is_killed_and_the_others_take_its_shards(broker) -> None:
     with ExitStack() as stack:
-        one = stack.enter_context(running("sharded_workers.py", broker, "one"))
-        read_until(one, "joined: one")
-        read_until(one, "here: one; my shards: 0 1 2 3 4 5 6 7")
-        two = stack.enter_context(running("sharded_workers.py", broker, "two"))
-        read_until(two, "here: one two; my shards: 4 5 6 7")
-        read_until(one, "joined: two")
-        read_until(one, "here: one two; my shards: 0 1 2 3")
+        one = stack.enter_context(member("sharded_workers.py", broker, "one"))
+        wait_for(one, "joined: one")
+        wait_for(one, "here: one; my shards: 0 1 2 3 4 5 6 7")
+        two = stack.enter_context(member("sharded_workers.py", broker, "two"))
+        wait_for(two, "here: one two; my shards: 4 5 6 7")
+        wait_for(one, "joined: two")
+        wait_for(one, "here: one two; my shards: 0 1 2 3")
 
         one.kill()
-        read_until(two, "left: one")
-        read_until(two, "here: two; my shards: 0 1 2 3 4 5 6 7")
-        assert end(two) == ""
+        wait_for(two, "left: one")
+        wait_for(two, "here: two; my shards: 0 1 2 3 4 5 6 7")
+        assert end_of(two) == ""
         assert broker.group_state("group") == "Empty"

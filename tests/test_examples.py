@@ -1,30 +1,21 @@
-"""The examples, run as a reader would run them."""
+"""The first example, run as a reader would run it."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from pathlib import Path
+
+from example_process import end, running
 
 from kafkagroup.testing import EmbeddedKafka
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_the_consumer_prints_what_is_produced_and_commits_it_on_ctrl_c() -> None:
     with EmbeddedKafka({"greetings": 1}) as kafka:
         kafka.produce("greetings", ["hello", "world"])
-        with subprocess.Popen(
-            [sys.executable, EXAMPLES / "consumer.py", kafka.bootstrap_servers, "greetings", "me"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        with running("consumer.py", kafka.bootstrap_servers, "greetings", "me") as process:
             assert process.stdout is not None
             lines = [process.stdout.readline(), process.stdout.readline()]
-            process.send_signal(signal.SIGINT)
-            rest, errors = process.communicate(timeout=30)
+            rest, errors = end(process, signal.SIGINT)
         assert (lines, rest, errors) == (["0/0: hello\n", "0/1: world\n"], "", "")
         assert process.returncode == 0
         assert kafka.committed("me", "greetings") == {0: 2}

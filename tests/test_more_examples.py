@@ -3,60 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO
 
 import pytest
+from example_process import end, read_until, running
 
 from kafkagroup.testing import EmbeddedKafka
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka({"t": 2}) as broker:
         yield broker
-
-
-@contextmanager
-def running(script: str, kafka: EmbeddedKafka, *options: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, EXAMPLES / script, kafka.bootstrap_servers, "t", "group", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def read_until(stream: IO[str] | None, pattern: str) -> re.Match[str]:
-    """The first line that matches somewhere; it fails when the process ends."""
-    assert stream is not None
-    told = []
-    for line in stream:
-        told.append(line)
-        if found := re.search(pattern, line):
-            return found
-    pytest.fail(f"no {pattern!r} in {told}")
-
-
-def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
-    """Ask it to end; what it told since, on stdout and stderr."""
-    process.send_signal(number)
-    return process.communicate(timeout=30)
 
 
 def health(port: str) -> tuple[int, dict[str, object]]:
@@ -89,7 +51,7 @@ def test_a_web_application_consumes_while_it_serves_and_commits_at_its_end(
     script: str, listens: str, number: signal.Signals, code: int, kafka: EmbeddedKafka
 ) -> None:
     kafka.produce("t", ["one", "two", "three"])
-    with running(script, kafka, "--port", "0") as process:
+    with running(script, kafka.bootstrap_servers, "t", "group", "--port", "0") as process:
         port = read_until(getattr(process, listens), r"http://127\.0\.0\.1:(\d+)")[1]
         owned = ["t/0", "t/1"]
         wait_for_health(
@@ -111,7 +73,9 @@ def test_batches_are_committed_when_they_are_stored(
     number: signal.Signals, kafka: EmbeddedKafka
 ) -> None:
     kafka.produce("t", map(str, range(20)))
-    with running("manual_commit.py", kafka, "--batch-size", "4") as process:
+    with running(
+        "manual_commit.py", kafka.bootstrap_servers, "t", "group", "--batch-size", "4"
+    ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(6)]
         # A batch is committed before the next one is stored: only the last may be on its way.
@@ -127,7 +91,9 @@ def test_batches_are_committed_when_they_are_stored(
 
 def test_a_full_pool_pauses_consuming_until_it_has_drained(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", map(str, range(200)))
-    with running("back_pressure.py", kafka, "--workers", "2", "--most", "10") as process:
+    with running(
+        "back_pressure.py", kafka.bootstrap_servers, "t", "group", "--workers", "2", "--most", "10"
+    ) as process:
         assert process.stdout is not None
         lines: list[str] = []
         while sum(line.startswith("handled") for line in lines) < 200:
