@@ -8,6 +8,7 @@ nothing, and what is installed then is for every platform; when kafkagroup runs 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zlib
 from pathlib import Path
@@ -135,5 +136,17 @@ def say_not(reason: str) -> None:
     print(f"kafkagroup is NOT COMPILED: {reason}", file=sys.stderr)
 
 
+def long_description() -> str:
+    """The README. A package index cannot follow links into the repository: they become paths."""
+    text = Path("README.md").read_text("utf-8")
+    text = re.sub(r"^<!-- .*?-->\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"\[([^\]]+)\]\((?!https://)([^)#]+)[^)]*\)", r"\1 (`\2`)", text)
+
+
 if __name__ == "__main__":
-    setup(ext_modules=wanted(), cmdclass={"build_ext": BuildExt, "build_py": BuildPy})
+    setup(
+        ext_modules=wanted(),
+        cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
+        long_description=long_description(),
+        long_description_content_type="text/markdown",
+    )

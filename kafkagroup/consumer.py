@@ -156,7 +156,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         value_deserializer: Deserializer[V_co] | None = None,
         on_deserialization_error: DeserializationErrorPolicy = "raise",
     ) -> None:
-        """See the README's table of options. The defaults lose nothing: a group without a committed
+        """See `docs/options.md`. The defaults lose nothing: a group without a committed
         offset starts at the beginning, and only what was processed is committed.
 
         Raises: ConfigurationError.

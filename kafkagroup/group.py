@@ -300,7 +300,7 @@ class GroupMember(Service):
         close_timeout: float = 10.0,
     ) -> None:
         """With `heartbeat_thread` the membership survives a blocked event loop for up to
-        `rebalance_timeout_ms`. See the README's table of options for the others.
+        `rebalance_timeout_ms`. See `docs/options.md` for the others.
 
         With `membership=ZooKeeperMembership(...)` ZooKeeper coordinates the group, without Kafka.
         Every member then calls `assign`, with the same members, and a generation begins when all

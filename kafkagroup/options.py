@@ -229,7 +229,7 @@ class CommonOptions:
     security: Security | None = option(
         _Security(),
         None,
-        "a `Security`: TLS, SASL or both ([below](#security)); `None` is plain TCP",
+        "a `Security`: TLS, SASL or both ([security](security.md)); `None` is plain TCP",
     )
     request_timeout: float = option(Milliseconds(1), 30_000, "how long a response may take")
     retry_backoff: float = option(
@@ -281,7 +281,7 @@ class _MembershipOptions(CommonOptions):
         _Membership(),
         None,
         "the group coordination, if not Kafka's: a `ZooKeeperMembership`"
-        " ([docs/zookeeper.md](docs/zookeeper.md))",
+        " ([ZooKeeper](zookeeper.md))",
     )
     rebalance_timeout: float = option(
         Milliseconds(1),

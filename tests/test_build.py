@@ -80,6 +80,19 @@ def test_without_a_compiler_the_wheel_is_for_every_platform(
     assert (done.stdout, done.stderr) == ("False Consumer\n", "")
 
 
+def test_the_long_description_has_no_relative_links(tree: Path, tmp_path: Path) -> None:
+    """A package index has no `docs/getting-started.md`."""
+    (wheel,) = build(tree, "--wheel", KAFKAGROUP_PURE="1")
+    with ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
+        head, _, text = archive.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in head
+    assert text.startswith("# kafkagroup\n")
+    assert "Getting started (`docs/getting-started.md`)" in text
+    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
+    assert "<!--" not in text
+
+
 def test_an_sdist_has_what_compiling_needs(tree: Path) -> None:
     (sdist,) = build(tree, "--sdist", KAFKAGROUP_PURE="1")
     with tarfile.open(sdist) as archive:

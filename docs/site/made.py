@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from measured import ratios, rebalances
 
 from kafkagroup import Consumer, errors, events
 from kafkagroup._option_kinds import declared
@@ -26,12 +27,13 @@ __all__ = [
     "errors_one_by_one",
     "metrics",
     "moves",
-    "options",
     "options_table",
     "problems",
+    "ratios",
+    "rebalances",
 ]
 
-README = Path(__file__).parent.parent.parent / "README.md"
+OPTIONS = Path(__file__).parent.parent / "options.md"
 
 _REMEDIES = {
     "KafkaGroupError": "Catch it if you treat all errors of Kafka in the same way.",
@@ -98,11 +100,6 @@ def errors_one_by_one() -> str:
     return "\n".join(parts)
 
 
-def options() -> str:
-    """The README's section, whose table `write_options` makes."""
-    return _section().replace("](docs/", "](").replace("(#security)", "(security.md)")
-
-
 def options_table() -> str:
     """The options of a consumer as they are declared, in the order of the signature."""
     options = declared(ConsumerOptions)
@@ -117,18 +114,9 @@ def options_table() -> str:
 
 
 def write_options() -> None:
-    """Bring the README's table up to date."""
-    section = _section()
-    head = section.partition("\n| option |")[0]
-    text = README.read_text("utf-8").replace(section, f"{head}\n{options_table()}")
-    README.write_text(text, "utf-8")
-
-
-def _section() -> str:
-    """Of the README, on options: prose, then the table."""
-    found = re.search(r"(?<=\n## Options\n).*?(?=\n## )", README.read_text("utf-8"), re.DOTALL)
-    assert found
-    return found[0]
+    """Update the table of docs/options.md."""
+    head = OPTIONS.read_text("utf-8").partition("| option |")[0]
+    OPTIONS.write_text(head + options_table(), "utf-8")
 
 
 def metrics() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import measured
 import packages
 import phases
 import timeline
@@ -22,6 +23,7 @@ PICTURES: Mapping[str, Callable[[], str]] = {
     "packages.svg": packages.draw,
     "phases-classic.svg": phases.classic,
     "phases-consumer.svg": phases.consumer,
+    "ratios.svg": measured.draw,
     "rebalance.svg": timeline.draw,
 }
 
