@@ -20,7 +20,8 @@ source, and says why those before it did not work. The sources, in this order:
 - `local`: `LocalKafka`, real Apache Kafka, if there is Java;
 - `embedded`: `EmbeddedKafka`, the broker inside this process.
 
-Each source has 10 s to answer; the JVM of `local`, which takes 4 s on an idle machine, has 60 s.
+Each source has 10 s to answer; the JVM of `container` and `local`, which takes 4 s on an idle
+machine, has 60 s.
 Downloading Kafka's jars, which `local` does once per cache, has `DOWNLOAD_TIMEOUT` (120 s) of its
 own.
 
@@ -45,6 +46,7 @@ import pytest
 __all__ = ["kafka"]
 
 _START_TIMEOUT = 10.0
+_JVM_TIMEOUT = 60.0
 _REPORT = pytest.StashKey[list[str]]()
 """The lines of the terminal summary; absent in a run that does not use the fixture."""
 _NEEDS_REAL = pytest.StashKey[bool]()
@@ -200,7 +202,7 @@ def _container() -> Iterator[str]:
                 raise _Absent(
                     f"Docker has no image {name}, and none is pulled; {remedy}"
                 ) from error
-        container.with_kraft().start(timeout=_START_TIMEOUT)
+        container.with_kraft().start(timeout=_JVM_TIMEOUT)
         yield container.get_bootstrap_server()
     finally:
         container.stop()
