@@ -156,7 +156,9 @@ def _hash(cls: type) -> Any:
 
 
 def _repr(cls: type) -> Any:
-    shown = ", ".join(f"{name}={{self.{name}!r}}" for name, of in fields(cls).items() if of.repr)
+    shown = ", ".join(
+        f"{name}={{self.{name}!r}}" for name, attribute in fields(cls).items() if attribute.repr
+    )
     return _function(cls, "__repr__", ["self"], [f"return f'{cls.__name__}({shown})'"], {})
 
 
@@ -184,18 +186,18 @@ def _attrs(cls: type) -> Any:
     body: dict[str, Any] = {
         name: attrs.field(
             default=(
-                attrs.Factory(of.factory)
-                if of.factory is not None
+                attrs.Factory(attribute.factory)
+                if attribute.factory is not None
                 else attrs.NOTHING
-                if of.default is REQUIRED
-                else of.default
+                if attribute.default is REQUIRED
+                else attribute.default
             ),
-            repr=of.repr,
-            metadata=of.metadata,
+            repr=attribute.repr,
+            metadata=attribute.metadata,
         )
-        for name, of in declared.attributes.items()
+        for name, attribute in declared.attributes.items()
     }
-    kinds = {n: k for of in reversed(cls.__mro__) for n, k in _annotations(of).items()}
+    kinds = {n: k for base in reversed(cls.__mro__) for n, k in _annotations(base).items()}
     body["__annotations__"] = {name: kinds[name] for name in body}
     twin = attrs.define(kw_only=declared.kw_only)(type(cls.__name__, (), body))
     if cls.__module__ != declared.module:

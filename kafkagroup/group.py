@@ -166,27 +166,27 @@ class Generation:
 
 
 class _GenerationQueue:
-    """The driver's application: passes generations on to `GroupMember.__anext__`."""
+    """Receives generations from the driver, and passes them on to `GroupMember.__anext__`."""
 
     def __init__(
         self,
         protocols: Sequence[GroupProtocol],
         lease_expires_at: Callable[[], float],
         *,
-        most_blocked: float,
+        max_stall: float,
         timed: bool,
     ) -> None:
         self.protocols = {p.name: p for p in protocols}
         self.lease_expires_at = lease_expires_at
-        self.most_blocked = most_blocked
+        self.max_stall = max_stall
         """Seconds that the event loop may be stalled while a thread sends heartbeats."""
         self.timed = timed
         self.latest: Generation | None = None
         """The generation that began last."""
         self.current: Generation | None = None
-        """The generation that the application works on."""
-        self.fresh: Generation | None = None
-        """A generation that the application has not taken yet."""
+        """The generation that the application took last and has not released."""
+        self.pending: Generation | None = None
+        """The latest generation, while the application has not taken it."""
         self.error: Exception | None = None
         self.closed = False
         self.changed = ChangeSignal()
@@ -197,7 +197,7 @@ class _GenerationQueue:
 
     def take(self, generation: Generation) -> None:
         """Note that the application works on this generation."""
-        self.current, self.fresh = generation, None
+        self.current, self.pending = generation, None
 
     def release(self) -> None:
         """Release the generation that the application worked on."""
@@ -224,13 +224,13 @@ class _GenerationQueue:
         self.changed.notify()
 
     def poll_due_at(self, loop_ran_at: float) -> float:
-        return loop_ran_at + self.most_blocked
+        return loop_ran_at + self.max_stall
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         # The driver has called this before. But a generation that one step begins and revokes was
         # not in the queue then, and the application may have taken it since.
         self.on_generation_end(lost=False)
-        self.fresh = None
+        self.pending = None
         with anyio.move_on_at(deadline):
             while self.current is not None:
                 await self.changed.wait()
@@ -239,11 +239,13 @@ class _GenerationQueue:
     async def lose(self, reason: str) -> SupportedProtocols | None:
         # The scopes are cancelled. The partitions are lost already: do not wait for the work.
         self.on_generation_end(lost=True)
-        self.fresh = None
+        self.pending = None
         return None
 
     async def assign(self, generation: GenerationInfo) -> None:
-        self.latest = self.fresh = Generation(generation, self.lease_expires_at(), timed=self.timed)
+        self.latest = self.pending = Generation(
+            generation, self.lease_expires_at(), timed=self.timed
+        )
         self.changed.notify()
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
@@ -334,12 +336,12 @@ class GroupMember(Service):
         threaded = options.heartbeat_thread
         self._leave_group = options.leave_group_on_close
         self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
-        self._kind = ThreadedDriver if threaded else Driver
+        self._driver_class = ThreadedDriver if threaded else Driver
         self._membership = options.membership
         self._queue = _GenerationQueue(
             given,
             lambda: self._running_driver().ownership.lease_expires_at,
-            most_blocked=options.rebalance_timeout,
+            max_stall=options.rebalance_timeout,
             timed=not threaded or options.membership is not None,
         )
         self._history = History()
@@ -369,7 +371,7 @@ class GroupMember(Service):
                 raise queue.error
             if queue.closed:
                 raise StopAsyncIteration
-            if (generation := queue.fresh) is not None:
+            if (generation := queue.pending) is not None:
                 queue.take(generation)
                 return generation
             await queue.changed.wait()
@@ -535,7 +537,7 @@ class GroupMember(Service):
         """Create the driver of a new membership."""
         member = evolve(self._member, protocols=protocols)
         if self._membership is None:
-            return self._kind(cluster, member, self._queue, self._lag, self._history)
+            return self._driver_class(cluster, member, self._queue, self._lag, self._history)
         config = member.config
         return self._membership.begin(
             self._queue,

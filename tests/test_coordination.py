@@ -191,7 +191,7 @@ def test_undecodable_metadata_raises_nothing_in_the_leader(data):
         (lambda: Shards("", 4), "group_id is empty"),
     ],
 )
-def test_what_cannot_work_is_refused(make, message):
+def test_invalid_arguments_raise(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
 

@@ -20,7 +20,7 @@ import attrs
 from kafkagroup.assign import json_values as js
 from kafkagroup.types import TopicPartition
 
-__all__ = ["MAX_BYTES", "MeasuredLoads", "decode_loads", "encode_loads", "fresh"]
+__all__ = ["MAX_BYTES", "MeasuredLoads", "decode_loads", "encode_loads", "recent_loads"]
 
 MAX_BYTES = 64 * 1024 * 1024
 """Longest document, in bytes: twice that of a million partitions, which are ten times the largest
@@ -82,7 +82,9 @@ def encode_loads(measured: MeasuredLoads) -> str:
     return f'{{\n  "version": {_VERSION},\n  "made_at": {made_at},\n  "loads": {rows}\n}}\n'
 
 
-def fresh(measured: MeasuredLoads, *, now: float, max_age: float) -> Mapping[TopicPartition, float]:
+def recent_loads(
+    measured: MeasuredLoads, *, now: float, max_age: float
+) -> Mapping[TopicPartition, float]:
     """Return the loads to use; none, so that each counts as 1.0, if they are older than `max_age`
     seconds.
 

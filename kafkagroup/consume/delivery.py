@@ -150,7 +150,7 @@ class Delivery:
         self._on_awaiting_seek = on_awaiting_seek
         """Called when `awaiting_seek` returns one more partition than before."""
         self._round_robin: OrderedDict[OwnedPartition, None] = OrderedDict()
-        """The other partitions with buffered records, the next one first."""
+        """Partitions with buffered records, except the current one, in the order of delivery."""
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
         """The open batch, of the current partition."""
@@ -160,16 +160,16 @@ class Delivery:
         """The record of the open batch that is being converted. If its deserializer fails, it stays
         here, and each call converts it again until the application seeks."""
         self._conversion_error: Exception | None = None
-        """The error of its last conversion."""
+        """The error of the last conversion of `_converting`."""
         self.unconverted: Record | None = None
-        """The same record, if its conversion must be awaited. The caller awaits it, and then calls
+        """`_converting`, if its conversion must be awaited. The caller awaits it, and then calls
         `converted` or `conversion_failed`."""
         self._converted: deque[tuple[Record, Record | Outcome]] = deque()
-        """Records before that one that were awaited and are not delivered yet, raw and converted.
-        The position is below them."""
+        """Records before `_converting` whose conversion was awaited, raw and converted. They are
+        not delivered yet; the position is before them."""
         self._error_after_converted: Exception | None = None
-        """The error to raise after these: the awaited conversion failed or, if no record is stuck,
-        the batch is corrupt."""
+        """The error to raise once `_converted` is delivered: a conversion failed or, if
+        `_converting` is None, the batch is corrupt."""
         self._deferred_error: tuple[OwnedPartition, Exception] | None = None
         """An error to raise after the records before it were delivered, and its partition."""
         self.heavy: RecordReader | None = None
@@ -180,22 +180,22 @@ class Delivery:
     # ------------------------------------------------------------ ownership
 
     def own(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
-        """Start to own partitions. The caller sets their positions."""
+        """Own these partitions. The caller sets their positions."""
         created = self.create(partitions)
         self.assign(created)
         return created
 
     def create(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
-        """Create the objects for `assign`, of the partitions that are not owned yet."""
+        """Create an `OwnedPartition` of each partition that is not owned yet."""
         return [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
 
     def assign(self, created: Iterable[OwnedPartition]) -> None:
-        """Start to own these partitions."""
+        """Own the partitions that `create` returned."""
         for owned in created:
             self.owned[owned.tp] = owned
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop delivering them. Records in flight may still become processed."""
+        """Stop delivering these partitions. Records in flight may still become processed."""
         for tp in partitions:
             if (owned := self.owned.get(tp)) is not None:
                 owned.revoke()
@@ -204,7 +204,7 @@ class Delivery:
         self._on_room()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop owning them."""
+        """Stop owning these partitions."""
         released = [self.owned.pop(tp) for tp in tuple(partitions) if tp in self.owned]
         for owned in released:
             owned.revoke()
@@ -399,7 +399,7 @@ class Delivery:
             self._converted.append((raw, made))
 
     def conversion_failed(self, raw: Record, error: Exception) -> None:
-        """Its deserializer failed: raise the error once the records before it are delivered."""
+        """The awaited conversion failed: raise this error after the records before it."""
         if self.unconverted is raw:
             self.unconverted = None
             self._error_after_converted = error
@@ -548,8 +548,8 @@ class Delivery:
         batch = self._batch = owned.take_batch()
         self._on_room()  # the next fetch can be sent while these records are delivered
         # Control batches are transaction markers: skipped, together with their offsets.
-        passed_over = batch.is_control or batch.hidden
-        self._records = None if passed_over else batch.records(owned.position, views=self._views)
+        is_skipped = batch.is_control or batch.hidden
+        self._records = None if is_skipped else batch.records(owned.position, views=self._views)
         ready = self._records is None or self._records.prepare_at_once()
         self.heavy = None if ready else self._records
         return owned

@@ -17,7 +17,7 @@ import anyio
 from anyio import to_thread
 
 from kafkagroup._public import public
-from kafkagroup.assign.loads import MAX_BYTES, decode_loads, fresh
+from kafkagroup.assign.loads import MAX_BYTES, decode_loads, recent_loads
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
 
@@ -78,7 +78,7 @@ class LoadsFile:
                 measured = decode_loads(file.read(MAX_BYTES + 1))
         except (OSError, ConfigurationError) as error:
             return {}, str(error)
-        loads = fresh(measured, now=self._clock(), max_age=self._max_age)
+        loads = recent_loads(measured, now=self._clock(), max_age=self._max_age)
         if measured.loads and not loads:
             made_at = datetime.fromtimestamp(measured.made_at, UTC).isoformat(timespec="seconds")
             return {}, f"they were measured at {made_at}, and count for {self._max_age:g} s"

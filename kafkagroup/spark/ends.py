@@ -124,7 +124,7 @@ def look_up(
     topics = ",".join(sorted({tp.topic for tp in times}))
     found: list[tuple[TopicPartition, int | None, int]] = []
     with Logs(parse_options({**options, "subscribe": topics})) as logs:
-        there, ids = logs.known(times)
+        there, ids = logs.existing(times)
         for n in range(max((len(times[tp]) for tp in there), default=0)):
             wanted = {tp: times[tp][n] for tp in there if n < len(times[tp])}
             found += [(tp, wanted[tp], end) for tp, end in logs.offsets_at(wanted).items()]

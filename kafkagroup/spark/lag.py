@@ -53,7 +53,7 @@ class Committed:
 class Lag:
     """One row of the table, without its time."""
 
-    of: Committed
+    committed: Committed
     start: int | None = None
     end: int | None = None
     lag: int | None = None
@@ -88,7 +88,17 @@ def lag(spark: SparkSession, options: Mapping[str, str], commits: DataFrame) -> 
     now = datetime.now(UTC)
     return spark.createDataFrame(
         [
-            (x.of.group, *x.of.tp, x.of.offset, x.start, x.end, x.lag, x.seconds, x.reason, now)
+            (
+                x.committed.group,
+                *x.committed.tp,
+                x.committed.offset,
+                x.start,
+                x.end,
+                x.lag,
+                x.seconds,
+                x.reason,
+                now,
+            )
             for x in found
         ],
         LAG,
@@ -100,49 +110,54 @@ def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag
     given = list(wanted)
     if not given:
         return []
-    topics = ",".join(sorted({of.tp.topic for of in given}))
+    topics = ",".join(sorted({committed.tp.topic for committed in given}))
     parsed = attrs.evolve(
         parse_options({**options, "subscribe": topics}), max_partition_fetch_bytes=_FETCH_BYTES
     )
     with Logs(parsed) as logs:
-        there, ids = logs.known(of.tp for of in given)
-        starts, ends = logs.log_bounds(there)
+        existing, ids = logs.existing(committed.tp for committed in given)
+        starts, ends = logs.log_bounds(existing)
         now = time.time()
         waiting = {
-            (of.tp, max(of.offset, starts[of.tp]))
-            for of in given
-            if of.tp in ends and of.offset < ends[of.tp] and _same(of, ids)
+            (committed.tp, max(committed.offset, starts[committed.tp]))
+            for committed in given
+            if committed.tp in ends
+            and committed.offset < ends[committed.tp]
+            and _same(committed, ids)
         }
         ages = _ages(logs, waiting, ids, now)
-    return [_lag(of, ids, starts, ends, ages) for of in given]
+    return [_lag(committed, ids, starts, ends, ages) for committed in given]
 
 
 def _lag(
-    of: Committed,
+    committed: Committed,
     ids: Mapping[str, str],
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     ages: Mapping[tuple[TopicPartition, int], float | str],
 ) -> Lag:
-    if of.tp not in ends:
-        return Lag(of, reason="there is no such partition")
-    start, end = starts[of.tp], ends[of.tp]
-    if not _same(of, ids):
-        return Lag(of, start, end, reason="the topic was recreated since the commit")
-    if of.offset > end:
-        return Lag(of, start, end, reason="the log ends before the committed offset")
-    if of.offset == end:
-        return Lag(of, start, end, 0, 0.0)
-    first = max(of.offset, start)
-    seconds = ages[of.tp, first]
+    if committed.tp not in ends:
+        return Lag(committed, reason="there is no such partition")
+    start, end = starts[committed.tp], ends[committed.tp]
+    if not _same(committed, ids):
+        return Lag(committed, start, end, reason="the topic was recreated since the commit")
+    if committed.offset > end:
+        return Lag(committed, start, end, reason="the log ends before the committed offset")
+    if committed.offset == end:
+        return Lag(committed, start, end, 0, 0.0)
+    first = max(committed.offset, start)
+    seconds = ages[committed.tp, first]
     if isinstance(seconds, str):
-        return Lag(of, start, end, behind(first, end), reason=seconds)
-    return Lag(of, start, end, behind(first, end), seconds)
+        return Lag(committed, start, end, behind(first, end), reason=seconds)
+    return Lag(committed, start, end, behind(first, end), seconds)
 
 
-def _same(of: Committed, ids: Mapping[str, str]) -> bool:
+def _same(committed: Committed, ids: Mapping[str, str]) -> bool:
     """Whether the topic was not recreated since the commit."""
-    return not (of.topic_id and ids[of.tp.topic]) or of.topic_id == ids[of.tp.topic]
+    return (
+        not (committed.topic_id and ids[committed.tp.topic])
+        or committed.topic_id == ids[committed.tp.topic]
+    )
 
 
 def _ages(

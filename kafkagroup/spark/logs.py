@@ -1,4 +1,4 @@
-"""Logs, and a group's offsets, read and committed by a client that is no member of the group."""
+"""Read logs, and read and commit a group's offsets without being its member."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Logs"]
 
 _MAX_WAIT = 0.5
 """Seconds that a broker waits for new records."""
-_ATTEMPTS_IF_GONE = 6
+_MAX_ATTEMPTS_IF_GONE = 6
 """Attempts before a topic counts as deleted, about two seconds: a broker may not know a new topic
 yet."""
 _GONE = "the topic was deleted or recreated since the query was planned"
@@ -29,7 +29,7 @@ _BY_NAME = 12
 
 
 class Logs(Session):
-    """The source's requests to a cluster."""
+    """A session with the requests of the source: offsets, records and commits."""
 
     _options: SourceOptions
 
@@ -74,21 +74,21 @@ class Logs(Session):
         ids = {name: metadata.topics[name].topic_id for name in names}
         return sorted(found), {name: _id_text(topic_id) for name, topic_id in ids.items()}
 
-    def known(
+    def existing(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[list[TopicPartition], dict[str, str]]:
         """Return the given partitions that exist, sorted, and the ids of their topics."""
         wanted = set(partitions)
-        return self._call(lambda: self._known(wanted))
+        return self._call(lambda: self._existing(wanted))
 
-    async def _known(
+    async def _existing(
         self, wanted: set[TopicPartition]
     ) -> tuple[list[TopicPartition], dict[str, str]]:
         self._cluster.topics |= {tp.topic for tp in wanted}
         metadata = await self._cluster.refresh()
-        there = sorted(tp for tp in wanted if metadata.leader(tp) is not None)
-        ids = {tp.topic: metadata.topics[tp.topic].topic_id for tp in there}
-        return there, {topic: _id_text(topic_id) for topic, topic_id in ids.items()}
+        existing = sorted(tp for tp in wanted if metadata.leader(tp) is not None)
+        ids = {tp.topic: metadata.topics[tp.topic].topic_id for tp in existing}
+        return existing, {topic: _id_text(topic_id) for topic, topic_id in ids.items()}
 
     def log_bounds(
         self, partitions: Iterable[TopicPartition]
@@ -110,8 +110,8 @@ class Logs(Session):
             return {}
         logs = LogOffsets(self._cluster, self._options.isolation == "read_committed")
         found = {tp: at.offset for tp, at in (await logs.at(timestamps)).items()}
-        if young := [tp for tp, offset in found.items() if offset < 0]:
-            ends = await logs.at(dict.fromkeys(young, LATEST))
+        if without_record := [tp for tp, offset in found.items() if offset < 0]:
+            ends = await logs.at(dict.fromkeys(without_record, LATEST))
             found |= {tp: at.offset for tp, at in ends.items()}
         return found
 
@@ -143,7 +143,7 @@ class Logs(Session):
         )
 
         def give_up(error: BrokerError, attempts: int) -> DataLossError | None:
-            is_gone = attempts > _ATTEMPTS_IF_GONE and self._is_gone(tp, topic_id)
+            is_gone = attempts > _MAX_ATTEMPTS_IF_GONE and self._is_gone(tp, topic_id)
             return DataLossError(f"{tp}: {_GONE}") if is_gone else None
 
         return await self._retry(lambda: self._send_to_leader(tp, topic_id, request), give_up)

@@ -257,8 +257,8 @@ def _bound(text: str) -> Bound:
     if text.startswith("{"):
         offsets = {
             TopicPartition(topic, int(partition)): int(offset)
-            for topic, of in json.loads(text).items()
-            for partition, offset in of.items()
+            for topic, by_partition in json.loads(text).items()
+            for partition, offset in by_partition.items()
         }
         if wrong := [f"{tp}: {offset}" for tp, offset in offsets.items() if offset < -2]:
             raise ValueError(f"no offsets: {', '.join(wrong)}")

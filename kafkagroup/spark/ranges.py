@@ -42,8 +42,8 @@ class Positions:
         """Return the JSON value for Spark, sorted."""
         topics: dict[str, Any] = {}
         for tp, offset in sorted(self.offsets.items()):
-            of = topics.setdefault(tp.topic, {"id": self.topic_ids[tp.topic], "offsets": {}})
-            of["offsets"][str(tp.partition)] = offset
+            entry = topics.setdefault(tp.topic, {"id": self.topic_ids[tp.topic], "offsets": {}})
+            entry["offsets"][str(tp.partition)] = offset
         return {"kafkagroup": _VERSION, "group": self.group, "topics": topics}
 
     @classmethod
@@ -54,10 +54,10 @@ class Positions:
         return cls(
             {
                 TopicPartition(topic, int(partition)): offset
-                for topic, of in given["topics"].items()
-                for partition, offset in of["offsets"].items()
+                for topic, entry in given["topics"].items()
+                for partition, offset in entry["offsets"].items()
             },
-            {topic: of["id"] for topic, of in given["topics"].items()},
+            {topic: entry["id"] for topic, entry in given["topics"].items()},
             given["group"],
         )
 

@@ -86,7 +86,9 @@ def data_loss(what: str, options: SourceOptions) -> None:
     logger.warning("%s", what)
 
 
-def read(options: SourceOptions, schema: StructType, of: Range) -> Iterator[pyarrow.RecordBatch]:
+def read(
+    options: SourceOptions, schema: StructType, planned: Range
+) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of one task. The next fetch is sent before the rows of the last are yielded.
 
     Raises: DataLossError; BrokerError; DecodeError for a damaged batch.
@@ -96,29 +98,32 @@ def read(options: SourceOptions, schema: StructType, of: Range) -> Iterator[pyar
     from kafkagroup.spark.logs import Logs
     from kafkagroup.spark.rows import Rows
 
-    rows = Rows(options, of, to_arrow_schema(schema, timezone="UTC"))
-    position, empty_responses = of.start, 0
+    rows = Rows(options, planned, to_arrow_schema(schema, timezone="UTC"))
+    position, empty_responses = planned.start, 0
     with Logs(options) as session:
-        fetch = session.start_fetch(of.tp, of.topic_id, position)
+        fetch = session.start_fetch(planned.tp, planned.topic_id, position)
         while True:
             data = fetch.result()
             made: Iterator[pyarrow.RecordBatch] = iter(())
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                starts, ends = session.log_bounds([of.tp])
-                start, end = starts[of.tp], ends[of.tp]
-                data_loss(f"{of.tp} is to be read at {position}, but has {start} to {end}", options)
-                position = start if position < start else of.end
+                starts, ends = session.log_bounds([planned.tp])
+                start, end = starts[planned.tp], ends[planned.tp]
+                data_loss(
+                    f"{planned.tp} is to be read at {position}, but has {start} to {end}", options
+                )
+                position = start if position < start else planned.end
             else:
                 before = position
-                position, made = rows.of(data, before)
+                position, made = rows.convert(data, before)
                 empty_responses = empty_responses + 1 if position == before else 0
                 if empty_responses == _MAX_EMPTY_RESPONSES:
                     data_loss(
-                        f"{of.tp} is to be read up to {of.end}, but ends at {before}", options
+                        f"{planned.tp} is to be read up to {planned.end}, but ends at {before}",
+                        options,
                     )
-                    position = of.end
-            if position >= of.end:
+                    position = planned.end
+            if position >= planned.end:
                 yield from made
                 return
-            fetch = session.start_fetch(of.tp, of.topic_id, position)
+            fetch = session.start_fetch(planned.tp, planned.topic_id, position)
             yield from made

@@ -44,13 +44,13 @@ class _Part:
 class Rows:
     """The rows of one task, in Spark's schema."""
 
-    def __init__(self, options: SourceOptions, of: Range, schema: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, planned: Range, schema: pa.Schema) -> None:
         """`schema`: Spark's Arrow types of some of the columns, in any order."""
         self._options = options
-        self._of = of
+        self._range = planned
         self._schema = schema
 
-    def of(self, data: PartitionData, position: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+    def convert(self, data: PartitionData, position: int) -> tuple[int, Iterator[pa.RecordBatch]]:
         """Return the next position, and the rows from `position` to the range's end.
 
         Raises: DecodeError for a damaged batch.
@@ -58,8 +58,8 @@ class Rows:
         batches = list(
             read_batches(
                 memoryview(data.records or b""),
-                topic=self._of.tp.topic,
-                partition=self._of.tp.partition,
+                topic=self._range.tp.topic,
+                partition=self._range.tp.partition,
                 check_crcs=self._options.check_crcs,
             )
         )
@@ -72,7 +72,7 @@ class Rows:
         parts: list[_Part] = []
         size = 0
         for batch in batches:
-            if batch.is_control or batch.hidden or batch.base_offset >= self._of.end:
+            if batch.is_control or batch.hidden or batch.base_offset >= self._range.end:
                 continue
             part = self._part(batch, position)
             if part is None:
@@ -89,12 +89,12 @@ class Rows:
         records = batch.records(position)
         unread = records.fork()
         count = 0
-        if batch.last_offset < self._of.end:
+        if batch.last_offset < self._range.end:
             # Repeated: the second call raises the damage that ended the first.
             while more := records.skip(batch.count):
                 count += more
         else:
-            while records.skip(1) and records.offset < self._of.end:
+            while records.skip(1) and records.offset < self._range.end:
                 count += 1
         if not count:
             return None
@@ -109,7 +109,7 @@ class Rows:
         )
 
     def _together(self, parts: Sequence[_Part]) -> pa.RecordBatch:
-        tp = self._of.tp
+        tp = self._range.tp
         whole = columns(((part.records, part.count) for part in parts), tp.topic, tp.partition)
         made = [self._column(field, whole, parts) for field in self._schema]
         return pa.RecordBatch.from_arrays(made, schema=self._schema)
@@ -118,11 +118,10 @@ class Rows:
         if field.name in whole.schema.names:
             return whole.column(field.name).cast(field.type)
         if field.name in _SAME_IN_A_RANGE:
-            of = self._of
             value = {
-                "topic": of.tp.topic,
-                "partition": of.tp.partition,
-                "topic_id": of.topic_id or None,
+                "topic": self._range.tp.topic,
+                "partition": self._range.tp.partition,
+                "topic_id": self._range.topic_id or None,
             }[field.name]
             return pa.repeat(pa.scalar(value, field.type), whole.num_rows)
         values = [getattr(part, field.name) for part in parts]

@@ -43,9 +43,8 @@ _TYPES = {
 }
 """Column -> its possible types."""
 
-_IN_FLIGHT = 4
-"""Most batches of a task in flight; one for each partition, otherwise retries could reorder
-them."""
+_MAX_IN_FLIGHT = 4
+"""Batches of a task in flight, in all. A partition has at most one: retries could reorder two."""
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
@@ -92,28 +91,30 @@ def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterC
     from kafkagroup.spark.appends import Appends
 
     with Appends(options) as appends:
-        task = _Task(options, appends)
+        batcher = _RowBatcher(options, appends)
         for batch in rows:
-            task.add(batch)
-        task.finish()
+            batcher.add(batch)
+        batcher.finish()
     return WriterCommitMessage()
 
 
-class _Task:
-    """The batches of one task."""
+class _RowBatcher:
+    """Collects the rows of one task into batches, and sends them."""
 
     def __init__(self, options: SinkOptions, appends: Appends) -> None:
         self._options = options
         self._appends = appends
-        self._counts: dict[str, int] = {}
-        self._open: dict[TopicPartition, tuple[list[NewRecord], int]] = {}
+        self._partition_counts: dict[str, int] = {}
+        self._pending: dict[TopicPartition, tuple[list[NewRecord], int]] = {}
         """Partition -> the records of its next batch, and their bytes."""
-        self._sent: dict[TopicPartition, Future[None]] = {}
-        self._order: deque[TopicPartition] = deque()
-        self._turn = 0
-        """How many batches were sent; it decides the partition of records without a key."""
+        self._in_flight: dict[TopicPartition, Future[None]] = {}
+        self._send_order: deque[TopicPartition] = deque()
+        """The partitions of `_in_flight`, the one sent first at the left."""
+        self._sent_count = 0
+        """Batches sent so far; it chooses the partition of records without a key."""
 
     def add(self, batch: pyarrow.RecordBatch) -> None:
+        """Add the batch's rows, and send each partition's records when they fill a batch."""
         columns = _columns(batch)
         now = time.time_ns() // 1_000_000
         for n in range(batch.num_rows):
@@ -125,45 +126,48 @@ class _Task:
                 now if stamp is None else stamp,
                 tuple((header["name"], header["value"]) for header in headers),
             )
-            tp = self._place(
+            tp = self._choose_partition(
                 columns["topic"][n] or self._options.topic, columns["partition"][n], key
             )
-            records, size = self._open.get(tp, ([], 0))
+            records, size = self._pending.get(tp, ([], 0))
             more = len(key or b"") + len(value or b"")
             if records and size + more > self._options.batch_bytes:
                 self._send(tp, records)
                 records, size = [], 0
             records.append(record)
-            self._open[tp] = records, size + more
+            self._pending[tp] = records, size + more
 
     def finish(self) -> None:
-        for tp, (records, _) in self._open.items():
+        """Send the rest, and wait until all is acknowledged."""
+        for tp, (records, _) in self._pending.items():
             self._send(tp, records)
-        for sent in self._sent.values():
+        for sent in self._in_flight.values():
             sent.result()
 
-    def _place(self, topic: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
+    def _choose_partition(
+        self, topic: str | None, partition: int | None, key: bytes | None
+    ) -> TopicPartition:
         if topic is None:
             raise ConfigurationError("a row names no topic, and there is no option topic")
         if partition is not None:
             return TopicPartition(topic, partition)
-        if topic not in self._counts:
-            self._counts[topic] = self._appends.partition_count(topic)
-        count = self._counts[topic]
+        if topic not in self._partition_counts:
+            self._partition_counts[topic] = self._appends.partition_count(topic)
+        count = self._partition_counts[topic]
         return TopicPartition(
-            topic, self._turn % count if key is None else partition_of(key, count)
+            topic, self._sent_count % count if key is None else partition_of(key, count)
         )
 
     def _send(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
-        if before := self._sent.pop(tp, None):
+        if before := self._in_flight.pop(tp, None):
             before.result()
-            self._order.remove(tp)
-        while len(self._order) >= _IN_FLIGHT:
-            self._sent.pop(self._order.popleft()).result()
+            self._send_order.remove(tp)
+        while len(self._send_order) >= _MAX_IN_FLIGHT:
+            self._in_flight.pop(self._send_order.popleft()).result()
         data = encode_batch(records, codec=self._options.compression)
-        self._sent[tp] = self._appends.start_append(tp, data)
-        self._order.append(tp)
-        self._turn += 1
+        self._in_flight[tp] = self._appends.start_append(tp, data)
+        self._send_order.append(tp)
+        self._sent_count += 1
 
 
 def _columns(batch: pyarrow.RecordBatch) -> Mapping[str, Sequence[Any]]:

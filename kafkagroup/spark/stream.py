@@ -1,8 +1,8 @@
 """Topics as streams: the offsets that each batch reads.
 
-One reader plans, in a process beside the driver; copies of it, without connections, read in the
-tasks. When a new partition is found, the end of the current batch has its start offset, which
-Spark's log then keeps; the next batch reads it.
+One reader plans the batches, in a process beside the driver; pickled copies of it, without
+connections, read in the tasks. When a new partition is found, the batch being planned ends at that
+partition's first offset, which Spark's log then keeps, and the next batch reads it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._connected: Logs | None = None
+        self._logs: Logs | None = None
+        """Connected by the first call that needs it, until `stop`."""
         self._first: Positions | None = None
+        """Where the query begins, once planned: a second call must not plan another start."""
         self._target: Positions | None = None
         """Where a query of the trigger AvailableNow ends."""
         self._latest: Positions | None = None
+        """The ends of the logs at the last `latestOffset`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamReader, (self._options, self._schema)
@@ -60,11 +63,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark calls this twice."""
         if self._first is None:
-            options, session = self._options, self._session()
-            there, ids = session.partitions()
-            starts, ends = session.log_bounds(there)
+            options, session = self._options, self._connect()
+            partitions, ids = session.partitions()
+            starts, ends = session.log_bounds(partitions)
             begin = positions_at(session, options.starting_offsets, options, starts, ends, ids)
-            offsets = {tp: inside(tp, begin[tp], starts[tp], ends[tp], options) for tp in there}
+            offsets = {
+                tp: inside(tp, begin[tp], starts[tp], ends[tp], options) for tp in partitions
+            }
             self._first = Positions(offsets, ids, options.group_id)
             if self._commits():
                 from kafkagroup.spark.commits import pin
@@ -83,11 +88,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Positions.from_json(start)
         ends = self._target or self._ends(begin)
         self._latest = ends
-        offsets, fresh = self._reachable(begin, ends)
+        offsets, new = self._split_new(begin, ends)
         if isinstance(limit, ReadMaxRows):
             offsets = capped(begin.offsets, offsets, limit.max_rows)
-        if fresh:
-            starts, _ = self._session().log_bounds(fresh)
+        if new:
+            starts, _ = self._connect().log_bounds(new)
             offsets |= starts
         return Positions(offsets, ends.topic_ids, self._options.group_id).to_json()
 
@@ -114,55 +119,55 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert done.group is not None
         try:
             timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
-            commit(self._session(), done.group, done, timeout)
+            commit(self._connect(), done.group, done, timeout)
         except KafkaGroupError as error:
             logger.warning("offsets are not committed to group %r: %s", done.group, error)
 
     def stop(self) -> None:
-        if self._connected is not None:
-            self._connected.__exit__(None, None, None)
-            self._connected = None
+        if self._logs is not None:
+            self._logs.__exit__(None, None, None)
+            self._logs = None
 
     def _commits(self) -> bool:
         return self._options.group_id is not None and self._options.commit != "off"
 
-    def _session(self) -> Logs:
-        if self._connected is None:
+    def _connect(self) -> Logs:
+        if self._logs is None:
             from kafkagroup.spark.logs import Logs
 
-            self._connected = Logs(self._options).__enter__()
-        return self._connected
+            self._logs = Logs(self._options).__enter__()
+        return self._logs
 
     def _ends(self, begin: Positions | None = None) -> Positions:
         """Return the ends of the logs; `begin` if the topics were deleted, unless that is an
         error."""
-        session = self._session()
+        session = self._connect()
         try:
-            there, ids = session.partitions()
+            partitions, ids = session.partitions()
         except BrokerError as error:
             if begin is None or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             data_loss(str(error), self._options)
             return begin
-        _, ends = session.log_bounds(there)
+        _, ends = session.log_bounds(partitions)
         return Positions(ends, ids, self._options.group_id)
 
-    def _reachable(
+    def _split_new(
         self, begin: Positions, ends: Positions
     ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """Return the ends of the partitions that the stream has a position in, and the partitions
-        that are new."""
-        offsets, fresh = {}, []
-        lost = set()
-        # A deleted topic that was subscribed by name is an error before; by pattern it is missing.
+        """Return the end of each partition that the stream has a position in, and the new
+        partitions, of new and of recreated topics. Raises: DataLossError, see `data_loss`."""
+        offsets, new = {}, []
+        recreated = set()
+        # Only topics that a pattern selected: for others `_ends` has raised.
         for topic in sorted({tp.topic for tp in begin.offsets} - ends.topic_ids.keys()):
             data_loss(f"topic {topic!r} was deleted", self._options)
         for tp, end in ends.offsets.items():
             if tp not in begin.offsets:
-                fresh.append(tp)
+                new.append(tp)
             elif not _same_topic(tp, begin, ends):
-                fresh.append(tp)
-                lost.add(tp.topic)
+                new.append(tp)
+                recreated.add(tp.topic)
             elif end < begin.offsets[tp]:
                 data_loss(
                     f"{tp} was read up to {begin.offsets[tp]}, but ends at {end}", self._options
@@ -170,9 +175,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offsets[tp] = begin.offsets[tp]
             else:
                 offsets[tp] = end
-        for topic in sorted(lost):
+        for topic in sorted(recreated):
             data_loss(f"topic {topic!r} was recreated", self._options)
-        return offsets, fresh
+        return offsets, new
 
     # ------------------------------------------------------------ reading
 

@@ -31,12 +31,12 @@ class TableReader(DataSourceReader):
 
         options = self._options
         with Logs(options) as session:
-            there, ids = session.partitions()
-            starts, ends = session.log_bounds(there)
+            partitions, ids = session.partitions()
+            starts, ends = session.log_bounds(partitions)
             first = positions_at(session, options.starting_offsets, options, starts, ends, ids)
             last = positions_at(session, options.ending_offsets, options, starts, ends, ids)
         ranges = []
-        for tp in there:
+        for tp in partitions:
             start, end = inside(tp, first[tp], starts[tp], ends[tp], options), last[tp]
             if end > ends[tp]:
                 data_loss(f"{tp} is to be read up to {end}, but ends at {ends[tp]}", options)
@@ -45,6 +45,6 @@ class TableReader(DataSourceReader):
         return [InputPartition(r) for r in split(ranges, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        # Spark sends a partition without a value where there is none at all.
-        of = partition.value
-        return iter(()) if of is None else read(self._options, self._schema, of)
+        # With an empty plan, Spark starts one task whose partition has no value.
+        planned = partition.value
+        return iter(()) if planned is None else read(self._options, self._schema, planned)

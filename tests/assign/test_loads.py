@@ -15,7 +15,7 @@ from kafkagroup.assign.loads import (
     MeasuredLoads,
     decode_loads,
     encode_loads,
-    fresh,
+    recent_loads,
 )
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
@@ -164,7 +164,9 @@ partitions = st.builds(
     st.floats(0, 253_402_300_799),
     st.dictionaries(partitions, st.floats(0, 1e300), max_size=5),
 )
-def test_what_is_written_is_read_back(made_at: float, loads: dict[TopicPartition, float]) -> None:
+def test_encoded_loads_decode_to_the_same_value(
+    made_at: float, loads: dict[TopicPartition, float]
+) -> None:
     measured = MeasuredLoads(made_at=made_at, loads=loads)
     assert decode_loads(encode_loads(measured)) == measured
 
@@ -198,4 +200,4 @@ def test_any_other_input_is_a_typed_error(value: object) -> None:
 def test_loads_count_until_they_are_too_old(now: float, counts: bool) -> None:
     """Clocks differ, so the future is as good as the past."""
     measured = MeasuredLoads(made_at=1000.0, loads={A0: 5.0})
-    assert fresh(measured, now=now, max_age=60) == ({A0: 5.0} if counts else {})
+    assert recent_loads(measured, now=now, max_age=60) == ({A0: 5.0} if counts else {})

@@ -186,7 +186,7 @@ def test_partitions_without_an_owner() -> None:
     }
 
 
-def test_what_is_new_when_it_is_known_what_was() -> None:
+def test_new_topics_differ_from_new_partitions_when_the_old_counts_are_known() -> None:
     x = member("ab", "a0")
     was, now = group({"a": 1}, x=x), group({"a": 2, "b": 1}, x=x)
     assert reasons(plan(now, range_assignor, was=was)) == {

@@ -143,7 +143,7 @@ def test_capacities_that_cannot_be_divided_by_count_as_one(capacity: float) -> N
 # ---------------------------------------------------------------- moves
 
 
-def test_what_is_owned_stays_while_levels_are_within_the_hysteresis() -> None:
+def test_owned_partitions_stay_while_the_loads_differ_by_less_than_the_hysteresis() -> None:
     """Though moving one of the small ones would bring 10 and 9.2 closer."""
     group = spec(
         loads(a=[9, 0.25, 0.25, 0.25, 0.25, 9.2]),

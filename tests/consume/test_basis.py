@@ -23,7 +23,7 @@ def test_it_is_found_beside_what_is_assigned() -> None:
     [None, b"", b"\0" * 40, encode_basis({"t": 1})[:-1], encode_basis({"t": 1})[1:]],
     ids=str,
 )
-def test_what_is_not_it_is_none(user_data: bytes | None) -> None:
+def test_user_data_without_a_valid_basis_decodes_to_none(user_data: bytes | None) -> None:
     assert basis_in(encode_assignment(OWNED, user_data)) is None
 
 

@@ -236,7 +236,7 @@ def test_buffered_bytes_count_what_waits() -> None:
     ],
     ids=["revoke", "release", "seek", "pause", "next_record"],
 )
-def test_whoever_fetches_is_told_when_less_is_unread(shrink: Callable[[Delivery], object]) -> None:
+def test_on_room_is_called_when_the_buffers_shrink(shrink: Callable[[Delivery], object]) -> None:
     """Or it would wait for ever for room that was made."""
     took = Took()
     delivery = owning(T0, T1, delivery=Delivery(None, took))
@@ -375,7 +375,7 @@ def test_seek_drops_fetched_records_and_those_in_flight() -> None:
 @pytest.mark.parametrize(
     ("offset", "at_once", "later"), [(1, (1, 0, 1), 1), (9, (9, 0, 9), 9), (0, (0, 0, 0), 0)]
 )
-def test_where_the_log_has_changed_what_is_in_hand_is_not_processed_yet(
+def test_relocating_keeps_records_in_flight_unprocessed(
     offset: int, at_once: tuple[int, int, int], later: int
 ) -> None:
     """It was committed as if it were: who crashed then had lost it (seed 3257)."""
@@ -389,7 +389,7 @@ def test_where_the_log_has_changed_what_is_in_hand_is_not_processed_yet(
     assert delivery.owned[T0].processed == later
 
 
-def test_where_the_log_has_changed_and_nothing_is_in_hand() -> None:
+def test_relocating_with_nothing_in_flight_moves_the_processed_offset() -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
     assert ask(delivery) == record(0, "a")
@@ -428,7 +428,7 @@ def test_seek_clears_what_had_gone_wrong() -> None:
 # ---------------------------------------------------------------- what a commit would be of
 
 
-def test_what_is_delivered_waits_for_a_commit_in_hand_or_processed() -> None:
+def test_delivered_records_are_uncommitted_in_flight_and_processed() -> None:
     delivery = owning(T0)
     owned = delivery.owned[T0]
     delivery.add(owned, [batch(0, "a", "b")])
@@ -689,7 +689,7 @@ def test_a_batch_waits_for_all_of_its_records_in_order() -> None:
     assert state(delivery) == (3, 2, 4)
 
 
-def test_what_was_converted_for_a_batch_may_be_taken_one_by_one() -> None:
+def test_records_converted_for_a_batch_can_be_delivered_one_by_one() -> None:
     delivery = suspending(batch(0, "a", "b", "c"))
     for _ in range(2):
         ask_batch(delivery, 3)

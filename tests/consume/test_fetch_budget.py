@@ -22,7 +22,7 @@ def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() ->
     assert asked == [MIB, 2 * MIB, 4 * MIB, 6 * MIB, 6 * MIB]
 
 
-def test_what_was_not_needed_is_wanted_no_more_down_to_a_mebibyte() -> None:
+def test_unused_room_halves_the_target_down_to_a_mebibyte() -> None:
     room = FetchBudget(50 * MIB)
     room.target = 8 * MIB
     room.on_records(6 * MIB)

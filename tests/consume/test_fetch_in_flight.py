@@ -88,7 +88,7 @@ def test_an_assignment_that_came_back_to_the_same_position_takes_the_long_poll_o
     assert fetch.find(now.tp) is None
 
 
-def test_what_is_owned_still_is_not_taken_over() -> None:
+def test_a_fetch_of_a_partition_still_owned_is_not_adopted() -> None:
     before, fetch = _in_flight()
     before.revoked = False
     assert not fetch.adopt(owned(), 1, TOPIC)
@@ -109,7 +109,7 @@ def test_no_long_poll_for_another_log_or_position_is_taken_over(
     assert fetch.find(now.tp) is None
 
 
-def test_what_a_later_request_asks_for_takes_nothing_over() -> None:
+def test_a_later_fetch_that_covers_the_partition_prevents_adoption() -> None:
     _, fetch = _in_flight()
     now = owned()
     later = FetchInFlight(2, [now])
@@ -117,7 +117,7 @@ def test_what_a_later_request_asks_for_takes_nothing_over() -> None:
     assert later.covers(now)
 
 
-def test_what_had_nothing_is_asked_for_after_longer_and_longer_pauses() -> None:
+def test_polls_of_an_empty_partition_back_off() -> None:
     one, schedule, now, asked = owned(), PollSchedule(), 0.0, []
     for fetch_id in range(1, 8):
         assert schedule.is_due([one], now)
@@ -137,7 +137,7 @@ def test_a_new_position_is_due_at_once() -> None:
     assert schedule.is_due([one], 0.0)
 
 
-def test_what_brought_records_is_due_at_once_and_the_rest_after_a_pause() -> None:
+def test_partitions_with_records_are_due_at_once_and_others_after_a_pause() -> None:
     one, other, schedule = owned(0), owned(1), PollSchedule()
     fetch = FetchInFlight(1, [one, other])
     one.fetch_offset = 7

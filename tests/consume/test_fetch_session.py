@@ -68,7 +68,7 @@ def test_only_changed_partitions_are_listed() -> None:
     )
 
 
-def test_what_is_not_wanted_any_more_is_forgotten_and_may_come_again() -> None:
+def test_unwanted_partitions_leave_the_session_and_can_return() -> None:
     session = begun()
     # By the id that it had: metadata no longer knows the topic.
     assert session.request({T0: at(0, 5)}, {"t": T_ID}) == SessionRequest(

@@ -82,7 +82,7 @@ def test_a_late_answer_for_one_tenure_says_nothing_of_the_one_before() -> None:
     assert "(second)" in str(losses.take({}))
 
 
-def test_what_was_committed_since_it_came_back_is_not_lost() -> None:
+def test_records_committed_after_redelivery_are_not_lost() -> None:
     losses, again = Losses(), delivered(T0, 9)
     for acknowledged, lost in ((4, True), (5, False), (9, False)):
         losses.add(delivered(T0, 5), "the generation is over")
@@ -90,7 +90,7 @@ def test_what_was_committed_since_it_came_back_is_not_lost() -> None:
         assert (losses.take({T0: again}) is not None) == lost
 
 
-def test_what_is_passed_over_is_forgotten() -> None:
+def test_forgotten_losses_are_not_reported() -> None:
     losses = Losses()
     losses.add(delivered(T0, 5), "the generation is over")
     losses.forget()

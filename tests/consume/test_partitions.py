@@ -56,7 +56,7 @@ def test_none_at_all() -> None:
 
 @pytest.mark.parametrize("value", ["t", 5, None, ("t",), ("t", "0"), ("t", True), (b"t", 0), ["t"]])
 @pytest.mark.parametrize("convert", [partition_of, partitions_of])
-def test_what_is_no_partition(convert: Callable[[Any], object], value: Any) -> None:
+def test_invalid_partitions_raise(convert: Callable[[Any], object], value: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         convert(value)
     assert str(caught.value).endswith(
@@ -70,7 +70,7 @@ def test_offsets_to_commit() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, "5", True, None, 5.0, OffsetAndMetadata(-1)])
-def test_what_is_no_offset(value: Any) -> None:
+def test_invalid_offsets_raise(value: Any) -> None:
     said = value.offset if isinstance(value, OffsetAndMetadata) else value
     with pytest.raises(ConfigurationError) as caught:
         offsets_of({A: value})
@@ -88,7 +88,7 @@ def test_times() -> None:
 
 
 @pytest.mark.parametrize(("convert", "shown"), [(offsets_of, "5"), (times_of, "1700000000000")])
-def test_what_is_no_mapping(convert: Callable[[Any], object], shown: str) -> None:
+def test_a_list_in_place_of_a_mapping_raises(convert: Callable[[Any], object], shown: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         convert([A])
     assert str(caught.value) == (

@@ -617,7 +617,7 @@ async def test_no_broker_answers():
         ({"retry_backoff_max_ms": 50}, "retry_backoff_max_ms=50; expected 100 to"),
     ],
 )
-def test_what_cannot_work_is_refused(options, message):
+def test_invalid_arguments_raise(options, message):
     with pytest.raises(ConfigurationError, match=message):
         Admin(**options)
 

@@ -245,7 +245,7 @@ async def test_after_stop_iteration_ends(bootstrap, name):
         (("g", (protocol(), GroupProtocol("x", "y", b"", split))), "of several types"),
     ],
 )
-def test_what_cannot_work_is_refused(arguments, message):
+def test_invalid_arguments_raise(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         GroupMember(*arguments)
 

@@ -175,7 +175,7 @@ async def test_a_topic_that_does_not_exist_has_no_offsets(bootstrap, name):
         ({"group_instance_id": "me"}, "needs a group_id"),
     ],
 )
-def test_what_cannot_work_is_refused(arguments, message):
+def test_invalid_arguments_raise(arguments, message):
     arguments = dict(arguments)
     with pytest.raises(ConfigurationError, match=message):
         Consumer(*arguments.pop("topics", ()), **arguments)

@@ -597,9 +597,7 @@ def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
     assert effects[0] == reconcile(5, T0, v0, v1)
 
 
-def test_what_a_heartbeat_in_flight_reports_as_not_owned_is_not_assigned_before_its_answer() -> (
-    None
-):
+def test_partitions_reported_as_released_in_flight_are_assigned_after_the_response() -> None:
     """The coordinator had assigned it to another member by then, and both owned it."""
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))

@@ -65,7 +65,7 @@ async def test_a_seek_by_topic_and_number(network: Any) -> None:
         assert await consumer.position(A) == 6
 
 
-async def test_what_is_no_partition(network: Any) -> None:
+async def test_invalid_partitions_raise(network: Any) -> None:
     """The error is of the call, and shows the right shape."""
     wrong: Any = "t"
     async with consuming(network) as consumer:
@@ -97,7 +97,7 @@ async def test_what_is_no_partition(network: Any) -> None:
         assert consumer.assignment() == {A, B}
 
 
-async def test_what_is_no_limit(network: Any) -> None:
+async def test_invalid_limits_raise(network: Any) -> None:
     """It was a TypeError of an addition or a comparison."""
     async with consuming(network) as consumer:
         for wrong in (A, "3", 0, None, True, 2.5):
@@ -131,7 +131,7 @@ async def test_topics(network: Any, topics: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [5, "", b"t", None, [5], re.compile("t.*"), {"t": 1}], ids=repr)
-async def test_what_is_no_topic(wrong: Any) -> None:
+async def test_invalid_topics_raise(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="is no topic name; expected a string"):
         await Consumer().subscribe(wrong)
     if not isinstance(wrong, dict):  # which could be options

@@ -39,7 +39,7 @@ async def begin(sessions: list[Kindly]) -> None:
     sessions[-1].begin()
 
 
-async def test_who_hands_over_as_the_connection_comes_back_has_committed(
+async def test_partitions_revoked_on_reconnection_are_committed_first(
     network: Any, sessions: list[Kindly]
 ) -> None:
     """The list of members was once there before the session was sure again: the partition was let

@@ -277,7 +277,7 @@ async def test_line_42_a_poll_timeout_leaves_and_the_next_poll_rejoins(
     assert story[:3] == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
 
 
-async def test_what_was_taken_away_and_given_again_midway_is_no_poll(network: Any) -> None:
+async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network: Any) -> None:
     """It was told that it owns nothing, and fenced before it had let go: whoever is stuck had the
     whole interval again."""
     story: list[Any] = []
@@ -325,7 +325,9 @@ LEAVES = {(None, None): 0, ("i", None): 1, ("i", True): 0, (None, False): 1}
 
 
 @pytest.mark.parametrize(("instance", "leave"), LEAVES)
-async def test_how_it_leaves(network: Any, instance: str | None, leave: bool | None) -> None:
+async def test_leaving_follows_leave_group_on_close(
+    network: Any, instance: str | None, leave: bool | None
+) -> None:
     """KIP-1092: how many members the group has afterwards."""
     async with cluster(network) as kafka:
         async with member(group_instance_id=instance, leave_group_on_close=leave) as consumer:
@@ -334,7 +336,7 @@ async def test_how_it_leaves(network: Any, instance: str | None, leave: bool | N
 
 
 @pytest.mark.parametrize(("instance", "leave"), LEAVES)
-async def test_how_a_member_of_a_classic_group_leaves(
+async def test_leaving_a_classic_group_follows_leave_group_on_close(
     network: Any, instance: str | None, leave: bool | None
 ) -> None:
     options = {"group_instance_id": instance, "leave_group_on_close": leave}

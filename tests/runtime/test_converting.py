@@ -400,7 +400,9 @@ async def test_a_timeout_of_the_handlers_own_is_raised(cluster: Any) -> None:
             await c.getmany(timeout=5)
 
 
-async def test_what_is_lost_while_it_is_converted_is_not_delivered(cluster: Any) -> None:
+async def test_a_record_of_a_partition_lost_during_its_conversion_is_not_delivered(
+    cluster: Any,
+) -> None:
     slow = Slow(5)
     async with cluster() as (_, consumer), consumer(value_deserializer=slow) as c:
         with anyio.move_on_after(1):

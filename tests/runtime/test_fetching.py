@@ -372,7 +372,9 @@ async def test_a_broker_that_ignores_max_wait_causes_no_hot_loop(
         assert anyio.current_time() - start <= 1.2  # the longest back-off, and its jitter
 
 
-async def test_what_backs_off_does_not_wait_for_the_long_poll(network: Any, script: Script) -> None:
+async def test_a_partition_that_backed_off_does_not_wait_for_the_long_poll(
+    network: Any, script: Script
+) -> None:
     """The long poll leaves it out, and the broker held that for `fetch_max_wait_ms`."""
 
     async def answer(found: Fetch) -> FetchResponse:
@@ -456,7 +458,7 @@ async def test_the_application_has_its_records_before_the_next_request_leaves(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_where_many_bytes_come_the_next_request_leaves_first(
+async def test_the_next_fetch_is_sent_before_the_records_of_a_large_response_are_delivered(
     network: Any, script: Script
 ) -> None:
     """The broker then works while the application goes through them."""

@@ -176,7 +176,7 @@ async def test_a_follower_does_not_guess(network: Any) -> None:
     assert plain(unknown)[:2] == ((Cause.UNKNOWN,), "")
 
 
-async def test_what_this_member_asks_for_itself(network: Any) -> None:
+async def test_this_members_own_subscription_change_is_the_cause(network: Any) -> None:
     async with cluster(network), consumer() as one:
         await one.wait_assignment()
         events = one.events()
@@ -353,7 +353,7 @@ async def test_a_rebalance_that_is_asked_for_when_this_member_has_joined_in_one(
         assert len(one.assignment()) == 4
 
 
-async def test_where_the_coordinator_assigns_a_request_for_a_rebalance_says_and_hears_all(
+async def test_a_rebalance_request_in_the_consumer_protocol_sends_a_full_heartbeat(
     network: Any,
 ) -> None:
     full: list[ConsumerGroupHeartbeatRequest] = []
@@ -462,7 +462,7 @@ async def test_a_reader_that_is_thrown_away_is_forgotten() -> None:
     assert len(feed._readers) == 0
 
 
-def test_where_there_are_none() -> None:
+def test_events_need_a_group_that_kafka_coordinates() -> None:
     kept = ZooKeeperMembership("zk")
     elsewhere = consumer(membership=kept)
     member = GroupMember("w", protocol(), membership=kept)

@@ -65,7 +65,7 @@ async def test_to_have_joined_and_own_nothing_is_healthy(network: Any, protocol:
                 await two.getone()
 
 
-def test_what_a_health_endpoint_does_with_it() -> None:
+def test_health_is_truthy_when_healthy_and_lists_its_findings_as_text() -> None:
     stalled = sick(HealthProblem.STALLED, "t/0 stands still", T0)
     both = Health((*stalled.findings, *sick(HealthProblem.SILENCE, "no answer").findings))
     assert [bool(h) for h in (WELL, stalled)] == [WELL.healthy, stalled.healthy] == [True, False]

@@ -85,7 +85,7 @@ def immediate_fetches(kafka: EmbeddedKafka) -> list[FetchRequest]:
 
 @pytest.mark.parametrize("idle", [0.1, 30.3])
 @pytest.mark.parametrize("how", ["seek", "resume", "assign", "instead", "group"])
-async def test_what_becomes_ready_does_not_wait_for_the_long_poll(
+async def test_a_partition_that_becomes_fetchable_does_not_wait_for_the_long_poll(
     reading: Any, how: str, idle: float
 ) -> None:
     topics = ["t"] if how == "group" else []
@@ -188,7 +188,9 @@ async def test_a_seek_that_meets_no_long_poll_in_flight_is_the_next_one(
         assert anyio.current_time() - began == pytest.approx(seconds, abs=0.001)
 
 
-async def test_what_was_read_up_does_not_wait_for_the_long_poll(reading: Any) -> None:
+async def test_a_partition_with_a_full_queue_does_not_wait_for_the_long_poll_once_read(
+    reading: Any,
+) -> None:
     """A partition with `queued_max_records` waiting is left out of the long poll."""
     async with reading() as (kafka, consumer), consumer(queued_max_records=5) as c:
         await c.assign([T0, T1])
@@ -202,7 +204,7 @@ async def test_what_was_read_up_does_not_wait_for_the_long_poll(reading: Any) ->
 # ---------------------------------------------------------------- until the next long poll
 
 
-async def test_what_the_long_poll_leaves_out_is_polled_until_the_next_one(reading: Any) -> None:
+async def test_a_partition_outside_the_long_poll_is_polled_until_the_next_one(reading: Any) -> None:
     """A broker answers an immediate fetch at once: nothing there does not mean nothing to come."""
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([T0, T1])
@@ -304,7 +306,7 @@ async def test_the_second_connection_is_closed_when_it_is_not_used(
         assert len(network.dialled) == 3 + 3  # the bootstrap address among them
 
 
-async def test_where_no_second_connection_is_to_be_had_the_long_poll_is_waited_for(
+async def test_without_a_second_connection_a_partition_waits_for_the_long_poll(
     reading: Any, network: Any
 ) -> None:
     """A broker has a limit of connections: what is left out comes with the next long poll."""
@@ -345,7 +347,9 @@ async def test_immediate_fetches_have_no_session(reading: Any) -> None:
         assert sessions == {(0, -1, ())}
 
 
-async def test_what_may_come_over_both_connections_stays_within_the_bound(reading: Any) -> None:
+async def test_fetches_on_both_connections_together_stay_within_fetch_max_bytes(
+    reading: Any,
+) -> None:
     most = 400
     async with reading() as (kafka, consumer), consumer(fetch_max_bytes=most) as c:
         await c.assign([T0, T1])

@@ -170,7 +170,9 @@ async def never_started() -> None:
         never_started,
     ],
 )
-def test_what_is_not_left_open(story: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_consumers_warn_of_nothing(
+    story: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """Warnings are errors in these tests."""
     asyncio.run(story())
     assert warned(caplog) == []

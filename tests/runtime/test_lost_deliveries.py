@@ -235,7 +235,7 @@ async def test_an_eager_rebalance_that_did_not_wait(network: Any) -> None:
             assert kafka.committed("g", "t") == {0: 9, 1: 9}
 
 
-async def test_what_was_passed_over_and_not_committed_is_lost_too(network: Any) -> None:
+async def test_records_processed_and_not_committed_are_lost_too(network: Any) -> None:
     """Commits every few records: the caller believes that they cover all records so far."""
     async with cluster(network) as kafka:
         member = Member("consumer")
@@ -250,7 +250,9 @@ async def test_what_was_passed_over_and_not_committed_is_lost_too(network: Any) 
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["in hand", "passed over"])
-async def test_what_was_passed_over_is_left_to_the_auto_commit(network: Any, waiting: bool) -> None:
+async def test_losses_of_processed_records_are_not_reported_with_auto_commit(
+    network: Any, waiting: bool
+) -> None:
     """Asked for one more commit an hour later, an application is told of nothing that it had left
     to the auto-commit."""
     async with cluster(network) as kafka:
@@ -285,7 +287,7 @@ async def test_with_auto_commit_only_records_in_flight_are_reported(network: Any
             assert (await fails(consumer)).partitions == (TopicPartition("t", last.partition),)
 
 
-async def test_what_came_again_and_was_committed_is_not_lost(network: Any) -> None:
+async def test_records_redelivered_and_committed_are_not_lost(network: Any) -> None:
     async with cluster(network, records=1) as kafka:
         member = Member("consumer")
         async with member.consumer as consumer:
@@ -385,7 +387,7 @@ async def subscribes(consumer: Consumer) -> None:
 
 @each_protocol
 @pytest.mark.parametrize("change", [unsubscribes, assigns, subscribes])
-async def test_what_the_application_gives_back_itself_is_not_lost(
+async def test_partitions_that_the_application_releases_are_not_lost(
     network: Any, protocol: str, change: Callable[[Consumer], Awaitable[None]]
 ) -> None:
     async with cluster(network):

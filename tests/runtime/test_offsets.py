@@ -234,7 +234,7 @@ async def test_the_deadline_counts_while_another_commit_is_in_the_way(network: A
         assert group.committed == 8
 
 
-async def test_what_a_commit_has_waited_for_its_turn_it_does_not_get_again(network: Any) -> None:
+async def test_the_timeout_of_a_commit_includes_the_wait_for_its_turn(network: Any) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
         ended: list[float] = []

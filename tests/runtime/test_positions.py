@@ -269,7 +269,9 @@ async def test_line_47_a_committed_offset_that_cannot_be_read_is_named(
 # ---------------------------------------------------------------- beside each other
 
 
-async def test_what_has_no_offset_is_reset_while_another_is_unstable(scripted: Opened) -> None:
+async def test_partitions_without_an_offset_are_reset_while_others_are_unstable(
+    scripted: Opened,
+) -> None:
     async with scripted([-1], [E.UNSTABLE_OFFSET_COMMIT], [9], policy="earliest") as (broker, c):
         await c.assign([A, B, C])
         start = anyio.current_time()

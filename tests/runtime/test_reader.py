@@ -55,7 +55,7 @@ async def test_nothing_is_ready_before_somebody_looked_around() -> None:
     assert reading.ready() is None
 
 
-async def test_what_is_ready_counts_the_one_before_as_processed() -> None:
+async def test_taking_a_ready_record_counts_the_previous_one_as_processed() -> None:
     reading = Reading()
     await reading.next()
     reading.now += 0.0005
@@ -93,7 +93,7 @@ async def test_nothing_is_ready_after_the_lease_expired() -> None:
     ],
     ids=["tell", "fail", "notify", "lose"],
 )
-async def test_what_changes_is_looked_at_before_the_next_record(change: Any) -> None:
+async def test_a_change_of_the_session_is_handled_before_the_next_record(change: Any) -> None:
     reading = Reading()
     await reading.next()
     change(reading.session)

@@ -189,7 +189,7 @@ async def test_every_call_names_all_partitions_without_a_position(reading: Any) 
         assert sorted(taken) == [(0, 9), (1, 0), (1, 1)]
 
 
-async def test_what_is_without_a_position_costs_no_record_of_the_others(reading: Any) -> None:
+async def test_a_partition_without_a_position_loses_no_record_of_the_others(reading: Any) -> None:
     """The error comes before a record is taken; a look at what is missing is no request."""
     other = TopicPartition("t", 1)
     async with (
@@ -506,7 +506,7 @@ async def test_a_batch_that_is_larger_than_the_fetch_size_comes_whole(reading: A
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-async def test_what_is_buffered_and_on_its_way_stays_within_the_bound(
+async def test_buffered_and_requested_bytes_stay_within_fetch_max_bytes(
     reading: Any, nodes: int
 ) -> None:
     """Two partitions of 100 batches, from one broker or from two; and the metrics show it."""
@@ -876,7 +876,7 @@ async def test_a_partition_with_enough_records_waiting_is_not_fetched(reading: A
             assert await offsets_of(c, 10) == [*range(10)]
 
 
-async def test_who_seeks_in_many_partitions_has_brokers_looked_for_once(
+async def test_seeking_many_partitions_groups_them_by_broker_once(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look goes through all of them: two thousand seeks held up the loop for three seconds."""
@@ -909,7 +909,7 @@ async def test_who_seeks_in_many_partitions_has_brokers_looked_for_once(
     ],
     ids=str,
 )
-async def test_where_nothing_comes_a_broker_keeps_the_question_for_longer(
+async def test_idle_partitions_are_fetched_with_a_longer_wait(
     reading: Any, options: Any, seconds: float
 ) -> None:
     """But where it waits for more than a byte, and would keep what there is for as long; and where
@@ -927,7 +927,7 @@ async def test_where_nothing_comes_a_broker_keeps_the_question_for_longer(
 
 
 @pytest.mark.parametrize("how", ["seek", "assign", "committed", "anew", "back", "resume"])
-async def test_what_is_new_does_not_wait_for_the_answer_to_what_is_idle(
+async def test_a_new_partition_does_not_wait_for_the_long_poll_of_idle_ones(
     reading: Any, how: str
 ) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
@@ -963,7 +963,7 @@ async def test_what_is_new_does_not_wait_for_the_answer_to_what_is_idle(
         assert await c.getmany(timeout=1) == {}
 
 
-async def test_what_was_read_up_does_not_wait_long_for_the_answer_to_what_is_idle(
+async def test_a_partition_with_a_full_queue_does_not_wait_long_for_idle_ones_once_read(
     reading: Any,
 ) -> None:
     async with reading() as (kafka, consumer), consumer(queued_max_records=5) as c:

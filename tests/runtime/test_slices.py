@@ -132,7 +132,7 @@ async def all_of(consumer: Consumer, count: int) -> list[tuple[int, int]]:
     return sorted((r.partition, r.offset) for r in records)
 
 
-async def test_where_many_start_is_asked_for_in_slices(reading: Any) -> None:
+async def test_starting_positions_of_many_partitions_are_requested_in_slices(reading: Any) -> None:
     async with reading() as (kafka, c):
         committed = asked(kafka, OffsetFetchRequest)
         starts = asked(kafka, ListOffsetsRequest)
@@ -178,7 +178,7 @@ async def test_partitions_paused_while_a_request_is_built_are_not_fetched(
         assert await all_of(c, 10) == [(4, n) for n in range(10)]
 
 
-async def test_what_is_sought_while_a_request_is_made_does_not_wait_for_its_answer(
+async def test_a_seek_while_a_fetch_is_built_does_not_wait_for_its_response(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor if the request is made in a thread, and takes that long."""
@@ -238,7 +238,7 @@ async def test_many_are_committed_in_slices(reading: Any) -> None:
         assert commits == [[0, 1], [2, 3], [4], [3]]
 
 
-async def test_what_is_sought_while_others_are_committed_is_committed_as_sought(
+async def test_a_seek_while_other_slices_are_committed_is_committed(
     reading: Any,
 ) -> None:
     async with reading(enable_auto_commit=False) as (kafka, c):

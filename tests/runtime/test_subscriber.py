@@ -146,7 +146,7 @@ async def test_a_removed_member_does_not_wait_for_the_last_commit(
             assert consumer.assignment() == frozenset()
 
 
-async def test_what_is_unsubscribed_while_a_join_is_tried_again_is_let_go_of_before_it_is_anothers(
+async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
     network: Any,
 ) -> None:
     """Its claims came beside a subscription without the topic, and counted for nothing: another
@@ -222,7 +222,7 @@ async def test_closing_calls_on_revoked_even_without_a_commit_response(
     assert "closed by force" not in caplog.text
 
 
-async def test_what_a_static_member_let_go_of_is_given_away_though_it_was_away_then(
+async def test_partitions_that_an_absent_static_member_lost_are_assigned_again(
     network: Any,
 ) -> None:
     """Its application was stuck when it should have rejoined; when it came back it was given its

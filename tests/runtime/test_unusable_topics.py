@@ -252,7 +252,7 @@ async def test_waiting_with_a_limit_for_records_of_nothing_is_warned_of(
 
 
 @WAYS
-async def test_who_waits_while_another_task_changes_what_is_consumed(
+async def test_a_waiting_reader_continues_after_another_task_changes_the_topics(
     cluster: Any, options: Any
 ) -> None:
     """`unsubscribe` takes as long as the last commit and the group's answer, `assign` as long as
@@ -287,7 +287,7 @@ async def test_who_waits_while_another_task_changes_what_is_consumed(
         assert values == [b"0", b"1", b"0"]
 
 
-async def test_who_waits_for_an_assignment_goes_on_with_what_is_subscribed_to_next(
+async def test_wait_assignment_waits_for_the_next_subscription(
     cluster: Any,
 ) -> None:
     async with cluster() as kafka, consumer("orders", group_id="g") as one:
@@ -317,7 +317,7 @@ async def test_waiting_for_an_assignment_without_a_subscription_is_an_error(clus
         assert len(await one.wait_assignment()) == 2
 
 
-async def test_who_waits_already_goes_on_with_what_is_subscribed_to_next(cluster: Any) -> None:
+async def test_a_reader_that_waits_continues_with_the_next_subscription(cluster: Any) -> None:
     """Another task changes what is consumed."""
     async with cluster() as kafka, consumer("t", group_id="g") as one:
         kafka.create_topic("u", 1)
@@ -336,7 +336,7 @@ async def test_who_waits_already_goes_on_with_what_is_subscribed_to_next(cluster
     assert values == [b"0"]
 
 
-async def test_what_went_wrong_comes_first(cluster: Any) -> None:
+async def test_iterating_a_closed_consumer_ends(cluster: Any) -> None:
     async with cluster():
         one = consumer(group_id="g")
         async with one:

@@ -200,7 +200,7 @@ async def test_undelivered_records_are_fetched_again(
         assert warnings(caplog) == []
 
 
-async def test_what_arrives_from_before_the_truncation_is_not_taken_for_what_is_there_now(
+async def test_a_fetch_response_from_before_a_truncation_is_dropped(
     reading: Any,
 ) -> None:
     """The answer is late: the position it was asked from has been found good meanwhile, but what it

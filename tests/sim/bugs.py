@@ -1049,7 +1049,7 @@ def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
 
     async def hasty(self: Any, deadline: float) -> None:
         self.on_generation_end(lost=False)
-        self.fresh = None
+        self.pending = None
 
     _replace(stack, groups._GenerationQueue, "revoke", hasty)
 
@@ -1066,7 +1066,7 @@ def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
         return partial
 
     async def lose(self: Any, reason: str) -> None:
-        self.fresh = None
+        self.pending = None
 
     _replace(stack, groups.Generation, "_deadline", property(lambda self: float("inf")))
     _replace(stack, groups._GenerationQueue, "lose", lose)
@@ -1079,7 +1079,7 @@ def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
 
     async def lose(self: Any, reason: str) -> None:
         self.on_generation_end(lost=True)
-        self.fresh = None
+        self.pending = None
         self.unlucky = True
 
     def make(assign: Any) -> Any:

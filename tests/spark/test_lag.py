@@ -31,7 +31,7 @@ def test_lag_is_exact_or_null_with_a_reason(broker: Any, name: str) -> None:
         Committed("g", TopicPartition(f"{name}-gone", 0), 0),
     ]
     found = measure({"bootstrap.servers": broker.address}, wanted)
-    assert [lag.of for lag in found] == wanted
+    assert [lag.committed for lag in found] == wanted
     seconds = [found[n].seconds for n in (0, 1, 5)]
     for measured, age in zip(seconds, (400, 500, 300), strict=True):
         assert measured is not None

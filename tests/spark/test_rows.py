@@ -50,7 +50,7 @@ def read(
         records=b"".join(batches),
         aborted_transactions=aborted,
     )
-    position, made = rows_module.Rows(options, of, SCHEMA).of(data, start)
+    position, made = rows_module.Rows(options, of, SCHEMA).convert(data, start)
     return position, list(made)
 
 

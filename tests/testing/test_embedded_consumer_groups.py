@@ -246,7 +246,7 @@ def test_a_join_must_have_all_fields_and_own_nothing(changes: dict[str, Any]) ->
     assert World().join("a", **changes) == (E.INVALID_REQUEST,)
 
 
-def test_what_else_is_refused() -> None:
+def test_invalid_requests_are_rejected() -> None:
     world = World(group_max_size=1)
     assert world.beat("a", 1) == (E.GROUP_ID_NOT_FOUND,)
     assert world.told(world.ask("a", -1)) == (E.GROUP_ID_NOT_FOUND,)

@@ -332,7 +332,7 @@ async def test_a_limit_for_each_partition(kafka: EmbeddedKafka) -> None:
         assert found == [[b"a"], [b"a", b"b"]]
 
 
-async def test_what_is_more_than_the_socket_takes_is_overtaken_by_nothing(
+async def test_requests_larger_than_the_socket_buffer_keep_their_order(
     kafka: EmbeddedKafka,
 ) -> None:
     large = batch(bytes(16 * 1024 * 1024))

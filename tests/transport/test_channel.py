@@ -52,7 +52,7 @@ async def read(channel: Channel, size: int) -> bytes:
     return bytes(data)
 
 
-async def test_what_a_socket_has_is_read_without_its_stream() -> None:
+async def test_the_channel_reads_directly_from_the_socket() -> None:
     async with connected() as (stream, peer):
         channel = Channel(stream, 1000)
         async with anyio.create_task_group() as tasks:
@@ -157,7 +157,7 @@ async def test_a_room_that_is_filled_is_followed_by_the_next_in_the_same_turn() 
         channel.close()
 
 
-async def test_what_is_raised_while_it_is_taken_is_raised_to_who_receives() -> None:
+async def test_an_error_of_the_receiving_callback_is_raised_by_receive() -> None:
     async with connected() as (stream, peer):
         await peer.send(b"x")
         channel = Channel(stream, 1000)
@@ -181,7 +181,7 @@ async def test_cancelled_while_it_waits_it_has_taken_nothing() -> None:
         channel.close()
 
 
-async def test_what_goes_through_tls_goes_through_the_stream() -> None:
+async def test_tls_data_goes_through_the_stream() -> None:
     authority = trustme.CA()
     theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("broker").configure_cert(theirs)
@@ -208,7 +208,7 @@ async def test_what_goes_through_tls_goes_through_the_stream() -> None:
         channel.close()
 
 
-async def test_what_a_socket_takes_is_sent_at_once() -> None:
+async def test_data_that_fits_the_socket_buffer_is_sent_at_once() -> None:
     async with connected() as (stream, peer):
         channel = Channel(stream, 1000)
         assert channel.send_now(b"a request") == 9
@@ -233,7 +233,7 @@ async def test_the_rest_is_sent_as_the_peer_reads() -> None:
         channel.close()
 
 
-async def test_what_is_wrong_with_a_socket_is_met_by_who_waits() -> None:
+async def test_a_socket_error_is_raised_by_send_and_not_by_send_now() -> None:
     async with connected() as (stream, _):
         channel = Channel(stream, 1000)
         channel.close()

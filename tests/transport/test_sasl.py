@@ -78,7 +78,7 @@ async def refused(mechanism: Mechanism, *answers: bytes | SaslAuthenticateRespon
 # ---------------------------------------------------------------- the flow around them
 
 
-async def test_what_is_said_and_for_how_long_it_holds() -> None:
+async def test_plain_sends_user_and_password_and_returns_the_session_lifetime() -> None:
     script = Script([said(session_lifetime_ms=3_600_000)])
     assert await log_in(Plain("me", Secret("word")), script) == 3600.0
     assert script.heard == ["PLAIN", b"\0me\0word"]
@@ -116,7 +116,7 @@ async def test_sessions_without_an_end(lifetime: int) -> None:
     assert await log_in(Plain("me", PENCIL), Script([said(session_lifetime_ms=lifetime)])) == 0
 
 
-async def test_what_a_mechanism_raises_is_the_cause_and_not_in_the_text() -> None:
+async def test_the_error_of_a_mechanism_is_the_cause_and_not_in_the_message() -> None:
     class Broken:
         name = "BROKEN"
 
@@ -186,7 +186,7 @@ def test_a_name_with_a_comma_is_still_one_name() -> None:
     assert Conversation("sha256", "a=b,c", PENCIL, "nonce").first() == b"n,,n=a=3Db=2Cc,r=nonce"
 
 
-def test_what_follows_the_attributes_is_skipped() -> None:
+def test_unknown_attributes_after_the_known_ones_are_skipped() -> None:
     talk = Conversation("sha256", "user", PENCIL, "n")
     assert talk.take_challenge(b"r=nx,s=QSXCR+Q6sek8bf92,i=4096,future=1")[1] == 4096
 

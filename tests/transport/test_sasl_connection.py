@@ -340,7 +340,7 @@ async def test_no_request_is_lost_or_comes_between(network: Any) -> None:
     assert set(outcomes.values()) == {HeartbeatResponse(error_code=0)}
 
 
-async def test_what_has_no_answer_waits_too(network: Any) -> None:
+async def test_a_request_without_a_response_waits_for_the_renewal(network: Any) -> None:
     gate = network.handlers[HERE] = Gate([10_000, 0], {"parked": 5.0})
     produce = ProduceRequest(acks=0, timeout_ms=1, topic_data=())
     async with network, connected() as connection, anyio.create_task_group() as tasks:
@@ -352,7 +352,7 @@ async def test_what_has_no_answer_waits_too(network: Any) -> None:
     assert gate.names == [*LOGIN, "parked", *LOGIN, "ProduceRequest"]
 
 
-async def test_who_waits_for_a_renewal_does_so_until_the_deadline(network: Any) -> None:
+async def test_waiting_for_a_renewal_ends_at_the_requests_timeout(network: Any) -> None:
     network.handlers[HERE] = Gate([10_000], {"parked": 1000.0})
     outcomes: dict[str, Any] = {}
     async with network, connected() as connection:

@@ -143,7 +143,7 @@ ENDS = [silence, hanging_up, refusing, garbage, impostor, greedy, dropping_out]
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_however_an_authentication_ends(
+async def test_a_failed_authentication_shows_no_secret(
     network: Any, caplog: pytest.LogCaptureFixture, mechanism: str, end: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -183,7 +183,7 @@ async def test_an_authentication_that_goes_well(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_what_one_can_look_at(mechanism: str) -> None:
+def test_values_show_no_secret(mechanism: str) -> None:
     made = options(mechanism)
     assert made.security is not None
     looked_at = [made, made.security, made.security.mechanism, token()]

@@ -173,7 +173,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "why"), REFUSED, ids=[why[:60] for _, why in REFUSED])
-def test_what_cannot_work_is_refused_at_once(given: dict[str, Any], why: str) -> None:
+def test_invalid_security_options_raise(given: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Security(**given)
     assert str(caught.value).startswith(why) or why in str(caught.value)

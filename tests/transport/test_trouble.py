@@ -161,7 +161,7 @@ def test_it_keeps_no_more_than_a_thousand() -> None:
     assert len(troubles.open) == 1_000
 
 
-def test_what_happens_in_the_heartbeat_thread_is_kept_in_the_applications_loop() -> None:
+def test_troubles_of_the_heartbeat_thread_are_kept_on_the_applications_loop() -> None:
     calls: list[Callable[[], object]] = []
     ours = Troubles()
     threads = _TroublesProxy(ours, calls.append)

@@ -97,7 +97,7 @@ def test_one_record_batch_for_each_batch_and_none_for_markers() -> None:
     assert [batch.column("value").to_pylist() for batch in arrow(data)] == [[b"a", b"b"], [b"c"]]
 
 
-def test_what_is_damaged_comes_after_the_rows_before_it() -> None:
+def test_rows_before_a_corrupt_record_come_first() -> None:
     data = bytearray(encode_batch([NewRecord(None, b"a"), NewRecord(None, b"b")]))
     data[-(1 + 2 + 5)] += 2  # the last record says that it is longer than it is
     found = arrow_batches(bytes(data), topic="t", partition=3, check_crcs=False)

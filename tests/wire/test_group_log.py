@@ -224,7 +224,7 @@ partitions = st.frozensets(st.builds(TopicPartition, names, st.integers(0, 2**31
     generation=st.integers(-1, 2**31 - 1),
     rack=st.none() | names,
 )
-def test_what_is_written_is_read(
+def test_encoded_subscriptions_and_assignments_decode_to_the_same_values(
     topics: frozenset[str],
     user_data: bytes | None,
     held: frozenset[TopicPartition],

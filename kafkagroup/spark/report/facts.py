@@ -161,7 +161,9 @@ def _by_group(
         .orderBy("group_id", time)
         .collect()
     )
-    return {name: list(of) for name, of in groupby(rows, key=lambda row: row.group_id)}
+    return {
+        group_id: list(found) for group_id, found in groupby(rows, key=lambda row: row.group_id)
+    }
 
 
 def total_lag(samples: Iterable[tuple[datetime, object, int]]) -> list[tuple[datetime, int]]:

@@ -60,14 +60,14 @@ def _stuck(facts: Facts) -> str:
         ("group", "partition", "status", "lag", "seconds behind", "last commit"),
         [
             (
-                _text(of.group),
-                _text(f"{of.topic}/{of.partition}"),
-                _status(of.status),
-                _number(of.lag),
-                _number(of.seconds),
-                _time(of.last_commit),
+                _text(row.group),
+                _text(f"{row.topic}/{row.partition}"),
+                _status(row.status),
+                _number(row.lag),
+                _number(row.seconds),
+                _time(row.last_commit),
             )
-            for of in facts.stuck
+            for row in facts.stuck
         ],
         numbers=(3, 4),
     )
@@ -92,20 +92,20 @@ def _health(groups: Iterable[Group]) -> str:
         [
             (
                 _text(group.name),
-                _text(of["kind"] or "offsets only"),
-                _status(of["status"]),
-                _number(of["members"]),
-                _number(of["lag"]),
-                _number(of["seconds"]),
-                _number(of["rebalances"]),
-                _number(of["rebalances_per_hour"]),
-                _share(of["unstable_share"]),
-                _number(of["skew"]),
-                _number(of["lag_skew"]),
-                _time(of["coverage"]),
+                _text(health["kind"] or "offsets only"),
+                _status(health["status"]),
+                _number(health["members"]),
+                _number(health["lag"]),
+                _number(health["seconds"]),
+                _number(health["rebalances"]),
+                _number(health["rebalances_per_hour"]),
+                _share(health["unstable_share"]),
+                _number(health["skew"]),
+                _number(health["lag_skew"]),
+                _time(health["coverage"]),
             )
             for group in groups
-            for of in (group.health,)
+            for health in (group.health,)
         ],
         numbers=range(3, 11),
     )
@@ -118,14 +118,14 @@ def _group(group: Group, until: datetime) -> str:
     if group.rebalances:
         rows = [
             (
-                _number(of.generation),
-                _text(of.cause),
-                _time(of.started),
-                _length(of.started, of.ended),
-                _number(of.members),
-                _number(of.moved),
+                _number(rebalance.generation),
+                _text(rebalance.cause),
+                _time(rebalance.started),
+                _length(rebalance.started, rebalance.ended),
+                _number(rebalance.members),
+                _number(rebalance.moved),
             )
-            for of in reversed(group.rebalances)
+            for rebalance in reversed(group.rebalances)
         ]
         heads = ("generation", "cause", "started", "seconds", "members", "partitions moved")
         parts.append(

@@ -89,15 +89,15 @@ def _owners(
 ) -> None:
     colours = _colours(bars)
     for row, key in enumerate(rows):
-        of = [bar for bar in bars if (bar.topic, bar.partition) == key]
+        same_row = [bar for bar in bars if (bar.topic, bar.partition) == key]
         spans = [
             (date2num(bar.started), date2num(bar.ended or until) - date2num(bar.started))
-            for bar in of
+            for bar in same_row
         ]
         axis.broken_barh(
             spans,
             (row - 0.4, 0.8),
-            facecolors=[colours.get(bar.member, _GREY) for bar in of],
+            facecolors=[colours.get(bar.member, _GREY) for bar in same_row],
             # A line between generations, where the owner stays.
             edgecolor="white",
             linewidth=0.6,
