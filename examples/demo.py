@@ -243,6 +243,14 @@ class Demo:
         board.update()
 
 
+NEXT = """
+What to look at next:
+  examples/demo_member.py      the consumer that each member runs
+  docs/getting-started.md      your first consumer, in three shells
+  docs/delivery.md             why records are duplicated, and never lost
+  docs/rebalancing.md          what a rebalance does, step by step"""
+
+
 def summary(board: Board, account: Account) -> str:
     """The end of the story."""
     excuse = f"of {account.uncommitted} that B had processed and not committed when it was killed"
@@ -280,6 +288,7 @@ async def run(options: Options, console: Console, errors: IO[bytes]) -> bool:
             account = await demo.play()
             tasks.cancel_scope.cancel()
     print(summary(board, account))
+    print(NEXT)
     return not (board.failed or account.lost or account.unexplained)
 
 

@@ -104,3 +104,7 @@ def test_the_demo_loses_nothing_on_the_embedded_broker() -> None:
         "B is killed",
         "C leaves",
     ]
+    following = run.stdout.partition("What to look at next:")[2]
+    paths = re.findall(r"^  (\S+)", following, re.MULTILINE)
+    assert len(paths) > 2
+    assert all((EXAMPLES.parent / path).exists() for path in paths)
