@@ -95,11 +95,13 @@ def image(jars: Path, docker_host: str) -> str:
     pytest.importorskip("testcontainers", reason="testcontainers is not installed")
     environment = {**MACHINE, "KAFKAGROUP_KAFKA_JARS": str(jars), "DOCKER_HOST": docker_host}
     build = [sys.executable, str(Path(__file__).with_name("build_image.py")), IMAGE]
-    subprocess.run(build, check=True, env=environment)
     trial = ["docker", "run", "--rm", "--publish", "127.0.0.1::9", IMAGE, "sh", "-c", ":"]
-    done = subprocess.run(trial, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        pytest.skip(f"NOT TESTED, containers: Docker cannot run one: {done.stderr.strip()}")
+    for command in (build, trial):
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)
+        except subprocess.SubprocessError as error:
+            why = getattr(error, "stderr", None) or b""
+            pytest.skip(f"NOT TESTED, containers: {error}: {why.decode(errors='replace')[-300:]}")
     return IMAGE
 
 
