@@ -32,7 +32,8 @@ _TIMEOUT = 30.0
 _PARTS = re.compile(
     r"^<!-- run until: (?P<until>.*?) -->$"
     r"|^<!-- run\n(?P<hidden>.*?)^-->$"
-    r"|^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<shown>.*?)^(?P=indent)```$",
+    r"|^(?P<indent> *)```(?P<language>[^ \n]*)(?: title=\"(?P<title>[^\"\n]*)\")?\n(?P<shown>.*?)"
+    r"^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -46,6 +47,7 @@ class Block:
     language: str
     """As the page has it; "python" for what is hidden."""
     text: str
+    title: str = ""
     until: str = ""
     """When to end it, for what does not end by itself: an expression."""
     hidden: bool = False
@@ -68,7 +70,7 @@ def blocks(page: Path) -> list[Block]:
         code = part["hidden"] if hidden else inspect.cleandoc("\n" + part["shown"]) + "\n"
         language = "python" if hidden else part["language"]
         name = str(page.relative_to(ROOT))
-        found.append(Block(name, line, language, code, until, hidden))
+        found.append(Block(name, line, language, code, part["title"] or "", until, hidden))
         until = ""
     assert not until, f"{page}: `run until` without a block"
     assert text.count("<!-- run") == len(re.findall(r"<!-- run(?: until:|\n)", text)), page

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -36,6 +38,9 @@ from kafkagroup.cli._app import app
 from kafkagroup.cli._profiles import load_profile
 from kafkagroup.exporters.prometheus import GroupCollector
 
+OWN_TEST = "docs/getting-started.md"
+"""`test_getting_started.py` runs it, in processes of its own."""
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -46,9 +51,41 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p)])
+RUN_HERE = [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p) and n != OWN_TEST]
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
 def test_the_python_of_a_page_runs(name: str) -> None:
     run_page(ROOT / name)
+
+
+def complaints(code: str) -> str:
+    """What pyflakes has against it, in the form that ruff has."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--target-version", "py311"]
+    # F704: pages may await at the top level, as a notebook does.
+    rules = ["--select", "F", "--ignore", "F704", "--output-format", "concise", "--quiet", "-"]
+    done = subprocess.run([*command, *rules], input=code, capture_output=True, text=True)
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p)])
+def test_every_block_is_complete(name: str) -> None:
+    """Readers copy one block: it has its imports and what it uses."""
+    pytest.importorskip(
+        "ruff", reason="NOT TESTED, the blocks of the guides: ruff is not installed"
+    )
+    shown = [b for b in blocks(ROOT / name) if b.language == "python" and not b.hidden]
+    assert {b.where: found for b in shown if (found := complaints(b.text))} == {}
+
+
+def test_what_a_block_lacks_is_found() -> None:
+    pytest.importorskip(
+        "ruff", reason="NOT TESTED, the blocks of the guides: ruff is not installed"
+    )
+    assert "F821 Undefined name `Consumer`" in complaints("consumer = Consumer()\n")
+    assert "F401" in complaints("import kafkagroup\n")
+    assert complaints("import kafkagroup\n\nawait kafkagroup.run()\n") == ""
 
 
 def test_every_block_is_of_a_language_that_is_checked() -> None:
@@ -63,6 +100,8 @@ def shell_lines() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for block in blocks(page):
+            if block.title:
+                continue  # of `OWN_TEST`
             for line in block.text.splitlines():
                 if block.language in ("sh", ""):
                     found.append((block.where, line))
@@ -94,7 +133,7 @@ def test_a_command_exists_and_takes_what_it_is_given(where: str, line: str, tmp_
         case ["make", target, *_]:
             makefile = (ROOT / "Makefile").read_text("utf-8")
             assert re.search(rf"^{re.escape(target)}:.* ## ", makefile, re.MULTILINE), where
-        case ["pip", "install", requirement]:
+        case ["pip", "install", requirement, *_]:
             name, _, extras = requirement.rstrip("]").partition("[")
             project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
             assert name == "kafkagroup", where

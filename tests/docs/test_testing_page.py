@@ -1,4 +1,4 @@
-"""The page on testing is a file of tests, as its readers run it: with pytest-asyncio."""
+"""Each block of the page on testing is a file of tests that passes under pytest-asyncio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ pytest_plugins = ["pytester"]
 def test_its_blocks_pass_under_pytest_asyncio(pytester: pytest.Pytester) -> None:
     page = blocks(ROOT / "docs" / "testing.md")
     shown = [block.text for block in page if block.language == "python" and not block.hidden]
-    source = "\n".join(shown)
-    pytester.makepyfile(source)
+    pytester.makepyfile(**{f"test_block_{number}": text for number, text in enumerate(shown)})
     result = pytester.runpytest_subprocess("-p", "no:anyio", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=source.count("async def test_"))
+    result.assert_outcomes(passed="".join(shown).count("async def test_"))

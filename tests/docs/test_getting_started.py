@@ -1,0 +1,139 @@
+"""docs/getting-started.md as its readers follow it: files, three shells, and what they print.
+
+The blocks run in the order of the page, in processes of their own. Only ports differ: the page has
+fixed ones, and here other programs may have them. A program that is still running when its shell
+gets the next command is stopped with Ctrl-C, as the page says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_blocks import ROOT, blocks
+
+PAGE = ROOT / "docs" / "getting-started.md"
+
+_TIMEOUT = 60.0
+_ENDLESS = re.compile(r"kafkagroup broker|python \w+\.py")
+"""Commands that run until Ctrl-C."""
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [taken.getsockname()[1] for taken in sockets]
+    finally:
+        for taken in sockets:
+            taken.close()
+
+
+class Shell:
+    """One of the reader's shells."""
+
+    def __init__(self, name: str, folder: Path, servers: str) -> None:
+        self._folder = folder
+        self._log = folder / f"{name}.log"
+        self._log.touch()
+        self._read = 0
+        self._running: subprocess.Popen[bytes] | None = None
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+            "KAFKAGROUP_BOOTSTRAP_SERVERS": servers,
+        }
+
+    def type(self, command: str) -> None:
+        """Run it; wait for what ends by itself."""
+        self.interrupt()
+        self._read = self._log.stat().st_size
+        with self._log.open("ab") as log:
+            self._running = subprocess.Popen(
+                ["bash", "-ec", f"exec {command}" if _ENDLESS.match(command) else command],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+        if not _ENDLESS.match(command):
+            assert self._running.wait(_TIMEOUT) == 0, (command, self.printed())
+            self._running = None
+
+    def printed(self) -> list[str]:
+        """The lines since the last command, or since the last ones that were expected."""
+        text = self._log.read_bytes()[self._read :].decode()
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    def expect(self, lines: list[str], *, only_end: bool) -> None:
+        """Wait for these lines, in any order."""
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            seen = self.printed()
+            found = sorted(seen[-len(lines) :] if only_end else seen)
+            expected = map(pattern, sorted(lines))
+            if len(found) == len(lines) and all(map(re.fullmatch, expected, found)):
+                break
+            assert time.monotonic() < deadline, (seen, lines)
+            time.sleep(0.02)
+        self._read = self._log.stat().st_size
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        if self._running is not None:
+            self._running.send_signal(signal.SIGINT)
+            code = self._running.wait(_TIMEOUT)
+            self._running = None
+            text = self._log.read_text("utf-8")
+            assert code == 0 or "ValueError: b'joe' ordered nothing" in text, text
+            assert "cancel scope" not in text, text
+
+
+def pattern(line: str) -> str:
+    """Times differ from run to run."""
+    return re.sub(r"\d+\\\.\d+", r"\\d+\\.\\d+", re.escape(line.rstrip()))
+
+
+@pytest.fixture
+def shells(tmp_path: Path) -> Iterator[tuple[dict[str, Shell], dict[str, str]]]:
+    """Three of them, and what stands in the place of the page's ports."""
+    kafka, web = free_ports(2)
+    ports = {":9092": f":{kafka}", "8080": f"{web}", "orders:4": f"orders:4 --port {kafka}"}
+    shells = {f"shell {n}": Shell(f"{n}", tmp_path, f"127.0.0.1:{kafka}") for n in (1, 2, 3)}
+    yield shells, ports
+    for shell in reversed(shells.values()):
+        shell.interrupt()
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_stands(
+    shells: tuple[dict[str, Shell], dict[str, str]], tmp_path: Path
+) -> None:
+    named, ports = shells
+    done = 0
+    for block in blocks(PAGE):
+        if not block.title:
+            continue
+        text = block.text
+        for shown, real in ports.items():
+            text = text.replace(shown, real)
+        match block.language:
+            case "python":
+                (tmp_path / block.title).write_text(text, "utf-8")
+            case "sh":
+                named[block.title].type(text.strip())
+            case "text":
+                name, does = block.title[:7], block.title[8:]
+                assert does in ("prints", "ends with"), block.where
+                lines = [line for line in text.splitlines() if line.strip()]
+                named[name].expect(lines, only_end=does == "ends with")
+        done += 1
+    assert done > 20
