@@ -582,11 +582,12 @@ class Consumer(Service, Keyed[K_co, V_co]):
         if engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
         conversion = self._delivery.conversion
-        owned = tuple(self._delivery.owned.values())  # a copy: the loop may change it
+        # A copy, as the loop may change it. Only `copy` is atomic without a GIL.
+        owned = tuple(self._delivery.owned.copy().values())
         return evolve(
             session.history.metrics(session.clock(), session.membership.driver, self.loop_lag),
             assigned_partitions=sum(not one.revoked for one in owned),
-            lag={one.tp: one.lag for one in owned if one.lag is not None and not one.revoked},
+            lag={one.tp: lag for one in owned if not one.revoked and (lag := one.lag) is not None},
             skipped_records=0 if conversion is None else conversion.skipped,
             buffered_bytes=sum(one.buffered_bytes for one in owned),
             fetching_bytes=engine.fetching_bytes,

@@ -262,9 +262,10 @@ class OwnedPartition(Progress):
     @property
     def lag(self) -> int | None:
         """The number of offsets from the position to the end; None while either is unknown."""
-        if UNKNOWN in (self.position, self.end):
+        position, end = self.position, self.end  # read once: `metrics` runs in other threads
+        if UNKNOWN in (position, end):
             return None
-        return behind(self.position, self.end)
+        return behind(position, end)
 
     def to_commit(self) -> OffsetAndMetadata | None:
         """Return the offset to commit; None if it is unknown or committed already."""

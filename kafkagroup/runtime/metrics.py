@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafkagroup._public import public
-from kafkagroup._values import define, field, frozen
+from kafkagroup._values import field, frozen
 from kafkagroup.events import RebalanceCause, Rebalanced
 from kafkagroup.types import TopicPartition
 
@@ -76,34 +76,35 @@ class GroupMetrics:
     however large."""
 
 
-@define
+@frozen
 class _Sum:
     slot: int
-    count: int = 0
-    total: float = 0.0
-    maximum: float = 0.0
+    count: int
+    total: float
+    maximum: float
 
-    def add(self, seconds: float) -> None:
-        """Count one more duration."""
-        self.count += 1
-        self.total += seconds
-        self.maximum = max(self.maximum, seconds)
+    def add(self, seconds: float) -> _Sum:
+        """Return the sum with one more duration."""
+        return _Sum(self.slot, self.count + 1, self.total + seconds, max(self.maximum, seconds))
 
 
 class Meter:
-    """Durations of the last minute."""
+    """Durations of the last minute. One thread records; others may read at the same time."""
 
     def __init__(self) -> None:
-        self._sums: list[_Sum] = []
+        self._sums: tuple[_Sum, ...] = ()
         self._since = float("inf")
 
     def record(self, now: float, seconds: float) -> None:
         """Record a duration that ended now."""
         self._since = min(self._since, now - seconds)
         slot = int(now // _SLOT)
-        if not self._sums or self._sums[-1].slot != slot:
-            self._sums = [*self._sums[1 - _SLOTS :], _Sum(slot)]
-        self._sums[-1].add(seconds)
+        # Replaced as a whole: a reader in another thread sees a duration with its count or not at
+        # all. It divided by a count of 0 when a slot was visible before its first duration.
+        if self._sums and self._sums[-1].slot == slot:
+            self._sums = (*self._sums[:-1], self._sums[-1].add(seconds))
+        else:
+            self._sums = (*self._sums[1 - _SLOTS :], _Sum(slot, 1, seconds, seconds))
 
     def read(self, now: float) -> RequestMetrics:
         """Return rate, average and maximum of the last minute."""

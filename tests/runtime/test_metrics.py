@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 from kafkagroup.runtime.metrics import GroupMeters, GroupMetrics, Meter, RequestMetrics
 
@@ -35,6 +39,25 @@ def test_a_young_meter_does_not_boast() -> None:
     meter = Meter()
     meter.record(100.0, 0.0)
     assert meter.read(100.0).rate == 1.0
+
+
+def test_another_thread_may_read_at_any_moment() -> None:
+    """It divided by zero between the first record of a slot and its count."""
+    meter, read = Meter(), []
+
+    def on_line(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        read.append(meter.read(105.0))
+        return on_line
+
+    before = sys.gettrace()
+    sys.settrace(on_line)
+    try:
+        meter.record(101.0, 0.5)
+        meter.record(102.0, 0.5)
+    finally:
+        sys.settrace(before)
+    assert len(read) > 5
+    assert {(one.average, one.maximum) for one in read if one.rate} == {(0.5, 0.5)}
 
 
 def test_a_meter_keeps_sums_only() -> None:
