@@ -63,12 +63,16 @@ class BuildExt(build_ext):
             build_dir="build/cython",
             quiet=True,
             # The types are those of the .pxd files; annotations are for people and type checkers.
-            compiler_directives={"annotation_typing": False},
+            # A free-threaded Python keeps its GIL off: docs/embedding.md says what threads share.
+            compiler_directives={"annotation_typing": False, "freethreading_compatible": True},
         )
         self.parallel = True
         super().finalize_options()
 
     def run(self) -> None:
+        # Python passes on the `-g` that it was built with: with debug information the wheel has
+        # 10 MB. The builder's CFLAGS come after this, and a `-g` of theirs prevails.
+        os.environ["CFLAGS"] = f"-g0 {os.environ.get('CFLAGS', '')}"
         try:
             super().run()
         except Exception as error:  # compilers fail in ways of their own
