@@ -9,6 +9,7 @@ from uuid import UUID
 from kafkagroup.errors import BrokerError, ErrorCode, RemoteProtocolError, broker_error
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, LogOffsets
 from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
+from kafkagroup.runtime.offsets import answered_partitions, committed_offset
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import DataLossError
@@ -191,18 +192,15 @@ class Logs(Session):
             answer = await fetch_offsets(
                 self._cluster.broker(coordinator), group, partitions, require_stable=True
             )
-            code = answer.error_code or (answer.groups[0].error_code if answer.groups else 0)
-            found = {}
-            for topic in answer.groups[0].topics if answer.groups else answer.topics:
-                for p in topic.partitions:
-                    code = code or p.error_code
-                    if p.committed_offset >= 0:
-                        found[TopicPartition(topic.name, p.partition_index)] = OffsetAndMetadata(
-                            p.committed_offset, p.metadata or "", p.committed_leader_epoch
-                        )
-            if code:
+            codes = [answer.error_code, *(found.error_code for found in answer.groups)]
+            offsets = {}
+            for tp, data in answered_partitions(answer):
+                codes.append(data.error_code)
+                if (offset := committed_offset(data)) is not None:
+                    offsets[tp] = offset
+            if code := next(filter(None, codes), 0):
                 raise broker_error(code, f"offsets of {group!r}", operation="READ", group=group)
-            return found
+            return offsets
 
         return await self._retry(fetch)
 

@@ -41,9 +41,12 @@ class _Node(Node):
 
     def serves(self) -> bool:
         """Whether the server is part of a quorum."""
-        return re.search(rb"Mode: (standalone|leader|follower)", self.say(b"srvr")) is not None
+        return (
+            re.search(rb"Mode: (standalone|leader|follower)", self.send_command(b"srvr"))
+            is not None
+        )
 
-    def say(self, command: bytes) -> bytes:
+    def send_command(self, command: bytes) -> bytes:
         """Return the response to a four-letter command; empty if there is none."""
         try:
             with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
@@ -102,7 +105,7 @@ class LocalZooKeeper(Servers[_Node]):
     def leader(self) -> int:
         """The leader's node id. Raises: LocalKafkaError while there is no leader."""
         for node in self._awake():
-            if re.search(rb"Mode: (standalone|leader)", node.say(b"srvr")):
+            if re.search(rb"Mode: (standalone|leader)", node.send_command(b"srvr")):
                 return node.id
         raise LocalKafkaError("no node leads")
 

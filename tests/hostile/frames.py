@@ -185,7 +185,7 @@ ATTACKS = (
     _frame(
         "a negative correlation id",
         lambda: serving({HeartbeatRequest: lambda _, __: _beat(-1)}),
-        "RemoteProtocolError: answer -1 to a request that was never sent",
+        "RemoteProtocolError: response -1 to a request that was never sent",
         client="beat_twice",
     ),
     _frame(

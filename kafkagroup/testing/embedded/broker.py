@@ -98,7 +98,7 @@ def read_request(frame: bytes) -> Incoming:
         api_key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
     except struct.error as error:
         raise DecodeError(f"request header: {error}") from None
-    cls = _BY_KEY.get(api_key)
+    cls = _REQUESTS_BY_KEY.get(api_key)
     if cls is ApiVersionsRequest and version not in cls.versions:
         # KIP-511: a client that sends an unknown ApiVersions version gets the supported versions.
         return Incoming(ApiVersionsRequest(), version, correlation_id, "")
@@ -130,14 +130,14 @@ def write_response(incoming: Incoming, response: object) -> bytes:
     """Encode one response, with its length prefix."""
     version = incoming.version
     cls = type(incoming.request)
-    asks_versions = cls is ApiVersionsRequest
-    if asks_versions and version not in cls.versions:
+    is_api_versions = cls is ApiVersionsRequest
+    if is_api_versions and version not in cls.versions:
         version = 0
     if isinstance(response, JoinGroupResponse) and version < 7 and response.protocol_name is None:
         response = evolve(response, protocol_name="")
     body = encode(response, version)
     # An ApiVersions response has no tagged fields in its header: no version is agreed on yet.
-    tags = b"\0" if version in cls.flexible and not asks_versions else b""
+    tags = b"\0" if version in cls.flexible and not is_api_versions else b""
     size = 4 + len(tags) + len(body)
     return _LENGTH_AND_ID.pack(size, incoming.correlation_id) + tags + body
 
@@ -158,24 +158,24 @@ def _api_versions(
     cluster: Cluster, __: int, request: ApiVersionsRequest, caller: Caller, reply: Reply
 ) -> None:
     if caller.version not in ApiVersionsRequest.versions:
-        requested = tuple(key for key in _SPOKEN if key.api_key == ApiVersionsRequest.api_key)
+        requested = tuple(key for key in _SUPPORTED if key.api_key == ApiVersionsRequest.api_key)
         reply(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=requested))
         return
-    named = (request.client_software_name, request.client_software_version)
-    if caller.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in named):
+    software = (request.client_software_name, request.client_software_version)
+    if caller.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in software):
         reply(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=()))
         return
-    keys = _SPOKEN if cluster.settings.consumer_groups else _SPOKEN_BEFORE
+    keys = _SUPPORTED if cluster.settings.consumer_groups else _SUPPORTED_WITHOUT_CONSUMER_GROUPS
     reply(ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=keys))
 
 
 def _join(
     cluster: Cluster, node_id: int, request: JoinGroupRequest, caller: Caller, reply: Reply
 ) -> None:
-    wrong = cluster.coordinator.wrong_with_join(request)
-    if wrong or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
-        other = cluster.consumer_groups.groups.get(request.group_id)
-        if other is not None and other.members:
+    error = cluster.coordinator.check_join(request)
+    if error or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
+        other_group = cluster.consumer_groups.groups.get(request.group_id)
+        if other_group is not None and other_group.members:
             # Kafka supports members of both protocols in one group; this broker does not.
             reply(refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, caller.version))
             return
@@ -193,8 +193,8 @@ def _consumer_heartbeat(
     if not cluster.settings.consumer_groups:
         reply(refuse(request, ErrorCode.UNSUPPORTED_VERSION, caller.version))
     elif _coordinates(cluster, node_id, request, request.group_id, caller, reply):
-        other = cluster.coordinator.groups.get(request.group_id)
-        if other is not None and other.members:
+        other_group = cluster.coordinator.groups.get(request.group_id)
+        if other_group is not None and other_group.members:
             reply(refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, caller.version))
             return
         cluster.coordinator.groups.pop(request.group_id, None)
@@ -204,8 +204,8 @@ def _consumer_heartbeat(
 def _sync(
     cluster: Cluster, node_id: int, request: SyncGroupRequest, caller: Caller, reply: Reply
 ) -> None:
-    wrong = cluster.coordinator.wrong_with_sync(request, caller)
-    if wrong or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
+    error = cluster.coordinator.check_sync(request, caller)
+    if error or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
         cluster.coordinator.sync(request, caller, reply)
 
 
@@ -247,7 +247,7 @@ def _list_groups(
 ) -> None:
     # An empty filter means all.
     states = {state.lower() for state in request.states_filter}
-    types = {kind.lower() for kind in request.types_filter}
+    types = {group_type.lower() for group_type in request.types_filter}
     groups = tuple(
         group
         for group in chain(cluster.coordinator.list_groups(), cluster.consumer_groups.list_groups())
@@ -296,12 +296,12 @@ def _delete_groups(
     def deleted(group_id: str) -> DeletableGroupResult:
         if cluster.coordinator_of(group_id) != node_id:
             return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
-        kind = (
+        coordinator = (
             cluster.consumer_groups
             if group_id in cluster.consumer_groups.groups
             else cluster.coordinator
         )
-        result = kind.delete(group_id)
+        result = coordinator.delete(group_id)
         if not result.error_code:
             cluster.offsets.pop(group_id, None)
         return result
@@ -329,7 +329,7 @@ def _sasl_authenticate(
     )
 
 
-def _now(answer: Callable[[Cluster, int, Any, Caller], object]) -> Callable[..., None]:
+def _immediate(answer: Callable[[Cluster, int, Any, Caller], object]) -> Callable[..., None]:
     """Make a handler of a function that always returns the response at once."""
 
     def handler(cluster: Cluster, node_id: int, request: Any, caller: Caller, reply: Reply) -> None:
@@ -342,34 +342,38 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     ApiVersionsRequest: _api_versions,
     ConsumerGroupDescribeRequest: _describe_consumer_groups,
     ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
-    CreatePartitionsRequest: _now(lambda c, _, request, __: topics.add_partitions(c, request)),
-    CreateTopicsRequest: _now(lambda c, _, request, __: topics.create(c, request)),
+    CreatePartitionsRequest: _immediate(
+        lambda c, _, request, __: topics.add_partitions(c, request)
+    ),
+    CreateTopicsRequest: _immediate(lambda c, _, request, __: topics.create(c, request)),
     DeleteGroupsRequest: _delete_groups,
-    DeleteTopicsRequest: _now(lambda c, _, request, caller: topics.delete(c, request, caller)),
+    DeleteTopicsRequest: _immediate(
+        lambda c, _, request, caller: topics.delete(c, request, caller)
+    ),
     DescribeGroupsRequest: _describe_groups,
     FetchRequest: reads.fetch,
-    FindCoordinatorRequest: _now(
+    FindCoordinatorRequest: _immediate(
         lambda c, _, request, caller: topics.find_coordinator(c, request, caller)
     ),
     HeartbeatRequest: _heartbeat,
     JoinGroupRequest: _join,
     LeaveGroupRequest: _leave,
     ListGroupsRequest: _list_groups,
-    ListOffsetsRequest: _now(reads.list_offsets),
-    MetadataRequest: _now(lambda c, _, request, caller: topics.metadata(c, request, caller)),
-    OffsetCommitRequest: _now(offsets.commit),
-    OffsetDeleteRequest: _now(offsets.delete),
-    OffsetFetchRequest: _now(offsets.fetch),
-    OffsetForLeaderEpochRequest: _now(
+    ListOffsetsRequest: _immediate(reads.list_offsets),
+    MetadataRequest: _immediate(lambda c, _, request, caller: topics.metadata(c, request, caller)),
+    OffsetCommitRequest: _immediate(offsets.commit),
+    OffsetDeleteRequest: _immediate(offsets.delete),
+    OffsetFetchRequest: _immediate(offsets.fetch),
+    OffsetForLeaderEpochRequest: _immediate(
         lambda c, node, request, _: reads.ends_of_epochs(c, node, request)
     ),
-    ProduceRequest: _now(writes.produce),
+    ProduceRequest: _immediate(writes.produce),
     SaslAuthenticateRequest: _sasl_authenticate,
     SaslHandshakeRequest: _sasl_handshake,
     SyncGroupRequest: _sync,
 }
 
-_BY_KEY = {cls.api_key: cls for cls in _HANDLERS}
+_REQUESTS_BY_KEY = {cls.api_key: cls for cls in _HANDLERS}
 
 _LOWEST: dict[type[Request[Any]], int] = {
     # Like Kafka 4, advertise Produce from version 0 on, though only 3 and later are accepted:
@@ -380,7 +384,7 @@ _LOWEST: dict[type[Request[Any]], int] = {
 }
 """Lowest advertised versions, where they differ from the versions that can be decoded."""
 
-_SPOKEN = tuple(
+_SUPPORTED = tuple(
     ApiVersion(
         api_key=cls.api_key,
         min_version=_LOWEST.get(cls, cls.versions.low),
@@ -389,6 +393,8 @@ _SPOKEN = tuple(
     for cls in sorted(_HANDLERS, key=lambda cls: cls.api_key)
 )
 
-_OF_CONSUMER_GROUPS = (ConsumerGroupHeartbeatRequest.api_key, ConsumerGroupDescribeRequest.api_key)
-_SPOKEN_BEFORE = tuple(spoken for spoken in _SPOKEN if spoken.api_key not in _OF_CONSUMER_GROUPS)
+_CONSUMER_GROUP_KEYS = (ConsumerGroupHeartbeatRequest.api_key, ConsumerGroupDescribeRequest.api_key)
+_SUPPORTED_WITHOUT_CONSUMER_GROUPS = tuple(
+    api for api in _SUPPORTED if api.api_key not in _CONSUMER_GROUP_KEYS
+)
 """The APIs of a broker without consumer groups (KIP-848)."""

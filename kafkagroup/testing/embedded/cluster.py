@@ -86,9 +86,9 @@ class Cluster:
         )
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Group -> its committed offsets."""
-        self.on_append: dict[object, Callable[[], None]] = {}
+        self.fetch_callbacks: dict[object, Callable[[], None]] = {}
         """Callbacks for when there may be more to fetch, keyed by the waiting fetch."""
-        self._moved: dict[str, int] = {}
+        self._chosen_coordinators: dict[str, int] = {}
 
     def new_id(self) -> UUID:
         """Return a random id for a topic or a member."""
@@ -140,7 +140,7 @@ class Cluster:
         for offsets in self.offsets.values():
             for partition in [tp for tp in offsets if tp.topic == name]:
                 del offsets[partition]
-        self.wake()
+        self.wake_fetches()
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         """Return the topic with this id, if it exists."""
@@ -156,20 +156,20 @@ class Cluster:
     def append(self, partition: Partition, batch: bytes | memoryview) -> int:
         """Append a whole batch, wake the waiting fetches, and return the first offset."""
         base = partition.log.append(batch)
-        self.wake()
+        self.wake_fetches()
         return base
 
-    def wake(self) -> None:
+    def wake_fetches(self) -> None:
         """Let every pending fetch check again."""
-        for look in tuple(self.on_append.values()):
-            look()
+        for callback in tuple(self.fetch_callbacks.values()):
+            callback()
 
     # ------------------------------------------------------------ nodes
 
     def coordinator_of(self, group_id: str) -> int:
         """Return the group's coordinator; -1 while no node is alive."""
         live = self.live
-        moved = self._moved.get(group_id)
+        moved = self._chosen_coordinators.get(group_id)
         if moved in live:
             return moved
         # `hash` differs from run to run.
@@ -194,31 +194,31 @@ class Cluster:
             for index, partition in enumerate(topic.partitions):
                 if partition.leader not in live:
                     partition.lead(live[index % len(live)] if live else -1)
-        self._reload_moved(before, now)
-        self.wake()
+        self._load_moved_groups(before, now)
+        self.wake_fetches()
 
     def move_leader(self, topic: str, index: int, node_id: int) -> None:
         """Make another node the leader of the partition."""
         self._check_alive(node_id)
         self.topics[topic].partitions[index].lead(node_id)
-        self.wake()
+        self.wake_fetches()
 
     def move_coordinator(self, group_id: str, node_id: int, now: float) -> None:
         """Make another node the group's coordinator."""
         self._check_alive(node_id)
         before = {group_id: self.coordinator_of(group_id)}
-        self._moved[group_id] = node_id
-        self._reload_moved(before, now)
+        self._chosen_coordinators[group_id] = node_id
+        self._load_moved_groups(before, now)
 
     def _check_alive(self, node_id: int) -> None:
         if node_id not in self.live:
             raise ValueError(f"node {node_id} is not alive; these are: {self.live}")
 
-    def _reload_moved(self, before: dict[str, int], now: float) -> None:
+    def _load_moved_groups(self, before: dict[str, int], now: float) -> None:
         for group_id, node_id in before.items():
             after = self.coordinator_of(group_id)
             # While no node is alive, the group stays; the first node that is back loads it.
             if after not in (node_id, -1):
-                for kind in (self.coordinator, self.consumer_groups):
-                    if group_id in kind.groups:
-                        kind.move(group_id, now)
+                for coordinator in (self.coordinator, self.consumer_groups):
+                    if group_id in coordinator.groups:
+                        coordinator.move(group_id, now)

@@ -24,7 +24,7 @@ from kafkagroup.testing.embedded.consumer_group import (
     MemberState,
 )
 from kafkagroup.testing.embedded.coordinator import Caller
-from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.testing.embedded.refusals import describe_with_error, refuse
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
 from kafkagroup.types import TopicPartition
@@ -47,7 +47,7 @@ from kafkagroup.wire.messages.group import (
 __all__ = ["ConsumerCoordinator"]
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
     """The heartbeat is answered with an error."""
 
     def __init__(self, code: ErrorCode) -> None:
@@ -82,9 +82,9 @@ class ConsumerCoordinator:
             if request.member_epoch < 0:
                 return self._leave(request)
             return self._accept_heartbeat(request, caller)
-        except _Refused as refused:
+        except _Rejected as rejection:
             return cast(
-                ConsumerGroupHeartbeatResponse, refuse(request, refused.code, caller.version)
+                ConsumerGroupHeartbeatResponse, refuse(request, rejection.code, caller.version)
             )
 
     def _accept_heartbeat(
@@ -94,19 +94,19 @@ class ConsumerCoordinator:
         group = self.groups.get(request.group_id)
         if group is None:
             if not joins:
-                raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+                raise _Rejected(ErrorCode.GROUP_ID_NOT_FOUND)
             group = self.groups[request.group_id] = ConsumerGroup(request.group_id)
         size = len(group.members)
         member = self._member(group, request, caller)
         if self._subscribe(member, request) or len(group.members) > size:
             group.epoch += 1
-        if self._follow_topics(group):
+        if self._update_topics(group):
             group.epoch += 1  # a separate step, as in Kafka: a new group's first member has epoch 2
         self._assign_when_due(group, caller.now)
         listed = request.topic_partitions
-        owned = None if listed is None else self._reported(member, listed)
+        owned = None if listed is None else self._resolve(member, listed)
         changed = group.reconcile(member, owned)
-        self._expect(group, member, caller.now)
+        self._set_deadlines(group, member, caller.now)
         full = request.rebalance_timeout_ms != -1 and owned is not None
         return ConsumerGroupHeartbeatResponse(
             throttle_time_ms=0,
@@ -126,16 +126,16 @@ class ConsumerCoordinator:
         holder = None if instance_id is None else group.static_member(instance_id)
         if holder is not None and holder is not member:
             if not joins:
-                raise _Refused(ErrorCode.FENCED_INSTANCE_ID)
+                raise _Rejected(ErrorCode.FENCED_INSTANCE_ID)
             if holder.epoch != AWAY:
-                raise _Refused(ErrorCode.UNRELEASED_INSTANCE_ID)
-            self._forget(group, holder)
+                raise _Rejected(ErrorCode.UNRELEASED_INSTANCE_ID)
+            self._cancel_deadlines(group, holder)
             return group.replace(holder, request.member_id)
         if member is None:
             if not joins:
-                raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+                raise _Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
             if len(group.members) >= self._settings.group_max_size:
-                raise _Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+                raise _Rejected(ErrorCode.GROUP_MAX_SIZE_REACHED)
             member = ConsumerMember(request.member_id, instance_id, caller.client_id, caller.host)
             group.members[member.member_id] = member
         if not joins:
@@ -147,9 +147,9 @@ class ConsumerCoordinator:
         if epoch == member.epoch:
             return
         # The response with the newer epoch may have been lost.
-        lost = epoch == member.previous_epoch and listed is not None
-        if not lost or not self._reported(member, listed or ()) <= member.assigned.keys():
-            raise _Refused(ErrorCode.FENCED_MEMBER_EPOCH)
+        is_repeat = epoch == member.previous_epoch and listed is not None
+        if not is_repeat or not self._resolve(member, listed or ()) <= member.assigned.keys():
+            raise _Rejected(ErrorCode.FENCED_MEMBER_EPOCH)
 
     def _subscribe(self, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
         """Store the member's fields. Returns whether they require a new assignment."""
@@ -164,18 +164,18 @@ class ConsumerCoordinator:
             member.topics = frozenset(request.subscribed_topic_names)
         if request.subscribed_topic_regex is not None:
             member.pattern = request.subscribed_topic_regex or None
-        self._match(member)
+        self._resolve_subscription(member)
         return (member.subscribed, member.assignor) != before
 
-    def _match(self, member: ConsumerMember) -> None:
+    def _resolve_subscription(self, member: ConsumerMember) -> None:
         pattern = member.pattern
         matching = {t for t in self._counts() if pattern is not None and re.fullmatch(pattern, t)}
         member.subscribed = member.topics | matching
 
-    def _follow_topics(self, group: ConsumerGroup) -> bool:
+    def _update_topics(self, group: ConsumerGroup) -> bool:
         """Whether topics were added, have grown, or were deleted or recreated."""
         for member in group.members.values():
-            self._match(member)
+            self._resolve_subscription(member)
         wanted = {topic for member in group.members.values() for topic in member.subscribed}
         ids, counts = self._ids(), self._counts()
         before = group.topics
@@ -192,19 +192,19 @@ class ConsumerCoordinator:
     def _leave(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         group = self.groups.get(request.group_id)
         if group is None:
-            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+            raise _Rejected(ErrorCode.GROUP_ID_NOT_FOUND)
         member = group.members.get(request.member_id)
         if request.instance_id is not None:
             holder = group.static_member(request.instance_id)
             if holder is not None and holder is not member:
-                raise _Refused(ErrorCode.FENCED_INSTANCE_ID)
+                raise _Rejected(ErrorCode.FENCED_INSTANCE_ID)
         if member is None:
-            raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            raise _Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
         if request.member_epoch == AWAY:
             member.epoch = AWAY
-            self._timers.cancel(_drain(group, member))
+            self._timers.cancel(_revocation_key(group, member))
         else:
-            self._expel(group, member)
+            self._remove(group, member)
         return ConsumerGroupHeartbeatResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
@@ -229,7 +229,7 @@ class ConsumerCoordinator:
             elif instance_id is not None and member.instance_id != instance_id:
                 error = ErrorCode.FENCED_INSTANCE_ID
             else:
-                self._expel(group, member)
+                self._remove(group, member)
             results.append(
                 MemberResponse(
                     member_id=identity.member_id, group_instance_id=instance_id, error_code=error
@@ -241,26 +241,28 @@ class ConsumerCoordinator:
             error_code=error_code, members=tuple(results) if request.members else ()
         )
 
-    def _expect(self, group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
+    def _set_deadlines(self, group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
         """Set the deadlines that remove a member: its session, and its pending revocation."""
 
-        def expel(_: float) -> None:
-            self._expel(group, member)
+        def remove_member(_: float) -> None:
+            self._remove(group, member)
 
         timeout = self._settings.group_consumer_session_timeout
-        self._timers.schedule(_session(group, member), now + timeout, expel)
+        self._timers.schedule(_session_key(group, member), now + timeout, remove_member)
         if member.state is not MemberState.UNREVOKED:
-            self._timers.cancel(_drain(group, member))
-        elif not self._timers.pending(_drain(group, member)):
-            self._timers.schedule(_drain(group, member), now + member.rebalance_timeout, expel)
+            self._timers.cancel(_revocation_key(group, member))
+        elif not self._timers.pending(_revocation_key(group, member)):
+            self._timers.schedule(
+                _revocation_key(group, member), now + member.rebalance_timeout, remove_member
+            )
 
-    def _expel(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        self._forget(group, member)
+    def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        self._cancel_deadlines(group, member)
         group.remove(member)
 
-    def _forget(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        self._timers.cancel(_session(group, member))
-        self._timers.cancel(_drain(group, member))
+    def _cancel_deadlines(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        self._timers.cancel(_session_key(group, member))
+        self._timers.cancel(_revocation_key(group, member))
 
     # ------------------------------------------------------------ offsets
 
@@ -278,10 +280,10 @@ class ConsumerCoordinator:
         if epoch == member.epoch:
             return ErrorCode.NONE
         # KIP-1251: an older epoch is valid if the member has owned the partition since then.
-        given = None
+        owned_since = None
         if partition is not None and (topic_id := self._ids().get(partition.topic)) is not None:
-            given = member.assigned.get(AssignedPartition(*partition, topic_id))
-        is_valid = given is not None and given <= epoch < member.epoch
+            owned_since = member.assigned.get(AssignedPartition(*partition, topic_id))
+        is_valid = owned_since is not None and owned_since <= epoch < member.epoch
         return ErrorCode.NONE if is_valid else ErrorCode.STALE_MEMBER_EPOCH
 
     # ------------------------------------------------------------ administration
@@ -312,15 +314,8 @@ class ConsumerCoordinator:
         """Describe one group, with its members' current and target assignments."""
         group = self.groups.get(group_id)
         if group is None:
-            return consumer_describe.DescribedGroup(
-                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-                error_message=f"Group {group_id} not found.",
-                group_id=group_id,
-                group_state="",
-                group_epoch=0,
-                assignment_epoch=0,
-                assignor_name="",
-                members=(),
+            return describe_with_error(
+                group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
             )
         return consumer_describe.DescribedGroup(
             error_code=ErrorCode.NONE,
@@ -329,10 +324,12 @@ class ConsumerCoordinator:
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,
             assignor_name=group.preferred_assignor(),
-            members=tuple(self._described(group, m) for m in group.members.values()),
+            members=tuple(self._describe_member(group, m) for m in group.members.values()),
         )
 
-    def _described(self, group: ConsumerGroup, member: ConsumerMember) -> consumer_describe.Member:
+    def _describe_member(
+        self, group: ConsumerGroup, member: ConsumerMember
+    ) -> consumer_describe.Member:
         return consumer_describe.Member(
             member_id=member.member_id,
             instance_id=member.instance_id,
@@ -342,19 +339,19 @@ class ConsumerCoordinator:
             client_host=member.client_host,
             subscribed_topic_names=tuple(sorted(member.topics)),
             subscribed_topic_regex=member.pattern,
-            assignment=self._described_assignment(member.holds),
-            target_assignment=self._described_assignment(group.target.get(member.member_id, ())),
+            assignment=self._describe_assignment(member.held),
+            target_assignment=self._describe_assignment(group.target.get(member.member_id, ())),
             member_type=1,
         )
 
-    def _described_assignment(
+    def _describe_assignment(
         self, partitions: Iterable[AssignedPartition]
     ) -> consumer_describe.Assignment:
         ids = self._ids()
         return consumer_describe.Assignment(
             topic_partitions=tuple(
                 consumer_describe.TopicPartitions(topic_id=i, topic_name=name, partitions=numbers)
-                for name, i, numbers in _grouped(partitions)
+                for name, i, numbers in _by_topic(partitions)
                 if ids.get(name) == i
             )
         )
@@ -363,16 +360,16 @@ class ConsumerCoordinator:
         """Load the group on another node: all state is in the log, and sessions restart."""
         group = self.groups[group_id]
         for member in group.members.values():
-            self._expect(group, member, now)
+            self._set_deadlines(group, member, now)
 
     # ------------------------------------------------------------ names and ids
 
-    def _reported(
+    def _resolve(
         self, member: ConsumerMember, listed: Iterable[TopicPartitions]
     ) -> set[AssignedPartition]:
         """Return the partitions that a member reports as owned, also those of deleted topics."""
         names = {topic_id: name for name, topic_id in self._ids().items()}
-        names |= {held.topic_id: held.topic for held in member.holds}
+        names |= {p.topic_id: p.topic for p in member.held}
         return {
             AssignedPartition(names.get(topic.topic_id, ""), partition, topic.topic_id)
             for topic in listed
@@ -384,12 +381,12 @@ def _assignment(member: ConsumerMember) -> Assignment:
     return Assignment(
         topic_partitions=tuple(
             TopicPartitions(topic_id=topic_id, partitions=numbers)
-            for _, topic_id, numbers in _grouped(member.assigned)
+            for _, topic_id, numbers in _by_topic(member.assigned)
         )
     )
 
 
-def _grouped(partitions: Iterable[AssignedPartition]) -> list[tuple[str, UUID, tuple[int, ...]]]:
+def _by_topic(partitions: Iterable[AssignedPartition]) -> list[tuple[str, UUID, tuple[int, ...]]]:
     """Return the name, the id and the partition numbers of each topic."""
     grouped: dict[tuple[str, UUID], list[int]] = {}
     for topic, partition, topic_id in sorted(partitions):
@@ -416,18 +413,18 @@ def _check(request: ConsumerGroupHeartbeatRequest) -> None:
         )
     )
     if bad:
-        raise _Refused(ErrorCode.INVALID_REQUEST)
+        raise _Rejected(ErrorCode.INVALID_REQUEST)
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
-        raise _Refused(ErrorCode.UNSUPPORTED_ASSIGNOR)
+        raise _Rejected(ErrorCode.UNSUPPORTED_ASSIGNOR)
     try:
         re.compile(request.subscribed_topic_regex or "")
     except re.error:
-        raise _Refused(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
+        raise _Rejected(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
 
 
-def _session(group: ConsumerGroup, member: ConsumerMember) -> tuple[str, str, str]:
+def _session_key(group: ConsumerGroup, member: ConsumerMember) -> tuple[str, str, str]:
     return ("consumer session", group.group_id, member.member_id)
 
 
-def _drain(group: ConsumerGroup, member: ConsumerMember) -> tuple[str, str, str]:
-    return ("consumer drain", group.group_id, member.member_id)
+def _revocation_key(group: ConsumerGroup, member: ConsumerMember) -> tuple[str, str, str]:
+    return ("consumer revocation", group.group_id, member.member_id)

@@ -79,8 +79,8 @@ class ConsumerMember:
     """Partitions that the member must revoke and still owns."""
 
     @property
-    def holds(self) -> set[AssignedPartition]:
-        """Return the partitions that no other member may get."""
+    def held(self) -> set[AssignedPartition]:
+        """The partitions that no other member may get yet."""
         return {*self.assigned, *self.revoking}
 
 
@@ -176,8 +176,8 @@ class ConsumerGroup:
     def reconcile(self, member: ConsumerMember, owned: Iterable[AssignedPartition] | None) -> bool:
         """Move a member's assignment towards its target, given the partitions that it reports as
         owned (None: unchanged). Returns whether the member's assignment has changed."""
-        still = member.revoking if owned is None else member.revoking & {*owned}
-        if member.state is MemberState.UNREVOKED and still:
+        unrevoked = member.revoking if owned is None else member.revoking & {*owned}
+        if member.state is MemberState.UNREVOKED and unrevoked:
             return False
         if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
             return False
@@ -189,11 +189,11 @@ class ConsumerGroup:
         if revoked and (owned is None or revoked & {*owned}):
             member.state, member.revoking, member.assigned = MemberState.UNREVOKED, revoked, kept
             return True
-        taken = {tp for m in self.members.values() if m is not member for tp in m.holds}
-        fresh = dict.fromkeys(sorted(target - kept.keys() - taken), self.target_epoch)
-        blocked = target - kept.keys() - fresh.keys()
+        held_by_others = {tp for m in self.members.values() if m is not member for tp in m.held}
+        added = dict.fromkeys(sorted(target - kept.keys() - held_by_others), self.target_epoch)
+        blocked = target - kept.keys() - added.keys()
         member.state = MemberState.UNRELEASED if blocked else MemberState.STABLE
-        member.assigned = kept | fresh
+        member.assigned = kept | added
         if member.epoch != self.target_epoch:
             member.previous_epoch, member.epoch = member.epoch, self.target_epoch
         return set(member.assigned) != before

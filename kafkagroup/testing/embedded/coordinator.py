@@ -46,7 +46,7 @@ _STABLE = GroupState.STABLE
 
 @attrs.frozen
 class Caller:
-    """The sender of a request, the request's version, and the time."""
+    """The sender of a request, the request's version, and the time of arrival."""
 
     version: int
     now: float
@@ -66,14 +66,15 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ joining
 
-    def wrong_with_join(self, request: JoinGroupRequest) -> ErrorCode:
+    def check_join(self, request: JoinGroupRequest) -> ErrorCode:
         """Return the error for which any node, coordinator or not, rejects a JoinGroup, or NONE."""
-        low = self._settings.group_min_session_timeout
-        high = self._settings.group_max_session_timeout
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        fits = low <= request.session_timeout_ms / 1000 <= high
-        return ErrorCode.NONE if fits else ErrorCode.INVALID_SESSION_TIMEOUT
+        low = self._settings.group_min_session_timeout
+        high = self._settings.group_max_session_timeout
+        if not low <= request.session_timeout_ms / 1000 <= high:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        return ErrorCode.NONE
 
     def join(
         self,
@@ -82,28 +83,29 @@ class GroupCoordinator:
         reply: Callable[[JoinGroupResponse], None],
     ) -> None:
         """Answer a JoinGroup, at once or when the rebalance completes."""
-        known_id = request.member_id
+        given_id = request.member_id
         group = self.groups.get(request.group_id)
-        wrong = self.wrong_with_join(request)
+        wrong = self.check_join(request)
         if wrong:
-            reply(_join_error(wrong, known_id))
-        elif group is None and known_id:
-            reply(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, known_id))
+            reply(_join_error(wrong, given_id))
+        elif group is None and given_id:
+            reply(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, given_id))
         else:
             if group is None:
                 group = self.groups[request.group_id] = ClassicGroup(request.group_id)
-            if not self._accepts(group, known_id):
-                group.remove(known_id)
-                self._timers.cancel(_session(group, known_id))
+            if not self._accepts(group, given_id):
+                group.remove(given_id)
+                self._timers.cancel(_session_key(group, given_id))
                 reply(_join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             elif not group.supports(request.protocol_type, request.protocols):
-                reply(_join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, known_id))
-            elif known_id:
+                reply(_join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, given_id))
+            elif given_id:
                 self._join_known(group, request, caller, reply)
             else:
                 self._join_new(group, request, caller, reply)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        """Whether the group has room for this member, among those that have joined."""
         limit = self._settings.group_max_size
         member = group.members.get(member_id)
         if group.state is _EMPTY:
@@ -128,7 +130,9 @@ class GroupCoordinator:
             # KIP-394: the client becomes a member only when it sends its id back. Without this, a
             # client that times out and retries would leave a dead member behind each time.
             group.pending.add(member_id)
-            self._expect(group, member_id, caller.now + request.session_timeout_ms / 1000)
+            self._set_session_deadline(
+                group, member_id, caller.now + request.session_timeout_ms / 1000
+            )
             reply(_join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(group, member_id, request, caller, reply)
@@ -157,7 +161,7 @@ class GroupCoordinator:
         )
         if changes_nothing:
             # The response to the join of this generation was lost: send it again.
-            reply(_joined(group, member))
+            reply(_join_response(group, member))
         else:
             _update(member, request, reply)
             self._rebalance_or_complete(group, caller.now)
@@ -186,7 +190,9 @@ class GroupCoordinator:
         group.add(member, request.protocol_type)
         # The client may vanish while its join is pending; without this deadline, each of its
         # retries would add a dead member to the rebalance.
-        self._expect(group, member_id, caller.now + self._settings.group_new_member_join_timeout)
+        self._set_session_deadline(
+            group, member_id, caller.now + self._settings.group_new_member_join_timeout
+        )
         self._rebalance_or_complete(group, caller.now)
 
     def _replace_static(
@@ -203,12 +209,12 @@ class GroupCoordinator:
         holder.answer_join(_join_error(ErrorCode.FENCED_INSTANCE_ID, holder.member_id))
         holder.answer_sync(_sync_error(ErrorCode.FENCED_INSTANCE_ID))
         member = group.replace(holder, member_id)
-        self._timers.cancel(_session(group, holder.member_id))
+        self._timers.cancel(_session_key(group, holder.member_id))
         _update(member, request, reply)
         self._extend_session(group, member, caller.now)
         if group.state is _STABLE and group.select_protocol() == group.protocol:
             group.write()
-            answer = _joined(group, member)
+            answer = _join_response(group, member)
             if caller.version >= 9:
                 # KIP-814: a returning leader gets the members, but does not assign.
                 leads = group.leader == member_id
@@ -248,13 +254,15 @@ class GroupCoordinator:
         group.become(_PREPARING)
         if initial:
             delay = self._settings.group_initial_rebalance_delay
-            self._wait_for_first(group, now, delay, max(group.rebalance_timeout - delay, 0.0))
+            self._delay_first_rebalance(
+                group, now, delay, max(group.rebalance_timeout - delay, 0.0)
+            )
         elif group.all_joined:
             self._complete(group, now)
         else:
             self._complete_at(group, now + group.rebalance_timeout)
 
-    def _wait_for_first(
+    def _delay_first_rebalance(
         self, group: ClassicGroup, now: float, delay: float, remaining: float
     ) -> None:
         """Delay a new group's first rebalance, and extend the delay while members join."""
@@ -263,7 +271,7 @@ class GroupCoordinator:
             if group.new_member_added and remaining:
                 group.new_member_added = False
                 step = min(self._settings.group_initial_rebalance_delay, remaining)
-                self._wait_for_first(group, now, step, max(remaining - delay, 0.0))
+                self._delay_first_rebalance(group, now, step, max(remaining - delay, 0.0))
             else:
                 self._complete(group, now)
 
@@ -278,7 +286,7 @@ class GroupCoordinator:
         for member in tuple(group.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
                 group.remove(member.member_id)
-                self._timers.cancel(_session(group, member.member_id))
+                self._timers.cancel(_session_key(group, member.member_id))
         if not group.elect_joined_leader() and group.members:
             self._complete_at(group, now + group.rebalance_timeout)
             return
@@ -287,7 +295,7 @@ class GroupCoordinator:
             group.write()
             return
         for member in group.members.values():
-            member.answer_join(_joined(group, member))
+            member.answer_join(_join_response(group, member))
             self._extend_session(group, member, now)
             member.is_new = False
             group.unsynced.add(member.member_id)
@@ -302,17 +310,17 @@ class GroupCoordinator:
         if generation == group.generation and group.unsynced:
             for member_id in tuple(group.unsynced):
                 group.remove(member_id)
-                self._timers.cancel(_session(group, member_id))
+                self._timers.cancel(_session_key(group, member_id))
             self._prepare(group, now)
 
     # ------------------------------------------------------------ sessions
 
     def _extend_session(self, group: ClassicGroup, member: Member, now: float) -> None:
-        self._expect(group, member.member_id, now + member.session_timeout)
+        self._set_session_deadline(group, member.member_id, now + member.session_timeout)
 
-    def _expect(self, group: ClassicGroup, member_id: str, at: float) -> None:
+    def _set_session_deadline(self, group: ClassicGroup, member_id: str, at: float) -> None:
         self._timers.schedule(
-            _session(group, member_id), at, lambda now: self._expire(group, member_id, now)
+            _session_key(group, member_id), at, lambda now: self._expire(group, member_id, now)
         )
 
     def _expire(self, group: ClassicGroup, member_id: str, now: float) -> None:
@@ -321,16 +329,16 @@ class GroupCoordinator:
             group.remove(member_id)
             if group.state is _PREPARING and group.all_joined:
                 self._complete(group, now)
-        elif not member.beats_by_waiting:
-            self._drop(group, member)
+        elif not member.needs_no_heartbeat:
+            self._remove_member(group, member)
             if group.state is not _PREPARING:
                 self._rebalance_or_complete(group, now)
             elif group.all_joined:
                 self._complete(group, now)
 
-    def _drop(self, group: ClassicGroup, member: Member) -> None:
+    def _remove_member(self, group: ClassicGroup, member: Member) -> None:
         """Remove a member; its pending join is answered UNKNOWN_MEMBER_ID."""
-        self._timers.cancel(_session(group, member.member_id))
+        self._timers.cancel(_session_key(group, member.member_id))
         member.answer_join(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, ""))
         group.remove(member.member_id)
 
@@ -367,8 +375,9 @@ class GroupCoordinator:
                 # Commits without membership create a "simple" group.
                 self.groups[group_id] = ClassicGroup(group_id)
                 return ErrorCode.NONE
-            past_eight = caller.version >= 9
-            return ErrorCode.GROUP_ID_NOT_FOUND if past_eight else ErrorCode.ILLEGAL_GENERATION
+            if caller.version >= 9:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and group.state is _EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
@@ -383,7 +392,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ assignments
 
-    def wrong_with_sync(self, request: SyncGroupRequest, caller: Caller) -> ErrorCode:
+    def check_sync(self, request: SyncGroupRequest, caller: Caller) -> ErrorCode:
         """Return the error for which any node, coordinator or not, rejects a SyncGroup, or NONE."""
         if caller.version >= 5 and None in (request.protocol_type, request.protocol_name):
             # KIP-559: from v5 on both fields are mandatory; this error takes precedence.
@@ -398,7 +407,7 @@ class GroupCoordinator:
     ) -> None:
         """Answer a SyncGroup, at once or when the leader has sent the assignments."""
         group = self.groups.get(request.group_id)
-        wrong = self.wrong_with_sync(request, caller)
+        wrong = self.check_sync(request, caller)
         if wrong:
             reply(_sync_error(wrong))
             return
@@ -414,7 +423,7 @@ class GroupCoordinator:
         if not group.unsynced:
             self._timers.cancel(("sync", group.group_id))
         if group.state is _STABLE:
-            reply(_synced(group, member))
+            reply(_sync_response(group, member))
             return
         member.awaiting_sync = reply
         if group.leader == member.member_id:
@@ -424,7 +433,7 @@ class GroupCoordinator:
             group.become(_STABLE)
             group.write()
             for other in group.members.values():
-                if other.answer_sync(_synced(group, other)):
+                if other.answer_sync(_sync_response(group, other)):
                     # The pending request served as its heartbeat until now.
                     self._extend_session(group, other, caller.now)
 
@@ -460,7 +469,7 @@ class GroupCoordinator:
         member_id = identity.member_id
         if member_id in group.pending:
             group.remove(member_id)
-            self._timers.cancel(_session(group, member_id))
+            self._timers.cancel(_session_key(group, member_id))
             return ErrorCode.NONE
         if member_id:
             error = _check_member(group, member_id, identity.group_instance_id)
@@ -473,7 +482,7 @@ class GroupCoordinator:
             if holder is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             member = holder
-        self._drop(group, member)
+        self._remove_member(group, member)
         return ErrorCode.NONE
 
     # ------------------------------------------------------------ administration
@@ -546,8 +555,8 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        of_consumers = group.state is _EMPTY or group.protocol_type == "consumer"
-        return ErrorCode.NONE if of_consumers else ErrorCode.NON_EMPTY_GROUP
+        is_consumer_group = group.state is _EMPTY or group.protocol_type == "consumer"
+        return ErrorCode.NONE if is_consumer_group else ErrorCode.NON_EMPTY_GROUP
 
     def subscribes(self, group_id: str, topic: str) -> bool:
         """Whether a member of this consumer group subscribes to the topic."""
@@ -558,7 +567,7 @@ class GroupCoordinator:
         )
 
     def move(self, group_id: str, now: float) -> None:
-        """Load the group on another node, from what the coordinator wrote to the log.
+        """Load the group on another node, from the state that the coordinator wrote to the log.
 
         Pending requests are answered NOT_COORDINATOR; a rebalance in progress is dropped, and every
         member gets a new session timeout.
@@ -576,10 +585,10 @@ class GroupCoordinator:
         self._timers.cancel(("join", group.group_id))
         self._timers.cancel(("sync", group.group_id))
         for member_id in (*group.members, *group.pending):
-            self._timers.cancel(_session(group, member_id))
+            self._timers.cancel(_session_key(group, member_id))
 
 
-def _session(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
+def _session_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
     return ("session", group.group_id, member_id)
 
 
@@ -625,7 +634,7 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
 
 
-def _joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
+def _join_response(group: ClassicGroup, member: Member) -> JoinGroupResponse:
     leads = group.leader == member.member_id
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
@@ -644,7 +653,7 @@ def _join_error(error: ErrorCode, member_id: str) -> JoinGroupResponse:
     )
 
 
-def _synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+def _sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,
         protocol_type=group.protocol_type,

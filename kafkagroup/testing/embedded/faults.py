@@ -66,16 +66,16 @@ class Fault:
         """Deactivate the rule."""
         self.times = self.hits
 
-    def takes(self, node_id: int, request: Request[Any]) -> bool:
+    def matches(self, node_id: int, request: Request[Any]) -> bool:
         """Whether the rule applies to this request; counts the hit if so."""
-        strikes = (
+        is_match = (
             type(request) is self.api
             and (self.times is None or self.hits < self.times)
             and self.node_id in (None, node_id)
             and (self.when is None or self.when(request))
         )
-        self.hits += strikes
-        return strikes
+        self.hits += is_match
+        return is_match
 
 
 class Faults:
@@ -86,4 +86,4 @@ class Faults:
 
     def action(self, node_id: int, request: Request[Any]) -> Action | None:
         """Return the fault to inject into this request, if any."""
-        return next((rule.action for rule in self.rules if rule.takes(node_id, request)), None)
+        return next((rule.action for rule in self.rules if rule.matches(node_id, request)), None)

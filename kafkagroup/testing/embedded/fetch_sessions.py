@@ -16,17 +16,17 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
 
-__all__ = ["FetchSession", "FetchSessions", "Place"]
+__all__ = ["FetchSession", "FetchSessions", "FetchedPartition"]
 
-_NONE, _FIRST, _LAST = 0, 0, -1
+_NO_SESSION, _FIRST, _LAST = 0, 0, -1
 """The id of no session; the epochs that create a session, and that do without one."""
 
 _BY_ID_SINCE = 13
-_IDLE = 120.0
+_EVICTABLE_AFTER = 120.0
 """Seconds without a fetch after which a session may be evicted."""
 
 
-class Place(NamedTuple):
+class FetchedPartition(NamedTuple):
     """A partition as the client identifies it: by topic name or topic id."""
 
     topic: str
@@ -35,21 +35,21 @@ class Place(NamedTuple):
 
 
 @attrs.define(eq=False)
-class _Read:
+class _SentState:
     """A fetched partition, and what was last sent about it."""
 
     requested: FetchPartition
     high_watermark: int = -1
     log_start: int = -1
 
-    def take(self, data: PartitionData) -> bool:
+    def update(self, data: PartitionData) -> bool:
         """Record what can be sent now. Returns whether it differs from what was sent last."""
         # After an error, -1 marks the partition as changed, so that the next response contains it.
-        wrong = bool(data.error_code) or data.diverging_epoch.epoch >= 0
+        must_resend = bool(data.error_code) or data.diverging_epoch.epoch >= 0
         before = (self.high_watermark, self.log_start)
-        self.high_watermark = -1 if wrong else data.high_watermark
+        self.high_watermark = -1 if must_resend else data.high_watermark
         self.log_start = data.log_start_offset
-        return wrong or bool(data.records) or before != (self.high_watermark, self.log_start)
+        return must_resend or bool(data.records) or before != (self.high_watermark, self.log_start)
 
 
 @attrs.define(eq=False)
@@ -61,40 +61,40 @@ class FetchSession:
     last_used: float
     epoch: int = 0
     """The epoch of the last request."""
-    _reads: dict[Place, _Read] = attrs.field(factory=dict)
+    _sent: dict[FetchedPartition, _SentState] = attrs.field(factory=dict)
 
     def change(self, request: FetchRequest) -> None:
         """Add or update the partitions that the request names, and drop those it forgets."""
         for topic in request.topics:
             for requested in topic.partitions:
-                place = Place(topic.topic, topic.topic_id, requested.partition)
-                self._reads.setdefault(place, _Read(requested)).requested = requested
-        for gone in request.forgotten_topics_data:
-            for index in gone.partitions:
-                self._reads.pop(Place(gone.topic, gone.topic_id, index), None)
+                partition = FetchedPartition(topic.topic, topic.topic_id, requested.partition)
+                self._sent.setdefault(partition, _SentState(requested)).requested = requested
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                self._sent.pop(FetchedPartition(forgotten.topic, forgotten.topic_id, index), None)
 
     @property
-    def reads_anything(self) -> bool:
-        return bool(self._reads)
+    def has_partitions(self) -> bool:
+        return bool(self._sent)
 
-    def __iter__(self) -> Iterator[tuple[Place, FetchPartition]]:
-        return ((place, read.requested) for place, read in tuple(self._reads.items()))
+    def __iter__(self) -> Iterator[tuple[FetchedPartition, FetchPartition]]:
+        return ((partition, sent.requested) for partition, sent in tuple(self._sent.items()))
 
-    def news(
-        self, results: Iterable[tuple[Place, PartitionData]]
-    ) -> list[tuple[Place, PartitionData]]:
+    def select_changed(
+        self, results: Iterable[tuple[FetchedPartition, PartitionData]]
+    ) -> list[tuple[FetchedPartition, PartitionData]]:
         """Return the results to send: all in the first response, then only the changed ones."""
         changed = []
         first = self.epoch <= _FIRST
-        for place, data in results:
-            read = self._reads.get(place)
-            if read is None:
+        for partition, data in results:
+            sent = self._sent.get(partition)
+            if sent is None:
                 continue
-            if read.take(data) or first:
-                changed.append((place, data))
+            if sent.update(data) or first:
+                changed.append((partition, data))
             if data.records and not first:
                 # Moved to the end, so that it does not use up the next response's limit again.
-                self._reads[place] = self._reads.pop(place)
+                self._sent[partition] = self._sent.pop(partition)
         return changed
 
 
@@ -115,7 +115,9 @@ class FetchSessions:
         by_id = caller.version >= _BY_ID_SINCE
         if request.session_epoch in (_FIRST, _LAST):
             self._sessions.pop(request.session_id, None)
-            session_id = _NONE if request.session_epoch == _LAST else self._free_id(caller.now)
+            session_id = (
+                _NO_SESSION if request.session_epoch == _LAST else self._free_id(caller.now)
+            )
             session = FetchSession(session_id, by_id, caller.now)
             if session_id:
                 self._sessions[session_id] = session
@@ -131,16 +133,16 @@ class FetchSessions:
             session.epoch += 1
             session.last_used = caller.now
         session.change(request)
-        if session.epoch > _FIRST and not session.reads_anything:
+        if session.epoch > _FIRST and not session.has_partitions:
             del self._sessions[session.session_id]
-            session.session_id = _NONE
+            session.session_id = _NO_SESSION
         return session
 
     def _free_id(self, now: float) -> int:
         """Return an id for a new session; 0 if all slots hold sessions in use."""
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or oldest.last_used + _IDLE > now:
-                return _NONE
+            if oldest is None or oldest.last_used + _EVICTABLE_AFTER > now:
+                return _NO_SESSION
             del self._sessions[oldest.session_id]
         return self._new_id()

@@ -69,8 +69,8 @@ class Member:
         return next((bytes(p.metadata) for p in self.protocols if p.name == protocol), b"")
 
     @property
-    def beats_by_waiting(self) -> bool:
-        """Whether a pending request serves as the member's heartbeat."""
+    def needs_no_heartbeat(self) -> bool:
+        """Whether a pending JoinGroup or SyncGroup stands for the member's heartbeat."""
         waits = self.awaiting_join is not None or self.awaiting_sync is not None
         return waits and not self.is_new
 
@@ -108,6 +108,7 @@ class ClassicGroup:
     new_member_added: bool = False
     """Whether a member joined since the initial delay began, which extends the delay."""
     _written: ClassicGroup | None = None
+    """The group as last written to the log; None before the first write."""
 
     def become(self, state: GroupState) -> None:
         """Change the state. Raises: ValueError for a transition that is not in the table."""

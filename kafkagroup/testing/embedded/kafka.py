@@ -255,23 +255,23 @@ class EmbeddedKafka:
         """
         now_ms = int(self._wall() * 1000)
         batches: dict[int, list[NewRecord]] = {}
-        went: list[TopicPartition] = []
+        assigned: list[TopicPartition] = []
         count = self.partitions(topic)
         for record in records:
-            made = record
-            if not isinstance(made, NewRecord):
-                made = NewRecord(None, made.encode() if isinstance(made, str) else made)
-            if made.timestamp < 0:
-                made = made._replace(timestamp=now_ms)
+            new = record
+            if not isinstance(new, NewRecord):
+                new = NewRecord(None, new.encode() if isinstance(new, str) else new)
+            if new.timestamp < 0:
+                new = new._replace(timestamp=now_ms)
             index = partition
             if index is None:
                 index = self._next_partition % count
                 self._next_partition += 1
-            batches.setdefault(index, []).append(made)
-            went.append(TopicPartition(topic, index))
+            batches.setdefault(index, []).append(new)
+            assigned.append(TopicPartition(topic, index))
         for index, batch in batches.items():
             self.append(topic, index, encode_batch(batch))
-        return tuple(went)
+        return tuple(assigned)
 
     def append(self, topic: str, partition: int, batch: bytes) -> int:
         """Append one encoded batch unchanged; return the offset of its first record.

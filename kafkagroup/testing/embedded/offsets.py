@@ -46,23 +46,25 @@ def commit(
 ) -> OffsetCommitResponse:
     """Store the valid offsets; each partition has its own error."""
     by_id = caller.version >= 10
-    refused: list[OffsetCommitResponseTopic] = []
+    answered: list[OffsetCommitResponseTopic] = []
     named: list[tuple[str, OffsetCommitRequestTopic]] = []
     for topic in request.topics:
         found = cluster.topic_by_id(topic.topic_id) if by_id else cluster.topics.get(topic.name)
         count = 0 if found is None else len(found.partitions)
-        bad = [p.partition_index for p in topic.partitions if not 0 <= p.partition_index < count]
-        if bad:
+        unknown = [
+            p.partition_index for p in topic.partitions if not 0 <= p.partition_index < count
+        ]
+        if unknown:
             unknown_id = by_id and found is None
             error = (
                 ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-            refused.append(_committed(topic, dict.fromkeys(bad, error)))
-        good = tuple(p for p in topic.partitions if p.partition_index not in bad)
-        if good and found is not None:
-            named.append((found.name, evolve(topic, partitions=good)))
+            answered.append(_commit_result(topic, dict.fromkeys(unknown, error)))
+        existing = tuple(p for p in topic.partitions if p.partition_index not in unknown)
+        if existing and found is not None:
+            named.append((found.name, evolve(topic, partitions=existing)))
     if not named:
-        return OffsetCommitResponse(topics=tuple(refused))
+        return OffsetCommitResponse(topics=tuple(answered))
     if cluster.coordinator_of(request.group_id) == node_id:
         error = _check_commit(cluster, request, caller)
     else:
@@ -84,8 +86,8 @@ def commit(
                 stored[TopicPartition(name, p.partition_index)] = OffsetAndMetadata(
                     p.committed_offset, metadata, p.committed_leader_epoch
                 )
-        refused.append(_committed(topic, errors))
-    return OffsetCommitResponse(topics=_merged(refused))
+        answered.append(_commit_result(topic, errors))
+    return OffsetCommitResponse(topics=_merge_topics(answered))
 
 
 def _check_commit(cluster: Cluster, request: OffsetCommitRequest, caller: Caller) -> ErrorCode:
@@ -115,7 +117,7 @@ def _check_owned(
     )
 
 
-def _committed(
+def _commit_result(
     topic: OffsetCommitRequestTopic, errors: dict[int, ErrorCode]
 ) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
@@ -128,7 +130,7 @@ def _committed(
     )
 
 
-def _merged(
+def _merge_topics(
     topics: Iterable[OffsetCommitResponseTopic],
 ) -> tuple[OffsetCommitResponseTopic, ...]:
     """Merge the entries of each topic into one."""
@@ -146,18 +148,22 @@ def delete(
 ) -> OffsetDeleteResponse:
     """Delete the committed offsets of topics that no member subscribes to."""
     group_id = request.group_id
-    modern = group_id in cluster.consumer_groups.groups
+    is_consumer_group = group_id in cluster.consumer_groups.groups
     if cluster.coordinator_of(group_id) != node_id:
         error = ErrorCode.NOT_COORDINATOR
     else:
-        error = ErrorCode.NONE if modern else cluster.coordinator.check_offset_delete(group_id)
+        error = (
+            ErrorCode.NONE
+            if is_consumer_group
+            else cluster.coordinator.check_offset_delete(group_id)
+        )
     if error:
         return cast(OffsetDeleteResponse, refuse(request, error, caller.version))
     stored = cluster.offsets.get(group_id, {})
-    kind = cluster.consumer_groups if modern else cluster.coordinator
+    coordinator = cluster.consumer_groups if is_consumer_group else cluster.coordinator
     topics = []
     for topic in request.topics:
-        subscribed = kind.subscribes(group_id, topic.name)
+        subscribed = coordinator.subscribes(group_id, topic.name)
         answers = []
         for p in topic.partitions:
             code = ErrorCode.NONE
@@ -198,14 +204,14 @@ def fetch(
         topics=tuple(
             OffsetFetchResponseTopic(
                 name=topic.name,
-                partitions=tuple(_old(p) for p in topic.partitions),
+                partitions=tuple(_v1_partition(p) for p in topic.partitions),
             )
             for topic in group.topics
         ),
     )
 
 
-def _old(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+def _v1_partition(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
     return OffsetFetchResponsePartition(
         partition_index=partition.partition_index,
         committed_offset=partition.committed_offset,
@@ -240,23 +246,25 @@ def _fetch_group(
             )
             for name in names
         ]
-        topics = [_fetched(name, topic_id, parts, committed) for name, topic_id, parts in wanted]
+        topics = [
+            _fetched_topic(name, topic_id, parts, committed) for name, topic_id, parts in wanted
+        ]
         return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
     topics = []
     for topic in requested.topics:
         found = cluster.topic_by_id(topic.topic_id) if by_id else None
         if by_id and found is None:
             partitions = tuple(
-                _nothing(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes
+                _no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes
             )
             topics.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
         else:
             name = topic.name if found is None else found.name
-            topics.append(_fetched(name, topic.topic_id, topic.partition_indexes, committed))
+            topics.append(_fetched_topic(name, topic.topic_id, topic.partition_indexes, committed))
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
 
 
-def _fetched(
+def _fetched_topic(
     name: str,
     topic_id: UUID,
     partitions: Iterable[int],
@@ -267,7 +275,7 @@ def _fetched(
         name=name,
         topic_id=topic_id,
         partitions=tuple(
-            _nothing(index)
+            _no_offset(index)
             if offset is None
             else OffsetFetchResponsePartitions(
                 partition_index=index,
@@ -280,7 +288,7 @@ def _fetched(
     )
 
 
-def _nothing(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+def _no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
     """Return the entry for no committed offset: -1."""
     return OffsetFetchResponsePartitions(
         partition_index=index, committed_offset=-1, error_code=error

@@ -15,7 +15,7 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
-from kafkagroup.testing.embedded.fetch_sessions import FetchSession, Place
+from kafkagroup.testing.embedded.fetch_sessions import FetchedPartition, FetchSession
 from kafkagroup.testing.embedded.log import PartitionLog, TimedOffset
 from kafkagroup.wire.messages.fetch import (
     EpochEndOffset,
@@ -44,18 +44,18 @@ from kafkagroup.wire.messages.offsets import (
 
 __all__ = ["ends_of_epochs", "fetch", "list_offsets"]
 
-_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+_LEADER_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
-_NOWHERE = TimedOffset()
-_NEVER = 32767
+_NO_OFFSET = TimedOffset()
+_NO_VERSION = 32767
 
-_PLACES: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
+_SPECIAL_TIMESTAMPS: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
     -1: (0, lambda log: log.latest()),
     -2: (0, lambda log: log.earliest()),
     -3: (7, lambda log: log.newest()),
     -4: (8, lambda log: log.earliest()),
-    -5: (9, lambda log: _NOWHERE),
-    -6: (11, lambda log: _NOWHERE),
+    -5: (9, lambda log: _NO_OFFSET),
+    -6: (11, lambda log: _NO_OFFSET),
 }
 """Special timestamps, and the versions that introduced them (KIP-405, 734, 1005, 1023). There is no
 tiered storage."""
@@ -90,19 +90,19 @@ def check_leader(
 
 
 @attrs.define(eq=False)
-class _Round:
-    """One attempt to answer a fetch."""
+class _FetchAttempt:
+    """One attempt to answer a fetch, and what it has found."""
 
     version: int
     read_committed: bool
-    budget: int
+    bytes_left: int
     """Bytes that may still be added to the response."""
     size: int = 0
-    served: int = 0
+    readable_count: int = 0
     """Partitions that this node could read."""
-    at_once: bool = False
+    must_answer_now: bool = False
     """Whether the response cannot wait, for example because of an error."""
-    moved: set[int] = attrs.field(factory=set)
+    new_leaders: set[int] = attrs.field(factory=set)
     """New leaders, which the response names with their addresses (KIP-951)."""
 
 
@@ -120,41 +120,47 @@ def fetch(
         return
     key = object()
 
-    def look(*, last: bool) -> None:
-        attempt = _Round(caller.version, bool(request.isolation_level), request.max_bytes)
+    def try_to_answer(*, last: bool) -> None:
+        attempt = _FetchAttempt(caller.version, bool(request.isolation_level), request.max_bytes)
         results = [
-            (place, _read(cluster, node_id, place, requested, attempt))
-            for place, requested in session
+            (partition_id, _read(cluster, node_id, partition_id, requested, attempt))
+            for partition_id, requested in session
         ]
-        enough = attempt.size >= request.min_bytes or not attempt.served or attempt.at_once
-        if enough or last:
-            cluster.on_append.pop(key, None)
+        is_complete = (
+            attempt.size >= request.min_bytes
+            or not attempt.readable_count
+            or attempt.must_answer_now
+        )
+        if is_complete or last:
+            cluster.fetch_callbacks.pop(key, None)
             cluster.timers.cancel(key)
             reply(_answer(cluster, session, results, attempt))
 
-    def time_is_up(_now: float) -> None:
-        look(last=True)
+    def on_timeout(_now: float) -> None:
+        try_to_answer(last=True)
 
-    cluster.on_append[key] = lambda: look(last=False)
-    cluster.timers.schedule(key, caller.now + request.max_wait_ms / 1000, time_is_up)
-    look(last=request.max_wait_ms <= 0)
+    cluster.fetch_callbacks[key] = lambda: try_to_answer(last=False)
+    cluster.timers.schedule(key, caller.now + request.max_wait_ms / 1000, on_timeout)
+    try_to_answer(last=request.max_wait_ms <= 0)
 
 
 def _answer(
     cluster: Cluster,
     session: FetchSession,
-    results: list[tuple[Place, PartitionData]],
-    attempt: _Round,
+    results: list[tuple[FetchedPartition, PartitionData]],
+    attempt: _FetchAttempt,
 ) -> FetchResponse:
     # Absent partitions come last, as in Kafka: a topic may then occur twice.
-    news = sorted(session.news(results), key=lambda item: _ABSENT.get(item[1].error_code, 0))
+    changed = sorted(
+        session.select_changed(results), key=lambda item: _ABSENT.get(item[1].error_code, 0)
+    )
     topics = tuple(
         FetchableTopicResponse(
             topic=topic, topic_id=topic_id, partitions=tuple(data for _, data in found)
         )
-        for (topic, topic_id), found in groupby(news, key=lambda item: item[0][:2])
+        for (topic, topic_id), found in groupby(changed, key=lambda item: item[0][:2])
     )
-    nodes = (cluster.nodes[node] for node in sorted(attempt.moved) if node in cluster.nodes)
+    nodes = (cluster.nodes[node] for node in sorted(attempt.new_leaders) if node in cluster.nodes)
     endpoints = tuple(NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port) for n in nodes)
     return FetchResponse(session_id=session.session_id, responses=topics, node_endpoints=endpoints)
 
@@ -168,13 +174,13 @@ _ABSENT: Mapping[int, int] = {
 def _read(
     cluster: Cluster,
     node_id: int,
-    place: Place,
+    partition_id: FetchedPartition,
     requested: FetchPartition,
-    attempt: _Round,
+    attempt: _FetchAttempt,
 ) -> PartitionData:
-    name = place.topic
+    name = partition_id.topic
     if attempt.version >= 13:
-        found = cluster.topic_by_id(place.topic_id)
+        found = cluster.topic_by_id(partition_id.topic_id)
         if found is None:
             return _refused(requested.partition, ErrorCode.UNKNOWN_TOPIC_ID)
         name = found.name
@@ -189,7 +195,7 @@ def _read(
     )
     if partition is None:
         return _refused(requested.partition, error)
-    attempt.served += 1
+    attempt.readable_count += 1
     log = partition.log
     epoch, end = log.end_of_epoch(requested.last_fetched_epoch)
     follows = requested.last_fetched_epoch >= 0 and not error
@@ -200,11 +206,11 @@ def _read(
     if not error and (unheard_of or (outside and not diverged)):
         error = ErrorCode.OFFSET_OUT_OF_RANGE
     if error:
-        attempt.at_once = True
+        attempt.must_answer_now = True
         refused = evolve(_refused(requested.partition, error), aborted_transactions=None)
-        if attempt.version < 16 or error not in _MOVED:
+        if attempt.version < 16 or error not in _LEADER_MOVED:
             return refused
-        attempt.moved.add(partition.leader)
+        attempt.new_leaders.add(partition.leader)
         leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
         return evolve(refused, current_leader=leader)
     answer = PartitionData(
@@ -217,14 +223,14 @@ def _read(
         records=b"",
     )
     if diverged:
-        attempt.at_once = True
+        attempt.must_answer_now = True
         return evolve(answer, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
-    limit = max(min(requested.partition_max_bytes, attempt.budget), 0)
+    limit = max(min(requested.partition_max_bytes, attempt.bytes_left), 0)
     # The first batch of a response is sent whole, whatever its size: otherwise a consumer with
     # lower limits would wait forever.
     records = log.read(requested.fetch_offset, limit, at_least_one=not attempt.size)
     attempt.size += len(records)
-    attempt.budget -= len(records)
+    attempt.bytes_left -= len(records)
     return evolve(answer, records=records)
 
 
@@ -247,18 +253,20 @@ def list_offsets(
 ) -> ListOffsetsResponse:
     """Look up offsets by time, or by a special timestamp."""
 
-    def look(topic: str, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    def answer_one(topic: str, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         partition, error = check_leader(
             cluster, node_id, topic, requested.partition_index, requested.current_leader_epoch
         )
-        found = _NOWHERE
+        found = _NO_OFFSET
         if partition is not None and not error:
             if requested.timestamp >= 0:
                 found = partition.log.at_time(requested.timestamp)
             else:
-                since, place = _PLACES.get(requested.timestamp, (_NEVER, PartitionLog.earliest))
-                if caller.version >= since:
-                    found = place(partition.log)
+                since_version, lookup = _SPECIAL_TIMESTAMPS.get(
+                    requested.timestamp, (_NO_VERSION, PartitionLog.earliest)
+                )
+                if caller.version >= since_version:
+                    found = lookup(partition.log)
                 else:
                     error = ErrorCode.UNSUPPORTED_VERSION
         return ListOffsetsPartitionResponse(
@@ -273,7 +281,8 @@ def list_offsets(
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
-                name=topic.name, partitions=tuple(look(topic.name, p) for p in topic.partitions)
+                name=topic.name,
+                partitions=tuple(answer_one(topic.name, p) for p in topic.partitions),
             )
             for topic in request.topics
         )
@@ -285,7 +294,7 @@ def ends_of_epochs(
 ) -> OffsetForLeaderEpochResponse:
     """Return the end offsets of leader epochs, which reveal log truncation (KIP-320)."""
 
-    def look(topic: str, requested: OffsetForLeaderPartition) -> EpochEnd:
+    def answer_one(topic: str, requested: OffsetForLeaderPartition) -> EpochEnd:
         partition, error = check_leader(
             cluster, node_id, topic, requested.partition, requested.current_leader_epoch
         )
@@ -299,7 +308,8 @@ def ends_of_epochs(
     return OffsetForLeaderEpochResponse(
         topics=tuple(
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=tuple(look(topic.topic, p) for p in topic.partitions)
+                topic=topic.topic,
+                partitions=tuple(answer_one(topic.topic, p) for p in topic.partitions),
             )
             for topic in request.topics
         )

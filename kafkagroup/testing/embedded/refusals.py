@@ -19,7 +19,7 @@ from kafkagroup.wire.messages import (
 )
 from kafkagroup.wire.schema import Request
 
-__all__ = ["refuse"]
+__all__ = ["describe_with_error", "refuse"]
 
 
 def refuse(request: Request[Any], error: int, version: int) -> Any:
@@ -109,18 +109,23 @@ def _describe_consumer_groups(
 ) -> object:
     return consumer_describe.ConsumerGroupDescribeResponse(
         throttle_time_ms=0,
-        groups=tuple(
-            consumer_describe.DescribedGroup(
-                error_code=error,
-                group_id=group_id,
-                group_state="",
-                group_epoch=0,
-                assignment_epoch=0,
-                assignor_name="",
-                members=(),
-            )
-            for group_id in request.group_ids
-        ),
+        groups=tuple(describe_with_error(group_id, error) for group_id in request.group_ids),
+    )
+
+
+def describe_with_error(
+    group_id: str, error: int, message: str | None = None
+) -> consumer_describe.DescribedGroup:
+    """Return the entry of a consumer group that is not described."""
+    return consumer_describe.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
     )
 
 

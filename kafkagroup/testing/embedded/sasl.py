@@ -41,7 +41,7 @@ MECHANISMS = ("PLAIN", *SCRAM_HASHES)
 MAX_REQUEST_BYTES = 524_288
 """The largest request before authentication: Kafka's `sasl.server.max.receive.size`."""
 
-_MIN_PAUSE = 1.0
+_MIN_REAUTHENTICATION_INTERVAL = 1.0
 """Minimum seconds between the starts of two re-authentications; an earlier one is refused."""
 
 
@@ -119,11 +119,11 @@ class Verdict:
 
     response: Any = None
     """The response; None for no response."""
-    last: bool = False
+    must_close: bool = False
     """Whether to close the connection afterwards."""
 
 
-_CLOSE = Verdict(last=True)
+_CLOSE = Verdict(must_close=True)
 
 
 class _Stage(Enum):
@@ -149,7 +149,7 @@ class SaslAuthenticator:
         self._mechanism = ""
         self._user: str | None = None
         self._expires = float("inf")
-        self._began_again = float("-inf")
+        self._reauthenticated_at = float("-inf")
 
     @property
     def open(self) -> bool:
@@ -161,8 +161,8 @@ class SaslAuthenticator:
         request = incoming.request
         match self._stage:
             case _Stage.OPEN:
-                if isinstance(request, SaslHandshakeRequest) and self._may_begin_again(now):
-                    self._began_again = now
+                if isinstance(request, SaslHandshakeRequest) and self._may_reauthenticate(now):
+                    self._reauthenticated_at = now
                     return self._handshake(request, incoming.version)
                 # KIP-368: an expired session closes the connection only at its next request.
                 return _CLOSE if now > self._expires else None
@@ -170,7 +170,7 @@ class SaslAuthenticator:
                 if isinstance(request, SaslAuthenticateRequest):
                     return self._authenticate(request, now)
                 refusal = refuse(request, ErrorCode.ILLEGAL_SASL_STATE, incoming.version)
-                return Verdict(refusal, last=True)
+                return Verdict(refusal, must_close=True)
             case _Stage.GREETING | _Stage.HANDSHAKE if isinstance(request, SaslHandshakeRequest):
                 return self._handshake(request, incoming.version)
             case _Stage.GREETING if isinstance(request, ApiVersionsRequest):
@@ -180,8 +180,11 @@ class SaslAuthenticator:
             case _:
                 return _CLOSE
 
-    def _may_begin_again(self, now: float) -> bool:
-        return self._expires < float("inf") and now - self._began_again >= _MIN_PAUSE
+    def _may_reauthenticate(self, now: float) -> bool:
+        return (
+            self._expires < float("inf")
+            and now - self._reauthenticated_at >= _MIN_REAUTHENTICATION_INTERVAL
+        )
 
     def _handshake(self, request: SaslHandshakeRequest, version: int) -> Verdict:
         if version < 1:
@@ -189,7 +192,9 @@ class SaslAuthenticator:
         offered = self._accounts.mechanisms
         if request.mechanism not in offered:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            return Verdict(SaslHandshakeResponse(error_code=code, mechanisms=offered), last=True)
+            return Verdict(
+                SaslHandshakeResponse(error_code=code, mechanisms=offered), must_close=True
+            )
         if self._user is not None and request.mechanism != self._mechanism:
             self._stage = _Stage.WRONG_MECHANISM
         else:
@@ -207,9 +212,9 @@ class SaslAuthenticator:
         except _ReportedSaslError as error:
             return _failed(str(error))
         except SaslError:
-            again = "authentication" if self._user is None else "re-authentication"
+            attempt = "authentication" if self._user is None else "re-authentication"
             return _failed(
-                f"Authentication failed during {again} due to invalid credentials with SASL"
+                f"Authentication failed during {attempt} due to invalid credentials with SASL"
                 f" mechanism {self._mechanism}"
             )
         if self._user not in (None, user):
@@ -238,4 +243,4 @@ def _token(token: bytes, session_lifetime_ms: int = 0) -> Verdict:
 def _failed(reason: str) -> Verdict:
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
     response = SaslAuthenticateResponse(error_code=code, error_message=reason, auth_bytes=b"")
-    return Verdict(response, last=True)
+    return Verdict(response, must_close=True)

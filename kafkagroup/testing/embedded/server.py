@@ -66,7 +66,7 @@ class _Client:
     node_id: int
     number: int
     host: str
-    doorkeeper: SaslAuthenticator | None
+    authenticator: SaslAuthenticator | None
     """None if clients need not authenticate."""
 
 
@@ -105,9 +105,9 @@ class Server:
         self._accounts = accounts
         self._connections = 0
         self._scopes: dict[int, dict[anyio.CancelScope, None]] = {n: {} for n in cluster.nodes}
-        self._back: dict[int, anyio.Event] = {}
-        self._up: dict[int, anyio.Event] = {}
-        self._down: dict[int, anyio.Event] = {}
+        self._restarted: dict[int, anyio.Event] = {}
+        self._listening: dict[int, anyio.Event] = {}
+        self._stopped: dict[int, anyio.Event] = {}
         self.seen: deque[Seen] = deque(maxlen=10_000)
         """The last 10,000 requests, oldest first."""
 
@@ -132,24 +132,24 @@ class Server:
                 local_host=self._host, local_port=max(node.port, 0)
             )
             node.port = listener.extra(SocketAttribute.local_port)
-            self._back[node.node_id] = anyio.Event()
-            self._down[node.node_id] = anyio.Event()
+            self._restarted[node.node_id] = anyio.Event()
+            self._stopped[node.node_id] = anyio.Event()
             with anyio.CancelScope() as scope:
                 self._scopes[node.node_id][scope] = None
                 async with listener:
                     if first:
                         task_status.started()
                     else:
-                        self._up[node.node_id].set()
+                        self._listening[node.node_id].set()
                     first = False
                     await listener.serve(partial(self.handle_stream, node_id=node.node_id))
-            self._down[node.node_id].set()
-            await self._back[node.node_id].wait()
+            self._stopped[node.node_id].set()
+            await self._restarted[node.node_id].wait()
 
     def kill(self, node_id: int) -> None:
         """Cut the node's connections and close its listener."""
         self._cluster.kill(node_id, anyio.current_time())
-        self._up[node_id] = anyio.Event()
+        self._listening[node_id] = anyio.Event()
         scopes, self._scopes[node_id] = self._scopes[node_id], {}
         for scope in scopes:
             scope.cancel()
@@ -157,18 +157,18 @@ class Server:
     def restart(self, node_id: int) -> None:
         """Listen again, on the same port."""
         self._cluster.restart(node_id, anyio.current_time())
-        if node_id in self._back:
-            self._back[node_id].set()
+        if node_id in self._restarted:
+            self._restarted[node_id].set()
 
     async def wait_down(self, node_id: int) -> None:
         """Wait until the listener of a killed node is closed."""
-        if node_id in self._down:
-            await self._down[node_id].wait()
+        if node_id in self._stopped:
+            await self._stopped[node_id].wait()
 
     async def wait_up(self, node_id: int) -> None:
         """Wait until a restarted node listens."""
-        if node_id in self._back:
-            await self._up[node_id].wait()
+        if node_id in self._restarted:
+            await self._listening[node_id].wait()
 
     async def handle_stream(self, stream: ByteStream, node_id: int) -> None:
         """Serve a connection as node `node_id`, until either side ends it."""
@@ -177,31 +177,31 @@ class Server:
             scopes[scope] = None
             try:
                 if self._cluster.nodes[node_id].alive:
-                    await self._converse(await self._welcome(stream, node_id))
+                    await self._serve_requests(await self._accept(stream, node_id))
             except _ENDS_CONNECTION as error:
                 _log.debug("node %d closes a connection: %r", node_id, error)
             finally:
                 scopes.pop(scope, None)
                 await anyio.aclose_forcefully(stream)
 
-    async def _welcome(self, stream: ByteStream, node_id: int) -> _Client:
+    async def _accept(self, stream: ByteStream, node_id: int) -> _Client:
         self._connections += 1
         number = self._connections
         address = stream.extra(SocketAttribute.remote_address, ("127.0.0.1", 0))
         if self._tls is not None:
-            within = TlsStream(stream, self._tls)
-            await within.do_handshake()
-            stream = within
-        doorkeeper = None if self._accounts is None else SaslAuthenticator(self._accounts)
-        return _Client(stream, node_id, number, f"/{address[0]}", doorkeeper)
+            tls_stream = TlsStream(stream, self._tls)
+            await tls_stream.do_handshake()
+            stream = tls_stream
+        authenticator = None if self._accounts is None else SaslAuthenticator(self._accounts)
+        return _Client(stream, node_id, number, f"/{address[0]}", authenticator)
 
-    async def _converse(self, client: _Client) -> None:
+    async def _serve_requests(self, client: _Client) -> None:
         reader = _Reader(client.stream)
         limit = self._cluster.settings.max_request_bytes
         while True:
             (size,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
-            known = client.doorkeeper is None or client.doorkeeper.open
-            if not 0 <= size <= (limit if known else MAX_REQUEST_BYTES):
+            is_authenticated = client.authenticator is None or client.authenticator.open
+            if not 0 <= size <= (limit if is_authenticated else MAX_REQUEST_BYTES):
                 return
             incoming = read_request(await reader.exactly(size))
             # A connection task of a killed node may run once more before its cancellation arrives.
@@ -225,19 +225,19 @@ class Server:
         action = self._faults.action(client.node_id, request)
         if action == Close(before=True):
             return False
-        last = False
+        must_close = False
         if isinstance(action, ErrorCode):
             response = refuse(request, action, incoming.version)
             # Kafka closes the connection after a failed authentication.
-            last = isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest)
+            must_close = isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest)
         else:
             verdict = None
-            if client.doorkeeper is not None:
-                verdict = client.doorkeeper.admit(incoming, anyio.current_time())
+            if client.authenticator is not None:
+                verdict = client.authenticator.admit(incoming, anyio.current_time())
             if verdict is None:
-                response = await self._carry_out(client, incoming)
+                response = await self._execute(client, incoming)
             else:
-                response, last = verdict.response, verdict.last
+                response, must_close = verdict.response, verdict.must_close
         match action:
             case Close():
                 return False
@@ -252,9 +252,9 @@ class Server:
             await client.stream.send(write_response(incoming, response))
         if isinstance(action, Throttle):
             await anyio.sleep(action.seconds)
-        return not last
+        return not must_close
 
-    async def _carry_out(self, client: _Client, incoming: Incoming) -> Any:
+    async def _execute(self, client: _Client, incoming: Incoming) -> Any:
         answers: list[Any] = []
         pending: anyio.Event | None = None
 

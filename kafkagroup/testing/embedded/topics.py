@@ -124,7 +124,7 @@ def find_coordinator(
 ) -> FindCoordinatorResponse:
     """Return the group's coordinator. There are no transaction coordinators."""
 
-    def find(key: str) -> Coordinator:
+    def find_one(key: str) -> Coordinator:
         node = cluster.nodes.get(cluster.coordinator_of(key))
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if request.key_type not in (_GROUP, _TRANSACTION, _SHARE):
@@ -137,8 +137,8 @@ def find_coordinator(
 
     if caller.version >= 4:
         keys = request.coordinator_keys
-        return FindCoordinatorResponse(coordinators=tuple(find(key) for key in keys))
-    found = find(request.key)
+        return FindCoordinatorResponse(coordinators=tuple(find_one(key) for key in keys))
+    found = find_one(request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message or "NONE",
@@ -151,7 +151,7 @@ def find_coordinator(
 def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics, each with its own error. Topic configurations are ignored."""
 
-    def made(requested: CreatableTopic) -> CreatableTopicResult:
+    def create_one(requested: CreatableTopic) -> CreatableTopicResult:
         count = len(requested.assignments) or requested.num_partitions
         if count == -1:
             count = cluster.settings.default_partitions
@@ -167,7 +167,9 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
             error = ErrorCode.INVALID_REPLICATION_FACTOR
         if error:
             return CreatableTopicResult(
-                name=requested.name, error_code=error, error_message=_why(error, requested.name)
+                name=requested.name,
+                error_code=error,
+                error_message=_error_message(error, requested.name),
             )
         if request.validate_only:
             topic_id = cluster.new_id()
@@ -183,7 +185,7 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
         )
 
     names = Counter(topic.name for topic in request.topics)
-    twice = (
+    duplicated = (
         CreatableTopicResult(
             name=name,
             error_code=ErrorCode.INVALID_REQUEST,
@@ -192,11 +194,11 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
         for name, count in names.items()
         if count > 1
     )
-    once = (made(topic) for topic in request.topics if names[topic.name] == 1)
-    return CreateTopicsResponse(topics=(*twice, *once))
+    results = (create_one(topic) for topic in request.topics if names[topic.name] == 1)
+    return CreateTopicsResponse(topics=(*duplicated, *results))
 
 
-def _why(error: ErrorCode, name: str) -> str:
+def _error_message(error: ErrorCode, name: str) -> str:
     if error is ErrorCode.TOPIC_ALREADY_EXISTS:
         return f"Topic '{name}' already exists."
     return error.name
@@ -208,7 +210,7 @@ def delete(cluster: Cluster, request: DeleteTopicsRequest, caller: Caller) -> De
     if caller.version < 6:
         requested = tuple(DeleteTopicState(name=name) for name in request.topic_names)
 
-    def deleted(topic: DeleteTopicState) -> DeletableTopicResult:
+    def delete_one(topic: DeleteTopicState) -> DeletableTopicResult:
         if topic.name is None:
             found = cluster.topic_by_id(topic.topic_id)
             error = ErrorCode.UNKNOWN_TOPIC_ID
@@ -224,30 +226,35 @@ def delete(cluster: Cluster, request: DeleteTopicsRequest, caller: Caller) -> De
             name=found.name, topic_id=found.topic_id, error_code=ErrorCode.NONE
         )
 
-    return DeleteTopicsResponse(responses=tuple(deleted(topic) for topic in requested))
+    return DeleteTopicsResponse(responses=tuple(delete_one(topic) for topic in requested))
 
 
 def add_partitions(cluster: Cluster, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add partitions to topics, each with its own error."""
 
-    def grown(requested: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+    def grow_one(requested: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         topic = cluster.topics.get(requested.name)
-        has = 0 if topic is None else len(topic.partitions)
-        error, why = ErrorCode.NONE, None
+        current_count = 0 if topic is None else len(topic.partitions)
+        error, message = ErrorCode.NONE, None
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif requested.count == has:
-            error, why = ErrorCode.INVALID_PARTITIONS, f"Topic already has {has} partition(s)."
-        elif requested.count < has:
+        elif requested.count == current_count:
+            error, message = (
+                ErrorCode.INVALID_PARTITIONS,
+                f"Topic already has {current_count} partition(s).",
+            )
+        elif requested.count < current_count:
             error = ErrorCode.INVALID_PARTITIONS
-            why = (
-                f"The topic {requested.name} currently has {has} partition(s);"
+            message = (
+                f"The topic {requested.name} currently has {current_count} partition(s);"
                 f" {requested.count} would not be an increase."
             )
         elif not request.validate_only:
             cluster.add_partitions(requested.name, requested.count)
-        return CreatePartitionsTopicResult(name=requested.name, error_code=error, error_message=why)
+        return CreatePartitionsTopicResult(
+            name=requested.name, error_code=error, error_message=message
+        )
 
     return CreatePartitionsResponse(
-        throttle_time_ms=0, results=tuple(grown(topic) for topic in request.topics)
+        throttle_time_ms=0, results=tuple(grow_one(topic) for topic in request.topics)
     )
