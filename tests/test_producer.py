@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from live.knife import broker
+from live.cancelling import broker
 
 from kafkagroup import Codec, NewRecord, TopicPartition
 from kafkagroup.errors import (

@@ -41,10 +41,8 @@ class _Node(Node):
 
     def serves(self) -> bool:
         """Whether the server is part of a quorum."""
-        return (
-            re.search(rb"Mode: (standalone|leader|follower)", self.send_command(b"srvr"))
-            is not None
-        )
+        status = self.send_command(b"srvr")
+        return re.search(rb"Mode: (standalone|leader|follower)", status) is not None
 
     def send_command(self, command: bytes) -> bytes:
         """Return the response to a four-letter command; empty if there is none."""

@@ -1,7 +1,8 @@
 """Every coroutine of a consumer and a member that users can await, cancelled at every place where
 it waits; then life goes on.
 
-After each cut nothing may be lost, handed out twice, out of order, or left behind.
+After each cancellation no record may be lost, delivered twice or out of order, and no task or
+connection may be left.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import Any
 import anyio
 import attrs
 import pytest
-from live.knife import (
+from live.cancelling import (
     BACKENDS,
     ONE,
     OTHER,
     RECORDS,
     TIMEOUT,
     ZERO,
-    Knife,
+    Canceller,
     backend,
     broker,
-    cut_everywhere,
-    cut_of,
+    cancel_at_each_suspension,
     settle,
+    timing_of,
 )
 from memory_network import Network
 
@@ -41,8 +42,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def cut(request: pytest.FixtureRequest, anyio_backend: object) -> str:
-    return cut_of(request.node.callspec.params["anyio_backend"])
+def timing(request: pytest.FixtureRequest, anyio_backend: object) -> str:
+    return timing_of(request.node.callspec.params["anyio_backend"])
 
 
 @attrs.define(eq=False)
@@ -51,7 +52,7 @@ class Reader:
 
     consumer: Consumer
     kafka: EmbeddedKafka
-    knife: Knife
+    canceller: Canceller
     seen: list[tuple[TopicPartition, int]] = attrs.field(factory=list)
 
     def take(self, records: Iterable[Any]) -> None:
@@ -84,21 +85,21 @@ Act = Callable[[Reader], Coroutine[Any, Any, None]]
 
 
 async def getone(reader: Reader) -> None:
-    reader.take([await reader.knife.through(reader.consumer.getone())])
+    reader.take([await reader.canceller.cancel_in(reader.consumer.getone())])
 
 
 async def anext_(reader: Reader) -> None:
-    reader.take([await reader.knife.through(anext(reader.consumer))])
+    reader.take([await reader.canceller.cancel_in(anext(reader.consumer))])
 
 
 async def getmany(reader: Reader) -> None:
-    found = await reader.knife.through(reader.consumer.getmany(timeout=5))
+    found = await reader.canceller.cancel_in(reader.consumer.getmany(timeout=5))
     for records in found.values():
         reader.take(records)
 
 
 async def next_batch(reader: Reader) -> None:
-    reader.take(await reader.knife.through(anext(reader.consumer.batches(4))))
+    reader.take(await reader.canceller.cancel_in(anext(reader.consumer.batches(4))))
 
 
 def late(act: Act) -> Act:
@@ -120,56 +121,56 @@ def late(act: Act) -> Act:
 
 
 async def commit(reader: Reader) -> None:
-    await reader.knife.through(reader.consumer.commit())
+    await reader.canceller.cancel_in(reader.consumer.commit())
     assert reader.committed() == reader.positions()
 
 
 async def commit_given(reader: Reader) -> None:
     given = reader.positions()
-    await reader.knife.through(reader.consumer.commit(given))
+    await reader.canceller.cancel_in(reader.consumer.commit(given))
     assert reader.committed() == given
 
 
 async def committed(reader: Reader) -> None:
-    await reader.knife.through(reader.consumer.committed([ZERO, ONE]))
+    await reader.canceller.cancel_in(reader.consumer.committed([ZERO, ONE]))
 
 
 async def wait_assignment(reader: Reader) -> None:
-    assert await reader.knife.through(reader.consumer.wait_assignment()) == {ZERO, ONE}
+    assert await reader.canceller.cancel_in(reader.consumer.wait_assignment()) == {ZERO, ONE}
 
 
 async def beginning_offsets(reader: Reader) -> None:
-    assert await reader.knife.through(reader.consumer.beginning_offsets([ZERO])) == {ZERO: 0}
+    assert await reader.canceller.cancel_in(reader.consumer.beginning_offsets([ZERO])) == {ZERO: 0}
 
 
 async def end_offsets(reader: Reader) -> None:
-    assert await reader.knife.through(reader.consumer.end_offsets([OTHER])) == {OTHER: 3}
+    assert await reader.canceller.cancel_in(reader.consumer.end_offsets([OTHER])) == {OTHER: 3}
 
 
 async def offsets_for_times(reader: Reader) -> None:
-    await reader.knife.through(reader.consumer.offsets_for_times({ZERO: 1}))
+    await reader.canceller.cancel_in(reader.consumer.offsets_for_times({ZERO: 1}))
 
 
 async def lag(reader: Reader) -> None:
-    found = await reader.knife.through(reader.consumer.lag())
+    found = await reader.canceller.cancel_in(reader.consumer.lag())
     assert sum(found.values()) == RECORDS - len(reader.seen)
 
 
 @pytest.mark.parametrize(
     "act", [getone, anext_, getmany, next_batch, committed, end_offsets, wait_assignment]
 )
-async def test_cancelled_before_the_first_assignment(act: Act, cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_cancelled_before_the_first_assignment(act: Act, timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
-                reader = Reader(consumer, kafka, knife)
-                await knife.run(act(reader))
+                reader = Reader(consumer, kafka, canceller)
+                await canceller.run(act(reader))
                 reader.check_not_ahead()
                 await reader.read(RECORDS)
                 await consumer.commit()
                 assert reader.positions() == reader.committed() == {ZERO: 6, ONE: 6}
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 @pytest.mark.parametrize(
@@ -189,16 +190,16 @@ async def test_cancelled_before_the_first_assignment(act: Act, cut: str) -> None
         lag,
     ],
 )
-async def test_cancelled_while_consuming(act: Act, cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_cancelled_while_consuming(act: Act, timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, network):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
-                reader = Reader(consumer, kafka, knife)
+                reader = Reader(consumer, kafka, canceller)
                 await reader.read(3)
                 await anyio.sleep(1)  # longer than records are handed out without a checkpoint
-                await knife.run(act(reader))
+                await canceller.run(act(reader))
                 reader.check_not_ahead()
-                # The commit that was cut may have happened or not; the next one covers it.
+                # The cancelled commit may have happened or not; the next one covers it.
                 await consumer.commit()
                 assert reader.committed() == reader.positions()
                 await reader.read(kafka.log_end("t", 0) + kafka.log_end("t", 1))
@@ -206,27 +207,27 @@ async def test_cancelled_while_consuming(act: Act, cut: str) -> None:
                 assert reader.committed() == reader.positions()
                 assert network.open <= 4  # main, group, offsets, fetch
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def test_cancelled_while_connecting(cut: str) -> None:
+async def test_cancelled_while_connecting(timing: str) -> None:
     """A connection that nobody waits for any more would stay open as long as the consumer."""
 
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker(nodes=3) as (kafka, network):
             for node_id, tp in enumerate((ZERO, ONE, OTHER), 1):
                 kafka.move_leader(*tp, node_id)
             async with Consumer(bootstrap_servers="kafka-1:9092") as consumer:
 
                 async def act() -> None:
-                    await knife.through(consumer.end_offsets([ZERO, ONE, OTHER]))
+                    await canceller.cancel_in(consumer.end_offsets([ZERO, ONE, OTHER]))
 
-                await knife.run(act())
+                await canceller.run(act())
                 assert await consumer.end_offsets([ZERO, ONE, OTHER]) == {ZERO: 6, ONE: 6, OTHER: 3}
                 await settle()
                 assert network.open == 3  # one to each leader
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 async def rebalanced(reader: Reader, total: int) -> None:
@@ -237,23 +238,25 @@ async def rebalanced(reader: Reader, total: int) -> None:
 
 
 @pytest.mark.parametrize("to_end", [False, True])
-async def test_a_cancelled_seek_moves_each_partition_or_leaves_it(to_end: bool, cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_a_cancelled_seek_moves_each_partition_or_leaves_it(
+    to_end: bool, timing: str
+) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
-                reader = Reader(consumer, kafka, knife)
+                reader = Reader(consumer, kafka, canceller)
                 await reader.read(8)
                 stood = reader.positions()
                 seek = consumer.seek_to_end if to_end else consumer.seek_to_beginning
 
                 async def act() -> None:
-                    await knife.through(seek())
+                    await canceller.cancel_in(seek())
 
-                await knife.run(act())
+                await canceller.run(act())
                 target = 6 if to_end else 0
                 for tp in (ZERO, ONE):
                     position = await consumer.position(tp)
-                    assert position == target or (knife.used and position == stood[tp])
+                    assert position == target or (canceller.has_cancelled and position == stood[tp])
                 await seek(ONE)
                 assert await consumer.position(ONE) == target
                 kafka.produce("t", [b""], partition=1)
@@ -261,83 +264,83 @@ async def test_a_cancelled_seek_moves_each_partition_or_leaves_it(to_end: bool, 
                 record = await consumer.getone()
                 assert (record.partition, record.offset) == (1, target)
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def test_a_cancelled_wait_for_a_position(cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_a_cancelled_wait_for_a_position(timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer(bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
-                reader = Reader(consumer, kafka, knife)
+                reader = Reader(consumer, kafka, canceller)
                 await consumer.assign([ZERO, ONE])
 
                 async def act() -> None:
-                    assert await knife.through(consumer.position(ONE)) == 0
+                    assert await canceller.cancel_in(consumer.position(ONE)) == 0
 
-                await knife.run(act())
+                await canceller.run(act())
                 assert await consumer.position(ONE) == 0
                 await rebalanced(reader, RECORDS)
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_cancelled_assign(again: bool, cut: str) -> None:
+async def test_a_cancelled_assign(again: bool, timing: str) -> None:
     """Whatever it had let go of by then can be assigned anew, in one go with the rest."""
 
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer(bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
-                reader = Reader(consumer, kafka, knife)
+                reader = Reader(consumer, kafka, canceller)
                 await consumer.assign([ZERO])
                 await reader.read(2)
                 # Uncommitted, the record in hand would rightly come again.
                 await consumer.commit()
 
                 async def act() -> None:
-                    await knife.through(consumer.assign([ONE]))
+                    await canceller.cancel_in(consumer.assign([ONE]))
 
-                await knife.run(act())
+                await canceller.run(act())
                 if again:
                     await consumer.assign([ONE])
                     assert consumer.assignment() == {ONE}
                 await consumer.assign([ZERO, ONE])
                 await rebalanced(reader, RECORDS)
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def test_a_cancelled_subscribe(cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_a_cancelled_subscribe(timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
-                reader = Reader(consumer, kafka, knife)
+                reader = Reader(consumer, kafka, canceller)
                 await reader.read(3)
 
                 async def act() -> None:
-                    await knife.through(consumer.subscribe(pattern="[tu]"))
+                    await canceller.cancel_in(consumer.subscribe(pattern="[tu]"))
 
-                await knife.run(act())
-                if knife.used:
+                await canceller.run(act())
+                if canceller.has_cancelled:
                     await consumer.subscribe("t", "u")
                 await rebalanced(reader, RECORDS + 3)
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_cancelled_unsubscribe(again: bool, cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_a_cancelled_unsubscribe(again: bool, timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
-                reader = Reader(consumer, kafka, knife)
+                reader = Reader(consumer, kafka, canceller)
                 await reader.read(3)
                 await consumer.commit()
 
                 async def act() -> None:
-                    await knife.through(consumer.unsubscribe())
+                    await canceller.cancel_in(consumer.unsubscribe())
 
-                await knife.run(act())
+                await canceller.run(act())
                 if again:
                     await consumer.unsubscribe()
                     assert consumer.assignment() == frozenset()
@@ -345,7 +348,7 @@ async def test_a_cancelled_unsubscribe(again: bool, cut: str) -> None:
                 await consumer.subscribe("t")
                 await rebalanced(reader, RECORDS)
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 # ---------------------------------------------------------------- opening and closing
@@ -367,58 +370,60 @@ async def check_closed(kafka: EmbeddedKafka, network: Network, consumer: Consume
         assert found == list(range(committed.get(partition, 0), 6))
 
 
-async def enter(consumer: Consumer, knife: Knife) -> None:
-    await knife.through(consumer.__aenter__())
+async def enter(consumer: Consumer, canceller: Canceller) -> None:
+    await canceller.cancel_in(consumer.__aenter__())
     await consumer.__aexit__(None, None, None)
 
 
-async def exit_(consumer: Consumer, knife: Knife) -> None:
+async def exit_(consumer: Consumer, canceller: Canceller) -> None:
     await consumer.__aenter__()
     for _ in range(3):
         await consumer.getone()
-    await knife.through(consumer.__aexit__(None, None, None))
+    await canceller.cancel_in(consumer.__aexit__(None, None, None))
 
 
-async def run(consumer: Consumer, knife: Knife) -> None:
+async def run(consumer: Consumer, canceller: Canceller) -> None:
     async def stop() -> None:
         await anyio.sleep(1)
         await consumer.stop()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop)
-        await knife.through(consumer.run())
+        await canceller.cancel_in(consumer.run())
 
 
-async def start(consumer: Consumer, knife: Knife) -> None:
-    await knife.through(consumer.start())
+async def start(consumer: Consumer, canceller: Canceller) -> None:
+    await canceller.cancel_in(consumer.start())
     await consumer.stop()
 
 
-async def stop_what_was_started(consumer: Consumer, knife: Knife) -> None:
+async def stop_what_was_started(consumer: Consumer, canceller: Canceller) -> None:
     await consumer.start()
     for _ in range(3):
         await consumer.getone()
-    await knife.through(consumer.stop())
+    await canceller.cancel_in(consumer.stop())
 
 
 @pytest.mark.parametrize("act", [enter, exit_, run, start, stop_what_was_started])
 async def test_cancelled_while_opening_or_closing(
-    act: Callable[[Consumer, Knife], Coroutine[Any, Any, None]], cut: str, anyio_backend_name: str
+    act: Callable[[Consumer, Canceller], Coroutine[Any, Any, None]],
+    timing: str,
+    anyio_backend_name: str,
 ) -> None:
     if anyio_backend_name == "trio" and act in (start, stop_what_was_started):
         pytest.skip("start() is for asyncio")
 
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, network):
             consumer = Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g")
-            await knife.run(act(consumer, knife))
+            await canceller.run(act(consumer, canceller))
             if act is stop_what_was_started:
                 await consumer.stop()
             if act in (exit_, stop_what_was_started):
                 assert sum(kafka.committed("g", "t").values()) == 2  # all but the one in hand
             await check_closed(kafka, network, consumer)
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 # ---------------------------------------------------------------- members of any group
@@ -432,8 +437,8 @@ async def membership() -> AsyncIterator[tuple[GroupMember, EmbeddedKafka]]:
 
 
 @pytest.mark.parametrize("rejoining", [False, True])
-async def test_cancelled_while_waiting_for_a_generation(rejoining: bool, cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_cancelled_while_waiting_for_a_generation(rejoining: bool, timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with membership() as (member, _), member:
             if rejoining:
                 await anext(member)
@@ -441,9 +446,9 @@ async def test_cancelled_while_waiting_for_a_generation(rejoining: bool, cut: st
             got = []
 
             async def act() -> None:
-                got.append(await knife.through(anext(member)))
+                got.append(await canceller.cancel_in(anext(member)))
 
-            await knife.run(act())
+            await canceller.run(act())
             if not got:
                 got.append(await anext(member))
             (generation,) = got
@@ -455,42 +460,42 @@ async def test_cancelled_while_waiting_for_a_generation(rejoining: bool, cut: st
             member.rejoin()
             assert (await anext(member)).generation_id == 2 + rejoining
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def test_cancelled_while_others_watch_a_member(cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_cancelled_while_others_watch_a_member(timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with membership() as (member, _), member:
 
             async def act() -> None:
-                await knife.through(member.wait_generation())
-                await knife.through(member.describe())
+                await canceller.cancel_in(member.wait_generation())
+                await canceller.cancel_in(member.describe())
 
-            await knife.run(act())
+            await canceller.run(act())
             assert await member.wait_generation() is await anext(member)
             assert [m.member_id for m in (await member.describe()).members] == [member.member_id]
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 @pytest.mark.parametrize("way", ["enter", "exit", "stop"])
-async def test_cancelled_while_a_member_opens_or_closes(way: str, cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_cancelled_while_a_member_opens_or_closes(way: str, timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with membership() as (member, kafka):
 
             async def stop() -> None:
                 async with member:
                     await anext(member)
-                    await knife.through(member.stop())
+                    await canceller.cancel_in(member.stop())
 
             async def enter_or_exit() -> None:
                 opening = member.__aenter__()
-                await (knife.through(opening) if way == "enter" else opening)
+                await (canceller.cancel_in(opening) if way == "enter" else opening)
                 closing = member.__aexit__(None, None, None)
-                await (knife.through(closing) if way == "exit" else closing)
+                await (canceller.cancel_in(closing) if way == "exit" else closing)
 
-            await knife.run(stop() if way == "stop" else enter_or_exit())
+            await canceller.run(stop() if way == "stop" else enter_or_exit())
             assert kafka.group_state("g") in ("Empty", "Dead")
             assert [generation async for generation in member] == []
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)

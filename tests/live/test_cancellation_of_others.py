@@ -11,17 +11,17 @@ from typing import Any
 
 import anyio
 import pytest
-from live.knife import (
+from live.cancelling import (
     BACKENDS,
     ONE,
     RECORDS,
     ZERO,
-    Knife,
+    Canceller,
     backend,
     broker,
-    cut_everywhere,
-    cut_of,
+    cancel_at_each_suspension,
     settle,
+    timing_of,
 )
 
 import kafkagroup
@@ -58,8 +58,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def cut(request: pytest.FixtureRequest, anyio_backend: object) -> str:
-    return cut_of(request.node.callspec.params["anyio_backend"])
+def timing(request: pytest.FixtureRequest, anyio_backend: object) -> str:
+    return timing_of(request.node.callspec.params["anyio_backend"])
 
 
 # ---------------------------------------------------------------- brokers
@@ -67,89 +67,89 @@ def cut(request: pytest.FixtureRequest, anyio_backend: object) -> str:
 PROTOCOL = {"protocol_type": "workers", "protocols": [("all", b"x")]}
 
 
-async def connect(knife: Knife, one: Broker) -> None:
-    await knife.through(one.connect("more"))
+async def connect(canceller: Canceller, one: Broker) -> None:
+    await canceller.cancel_in(one.connect("more"))
     assert one.is_connected("more")
 
 
-async def connect_offsets_channel(knife: Knife, one: Broker) -> None:
-    await knife.through(one.connect_offsets_channel())
+async def connect_offsets_channel(canceller: Canceller, one: Broker) -> None:
+    await canceller.cancel_in(one.connect_offsets_channel())
     assert one.offsets_channel_connected
 
 
-async def ready(knife: Knife, one: Broker) -> None:
-    await knife.through(one.ready("more"))
+async def ready(canceller: Canceller, one: Broker) -> None:
+    await canceller.cancel_in(one.ready("more"))
     assert one.is_connected("more")
 
 
-async def request(knife: Knife, one: Broker) -> None:
+async def request(canceller: Canceller, one: Broker) -> None:
     beat = HeartbeatRequest(group_id="other", generation_id=1, member_id="m")
-    assert (await knife.through(one.request(beat))).error_code == 25
+    assert (await canceller.cancel_in(one.request(beat))).error_code == 25
 
 
-async def request_metadata(knife: Knife, one: Broker) -> None:
-    answer = await knife.through(one.request_metadata(["t"]))
+async def request_metadata(canceller: Canceller, one: Broker) -> None:
+    answer = await canceller.cancel_in(one.request_metadata(["t"]))
     assert [topic.name for topic in answer.topics] == ["t"]
 
 
-async def request_offset_limits(knife: Knife, one: Broker) -> None:
-    answer = await knife.through(one.request_offset_limits({ZERO: -1}))
+async def request_offset_limits(canceller: Canceller, one: Broker) -> None:
+    answer = await canceller.cancel_in(one.request_offset_limits({ZERO: -1}))
     assert answer.topics[0].partitions[0].offset == 6
 
 
-async def fetch_messages(knife: Knife, one: Broker) -> None:
-    answer = await knife.through(one.fetch_messages({ZERO: 0}))
+async def fetch_messages(canceller: Canceller, one: Broker) -> None:
+    answer = await canceller.cancel_in(one.fetch_messages({ZERO: 0}))
     assert answer.responses[0].partitions[0].high_watermark == 6
 
 
-async def fetch_and_wait(knife: Knife, one: Broker) -> None:
-    answer = await knife.through(one.fetch_messages({ZERO: 6}, max_wait=5))
+async def fetch_and_wait(canceller: Canceller, one: Broker) -> None:
+    answer = await canceller.cancel_in(one.fetch_messages({ZERO: 6}, max_wait=5))
     assert answer.responses[0].partitions[0].records == b""
 
 
-async def produce_messages(knife: Knife, one: Broker) -> None:
+async def produce_messages(canceller: Canceller, one: Broker) -> None:
     batch = encode_batch([NewRecord(None, b"new")])
-    answer = await knife.through(one.produce_messages({ZERO: batch}))
+    answer = await canceller.cancel_in(one.produce_messages({ZERO: batch}))
     assert answer.responses[0].partition_responses[0].base_offset == 6
 
 
-async def produce_unacknowledged(knife: Knife, one: Broker) -> None:
+async def produce_unacknowledged(canceller: Canceller, one: Broker) -> None:
     batch = encode_batch([NewRecord(None, b"new")])
-    assert await knife.through(one.produce_messages({ZERO: batch}, acks=0)) is None
+    assert await canceller.cancel_in(one.produce_messages({ZERO: batch}, acks=0)) is None
 
 
-async def commit_consumer_group_offsets(knife: Knife, one: Broker) -> None:
+async def commit_consumer_group_offsets(canceller: Canceller, one: Broker) -> None:
     offsets = {ZERO: OffsetAndMetadata(3)}
-    answer = await knife.through(one.commit_consumer_group_offsets("other", -1, "", offsets))
+    answer = await canceller.cancel_in(one.commit_consumer_group_offsets("other", -1, "", offsets))
     assert answer.topics[0].partitions[0].error_code == 0
 
 
-async def fetch_consumer_group_offsets(knife: Knife, one: Broker) -> None:
-    answer = await knife.through(one.fetch_consumer_group_offsets("other", [ZERO]))
+async def fetch_consumer_group_offsets(canceller: Canceller, one: Broker) -> None:
+    answer = await canceller.cancel_in(one.fetch_consumer_group_offsets("other", [ZERO]))
     assert answer.groups[0].topics[0].partitions[0].committed_offset == -1
 
 
-async def join_group(knife: Knife, one: Broker) -> None:
-    answer = await knife.through(one.join_group("other", "", **PROTOCOL))
+async def join_group(canceller: Canceller, one: Broker) -> None:
+    answer = await canceller.cancel_in(one.join_group("other", "", **PROTOCOL))
     assert answer.error_code == 79
 
 
-async def sync_group(knife: Knife, one: Broker) -> None:
-    assert (await knife.through(one.sync_group("other", 1, "m"))).error_code == 25
+async def sync_group(canceller: Canceller, one: Broker) -> None:
+    assert (await canceller.cancel_in(one.sync_group("other", 1, "m"))).error_code == 25
 
 
-async def heartbeat(knife: Knife, one: Broker) -> None:
-    assert (await knife.through(one.heartbeat("other", 1, "m"))).error_code == 25
+async def heartbeat(canceller: Canceller, one: Broker) -> None:
+    assert (await canceller.cancel_in(one.heartbeat("other", 1, "m"))).error_code == 25
 
 
-async def leave_group(knife: Knife, one: Broker) -> None:
-    answer = await knife.through(one.leave_group("other", "m"))
+async def leave_group(canceller: Canceller, one: Broker) -> None:
+    answer = await canceller.cancel_in(one.leave_group("other", "m"))
     assert answer.members[0].error_code == 25
 
 
-async def opened(knife: Knife, _: Broker) -> None:
+async def opened(canceller: Canceller, _: Broker) -> None:
     opening = Broker.open("kafka-1", 9092)
-    another = await knife.through(opening.__aenter__())
+    another = await canceller.cancel_in(opening.__aenter__())
     assert another.connected
     await opening.__aexit__(None, None, None)
 
@@ -177,24 +177,24 @@ async def opened(knife: Knife, _: Broker) -> None:
     ],
 )
 async def test_a_broker_serves_the_next_request_after_a_cancellation(
-    act: Callable[[Knife, Broker], Coroutine[Any, Any, None]], cut: str
+    act: Callable[[Canceller, Broker], Coroutine[Any, Any, None]], timing: str
 ) -> None:
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (_, network):
             async with Broker.open("kafka-1", 9092, offsets_channel_timeout=30) as one:
-                await knife.run(act(knife, one))
-                await request_metadata(Knife(0, cut), one)
-                await connect_offsets_channel(Knife(0, cut), one)
+                await canceller.run(act(canceller, one))
+                await request_metadata(Canceller(0, timing), one)
+                await connect_offsets_channel(Canceller(0, timing), one)
                 await one.disconnect("more")
                 await one.disconnect("group")
                 await one.disconnect("fetch")
                 await settle()
                 assert network.open == 2  # the main one, and that for offsets
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def test_closing_a_broker_never_waits(cut: str) -> None:
+async def test_closing_a_broker_never_waits(timing: str) -> None:
     async with broker() as (_, network), Broker.open("kafka-1", 9092) as one:
         for closing in (one.disconnect(MAIN), one.aclose()):
             with pytest.raises(StopIteration):
@@ -207,107 +207,107 @@ async def test_closing_a_broker_never_waits(cut: str) -> None:
 # ---------------------------------------------------------------- administration
 
 
-async def describe_group(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.describe_group("g"))
+async def describe_group(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.describe_group("g"))
     assert [found.state.value, len(found.members)] == ["Stable", 1]
 
 
-async def describe_groups(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.describe_groups(["c", "g"]))
+async def describe_groups(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.describe_groups(["c", "g"]))
     assert [type(group).__name__ for group in found.values()] == ["GroupDescription"] * 2
 
 
-async def list_groups(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.list_groups())
+async def list_groups(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.list_groups())
     assert ([group.group_id for group in found.groups], found.errors) == (["c", "g", "idle"], {})
 
 
-async def group_spec(knife: Knife, admin: Admin) -> None:
-    spec = await knife.through(admin.group_spec("c"))
+async def group_spec(canceller: Canceller, admin: Admin) -> None:
+    spec = await canceller.cancel_in(admin.group_spec("c"))
     assert [len(spec.members), spec.partitions] == [1, {"t": 2}]
 
 
-async def find_coordinator(knife: Knife, admin: Admin) -> None:
-    assert (await knife.through(admin.find_coordinator("g"))).node_id == 1
+async def find_coordinator(canceller: Canceller, admin: Admin) -> None:
+    assert (await canceller.cancel_in(admin.find_coordinator("g"))).node_id == 1
 
 
-async def committed(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.committed(["idle"]))
+async def committed(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.committed(["idle"]))
     assert found == {"idle": {ZERO: OffsetAndMetadata(3)}}
 
 
-async def lag(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.lag(["idle"]))
+async def lag(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.lag(["idle"]))
     assert [one.lag for one in found["idle"].values()] == [3]
 
 
-async def alter_offsets(knife: Knife, admin: Admin) -> None:
-    await knife.through(admin.alter_offsets("idle", {ZERO: 3}))
+async def alter_offsets(canceller: Canceller, admin: Admin) -> None:
+    await canceller.cancel_in(admin.alter_offsets("idle", {ZERO: 3}))
     assert await admin.committed(["idle"]) == {"idle": {ZERO: OffsetAndMetadata(3)}}
 
 
-async def delete_offsets(knife: Knife, admin: Admin) -> None:
-    assert await knife.through(admin.delete_offsets("idle", [ZERO])) == {ZERO: None}
+async def delete_offsets(canceller: Canceller, admin: Admin) -> None:
+    assert await canceller.cancel_in(admin.delete_offsets("idle", [ZERO])) == {ZERO: None}
     assert await admin.committed(["idle"]) == {"idle": {}}
 
 
-async def partitions(knife: Knife, admin: Admin) -> None:
-    assert await knife.through(admin.partitions(["t"])) == (ZERO, ONE)
+async def partitions(canceller: Canceller, admin: Admin) -> None:
+    assert await canceller.cancel_in(admin.partitions(["t"])) == (ZERO, ONE)
 
 
-async def plan_reset(knife: Knife, admin: Admin) -> None:
-    plan = await knife.through(admin.plan_reset("idle", shift=1))
+async def plan_reset(canceller: Canceller, admin: Admin) -> None:
+    plan = await canceller.cancel_in(admin.plan_reset("idle", shift=1))
     assert [change.after for change in plan.changes.values()] == [OffsetAndMetadata(4)]
 
 
-async def plan_offsets(knife: Knife, admin: Admin) -> None:
-    plan = await knife.through(admin.plan_offsets("idle", {ZERO: OffsetAndMetadata(5)}))
+async def plan_offsets(canceller: Canceller, admin: Admin) -> None:
+    plan = await canceller.cancel_in(admin.plan_offsets("idle", {ZERO: OffsetAndMetadata(5)}))
     assert [change.before for change in plan.changes.values()] == [OffsetAndMetadata(3)]
 
 
-async def apply(knife: Knife, admin: Admin) -> None:
-    # A plan is good once: what a cut has left half done is planned anew.
-    await knife.through(admin.apply(await admin.plan_reset("idle", to="latest")))
+async def apply(canceller: Canceller, admin: Admin) -> None:
+    # A plan can be applied once: after a cancellation, make another.
+    await canceller.cancel_in(admin.apply(await admin.plan_reset("idle", to="latest")))
     assert await admin.committed(["idle"]) == {"idle": {ZERO: OffsetAndMetadata(6)}}
 
 
-async def remove_member(knife: Knife, admin: Admin) -> None:
+async def remove_member(canceller: Canceller, admin: Admin) -> None:
     (member,) = (await admin.describe_group("g")).members or (None,)
     if member is not None:
-        await knife.through(admin.remove_member("g", member_id=member.member_id))
+        await canceller.cancel_in(admin.remove_member("g", member_id=member.member_id))
 
 
-async def delete_groups(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.delete_groups(["idle"]))
+async def delete_groups(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.delete_groups(["idle"]))
     assert list(found) == ["idle"]
     assert await admin.committed(["idle"]) == {"idle": {}}
 
 
-async def list_topics(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.list_topics())
+async def list_topics(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.list_topics())
     assert {"t": 2, "u": 1}.items() <= {one.name: len(one.partitions) for one in found}.items()
 
 
-async def describe_topics(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.describe_topics(["t", "u"]))
+async def describe_topics(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.describe_topics(["t", "u"]))
     assert [type(topic).__name__ for topic in found.values()] == ["TopicDescription"] * 2
 
 
-async def create_topics(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.create_topics([NewTopic(name="new", partitions=3)]))
-    # What was cut may have created it.
+async def create_topics(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.create_topics([NewTopic(name="new", partitions=3)]))
+    # The cancelled call may have created it.
     assert _code(found["new"]) in (None, ErrorCode.TOPIC_ALREADY_EXISTS)
     assert len(await admin.partitions(["new"])) == 3
 
 
-async def delete_topics(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.delete_topics(["u"]))
+async def delete_topics(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.delete_topics(["u"]))
     assert _code(found["u"]) in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert "u" not in {topic.name for topic in await admin.list_topics()}
 
 
-async def add_partitions(knife: Knife, admin: Admin) -> None:
-    found = await knife.through(admin.add_partitions({"u": 3}))
+async def add_partitions(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.add_partitions({"u": 3}))
     assert _code(found["u"]) in (None, ErrorCode.INVALID_PARTITIONS)
     assert len(await admin.partitions(["u"])) == 3
 
@@ -345,9 +345,9 @@ def _code(result: KafkaGroupError | None) -> int | None:
     ],
 )
 async def test_an_admin_works_after_a_cancellation(
-    act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
+    act: Callable[[Canceller, Admin], Coroutine[Any, Any, None]], timing: str
 ) -> None:
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with (
             broker() as (_, network),
             GroupMember("g", WORKERS, bootstrap_servers="kafka-1:9092") as member,
@@ -358,82 +358,82 @@ async def test_an_admin_works_after_a_cancellation(
             before = network.open
             async with Admin(bootstrap_servers="kafka-1:9092") as admin:
                 await admin.alter_offsets("idle", {ZERO: 3})
-                await knife.run(act(knife, admin))
-                await act(Knife(0, cut), admin)
+                await canceller.run(act(canceller, admin))
+                await act(Canceller(0, timing), admin)
                 # The main one, that for offsets, and that for records.
                 assert network.open <= before + 3
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def enter(knife: Knife, admin: Admin) -> None:
-    await knife.through(admin.__aenter__())
+async def enter(canceller: Canceller, admin: Admin) -> None:
+    await canceller.cancel_in(admin.__aenter__())
     await admin.__aexit__(None, None, None)
 
 
-async def exit_(knife: Knife, admin: Admin) -> None:
+async def exit_(canceller: Canceller, admin: Admin) -> None:
     await admin.__aenter__()
-    await knife.through(admin.__aexit__(None, None, None))
+    await canceller.cancel_in(admin.__aexit__(None, None, None))
 
 
-async def stop(knife: Knife, admin: Admin) -> None:
+async def stop(canceller: Canceller, admin: Admin) -> None:
     async with admin:
-        await knife.through(admin.stop())
+        await canceller.cancel_in(admin.stop())
 
 
-async def run(knife: Knife, admin: Admin) -> None:
+async def run(canceller: Canceller, admin: Admin) -> None:
     async def later() -> None:
         await anyio.sleep(1)
         await admin.stop()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(later)
-        await knife.through(admin.run())
+        await canceller.cancel_in(admin.run())
 
 
 @pytest.mark.parametrize("act", [enter, exit_, stop, run])
 async def test_an_admin_closes_after_a_cancellation(
-    act: Callable[[Knife, Admin], Coroutine[Any, Any, None]], cut: str
+    act: Callable[[Canceller, Admin], Coroutine[Any, Any, None]], timing: str
 ) -> None:
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (_, network):
             admin = Admin(bootstrap_servers="kafka-1:9092")
-            await knife.run(act(knife, admin))
+            await canceller.run(act(canceller, admin))
             assert network.open == 0
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 # ---------------------------------------------------------------- writing, and looking
 
 
-async def partition_count(knife: Knife, producer: Producer) -> None:
-    assert await knife.through(producer.partition_count("t")) == 2
+async def partition_count(canceller: Canceller, producer: Producer) -> None:
+    assert await canceller.cancel_in(producer.partition_count("t")) == 2
 
 
-async def write(knife: Knife, producer: Producer) -> None:
-    await knife.through(producer.write("t", [NewRecord(b"%d" % n, b"") for n in range(4)]))
+async def write(canceller: Canceller, producer: Producer) -> None:
+    await canceller.cancel_in(producer.write("t", [NewRecord(b"%d" % n, b"") for n in range(4)]))
 
 
 @pytest.mark.parametrize("act", [partition_count, write])
 async def test_a_producer_works_after_a_cancellation(
-    act: Callable[[Knife, Producer], Coroutine[Any, Any, None]], cut: str
+    act: Callable[[Canceller, Producer], Coroutine[Any, Any, None]], timing: str
 ) -> None:
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, network):
             async with Producer(bootstrap_servers="kafka-1:9092") as producer:
-                await knife.run(act(knife, producer))
-                await write(Knife(0, cut), producer)
+                await canceller.run(act(canceller, producer))
+                await write(Canceller(0, timing), producer)
                 # What was on its way when it was cut has arrived, or has never left.
                 assert kafka.log_end("t", 0) + kafka.log_end("t", 1) - RECORDS in (4, 8)
                 assert network.open == 1
             assert network.open == 0
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 async def test_a_cancelled_diagnosis_leaves_nothing_open(
-    cut: str, monkeypatch: pytest.MonkeyPatch
+    timing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(host: str, port: int, **_: object) -> list[object]:
         await anyio.lowlevel.checkpoint()
@@ -441,29 +441,29 @@ async def test_a_cancelled_diagnosis_leaves_nothing_open(
 
     monkeypatch.setattr(anyio, "getaddrinfo", resolve)
 
-    async def look(through: Callable[[Any], Any]) -> list[Finding]:
+    async def look(cancel_in: Callable[[Any], Any]) -> list[Finding]:
         findings = examine("kafka-1:9092", groups=["idle"], topics=["t"])
         found = []
         async with aclosing(findings):
-            while (finding := await through(anext(findings, None))) is not None:
+            while (finding := await cancel_in(anext(findings, None))) is not None:
                 found.append(finding)
         return found
 
     async def simply(awaitable: Any) -> Any:
         return await awaitable
 
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker() as (_, network):
 
             async def act() -> None:
-                await look(knife.through)
+                await look(canceller.cancel_in)
 
-            await knife.run(act())
+            await canceller.run(act())
             await settle()
             assert network.open == 0
             assert Status.FAILED not in {finding.status for finding in await look(simply)}
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 # ---------------------------------------------------------------- recipes
@@ -486,9 +486,9 @@ async def recipe(name: str) -> AsyncIterator[tuple[Recipe, EmbeddedKafka]]:
 @pytest.mark.parametrize("name", MAKES)
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_coordination_client_works_after_a_cancellation(
-    name: str, again: bool, cut: str
+    name: str, again: bool, timing: str
 ) -> None:
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with recipe(name) as (one, _), one:
             if again:
                 await anext(one)
@@ -497,9 +497,9 @@ async def test_a_coordination_client_works_after_a_cancellation(
             got = []
 
             async def act() -> None:
-                got.append(await knife.through(anext(one)))
+                got.append(await canceller.cancel_in(anext(one)))
 
-            await knife.run(act())
+            await canceller.run(act())
             if not got:
                 got.append(await anext(one))
             (turn,) = got
@@ -507,20 +507,20 @@ async def test_a_coordination_client_works_after_a_cancellation(
                 await anyio.sleep(30)
             assert not turn.over.is_set()
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def test_leaders_are_observed_after_a_cancellation(cut: str) -> None:
-    async def story(knife: Knife) -> None:
+async def test_leaders_are_observed_after_a_cancellation(timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
         async with recipe("election") as (election, _), election:
             assert isinstance(election, Election)
             leaders = election.leaders()
             got = []
 
             async def watch() -> None:
-                got.append(await knife.through(anext(leaders)))
+                got.append(await canceller.cancel_in(anext(leaders)))
 
-            await knife.run(watch())
+            await canceller.run(watch())
             with anyio.fail_after(30):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(anext, election)
@@ -528,27 +528,27 @@ async def test_leaders_are_observed_after_a_cancellation(cut: str) -> None:
                         got.append(await anext(leaders))
             assert got[-1].value == b"a"
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 @pytest.mark.parametrize("name", MAKES)
 @pytest.mark.parametrize("way", ["enter", "exit", "stop", "run"])
 async def test_a_coordination_client_closes_after_a_cancellation(
-    name: str, way: str, cut: str
+    name: str, way: str, timing: str
 ) -> None:
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with recipe(name) as (one, kafka):
 
             async def enter_or_exit() -> None:
                 opening = one.__aenter__()
-                await (knife.through(opening) if way == "enter" else opening)
+                await (canceller.cancel_in(opening) if way == "enter" else opening)
                 closing = one.__aexit__(None, None, None)
-                await (knife.through(closing) if way == "exit" else closing)
+                await (canceller.cancel_in(closing) if way == "exit" else closing)
 
             async def stop() -> None:
                 async with one:
                     await anext(one)
-                    await knife.through(one.stop())
+                    await canceller.cancel_in(one.stop())
 
             async def run() -> None:
                 async def later() -> None:
@@ -557,19 +557,19 @@ async def test_a_coordination_client_closes_after_a_cancellation(
 
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(later)
-                    await knife.through(one.run())
+                    await canceller.cancel_in(one.run())
 
-            await knife.run({"stop": stop, "run": run}.get(way, enter_or_exit)())
+            await canceller.run({"stop": stop, "run": run}.get(way, enter_or_exit)())
             assert kafka.group_state("g") in ("Empty", "Dead")
             assert [turn async for turn in one] == []
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
-async def test_cancelled_while_reading_events(cut: str) -> None:
+async def test_cancelled_while_reading_events(timing: str) -> None:
     """None is lost: not the one that comes in the moment of the cut."""
 
-    async def story(knife: Knife) -> None:
+    async def story(canceller: Canceller) -> None:
         async with broker():
             protocol = GroupProtocol("workers", "all", b"", lambda m: dict.fromkeys(m, b""))
             one = GroupMember("g", protocol, bootstrap_servers="kafka-1:9092")
@@ -577,17 +577,17 @@ async def test_cancelled_while_reading_events(cut: str) -> None:
 
             async def act() -> None:
                 for _ in range(3):
-                    got.append(await knife.through(anext(events)))
+                    got.append(await canceller.cancel_in(anext(events)))
 
             async with one:
-                await knife.run(act())
+                await canceller.run(act())
                 while len(got) < 3:
                     got.append(await anext(events))
             got += [event async for event in events]
             kinds = [RebalanceStarted, CoordinatorFound, Rebalanced, GroupLeft]
             assert [type(event) for event in got] == kinds
 
-    await cut_everywhere(cut, story)
+    await cancel_at_each_suspension(timing, story)
 
 
 # ---------------------------------------------------------------- none is missing

@@ -135,7 +135,7 @@ SYNCING = evolve(COMPUTING, phase=Phase.SYNCING, pending=5, last_token=5)
 STABLE = evolve(
     SYNCING, phase=Phase.STABLE, pending=None, is_assigned=True, first_heartbeat_delay=3.0
 )
-BEATEN = evolve(
+HEARTBEAT_SENT = evolve(
     STABLE, heartbeat_in_flight=6, heartbeat_sent_at=13.0, next_heartbeat_at=16.0, last_token=6
 )
 REVOKING = evolve(STABLE, phase=Phase.REVOKING, pending=6, last_token=6, reason="changed")
@@ -206,7 +206,7 @@ def sync(token: int, **assignments: bytes) -> Send:
     return send(token, request, JOIN_TIMEOUT)
 
 
-def beat(token: int, timeout: float) -> Send:
+def send_heartbeat(token: int, timeout: float) -> Send:
     request = HeartbeatRequest(
         group_id="g", generation_id=5, member_id="m1", group_instance_id=None
     )
@@ -255,7 +255,7 @@ def synced(code: int = 0, **changes: Any) -> SyncGroupResponse:
     return SyncGroupResponse(**{**fields, **changes})
 
 
-def beaten(code: int = 0) -> HeartbeatResponse:
+def heartbeat_response(code: int = 0) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=code)
 
 
@@ -478,7 +478,11 @@ def test_line_7_a_sync_response_read_late_does_not_extend_the_lease() -> None:
         last_token=6,
     )
     assert member.ownership.lease_expires_at == 20.0
-    assert effects == (Assign(generation=generation()), beat(6, 10.0), WakeAt(time=3620.0))
+    assert effects == (
+        Assign(generation=generation()),
+        send_heartbeat(6, 10.0),
+        WakeAt(time=3620.0),
+    )
 
 
 def test_the_lease_runs_from_when_the_answered_sync_was_sent() -> None:
@@ -503,11 +507,11 @@ def test_line_3_heartbeats_start_when_join_has_succeeded_before_sync() -> None:
             next_heartbeat_at=16.0,
             last_token=5,
         ),
-        (beat(5, 7.0), WakeAt(time=20.0)),
+        (send_heartbeat(5, 7.0), WakeAt(time=20.0)),
     )
     # A rebalance is ignored unless stable: SyncGroup will tell.
     answered = evolve(member, heartbeat_in_flight=None, acknowledged_at=13.0, session_ends_at=23.0)
-    assert step(member, reply(5, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
+    assert step(member, reply(5, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         answered,
         (WakeAt(time=16.0),),
     )
@@ -515,14 +519,17 @@ def test_line_3_heartbeats_start_when_join_has_succeeded_before_sync() -> None:
 
 def test_a_heartbeat_is_sent_when_due_unless_one_is_in_flight() -> None:
     assert step(STABLE, Woke(now=12.0)) == (STABLE, (WakeAt(time=13.0),))
-    assert step(STABLE, Woke(now=13.0)) == (BEATEN, (beat(6, 7.0), WakeAt(time=20.0)))
-    assert step(BEATEN, Woke(now=16.0)) == (BEATEN, (WakeAt(time=20.0),))
+    assert step(STABLE, Woke(now=13.0)) == (
+        HEARTBEAT_SENT,
+        (send_heartbeat(6, 7.0), WakeAt(time=20.0)),
+    )
+    assert step(HEARTBEAT_SENT, Woke(now=16.0)) == (HEARTBEAT_SENT, (WakeAt(time=20.0),))
 
 
 def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
-    assert step(BEATEN, reply(6, beaten(), now=15.0)) == (
+    assert step(HEARTBEAT_SENT, reply(6, heartbeat_response(), now=15.0)) == (
         evolve(
-            BEATEN,
+            HEARTBEAT_SENT,
             heartbeat_in_flight=None,
             first_heartbeat_delay=0.0,
             acknowledged_at=13.0,
@@ -534,9 +541,11 @@ def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
 
 
 def test_line_4_rebalance_in_progress_extends_the_session_and_revokes() -> None:
-    assert step(BEATEN, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
+    assert step(
+        HEARTBEAT_SENT, reply(6, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)
+    ) == (
         evolve(
-            BEATEN,
+            HEARTBEAT_SENT,
             phase=Phase.REVOKING,
             heartbeat_in_flight=None,
             acknowledged_at=13.0,
@@ -550,8 +559,8 @@ def test_line_4_rebalance_in_progress_extends_the_session_and_revokes() -> None:
 
 
 def test_line_4_heartbeats_continue_while_the_application_drains() -> None:
-    assert step(REVOKING, Woke(now=13.0)) == (DRAINING, (beat(7, 7.0), WakeAt(time=20.0)))
-    assert step(DRAINING, reply(7, beaten(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
+    assert step(REVOKING, Woke(now=13.0)) == (DRAINING, (send_heartbeat(7, 7.0), WakeAt(time=20.0)))
+    assert step(DRAINING, reply(7, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         evolve(DRAINING, heartbeat_in_flight=None, acknowledged_at=13.0, session_ends_at=23.0),
         (WakeAt(time=16.0),),
     )
@@ -576,7 +585,7 @@ def test_line_5_a_session_without_responses_rediscovers_the_coordinator(member: 
 
 def test_a_new_coordinator_gets_a_heartbeat_at_once() -> None:
     searching = evolve(
-        BEATEN, coordinator=None, heartbeat_in_flight=None, lookup_in_flight=7, last_token=7
+        HEARTBEAT_SENT, coordinator=None, heartbeat_in_flight=None, lookup_in_flight=7, last_token=7
     )
     assert step(searching, reply(7, found(node=OTHER), now=14.0)) == (
         evolve(
@@ -588,7 +597,7 @@ def test_a_new_coordinator_gets_a_heartbeat_at_once() -> None:
             next_heartbeat_at=17.0,
             last_token=8,
         ),
-        (evolve(beat(8, 6.0), coordinator=OTHER), WakeAt(time=20.0)),
+        (evolve(send_heartbeat(8, 6.0), coordinator=OTHER), WakeAt(time=20.0)),
     )
 
 
@@ -628,9 +637,9 @@ class TestLine10TheGenerationIsReset:
     def test_by_a_heartbeat_the_assignment_is_lost(
         self, code: int, member_id: str, reason: str
     ) -> None:
-        for member, token in ((BEATEN, 6), (DRAINING, 7)):
+        for member, token in ((HEARTBEAT_SENT, 6), (DRAINING, 7)):
             lose = member.last_token + 1
-            assert step(member, reply(token, beaten(code), now=13.5)) == (
+            assert step(member, reply(token, heartbeat_response(code), now=13.5)) == (
                 evolve(
                     member,
                     phase=Phase.LOSING,
@@ -649,7 +658,7 @@ class TestLine10TheGenerationIsReset:
     ) -> None:
         """A heartbeat that was sent while the leader computed comes back during SyncGroup."""
         syncing = evolve(SYNCING, heartbeat_in_flight=9, heartbeat_sent_at=10.0, last_token=9)
-        reset, effects = step(syncing, reply(9, beaten(code), now=11.0))
+        reset, effects = step(syncing, reply(9, heartbeat_response(code), now=11.0))
         assert (reset, effects) == (
             evolve(
                 syncing,
@@ -690,8 +699,8 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
             evolve(static, phase=Phase.FAILED, pending=None),
             (Fail(error=error),),
         )
-    static = evolve(BEATEN, config=config)
-    losing, effects = step(static, reply(6, beaten(E.FENCED_INSTANCE_ID)))
+    static = evolve(HEARTBEAT_SENT, config=config)
+    losing, effects = step(static, reply(6, heartbeat_response(E.FENCED_INSTANCE_ID)))
     assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=7, reason=error.args[1]))
     left, effects = step(losing, Revoked(now=11.0, token=7))
@@ -701,7 +710,7 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
 def test_line_12_also_when_a_join_was_sent_after_the_heartbeat() -> None:
     """Its joins were put off by a coordinator that moved; it once went on asking for the place."""
     config = evolve(CONFIG, group_instance_id="i")
-    fenced = reply(7, beaten(E.FENCED_INSTANCE_ID), now=14.0)
+    fenced = reply(7, heartbeat_response(E.FENCED_INSTANCE_ID), now=14.0)
     joining = step(evolve(DRAINING, config=config), Revoked(now=14.0, token=6))[0]
     assert (joining.phase, joining.heartbeat_in_flight) == (Phase.JOINING, None)
     error = Like(FencedError, "another member now has group_instance_id 'i'")
@@ -729,8 +738,8 @@ def test_line_48_a_loading_coordinator_is_kept_and_retried() -> None:
             ),
             (WakeAt(time=10.125),),
         )
-    assert step(BEATEN, reply(6, beaten(code))) == (
-        evolve(BEATEN, heartbeat_in_flight=None, **waiting),
+    assert step(HEARTBEAT_SENT, reply(6, heartbeat_response(code))) == (
+        evolve(HEARTBEAT_SENT, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
 
@@ -756,12 +765,12 @@ def test_line_48_not_coordinator_looks_up_the_coordinator(code: int) -> None:
             ),
             (WakeAt(time=10.125),),
         )
-    assert step(BEATEN, reply(6, beaten(code))) == (
-        evolve(BEATEN, heartbeat_in_flight=None, **waiting),
+    assert step(HEARTBEAT_SENT, reply(6, heartbeat_response(code))) == (
+        evolve(HEARTBEAT_SENT, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
     # What the application holds stays held: only the coordinator is another.
-    assert step(DRAINING, reply(7, beaten(code))) == (
+    assert step(DRAINING, reply(7, heartbeat_response(code))) == (
         evolve(DRAINING, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
@@ -808,7 +817,9 @@ def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation()
     error = broker_error(
         E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'", operation="READ", group="g"
     )
-    losing, effects = step(BEATEN, reply(6, beaten(E.GROUP_AUTHORIZATION_FAILED)))
+    losing, effects = step(
+        HEARTBEAT_SENT, reply(6, heartbeat_response(E.GROUP_AUTHORIZATION_FAILED))
+    )
     assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=7, reason=str(error)))
     leaving, effects = step(losing, Revoked(now=11.0, token=7))
@@ -850,8 +861,8 @@ def test_s11_the_member_id_survives_disconnects(error: Exception) -> None:
             ),
             (WakeAt(time=10.125),),
         )
-    assert step(BEATEN, SendFailed(now=10.0, token=6, error=error)) == (
-        evolve(BEATEN, heartbeat_in_flight=None, **waiting),
+    assert step(HEARTBEAT_SENT, SendFailed(now=10.0, token=6, error=error)) == (
+        evolve(HEARTBEAT_SENT, heartbeat_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
     assert step(FINDING, SendFailed(now=10.0, token=1, error=error)) == (
@@ -890,7 +901,7 @@ def test_a_coordinator_lost_while_the_assignor_worked_starts_over() -> None:
 
 @pytest.mark.parametrize(
     "member",
-    [FINDING, REJOINING, COMPUTING, SYNCING, STABLE, BEATEN, DRAINING, LOSING, GOING],
+    [FINDING, REJOINING, COMPUTING, SYNCING, STABLE, HEARTBEAT_SENT, DRAINING, LOSING, GOING],
     ids=lambda m: m.phase.value,
 )
 @pytest.mark.parametrize(
@@ -898,7 +909,7 @@ def test_a_coordinator_lost_while_the_assignor_worked_starts_over() -> None:
     [
         reply(0, joined(E.UNKNOWN_MEMBER_ID)),
         reply(0, synced(E.ILLEGAL_GENERATION)),
-        reply(0, beaten(E.FENCED_INSTANCE_ID)),
+        reply(0, heartbeat_response(E.FENCED_INSTANCE_ID)),
         reply(0, found(E.GROUP_AUTHORIZATION_FAILED)),
         SendFailed(now=10.0, token=0, error=LOST),
         SendFailed(now=10.0, token=0, error=UnsupportedVersionError("x")),
@@ -1130,7 +1141,7 @@ def test_line_22_reset_while_leaving_is_lost_not_revoked() -> None:
         heartbeat_in_flight=None,
         reason=reason,
     )
-    assert step(leaving, reply(7, beaten(E.UNKNOWN_MEMBER_ID))) == (
+    assert step(leaving, reply(7, heartbeat_response(E.UNKNOWN_MEMBER_ID))) == (
         lost,
         (Lose(token=8, reason=reason),),
     )
@@ -1214,7 +1225,7 @@ def test_retained_partitions_stay_owned_while_the_group_rebalances() -> None:
 
 PARKED = evolve(REVOKING, config=COOPERATIVE, phase=Phase.JOINING, pending=7, last_token=7)
 """Keeps what it has while its join is parked, or has never come to the coordinator."""
-PARKED_BEATEN = evolve(
+JOIN_AND_HEARTBEAT_SENT = evolve(
     PARKED, heartbeat_in_flight=8, last_token=8, heartbeat_sent_at=15.0, next_heartbeat_at=18.0
 )
 
@@ -1223,8 +1234,8 @@ def test_a_heartbeat_beside_the_pending_join_extends_the_lease_of_retained_parti
     """A join that never came to the coordinator was once taken for a sign of life: partitions were
     read on for a rebalance timeout after the group had given them to another."""
     assert step(PARKED, Woke(now=15.0)) == (
-        PARKED_BEATEN,
-        (evolve(beat(8, 5.0), route=Route.SEPARATE_CONNECTION),),
+        JOIN_AND_HEARTBEAT_SENT,
+        (evolve(send_heartbeat(8, 5.0), route=Route.SEPARATE_CONNECTION),),
     )
 
 
@@ -1233,22 +1244,25 @@ def test_a_heartbeat_accepted_beside_the_pending_join_keeps_ownership(
     code: int, stable_at: float
 ) -> None:
     known = evolve(
-        PARKED_BEATEN, heartbeat_in_flight=None, acknowledged_at=15.0, stable_at=stable_at
+        JOIN_AND_HEARTBEAT_SENT, heartbeat_in_flight=None, acknowledged_at=15.0, stable_at=stable_at
     )
-    assert step(PARKED_BEATEN, reply(8, beaten(code), now=15.5)) == (known, (WakeAt(time=18.0),))
+    assert step(JOIN_AND_HEARTBEAT_SENT, reply(8, heartbeat_response(code), now=15.5)) == (
+        known,
+        (WakeAt(time=18.0),),
+    )
     assert known.ownership.lease_expires_at == 25.0
 
 
 def test_a_heartbeat_accepted_after_a_broken_join_keeps_ownership() -> None:
     """The answer came a moment after the other connection had been lost, and was not listened to:
     nothing was handed out until the next one."""
-    broken = step(PARKED_BEATEN, SendFailed(now=15.5, token=7, error=LOST))[0]
+    broken = step(JOIN_AND_HEARTBEAT_SENT, SendFailed(now=15.5, token=7, error=LOST))[0]
     assert (broken.phase, broken.coordinator, broken.ownership.lease_expires_at) == (
         Phase.UNJOINED,
         None,
         20.0,
     )
-    known = step(broken, reply(8, beaten(), now=15.5))[0]
+    known = step(broken, reply(8, heartbeat_response(), now=15.5))[0]
     assert (known.phase, known.heartbeat_in_flight, known.ownership.lease_expires_at) == (
         Phase.UNJOINED,
         None,
@@ -1256,23 +1270,28 @@ def test_a_heartbeat_accepted_after_a_broken_join_keeps_ownership() -> None:
     )
 
 
-@pytest.mark.parametrize(("member", "token"), [(PARKED_BEATEN, 8), (DRAINING, 7)])
+@pytest.mark.parametrize(("member", "token"), [(JOIN_AND_HEARTBEAT_SENT, 8), (DRAINING, 7)])
 def test_the_lease_ends_with_the_rebalance_timeout_of_the_group(member: Member, token: int) -> None:
     """Whose join never came to the coordinator is told that the group rebalances, until that is
     over and what it has is another's; it once went on for a session after the last time."""
     late = evolve(member, heartbeat_sent_at=65.0)
-    told = step(late, reply(token, beaten(E.REBALANCE_IN_PROGRESS), now=65.0))[0]
-    assert told.ownership.lease_expires_at == 10.0 + CONFIG.rebalance_timeout
-    assert step(late, reply(token, beaten(), now=65.0))[0].ownership.lease_expires_at == 75.0
+    rebalancing = step(late, reply(token, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=65.0))[0]
+    assert rebalancing.ownership.lease_expires_at == 10.0 + CONFIG.rebalance_timeout
+    assert (
+        step(late, reply(token, heartbeat_response(), now=65.0))[0].ownership.lease_expires_at
+        == 75.0
+    )
 
 
 def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -> None:
     """The join never came to the coordinator, which has gone on without this member; it once
     read on till the join was given up."""
     reason = "the coordinator does not know this member"
-    assert step(PARKED_BEATEN, reply(8, beaten(E.UNKNOWN_MEMBER_ID), now=15.5)) == (
+    assert step(
+        JOIN_AND_HEARTBEAT_SENT, reply(8, heartbeat_response(E.UNKNOWN_MEMBER_ID), now=15.5)
+    ) == (
         evolve(
-            PARKED_BEATEN,
+            JOIN_AND_HEARTBEAT_SENT,
             phase=Phase.LOSING,
             member_id="",
             is_assigned=False,
@@ -1286,9 +1305,9 @@ def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -
 
 
 def test_line_12_fenced_beside_the_pending_join_is_fatal() -> None:
-    static = evolve(PARKED_BEATEN, config=evolve(COOPERATIVE, group_instance_id="i"))
+    static = evolve(JOIN_AND_HEARTBEAT_SENT, config=evolve(COOPERATIVE, group_instance_id="i"))
     error = Like(FencedError, "another member now has group_instance_id 'i'")
-    after, effects = step(static, reply(8, beaten(E.FENCED_INSTANCE_ID), now=15.5))
+    after, effects = step(static, reply(8, heartbeat_response(E.FENCED_INSTANCE_ID), now=15.5))
     assert (after.phase, after.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=9, reason=error.args[1]))
 
@@ -1296,14 +1315,14 @@ def test_line_12_fenced_beside_the_pending_join_is_fatal() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        *(reply(8, beaten(c)) for c in (E.ILLEGAL_GENERATION, 16, 14, 30)),
+        *(reply(8, heartbeat_response(c)) for c in (E.ILLEGAL_GENERATION, 16, 14, 30)),
         SendFailed(now=10.0, token=8, error=ConnectionLostError("gone")),
     ],
 )
 def test_other_errors_beside_the_pending_join_await_its_response(event: Event) -> None:
     """The generation may just have ended because the join is about to be answered."""
-    unknown = evolve(PARKED_BEATEN, heartbeat_in_flight=None)
-    assert step(PARKED_BEATEN, event) == (unknown, (WakeAt(time=18.0),))
+    unknown = evolve(JOIN_AND_HEARTBEAT_SENT, heartbeat_in_flight=None)
+    assert step(JOIN_AND_HEARTBEAT_SENT, event) == (unknown, (WakeAt(time=18.0),))
 
 
 def test_a_heartbeat_sent_before_the_join_still_extends_the_lease() -> None:
@@ -1312,17 +1331,23 @@ def test_a_heartbeat_sent_before_the_join_still_extends_the_lease() -> None:
     draining = evolve(DRAINING, config=COOPERATIVE)
     joining = step(draining, Revoked(now=13.5, token=6))[0]
     assert (joining.phase, joining.ownership.lease_expires_at) == (Phase.JOINING, 20.0)
-    assert step(joining, reply(7, beaten(), now=14.0))[0].ownership.lease_expires_at == 23.0
+    assert (
+        step(joining, reply(7, heartbeat_response(), now=14.0))[0].ownership.lease_expires_at
+        == 23.0
+    )
     waiting = step(evolve(draining, retry_at=15.0), Revoked(now=13.5, token=6))[0]
     assert waiting.phase is Phase.UNJOINED
-    assert step(waiting, reply(7, beaten(), now=14.0))[0].ownership.lease_expires_at == 23.0
+    assert (
+        step(waiting, reply(7, heartbeat_response(), now=14.0))[0].ownership.lease_expires_at
+        == 23.0
+    )
     assert step(DRAINING, Revoked(now=13.5, token=6))[0].heartbeat_in_flight is None
 
 
 def test_a_heartbeat_beside_the_join_does_not_count_for_its_generation() -> None:
-    after, _ = step(PARKED_BEATEN, reply(7, joined(), now=16.0))
+    after, _ = step(JOIN_AND_HEARTBEAT_SENT, reply(7, joined(), now=16.0))
     assert after.heartbeat_in_flight is None
-    assert step(after, reply(8, beaten(E.ILLEGAL_GENERATION), now=16.0))[0] == after
+    assert step(after, reply(8, heartbeat_response(E.ILLEGAL_GENERATION), now=16.0))[0] == after
 
 
 def test_a_heartbeat_beside_the_sync_does_not_delay_the_next() -> None:
@@ -1333,25 +1358,27 @@ def test_a_heartbeat_beside_the_sync_does_not_delay_the_next() -> None:
     stable = step(syncing, reply(5, synced(), now=10.0))[0]
     assert stable.heartbeat_in_flight is None
     heartbeat_in_flight, effects = step(stable, Woke(now=10.25))
-    assert effects[0] == beat(7, 9.75)
+    assert effects[0] == send_heartbeat(7, 9.75)
     assert (
-        step(heartbeat_in_flight, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=10.25))[0]
+        step(heartbeat_in_flight, reply(6, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=10.25))[
+            0
+        ]
         == heartbeat_in_flight
     )
 
 
 def test_a_late_heartbeat_response_may_end_the_membership() -> None:
     """The coordinator was doubted while it was on its way; commits went on (seeds 6290, 9875)."""
-    doubting = step(BEATEN, CoordinatorInvalidated(now=13.0, reason="no answer"))[0]
+    doubting = step(HEARTBEAT_SENT, CoordinatorInvalidated(now=13.0, reason="no answer"))[0]
     assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.STABLE, None)
     for code in (E.NONE, E.REBALANCE_IN_PROGRESS):
-        assert step(doubting, reply(6, beaten(code), now=13.0))[0] == doubting
-    over, effects = step(doubting, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))
+        assert step(doubting, reply(6, heartbeat_response(code), now=13.0))[0] == doubting
+    over, effects = step(doubting, reply(6, heartbeat_response(E.ILLEGAL_GENERATION), now=13.0))
     assert (over.phase, over.member_id, over.ownership.is_assigned) == (Phase.LOSING, "m1", False)
     assert effects[0] == Lose(token=8, reason="the generation is over")
     earlier = evolve(doubting, generation_token=6)
-    assert step(earlier, reply(6, beaten(E.ILLEGAL_GENERATION), now=13.0))[0] == earlier
-    over, effects = step(doubting, reply(6, beaten(E.UNKNOWN_MEMBER_ID), now=13.0))
+    assert step(earlier, reply(6, heartbeat_response(E.ILLEGAL_GENERATION), now=13.0))[0] == earlier
+    over, effects = step(doubting, reply(6, heartbeat_response(E.UNKNOWN_MEMBER_ID), now=13.0))
     assert (over.phase, over.member_id, over.ownership.is_assigned) == (Phase.LOSING, "", False)
     assert effects[0] == Lose(token=8, reason="the coordinator does not know this member")
 
@@ -1386,8 +1413,13 @@ def test_first_heartbeats_slow_down_while_generations_end_at_once() -> None:
         member = evolve(member, first_heartbeat_delay=stable.first_heartbeat_delay)
     assert pauses == [0.25, 1.0, 3.0, 3.0]
     heartbeat_in_flight = evolve(stable, heartbeat_in_flight=6, heartbeat_sent_at=15.0)
-    assert step(heartbeat_in_flight, reply(6, beaten(), now=15.0))[0].first_heartbeat_delay == 0.0
-    again = step(heartbeat_in_flight, reply(6, beaten(E.REBALANCE_IN_PROGRESS), now=15.0))[0]
+    assert (
+        step(heartbeat_in_flight, reply(6, heartbeat_response(), now=15.0))[0].first_heartbeat_delay
+        == 0.0
+    )
+    again = step(
+        heartbeat_in_flight, reply(6, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=15.0)
+    )[0]
     assert again.first_heartbeat_delay == 3.0
 
 
@@ -1461,8 +1493,11 @@ def test_when_the_lease_expires() -> None:
             ("revoking", REVOKING),
             ("losing", LOSING),
             ("joining", REJOINING),
-            ("failing", step(BEATEN, reply(6, beaten(E.GROUP_AUTHORIZATION_FAILED)))[0]),
-            ("fenced", step(BEATEN, reply(6, beaten(E.FENCED_INSTANCE_ID)))[0]),
+            (
+                "failing",
+                step(HEARTBEAT_SENT, reply(6, heartbeat_response(E.GROUP_AUTHORIZATION_FAILED)))[0],
+            ),
+            ("fenced", step(HEARTBEAT_SENT, reply(6, heartbeat_response(E.FENCED_INSTANCE_ID)))[0]),
         )
     } == {
         "stable": 20.0,
@@ -1557,7 +1592,7 @@ class World:
             case SyncGroupRequest():
                 return synced(code)
             case HeartbeatRequest():
-                return beaten(code)
+                return heartbeat_response(code)
             case _:
                 return left(code)
 
@@ -1698,7 +1733,7 @@ class Life:
             case SyncGroupRequest():
                 message = synced(E.NONE if code == E.MEMBER_ID_REQUIRED else code)
             case HeartbeatRequest():
-                message = beaten(E.NONE if code == E.MEMBER_ID_REQUIRED else code)
+                message = heartbeat_response(E.NONE if code == E.MEMBER_ID_REQUIRED else code)
             case _:
                 message = left(code)
         self.answered.append((token, message))
@@ -1804,10 +1839,11 @@ def test_joining_ends_after_the_maximum_of_attempts() -> None:
 def test_a_generation_resets_the_count_of_failures_and_heartbeats_do_not_count() -> None:
     member, _ = step(evolve(SYNCING, config=LIMITED, failures=1), reply(5, synced()))
     assert (member.phase, member.failures) == (Phase.STABLE, 0)
-    heartbeat_in_flight = evolve(BEATEN, config=LIMITED)
+    heartbeat_in_flight = evolve(HEARTBEAT_SENT, config=LIMITED)
     for _ in range(3):
         heartbeat_in_flight, _ = step(
-            evolve(heartbeat_in_flight, heartbeat_in_flight=6), reply(6, beaten(E.NOT_COORDINATOR))
+            evolve(heartbeat_in_flight, heartbeat_in_flight=6),
+            reply(6, heartbeat_response(E.NOT_COORDINATOR)),
         )
     assert (heartbeat_in_flight.phase, heartbeat_in_flight.failures) == (Phase.STABLE, 0)
 

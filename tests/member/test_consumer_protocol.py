@@ -115,7 +115,7 @@ class Like(Exception):
 # ---------------------------------------------------------------- a member in each phase, at 10.0
 
 
-def says(owned: PartitionsByTopicId | None = None, **changes: Any) -> ReportedState:
+def state_with(owned: PartitionsByTopicId | None = None, **changes: Any) -> ReportedState:
     fields: dict[str, Any] = {"topics": ("t", "u"), "pattern": None, "owned": owned or {}}
     return ReportedState(**{**fields, **changes})
 
@@ -129,7 +129,7 @@ JOINING = evolve(
     pending=2,
     last_token=2,
     may_be_known=True,
-    state_in_flight=says(),
+    state_in_flight=state_with(),
     heartbeat_sent_at=10.0,
     next_heartbeat_at=13.0,
 )
@@ -138,7 +138,7 @@ JOINED = evolve(
     phase=Phase.MEMBER,
     pending=None,
     epoch=5,
-    acknowledged_state=says(),
+    acknowledged_state=state_with(),
     state_in_flight=None,
     broker_interval=5.0,
     acknowledged_at=10.0,
@@ -153,13 +153,17 @@ OWNING = evolve(
     reconciling=None,
     next_owned={},
     owned=MINE,
-    acknowledged_state=says(MINE),
+    acknowledged_state=state_with(MINE),
     immediate_heartbeats=0,
     frequent_until=0.0,
 )
 """At rest: the coordinator knows what it owns."""
 BEATING_ = evolve(
-    OWNING, heartbeat_in_flight=4, state_in_flight=says(MINE), last_token=4, next_heartbeat_at=13.0
+    OWNING,
+    heartbeat_in_flight=4,
+    state_in_flight=state_with(MINE),
+    last_token=4,
+    next_heartbeat_at=13.0,
 )
 REVOKING = evolve(OWNING, phase=Phase.REVOKING, pending=4, last_token=4, reason="closed")
 OUTSIDE = evolve(
@@ -185,7 +189,7 @@ def find(token: int) -> Send:
     )
 
 
-def beat(token: int, epoch: int, timeout: float, **fields: Any) -> Send:
+def send_heartbeat(token: int, epoch: int, timeout: float, **fields: Any) -> Send:
     request = ConsumerGroupHeartbeatRequest(
         group_id="g", member_id="m1", member_epoch=epoch, **fields
     )
@@ -204,7 +208,7 @@ def full(token: int, epoch: int, timeout: float, owned: PartitionsByTopicId, **f
         "subscribed_topic_names": ("t", "u"),
         "topic_partitions": listed(owned),
     }
-    return beat(token, epoch, timeout, **{**everything, **fields})
+    return send_heartbeat(token, epoch, timeout, **{**everything, **fields})
 
 
 def join(token: int, **fields: Any) -> Send:
@@ -272,7 +276,7 @@ def test_line_41_a_pattern_is_sent_to_the_coordinator() -> None:
     assert effects == (join(2, subscribed_topic_names=(), subscribed_topic_regex="t.*"),)
     assert (member.has_sent_pattern, member.state_in_flight) == (
         True,
-        says(topics=(), pattern="t.*"),
+        state_with(topics=(), pattern="t.*"),
     )
 
 
@@ -291,7 +295,7 @@ def test_line_21_a_first_empty_assignment_is_reported() -> None:
     member, effects = step(JOINING, reply(2, answer(share={})))
     assert effects == (reconcile(3), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
-    assert effects == (beat(4, 5, 10.0, topic_partitions=()), WakeAt(time=20.0))
+    assert effects == (send_heartbeat(4, 5, 10.0, topic_partitions=()), WakeAt(time=20.0))
     assert step(member, reply(4, answer(share={})))[1] == (WakeAt(time=10.25),)
 
 
@@ -391,27 +395,29 @@ def test_line_33_a_heartbeat_omits_unchanged_fields() -> None:
             last_token=4,
             heartbeat_sent_at=13.0,
             next_heartbeat_at=16.0,
-            state_in_flight=says(MINE),
+            state_in_flight=state_with(MINE),
         ),
-        (beat(4, 5, 7.0), WakeAt(time=20.0)),
+        (send_heartbeat(4, 5, 7.0), WakeAt(time=20.0)),
     )
 
 
 def test_line_33_a_new_subscription_is_sent_at_once_and_alone() -> None:
     event = Subscribed(now=11.0, topics=("t",), pattern=None)
     member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), event)
-    assert effects[0] == beat(4, 5, 9.0, subscribed_topic_names=("t",))
+    assert effects[0] == send_heartbeat(4, 5, 9.0, subscribed_topic_names=("t",))
     event = Subscribed(now=11.0, topics=(), pattern="t|u")
     member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), event)
-    assert effects[0] == beat(4, 5, 9.0, subscribed_topic_names=(), subscribed_topic_regex="t|u")
+    assert effects[0] == send_heartbeat(
+        4, 5, 9.0, subscribed_topic_names=(), subscribed_topic_regex="t|u"
+    )
     back = Subscribed(now=11.0, topics=("t", "u"), pattern=None)
-    said = evolve(
+    acknowledged = evolve(
         member,
         acknowledged_state=member.state_in_flight,
         state_in_flight=None,
         heartbeat_in_flight=None,
     )
-    assert step(said, back)[1][0] == beat(
+    assert step(acknowledged, back)[1][0] == send_heartbeat(
         5, 5, 9.0, subscribed_topic_names=("t", "u"), subscribed_topic_regex=""
     )
 
@@ -437,7 +443,7 @@ def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
 
 
 def test_line_33_a_full_heartbeat_follows_one_in_flight() -> None:
-    """Its answer once counted as the one that had been asked for, and nothing was said."""
+    """Its response once counted as the one to the new subscription, which was never sent."""
     member, effects = step(BEATING_, RejoinRequested(now=10.0, reason="x"))
     assert effects == (WakeAt(time=20.0),)
     member, effects = step(member, reply(4, answer()))
@@ -454,7 +460,7 @@ def test_changes_during_a_heartbeat_in_flight_count_as_unsent() -> None:
     member, effects = step(BEATING_, Subscribed(now=11.0, topics=("t",), pattern=None))
     assert effects == (WakeAt(time=20.0),)
     member, effects = step(member, reply(4, answer(), 11.0))
-    assert effects[0] == beat(5, 5, 9.0, subscribed_topic_names=("t",))
+    assert effects[0] == send_heartbeat(5, 5, 9.0, subscribed_topic_names=("t",))
 
 
 def test_line_39_invalid_epochs_and_intervals_are_ignored() -> None:
@@ -532,10 +538,10 @@ def test_line_34_an_applied_assignment_is_acknowledged_at_once() -> None:
             reconciliation_count=1,
             heartbeat_in_flight=4,
             last_token=4,
-            state_in_flight=says(MINE, reconciliation_count=1),
+            state_in_flight=state_with(MINE, reconciliation_count=1),
             immediate_heartbeats=1,
         ),
-        (beat(4, 5, 10.0, topic_partitions=listed(MINE)), WakeAt(time=20.0)),
+        (send_heartbeat(4, 5, 10.0, topic_partitions=listed(MINE)), WakeAt(time=20.0)),
     )
 
 
@@ -543,15 +549,16 @@ def test_line_34_partitions_assigned_and_withdrawn_at_once_are_reported_as_relea
     """What was given was taken back while it was being taken up. In the end the member owned what
     it had said before, so it said nothing: the coordinator waited until it threw the member out."""
     member, _ = step(
-        evolve(TAKING, heartbeat_in_flight=4, state_in_flight=says()), reply(4, answer(share={}))
+        evolve(TAKING, heartbeat_in_flight=4, state_in_flight=state_with()),
+        reply(4, answer(share={})),
     )
     member, effects = step(
         evolve(member, heartbeat_in_flight=None), AssignmentApplied(now=10.0, token=3)
     )
-    assert effects[:2] == (reconcile(4), beat(5, 5, 10.0, topic_partitions=listed(MINE)))
+    assert effects[:2] == (reconcile(4), send_heartbeat(5, 5, 10.0, topic_partitions=listed(MINE)))
     member, _ = step(member, reply(5, answer()))
     _, effects = step(member, AssignmentApplied(now=10.0, token=4))
-    assert effects[0] == beat(6, 5, 10.0, topic_partitions=())
+    assert effects[0] == send_heartbeat(6, 5, 10.0, topic_partitions=())
 
 
 def test_line_34_revoking_partitions_are_owned_until_the_application_releases_them() -> None:
@@ -559,23 +566,23 @@ def test_line_34_revoking_partitions_are_owned_until_the_application_releases_th
     assert effects == (reconcile(5, T0), WakeAt(time=10.25))
     assert (member.owned, member.next_owned) == (MINE, {T: (0,)})
     draining, effects = step(member, Woke(now=10.25))
-    assert effects[0] == beat(6, 5, 9.75)
+    assert effects[0] == send_heartbeat(6, 5, 9.75)
     _, effects = step(
         evolve(draining, heartbeat_in_flight=None), AssignmentApplied(now=10.25, token=5)
     )
-    assert effects[0] == beat(7, 5, 9.75, topic_partitions=listed({T: (0,)}))
+    assert effects[0] == send_heartbeat(7, 5, 9.75, topic_partitions=listed({T: (0,)}))
 
 
 def test_targets_are_reconciled_one_at_a_time_and_the_latest_wins() -> None:
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     for share in ({}, {U: (0,)}):
-        member = evolve(member, heartbeat_in_flight=9, state_in_flight=says(MINE))
+        member = evolve(member, heartbeat_in_flight=9, state_in_flight=state_with(MINE))
         member, effects = step(member, reply(9, answer(share=share)))
         assert not [e for e in effects if isinstance(e, Reconcile)]
     member, effects = step(member, AssignmentApplied(now=10.0, token=5))
     assert effects[0] == reconcile(6, U0)
     # What is let go of is said at once, while what it takes up counts as owned already.
-    assert effects[1] == beat(7, 5, 10.0, topic_partitions=listed({T: (0,), U: (0,)}))
+    assert effects[1] == send_heartbeat(7, 5, 10.0, topic_partitions=listed({T: (0,), U: (0,)}))
 
 
 def test_an_unchanged_target_is_not_reported_to_the_application() -> None:
@@ -590,7 +597,7 @@ def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
     member, effects = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
-    assert effects[0] == beat(4, 5, 10.0, topic_partitions=listed({T: (0,)}))
+    assert effects[0] == send_heartbeat(4, 5, 10.0, topic_partitions=listed({T: (0,)}))
     member, _ = step(member, reply(4, answer()))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     v0, v1 = TopicPartition("v", 0), TopicPartition("v", 1)
@@ -615,7 +622,7 @@ def test_line_35_unresolved_topic_ids_that_are_withdrawn_are_reported_as_release
         member, heartbeat_in_flight=5, last_token=5, state_in_flight=member.reported_state
     )
     member, effects = step(in_flight, reply(5, answer(share={T: (0,)})))
-    assert beat(6, 5, 10.0, topic_partitions=listed({T: (0,)})) in effects
+    assert send_heartbeat(6, 5, 10.0, topic_partitions=listed({T: (0,)})) in effects
     _, effects = step(member, reply(6, answer(epoch=6)))
     assert effects == (WakeAt(time=10.25),)
 
@@ -641,17 +648,19 @@ def test_an_assignment_that_cannot_be_applied_is_fatal_and_leaves() -> None:
     assert member.phase is Phase.LOSING
     assert effects == (Fail(error=error), Lose(token=4, reason="x"))
     member, effects = step(member, Revoked(now=10.0, token=4))
-    assert (member.phase, effects) == (Phase.LEAVING, (beat(5, -1, 30.0),))
+    assert (member.phase, effects) == (Phase.LEAVING, (send_heartbeat(5, -1, 30.0),))
 
 
 def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
     """The group was told at once: others got what a callback was still letting go of."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
-    member = evolve(member, heartbeat_in_flight=6, state_in_flight=says(MINE))
+    member = evolve(member, heartbeat_in_flight=6, state_in_flight=state_with(MINE))
     member, effects = step(member, reply(6, answer(E.UNKNOWN_SERVER_ERROR)))
     assert (member.phase, [type(effect) for effect in effects]) == (Phase.LOSING, [Fail, Lose])
     assert step(member, CLOSED)[1] == ()
-    assert step(member, Revoked(now=10.0, token=member.last_token))[1] == (beat(7, -1, 30.0),)
+    assert step(member, Revoked(now=10.0, token=member.last_token))[1] == (
+        send_heartbeat(7, -1, 30.0),
+    )
 
 
 # ---------------------------------------------------------------- losing
@@ -676,8 +685,8 @@ def test_a_late_heartbeat_response_may_end_the_membership(code: int) -> None:
     member knew nothing, and commits went on (seed 6105)."""
     doubting, _ = step(BEATING_, CoordinatorInvalidated(now=10.0, reason="no answer"))
     assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.MEMBER, None)
-    for told in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
-        assert step(doubting, reply(4, told))[0] == doubting
+    for response in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
+        assert step(doubting, reply(4, response))[0] == doubting
     over, effects = step(doubting, reply(4, answer(code)))
     assert (over.phase, over.ownership.is_assigned, over.lookup_in_flight) == (
         Phase.LOSING,
@@ -702,7 +711,7 @@ def test_line_34_an_assignment_applied_after_fencing_is_ignored() -> None:
 @pytest.mark.parametrize("code", GONE)
 def test_a_member_fenced_before_any_assignment_loses_nothing(code: int) -> None:
     member, effects = step(
-        evolve(JOINED, heartbeat_in_flight=3, state_in_flight=says(), last_token=3),
+        evolve(JOINED, heartbeat_in_flight=3, state_in_flight=state_with(), last_token=3),
         reply(3, answer(code)),
     )
     assert (member.phase, effects) == (Phase.JOINING, (join(4),))
@@ -755,10 +764,10 @@ def test_the_lease_ends_with_the_rebalance_timeout_of_a_revocation() -> None:
     assert once_more.ownership.lease_expires_at == 10.0 + 60.0
     done, _ = step(late, AssignmentApplied(now=65.0, token=5))
     assert step(done, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 10.0 + 60.0
-    told = evolve(done, state_in_flight=done.reported_state)
-    assert step(told, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 75.0
+    reporting = evolve(done, state_in_flight=done.reported_state)
+    assert step(reporting, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 75.0
     # In the same answer it may be asked for more.
-    again = step(evolve(told, acknowledged_at=60.0), reply(9, answer(share={}), now=65.0))[0]
+    again = step(evolve(reporting, acknowledged_at=60.0), reply(9, answer(share={}), now=65.0))[0]
     later = evolve(
         again, heartbeat_in_flight=9, heartbeat_sent_at=120.0, state_in_flight=again.reported_state
     )
@@ -786,21 +795,21 @@ def test_a_member_revokes_then_leaves() -> None:
     member, effects = step(member, Revoked(now=11.0, token=4))
     assert (member, effects) == (
         evolve(LEAVING, reason="closed", next_heartbeat_at=13.0),
-        (beat(5, -1, 30.0),),
+        (send_heartbeat(5, -1, 30.0),),
     )
     assert step(member, reply(5, answer()))[1] == (Leave(),)
 
 
 def test_heartbeats_continue_while_the_application_releases_partitions() -> None:
-    assert step(REVOKING, Woke(now=13.0))[1] == (beat(5, 5, 7.0), WakeAt(time=20.0))
+    assert step(REVOKING, Woke(now=13.0))[1] == (send_heartbeat(5, 5, 7.0), WakeAt(time=20.0))
 
 
 def test_leaving_while_reconciling_revokes_everything() -> None:
     member, effects = step(TAKING, CLOSED)
     assert (member.phase, effects[0]) == (Phase.REVOKING, Revoke(token=4, deadline=55.0))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
-    assert effects[0] == beat(5, 5, 10.0, topic_partitions=listed(MINE))
-    assert step(member, Revoked(now=10.0, token=4))[1] == (beat(6, -1, 30.0),)
+    assert effects[0] == send_heartbeat(5, 5, 10.0, topic_partitions=listed(MINE))
+    assert step(member, Revoked(now=10.0, token=4))[1] == (send_heartbeat(6, -1, 30.0),)
 
 
 def test_partitions_of_the_application_are_never_reported_as_released() -> None:
@@ -835,7 +844,7 @@ def test_the_leave_epoch_of_dynamic_and_static_members(
         leaving=evolve(CLOSED, leave_group=leave_group),
     )
     epoch = LEAVES[static, leave_group]
-    left = Leave() if epoch is None else beat(5, epoch, 30.0, instance_id=instance)
+    left = Leave() if epoch is None else send_heartbeat(5, epoch, 30.0, instance_id=instance)
     assert step(member, Revoked(now=10.0, token=4))[1] == (left,)
 
 
@@ -847,13 +856,13 @@ def test_line_42_a_poll_timeout_loses_everything_and_leaves(instance: str | None
     assert effects == (Lose(token=4, reason="late"),)
     epoch = -1 if instance is None else -2
     assert step(member, Revoked(now=10.0, token=4))[1] == (
-        beat(5, epoch, 30.0, instance_id=instance),
+        send_heartbeat(5, epoch, 30.0, instance_id=instance),
     )
 
 
 def test_line_9_leaving_while_joining_undoes_the_join() -> None:
     member, effects = step(JOINING, CLOSED)
-    assert (member.phase, effects) == (Phase.LEAVING, (beat(3, -1, 30.0),))
+    assert (member.phase, effects) == (Phase.LEAVING, (send_heartbeat(3, -1, 30.0),))
 
 
 @pytest.mark.parametrize("member", [IDLE, FINDING, evolve(JOINING, coordinator=None)])
@@ -876,7 +885,11 @@ def test_line_39_leave_is_sent_once_and_always_succeeds(event: ConsumerEvent) ->
 
 def test_fenced_while_leaving_it_loses_and_closes() -> None:
     member = evolve(
-        REVOKING, heartbeat_in_flight=5, state_in_flight=says(MINE), last_token=5, leaving=CLOSED
+        REVOKING,
+        heartbeat_in_flight=5,
+        state_in_flight=state_with(MINE),
+        last_token=5,
+        leaving=CLOSED,
     )
     member, effects = step(member, reply(5, answer(E.UNKNOWN_MEMBER_ID)))
     assert [type(effect) for effect in effects] == [Lose]
@@ -1162,7 +1175,7 @@ class Life:
                     assert request.topic_partitions == ()
                 elif request.member_epoch > 0:
                     assert self.member.phase in HEARTBEATING
-                    self.check_said(request.topic_partitions)
+                    self.check_reported(request.topic_partitions)
                 else:
                     assert self.member.phase is Phase.LEAVING
             case Reconcile():
@@ -1170,14 +1183,18 @@ class Life:
             case Lose():
                 assert not any(isinstance(work, Lose) for work in self.work), "lost twice"
 
-    def check_said(self, listing: tuple[TopicPartitions, ...] | None) -> None:
+    def check_reported(self, listing: tuple[TopicPartitions, ...] | None) -> None:
         """Nothing is said to be let go of that the application may hold; at rest, nothing to be
         owned that it does not."""
         if listing is None:
             return
         names = self.member.names
-        said = {TopicPartition(names[t.topic_id], p) for t in listing for p in t.partitions}
-        assert said >= self.holds if self.member.reconciling is not None else said == self.holds
+        reported = {TopicPartition(names[t.topic_id], p) for t in listing for p in t.partitions}
+        assert (
+            reported >= self.holds
+            if self.member.reconciling is not None
+            else reported == self.holds
+        )
 
     def check_not_stuck(self) -> None:
         """Something is bound to happen: an answer that is outstanding, work, or a wake-up."""

@@ -1,13 +1,13 @@
-"""Stories of several members, told by golden transcripts: `tests/transcripts/*.txt`.
+"""Golden transcripts of several members and their coordinator: `tests/transcripts/*.txt`.
 
-A transcript is prose: `#` lines say what the story is about, `>` lines are its commands, the lines
-under a command are what happened in virtual time until it was over. The members are the real
-`step`, the coordinator is the pure one of the embedded broker; only the wire between them (10 ms
-each way, one request at a time on a connection) is made here.
+In a transcript, `#` lines describe it, `>` lines are its commands, and the lines below a command
+are what happened in virtual time until the command had ended. The members are the real `step`, the
+coordinator is that of the embedded broker; only the network (10 ms each way, one request at a time
+on a connection) is simulated here.
 
     KAFKAGROUP_REWRITE_TRANSCRIPTS=1 pytest tests/member/test_transcripts.py
 
-rewrites them from the commands they hold. Read the difference before committing it.
+writes them again from their commands. Read the difference before committing it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ CONFIG = Config(
     session_timeout=10.0,
     rebalance_timeout=30.0,
     heartbeat_interval=3.0,
-    settling_interval=3.0,  # the beats after a rebalance would fill the stories
+    settling_interval=3.0,  # more heartbeats would fill the transcripts
     request_timeout=5.0,
     retry_backoff=0.1,
     retry_backoff_max=1.0,
@@ -93,19 +93,19 @@ class Actor:
     name: str
     member: Member
     drain: float = 0.0
-    """Seconds that the application takes to let go."""
-    let_go_by: float = float("inf")
-    breaks: bool = False
-    """Its assignor raises."""
-    doomed: bool = False
-    """It dies when it is to assign."""
+    """Seconds that the application takes to revoke."""
+    revokes_by: float = float("inf")
+    assignor_fails: bool = False
+    """Whether its assignor raises."""
+    dies_as_leader: bool = False
+    """Whether it crashes when it must assign."""
     dead: bool = False
     wake: int = 0
-    """Number of the wake-up that counts."""
+    """The number of the latest wake-up; earlier ones are ignored."""
     work: deque[Effect] = attrs.field(factory=deque)
     working: bool = False
     owns: tuple[int, ...] = ()
-    lines: dict[Route, Line] = attrs.field(factory=dict)
+    connections: dict[Route, Connection] = attrs.field(factory=dict)
 
 
 def offer(owned: tuple[int, ...], generation: int) -> tuple[tuple[str, bytes], ...]:
@@ -113,8 +113,8 @@ def offer(owned: tuple[int, ...], generation: int) -> tuple[tuple[str, bytes], .
     return (("cooperative", bytes((generation + 1, *owned))),)
 
 
-def cooperative_hands(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What the real assignor makes of such metadata."""
+def cooperative_assignment(members: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The assignment that the real assignor computes from such metadata."""
     spec = GroupSpec(
         members={
             member: MemberSpec(
@@ -131,48 +131,48 @@ def cooperative_hands(members: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 @attrs.define(eq=False)
-class Line:
-    """One connection: the next request is read when the one before it is answered."""
+class Connection:
+    """One connection: the broker reads a request once it has answered the one before."""
 
     waiting: deque[Send] = attrs.field(factory=deque)
     busy: bool = False
     closed: bool = False
 
 
-class World:
+class Simulation:
     """Members, their coordinator and the clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self.actors: dict[str, Actor] = {}
         self.node = 1
         self.down = False
         self.timers = Timers()
         ids: dict[str, count[int]] = {}
-        self.namer = "?"
+        self.joining = "?"
 
         def new_id() -> str:
-            return str(next(ids.setdefault(self.namer, count(1))))
+            return str(next(ids.setdefault(self.joining, count(1))))
 
         self.coordinator = GroupCoordinator(self.timers, new_id, BrokerSettings())
-        self.beats: Counter[str] = Counter()
+        self.heartbeats: Counter[str] = Counter()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
 
     # ------------------------------------------------------------ commands
 
     def command(self, line: str) -> list[str]:
-        """Carry out one command; answer what happened."""
-        self.told = []
+        """Execute one command; return the lines that it adds to the transcript."""
+        self.lines = []
         verb, *args = line.split()
         getattr(self, f"do_{verb}")(*args)
         self.run_until(self.now)
-        if self.beats:
-            beats = ", ".join(f"{name} {n}" for name, n in sorted(self.beats.items()))
-            self.told.append(f"        heartbeats that were answered with all is well: {beats}")
-            self.beats.clear()
-        return self.told
+        if self.heartbeats:
+            heartbeats = ", ".join(f"{name} {n}" for name, n in sorted(self.heartbeats.items()))
+            self.lines.append(f"        heartbeats answered without error: {heartbeats}")
+            self.heartbeats.clear()
+        return self.lines
 
     def do_start(self, name: str) -> None:
         actor = Actor(name, Member(config=CONFIG, protocols=(("even", name.encode()),)))
@@ -186,21 +186,21 @@ class World:
         self.feed(actor, Started(now=self.now))
 
     def do_static(self, name: str) -> None:
-        """Start a static member; again, once it is gone, for the same instance."""
+        """Start a static member, or restart it under the same instance id."""
         config = attrs.evolve(CONFIG, group_instance_id=name)
         protocols = (("even", name.encode()),)
         self.actors[name] = actor = Actor(name, Member(config=config, protocols=protocols))
         self.feed(actor, Started(now=self.now))
 
     def do_group(self, *names: str) -> None:
-        """Start members one after another, without a word on how they find each other."""
+        """Start members one after another; the transcript has only their assignments."""
         for name in names:
             self.do_start(name)
             self.run_until(self.now + 5.0)
-        self.beats.clear()
-        self.told = []
+        self.heartbeats.clear()
+        self.lines = []
         for name in names:
-            self.say_owned(self.actors[name])
+            self.note_owned(self.actors[name])
 
     def do_run(self, seconds: str) -> None:
         self.run_until(self.now + float(seconds))
@@ -209,10 +209,10 @@ class World:
         self.actors[name].drain = float(seconds)
 
     def do_break(self, name: str) -> None:
-        self.actors[name].breaks = True
+        self.actors[name].assignor_fails = True
 
     def do_doom(self, name: str) -> None:
-        self.actors[name].doomed = True
+        self.actors[name].dies_as_leader = True
 
     def do_leave(self, name: str) -> None:
         self.feed(self.actors[name], Leaving(now=self.now, reason="closed"))
@@ -226,24 +226,24 @@ class World:
         self.feed(self.actors[name], event)
 
     def do_kill(self, name: str) -> None:
-        self.die(self.actors[name])
+        self.crash(self.actors[name])
 
     def do_move(self) -> None:
         self.node += 1
-        self.told.append(f"{self.now:6.2f}  node {self.node} takes the group over")
+        self.lines.append(f"{self.now:6.2f}  node {self.node} coordinates the group now")
         self.coordinator.move("g", self.now)
 
     def do_cut(self, seconds: str) -> None:
-        """The coordinator cannot be reached: connections break, and new ones do."""
+        """Break all connections to the coordinator, and all new ones for that time."""
         self.down = True
-        self.told.append(f"{self.now:6.2f}  the coordinator cannot be reached")
+        self.lines.append(f"{self.now:6.2f}  the coordinator cannot be reached")
         for actor in self.actors.values():
-            self.close_line(actor, Route.COORDINATOR)
+            self.close_connection(actor, Route.COORDINATOR)
         self.at(self.now + float(seconds), self.heal)
 
     def heal(self) -> None:
         self.down = False
-        self.told.append(f"{self.now:6.2f}  the coordinator can be reached again")
+        self.lines.append(f"{self.now:6.2f}  the coordinator can be reached again")
 
     # ------------------------------------------------------------ time
 
@@ -266,25 +266,25 @@ class World:
 
     # ------------------------------------------------------------ members
 
-    def say(self, actor: Actor, what: str) -> None:
-        self.told.append(f"{self.now:6.2f}  {actor.name} {what}")
+    def note(self, actor: Actor, text: str) -> None:
+        self.lines.append(f"{self.now:6.2f}  {actor.name} {text}")
 
-    def say_owned(self, actor: Actor) -> None:
+    def note_owned(self, actor: Actor) -> None:
         owned = " ".join(map(str, actor.owns)) or "nothing"
-        self.say(actor, f"owns {owned} in generation {actor.member.generation_id}")
+        self.note(actor, f"owns {owned} in generation {actor.member.generation_id}")
 
-    def die(self, actor: Actor) -> None:
+    def crash(self, actor: Actor) -> None:
         actor.dead = True
-        self.say(actor, "is gone without a word")
+        self.note(actor, "crashes")
 
     def feed(self, actor: Actor, event: Event) -> None:
         if actor.dead:
             return
         actor.member, effects = step(actor.member, event)
         for effect in effects:
-            self.carry_out(actor, effect)
+            self.execute(actor, effect)
 
-    def carry_out(self, actor: Actor, effect: Effect) -> None:
+    def execute(self, actor: Actor, effect: Effect) -> None:
         match effect:
             case Send():
                 self.send(actor, effect)
@@ -293,18 +293,18 @@ class World:
                 number = actor.wake
                 self.at(time, lambda: self.wake(actor, number))
             case Fail(error=error):
-                self.say(actor, f"fails: {error}")
+                self.note(actor, f"fails: {error}")
             case Leave():
-                self.say(actor, "is out of the group")
+                self.note(actor, "has left the group")
             case _:
                 actor.work.append(effect)
-                self.go_on(actor)
+                self.do_next_work(actor)
 
     def wake(self, actor: Actor, number: int) -> None:
         if number == actor.wake:
             self.feed(actor, Woke(now=self.now))
 
-    def go_on(self, actor: Actor) -> None:
+    def do_next_work(self, actor: Actor) -> None:
         """The application does one thing at a time, in order."""
         while actor.work and not actor.working and not actor.dead:
             match actor.work.popleft():
@@ -312,27 +312,30 @@ class World:
                     self.reconcile(actor, tuple(generation.assignment))
                 case Assign(generation=generation):
                     actor.owns = tuple(generation.assignment)
-                    self.say_owned(actor)
+                    self.note_owned(actor)
                     self.check_owners()
-                case Compute() if actor.doomed:
-                    self.die(actor)
+                case Compute() if actor.dies_as_leader:
+                    self.crash(actor)
                 case Compute(token=token, members=members):
                     self.feed(actor, self.compute(actor, token, members))
                 case Lose(token=token, reason=reason):
                     actor.owns = ()
-                    self.say(actor, f"loses what it owns: {reason}")
+                    self.note(actor, f"loses its partitions: {reason}")
                     self.feed(actor, self.released(actor, token))
-                case Revoke(token=token) if self.keeps(actor):
-                    self.say(actor, f"keeps what it owns: {actor.member.reason}")
+                case Revoke(token=token) if self.keeps_partitions(actor):
+                    self.note(actor, f"keeps its partitions: {actor.member.reason}")
                     self.feed(actor, self.released(actor, token))
                 case Revoke(token=token, deadline=deadline):
                     left = f"{deadline - self.now:.1f} s"
-                    self.say(actor, f"is to let go within {left}: {actor.member.reason}")
+                    self.note(actor, f"must revoke within {left}: {actor.member.reason}")
                     actor.working = True
-                    actor.let_go_by = deadline
-                    self.at(self.now + actor.drain, lambda token=token: self.let_go(actor, token))
+                    actor.revokes_by = deadline
+                    self.at(
+                        self.now + actor.drain,
+                        lambda token=token: self.finish_revocation(actor, token),
+                    )
 
-    def keeps(self, actor: Actor) -> bool:
+    def keeps_partitions(self, actor: Actor) -> bool:
         return actor.member.config.cooperative and actor.member.leaving is None
 
     def released(self, actor: Actor, token: int) -> Revoked:
@@ -342,46 +345,46 @@ class World:
         return Revoked(now=self.now, token=token, protocols=protocols)
 
     def reconcile(self, actor: Actor, assigned: tuple[int, ...]) -> None:
-        """What a cooperative application does with an assignment."""
+        """Apply an assignment as a cooperative application does."""
         revoked = sorted(set(actor.owns) - set(assigned))
         actor.owns = assigned
-        self.say_owned(actor)
+        self.note_owned(actor)
         self.check_owners()
         if revoked:
-            self.say(actor, f"has let go of {' '.join(map(str, revoked))}")
-            event = RejoinRequested(now=self.now, reason=f"let go of {len(revoked)} partitions")
+            self.note(actor, f"has revoked {' '.join(map(str, revoked))}")
+            event = RejoinRequested(now=self.now, reason=f"revoked {len(revoked)} partitions")
             self.feed(actor, event)
 
-    def let_go(self, actor: Actor, token: int) -> None:
+    def finish_revocation(self, actor: Actor, token: int) -> None:
         if actor.dead:
             return
         if actor.drain:
-            self.say(actor, "has let go")
+            self.note(actor, "has revoked its partitions")
         actor.owns = ()
         actor.working = False
-        actor.let_go_by = float("inf")
+        actor.revokes_by = float("inf")
         self.feed(actor, Revoked(now=self.now, token=token))
-        self.go_on(actor)
+        self.do_next_work(actor)
 
     def compute(self, actor: Actor, token: int, members: Mapping[str, bytes]) -> Event:
         names = sorted(members)
-        self.say(actor, f"leads and assigns to {', '.join(names)}")
-        if actor.breaks:
+        self.note(actor, f"leads and assigns to {', '.join(names)}")
+        if actor.assignor_fails:
             return ComputeFailed(now=self.now, token=token, error=ValueError("no such strategy"))
         if actor.member.config.cooperative:
-            hands = cooperative_hands(members)
+            assignment = cooperative_assignment(members)
         else:
-            hands = {
+            assignment = {
                 name: bytes(range(index, PARTITIONS, len(names)))
                 for index, name in enumerate(names)
             }
-        return Computed(now=self.now, token=token, assignments=hands)
+        return Computed(now=self.now, token=token, assignments=assignment)
 
     def check_owners(self) -> None:
-        """S1, and more: whatever the generation, no two own a partition within their deadlines."""
-        keeping = [a for a in self.actors.values() if not a.dead and self.now <= a.let_go_by]
+        """S1, for all generations: a partition has at most one owner within its deadline."""
+        keeping = [a for a in self.actors.values() if not a.dead and self.now <= a.revokes_by]
         owners = Counter(p for a in keeping for p in a.owns)
-        assert not [p for p, n in owners.items() if n > 1], self.told
+        assert not [p for p, n in owners.items() if n > 1], self.lines
 
     # ------------------------------------------------------------ the wire
 
@@ -389,48 +392,52 @@ class World:
         request = send.request
         match request:
             case JoinGroupRequest(member_id=member_id, reason=reason):
-                who = f" as {member_id}" if member_id else " without an id"
-                self.say(actor, f"sends JoinGroup{who}" + (f": {reason}" if reason else ""))
+                identity_text = f" as {member_id}" if member_id else " without an id"
+                self.note(
+                    actor, f"sends JoinGroup{identity_text}" + (f": {reason}" if reason else "")
+                )
             case SyncGroupRequest(generation_id=generation):
-                self.say(actor, f"sends SyncGroup of generation {generation}")
+                self.note(actor, f"sends SyncGroup of generation {generation}")
             case LeaveGroupRequest(members=(identity,)):
-                aside = ", past what is parked" if send.route is Route.SEPARATE_CONNECTION else ""
-                self.say(actor, f"sends LeaveGroup: {identity.reason}{aside}")
+                route_text = (
+                    ", on a separate connection" if send.route is Route.SEPARATE_CONNECTION else ""
+                )
+                self.note(actor, f"sends LeaveGroup: {identity.reason}{route_text}")
             case FindCoordinatorRequest():
-                self.say(actor, "asks who the coordinator is")
+                self.note(actor, "looks up the coordinator")
                 node = self.node
                 found = Found(key="g", node_id=node, host=f"node-{node}", port=9092, error_code=0)
                 answer = FindCoordinatorResponse(coordinators=(found,))
                 self.at(self.now + 2 * LATENCY, lambda: self.reply(actor, send, answer))
                 return
-        line = actor.lines.get(send.route)
-        if line is None:
-            line = actor.lines[send.route] = Line()
-        line.waiting.append(send)
+        connection = actor.connections.get(send.route)
+        if connection is None:
+            connection = actor.connections[send.route] = Connection()
+        connection.waiting.append(send)
         self.at(self.now + send.timeout, lambda: self.time_out(actor, send))
         if self.down:
-            self.at(self.now + LATENCY, lambda: self.close_line(actor, send.route))
+            self.at(self.now + LATENCY, lambda: self.close_connection(actor, send.route))
         else:
-            self.at(self.now + LATENCY, lambda: self.read(actor, line))
+            self.at(self.now + LATENCY, lambda: self.read(actor, connection))
 
-    def read(self, actor: Actor, line: Line) -> None:
-        if line.busy or line.closed or not line.waiting:
+    def read(self, actor: Actor, connection: Connection) -> None:
+        if connection.busy or connection.closed or not connection.waiting:
             return
-        line.busy = True
-        send = line.waiting[0]
+        connection.busy = True
+        send = connection.waiting[0]
         answered = [False]
 
         def reply(answer: Any) -> None:
-            if answered[0] or actor.dead or line.closed:
+            if answered[0] or actor.dead or connection.closed:
                 return
             answered[0] = True
-            self.at(self.now + LATENCY, lambda: self.arrive(actor, line, send, answer))
-            line.busy = False
-            line.waiting.popleft()
-            self.at(self.now, lambda: self.read(actor, line))
+            self.at(self.now + LATENCY, lambda: self.arrive(actor, connection, send, answer))
+            connection.busy = False
+            connection.waiting.popleft()
+            self.at(self.now, lambda: self.read(actor, connection))
 
         assert send.coordinator is not None
-        self.namer = actor.name
+        self.joining = actor.name
         self.handle(send, send.coordinator, actor, reply)
         self.timers.run(self.now)
 
@@ -468,8 +475,8 @@ class World:
     def caller(self, version: int, actor: Actor) -> Caller:
         return Caller(version=version, now=self.now, client_id=actor.name)
 
-    def arrive(self, actor: Actor, line: Line, send: Send, answer: Any) -> None:
-        if not line.closed:
+    def arrive(self, actor: Actor, connection: Connection, send: Send, answer: Any) -> None:
+        if not connection.closed:
             self.reply(actor, send, answer)
 
     def reply(self, actor: Actor, send: Send, answer: Any) -> None:
@@ -477,57 +484,57 @@ class World:
             return
         match answer:
             case FindCoordinatorResponse(coordinators=(found,)):
-                self.say(actor, f"hears: node {found.node_id}")
+                self.note(actor, f"finds the coordinator: node {found.node_id}")
             case HeartbeatResponse(error_code=0):
-                self.beats[actor.name] += 1
+                self.heartbeats[actor.name] += 1
             case HeartbeatResponse(error_code=code):
-                self.say(actor, f"hears on a heartbeat: {error_name(code)}")
+                self.note(actor, f"Heartbeat response: {error_name(code)}")
             case JoinGroupResponse(error_code=0):
-                self.say(actor, f"is {answer.member_id} in generation {answer.generation_id}")
+                self.note(actor, f"is {answer.member_id} in generation {answer.generation_id}")
             case JoinGroupResponse(error_code=79):
-                self.say(actor, f"is told its id: {answer.member_id}")
+                self.note(actor, f"receives its member id: {answer.member_id}")
             case JoinGroupResponse() | SyncGroupResponse() if answer.error_code:
-                what = NAMES[type(send.request)]
-                self.say(actor, f"hears on {what}: {error_name(answer.error_code)}")
+                text = NAMES[type(send.request)]
+                self.note(actor, f"{text} response: {error_name(answer.error_code)}")
         self.feed(actor, Replied(now=self.now, token=send.token, message=answer))
 
     def time_out(self, actor: Actor, send: Send) -> None:
-        line = actor.lines.get(send.route)
-        if line is not None and send in line.waiting:
-            self.close_line(actor, send.route, RequestTimeoutError("no answer"))
+        connection = actor.connections.get(send.route)
+        if connection is not None and send in connection.waiting:
+            self.close_connection(actor, send.route, RequestTimeoutError("no answer"))
 
-    def close_line(self, actor: Actor, route: Route, error: Exception | None = None) -> None:
-        line = actor.lines.pop(route, None)
-        if line is None or actor.dead:
+    def close_connection(self, actor: Actor, route: Route, error: Exception | None = None) -> None:
+        connection = actor.connections.pop(route, None)
+        if connection is None or actor.dead:
             return
-        line.closed = True
-        if line.waiting:
-            self.say(actor, "gets no answer in time" if error else "loses its connection")
-        for send in line.waiting:
+        connection.closed = True
+        if connection.waiting:
+            self.note(actor, "gets no response in time" if error else "loses its connection")
+        for send in connection.waiting:
             lost = error or ConnectionLostError("connection reset")
             self.feed(actor, SendFailed(now=self.now, token=send.token, error=lost))
 
 
-def tell(text: str) -> str:
+def replay(text: str) -> str:
     """The transcript of the commands in `text`."""
-    world = World()
+    simulation = Simulation()
     out: list[str] = []
     for line in text.splitlines():
         if line.startswith("#"):
             out.append(line)
         elif line.startswith("> "):
-            out += ["", line, *world.command(line[2:])]
+            out += ["", line, *simulation.command(line[2:])]
     return "\n".join(out) + "\n"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
 def test_transcript(story: Path) -> None:
     written = story.read_text("utf-8")
-    told = tell(written)
+    replayed = replay(written)
     if REWRITE:
-        story.write_text(told, "utf-8")
+        story.write_text(replayed, "utf-8")
     else:
-        assert told == written
+        assert replayed == written
 
 
 def test_transcripts_exist() -> None:
@@ -537,4 +544,4 @@ def test_transcripts_exist() -> None:
 def test_a_transcript_notices_a_change() -> None:
     story = next(path for path in STORIES if path.stem == "second_member")
     shorter = story.read_text("utf-8").replace("> drain a 1", "> drain a 2")
-    assert tell(shorter) != shorter
+    assert replay(shorter) != shorter

@@ -48,16 +48,16 @@ async def cluster(network: Any, **options: Any) -> AsyncIterator[EmbeddedKafka]:
 
 
 def member(story: list[Any] | None = None, **options: Any) -> Consumer:
-    told: list[Any] = [] if story is None else story
+    callbacks: list[Any] = [] if story is None else story
     return Consumer(
         *options.pop("topics", ("t",)),
         **{
             "bootstrap_servers": "kafka-1",
             "group_id": "g",
             "group_protocol": "consumer",
-            "on_partitions_assigned": lambda tps: told.append(("assigned", tuple(tps))),
-            "on_partitions_revoked": lambda tps: told.append(("revoked", tuple(tps))),
-            "on_partitions_lost": lambda tps: told.append(("lost", tuple(tps))),
+            "on_partitions_assigned": lambda tps: callbacks.append(("assigned", tuple(tps))),
+            "on_partitions_revoked": lambda tps: callbacks.append(("revoked", tuple(tps))),
+            "on_partitions_lost": lambda tps: callbacks.append(("lost", tuple(tps))),
             **options,
         },
     )
@@ -301,10 +301,10 @@ async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network:
 async def test_a_heartbeat_that_was_given_up_before_it_left_never_leaves(network: Any) -> None:
     """It waited for a broker that wanted silence, and what it says of what is owned may be no
     longer true: the coordinator would give to another what was taken up since."""
-    said: list[Any] = []
+    reported: list[Any] = []
 
     def listen(request: ConsumerGroupHeartbeatRequest) -> bool:
-        said.append(request.topic_partitions)
+        reported.append(request.topic_partitions)
         return False
 
     async with cluster(network) as kafka, member() as consumer:
@@ -317,8 +317,8 @@ async def test_a_heartbeat_that_was_given_up_before_it_left_never_leaves(network
         )
         await anyio.sleep(2)
         consumer.forget_coordinator()
-        await until(lambda: said)
-        assert said[0] is not None, "the first to leave says all"
+        await until(lambda: reported)
+        assert reported[0] is not None, "the first to leave says all"
 
 
 LEAVES = {(None, None): 0, ("i", None): 1, ("i", True): 0, (None, False): 1}

@@ -178,14 +178,14 @@ def data(partition: int, records: bytes = b"", **fields: Any) -> PartitionData:
     )
 
 
-def said(*partitions: PartitionData, **fields: Any) -> FetchResponse:
+def fetch_response(*partitions: PartitionData, **fields: Any) -> FetchResponse:
     topics = ()
     if partitions:
         topics = (FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=partitions),)
     return FetchResponse(responses=topics, **fields)
 
 
-async def waited(found: Fetch, answer: FetchResponse) -> FetchResponse:
+async def after_long_poll(found: Fetch, answer: FetchResponse) -> FetchResponse:
     await anyio.sleep(found.request.max_wait_ms / 1000)
     return answer
 
@@ -211,7 +211,9 @@ class Sessions:
     async def __call__(self, found: Fetch) -> FetchResponse:
         session_id, epoch = found.session
         if epoch == -1:
-            return said(*(data(p, batch(at)) for p, at in found.offsets.items() if at < self.end))
+            return fetch_response(
+                *(data(p, batch(at)) for p, at in found.offsets.items() if at < self.end)
+            )
         if epoch == 0:
             self.at, self.epoch = {}, 0
         elif self.refuse:
@@ -224,8 +226,8 @@ class Sessions:
         for partition in found.forgotten:
             del self.at[partition]
         new = [data(p, batch(at)) for p, at in self.at.items() if at < self.end]
-        answer = said(*new, session_id=77)
-        return answer if new else await waited(found, answer)
+        answer = fetch_response(*new, session_id=77)
+        return answer if new else await after_long_poll(found, answer)
 
 
 async def test_an_idle_consumer_sends_empty_session_requests(network: Any, script: Script) -> None:
@@ -366,7 +368,9 @@ async def test_a_broker_that_ignores_max_wait_causes_no_hot_loop(
         await c.assign([T0])
         await anyio.sleep(10)
         assert 8 < len(script.fetches) < 20
-        script.answer = lambda f: said(data(0, batch(0))) if f.offsets == {0: 0} else said()
+        script.answer = lambda f: (
+            fetch_response(data(0, batch(0))) if f.offsets == {0: 0} else fetch_response()
+        )
         start = anyio.current_time()
         assert await offsets_of(c, 1) == [0]
         assert anyio.current_time() - start <= 1.2  # the longest back-off, and its jitter
@@ -379,10 +383,10 @@ async def test_a_partition_that_backed_off_does_not_wait_for_the_long_poll(
 
     async def answer(found: Fetch) -> FetchResponse:
         if len(script.fetches) == 1:
-            return said(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
+            return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
         if 0 in found.offsets:
-            return said(data(0, batch(found.offsets[0])))
-        return await waited(found, said())
+            return fetch_response(data(0, batch(found.offsets[0])))
+        return await after_long_poll(found, fetch_response())
 
     script.answer = answer
     async with network, client(fetch_max_wait_ms=4_000) as c:
@@ -399,14 +403,14 @@ async def test_a_partition_that_moves_to_a_follower_does_not_wait_for_its_long_p
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.node == 1 and 1 in found.offsets:
-            return said(data(1, preferred_read_replica=2))
+            return fetch_response(data(1, preferred_read_replica=2))
         if found.node == 1 and moved:
-            return said(data(0, preferred_read_replica=2))
+            return fetch_response(data(0, preferred_read_replica=2))
         if found.node == 2 and 0 in found.offsets:
-            return said(data(0, batch(found.offsets[0])))
+            return fetch_response(data(0, batch(found.offsets[0])))
         if not moved or found.node == 2:
-            return await waited(found, said())
-        return said()
+            return await after_long_poll(found, fetch_response())
+        return fetch_response()
 
     script.answer = answer
     async with network, client(client_rack="here", fetch_max_wait_ms=4_000) as c:
@@ -443,8 +447,8 @@ async def test_the_application_has_its_records_before_the_next_request_leaves(
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.offsets.get(0, 9) < 3:
-            return said(data(0, batch(found.offsets[0])))
-        return await waited(found, said())
+            return fetch_response(data(0, batch(found.offsets[0])))
+        return await after_long_poll(found, fetch_response())
 
     script.answer = answer
     with requests_noted() as story:
@@ -467,8 +471,8 @@ async def test_the_next_fetch_is_sent_before_the_records_of_a_large_response_are
     async def answer(found: Fetch) -> FetchResponse:
         offset = found.offsets.get(0, 9)
         if offset < 3:
-            return said(data(0, with_base_offset(many, offset, 0)))
-        return await waited(found, said())
+            return fetch_response(data(0, with_base_offset(many, offset, 0)))
+        return await after_long_poll(found, fetch_response())
 
     script.answer = answer
     with requests_noted() as story:
@@ -489,8 +493,8 @@ async def test_the_application_is_woken_as_the_response_is_delivered(
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.offsets.get(0, 9) < 1:
-            return said(data(0, batch(0)))
-        return await waited(found, said())
+            return fetch_response(data(0, batch(0)))
+        return await after_long_poll(found, fetch_response())
 
     script.answer = answer
     story: list[str] = []
@@ -524,9 +528,9 @@ async def test_records_end_the_back_off(network: Any, script: Script) -> None:
     def answer(found: Fetch) -> FetchResponse:
         if seen["empty"] < 20:
             seen["empty"] += 1
-            return said()
+            return fetch_response()
         seen["empty"] = 0
-        return said(data(0, batch(found.offsets[0])))
+        return fetch_response(data(0, batch(found.offsets[0])))
 
     script.answer = answer
     async with network, client() as c:
@@ -571,12 +575,14 @@ def log_from(starts: Iterable[int], aborted: tuple[tuple[int, int], ...]) -> Any
     async def answer(found: Fetch) -> FetchResponse:
         (offset,) = found.offsets.values()
         if offset == 10:
-            return await waited(found, said())
+            return await after_long_poll(found, fetch_response())
         transactions = tuple(
             AbortedTransaction(producer_id=p, first_offset=first) for p, first in aborted
         )
         records = b"".join(LOG[at[offset] :])
-        return said(data(0, records, last_stable_offset=10, aborted_transactions=transactions))
+        return fetch_response(
+            data(0, records, last_stable_offset=10, aborted_transactions=transactions)
+        )
 
     return answer
 
@@ -650,14 +656,14 @@ class Replicas:
     async def __call__(self, found: Fetch) -> FetchResponse | None:
         offset = found.offsets.get(0)
         if offset is None:
-            return await waited(found, said())
+            return await after_long_poll(found, fetch_response())
         if found.node == 1 and self.preferred:
-            return said(data(0, preferred_read_replica=self.preferred))
+            return fetch_response(data(0, preferred_read_replica=self.preferred))
         if found.node == 2 and self.error:
-            return None if self.error < 0 else said(data(0, error_code=self.error))
+            return None if self.error < 0 else fetch_response(data(0, error_code=self.error))
         if offset >= self.end:
-            return await waited(found, said())
-        return said(data(0, batch(offset)))
+            return await after_long_poll(found, fetch_response())
+        return fetch_response(data(0, batch(offset)))
 
 
 def nodes_of(fetches: Iterable[Fetch]) -> list[int]:
@@ -757,12 +763,12 @@ async def test_a_bad_replica_beside_a_busy_partition_makes_no_hot_loop(
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.node == 2:
-            return said(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
+            return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
         await anyio.sleep(0.01)
         parts = [data(1, batch(found.offsets[1]))] if 1 in found.offsets else []
         if 0 in found.offsets:
             parts.append(data(0, preferred_read_replica=2))
-        return said(*parts)
+        return fetch_response(*parts)
 
     script.answer = answer
     async with network, client(client_rack="here") as c:
@@ -803,10 +809,12 @@ async def test_a_new_leader_that_the_answer_names_needs_no_metadata(
     async def answer(found: Fetch) -> FetchResponse:
         if found.node == 3:
             (offset,) = found.offsets.values()
-            return said(data(0, batch(offset)))
+            return fetch_response(data(0, batch(offset)))
         named = LeaderIdAndEpoch(leader_id=3, leader_epoch=1)
         moved = data(0, error_code=E.NOT_LEADER_OR_FOLLOWER, current_leader=named)
-        return said(moved, node_endpoints=(NodeEndpoint(node_id=3, host="b3", port=9092),))
+        return fetch_response(
+            moved, node_endpoints=(NodeEndpoint(node_id=3, host="b3", port=9092),)
+        )
 
     script.answer = answer
     async with network, client() as c:
@@ -836,10 +844,10 @@ async def test_a_leader_that_is_no_news_is_asked_for(
     def answer(found: Fetch) -> FetchResponse:
         if found.node == 2:
             (offset,) = found.offsets.values()
-            return said(data(0, batch(offset)))
+            return fetch_response(data(0, batch(offset)))
         script.leader, script.leader_epoch = 2, 5
         error = data(0, error_code=E.NOT_LEADER_OR_FOLLOWER, current_leader=named)
-        return said(error, node_endpoints=endpoints)
+        return fetch_response(error, node_endpoints=endpoints)
 
     script.leader_epoch = 4
     script.answer = answer
@@ -856,7 +864,7 @@ async def test_a_leader_named_beside_records_is_of_no_interest(
 ) -> None:
     def answer(found: Fetch) -> FetchResponse:
         (offset,) = found.offsets.values()
-        return said(
+        return fetch_response(
             data(0, batch(offset), current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=1))
         )
 
@@ -877,8 +885,8 @@ async def test_a_leader_that_cannot_be_asked_about_epochs_is_read_from(
         offset = found.offsets.get(0)
         if offset is None or (offset == 2 and found.node == 1):
             script.leader, script.leader_epoch = 2, epoch
-            return said(data(0, error_code=E.NOT_LEADER_OR_FOLLOWER))
-        return said(data(0, batch(offset)))
+            return fetch_response(data(0, error_code=E.NOT_LEADER_OR_FOLLOWER))
+        return fetch_response(data(0, batch(offset)))
 
     script.leader_epoch = min(epoch, 0)
     script.answer = answer

@@ -170,9 +170,9 @@ async def test_a_follower_does_not_guess(network: Any) -> None:
         await two.wait_assignment()
         first = await rebalanced(events)
         follower, leader = (two, one) if first.is_leader else (one, two)
-        told = follower.events()
+        follower_events = follower.events()
         await leader.subscribe("t", "u")
-        unknown = await rebalanced(told)
+        unknown = await rebalanced(follower_events)
     assert plain(unknown)[:2] == ((Cause.UNKNOWN,), "")
 
 
@@ -441,19 +441,19 @@ async def test_a_slow_reader_loses_the_oldest_events_and_is_notified() -> None:
 async def test_a_waiting_reader_gets_events_at_once_and_the_end() -> None:
     feed = EventFeed()
     events = feed.open(9)
-    heard: list[GroupEvent] = []
+    received: list[GroupEvent] = []
 
     async def read() -> None:
-        heard.extend(await rest(events))
+        received.extend(await rest(events))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)
         await anyio.wait_all_tasks_blocked()
         feed.publish(left(1))
         await anyio.wait_all_tasks_blocked()
-        assert heard == []
+        assert received == []
         feed.close()
-    assert heard == [left(1)]
+    assert received == [left(1)]
 
 
 async def test_a_reader_that_is_thrown_away_is_forgotten() -> None:

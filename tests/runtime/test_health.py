@@ -188,9 +188,9 @@ async def test_a_loop_that_was_late(network: Any) -> None:
         await one.wait_assignment()
         one._session.lag.note(4.5, anyio.current_time())
         found = one.health(), one.health(loop_lag_above=1.0)
-        told = one.metrics().loop_lag
+        loop_lag = one.metrics().loop_lag
     late = sick(HealthProblem.LOOP_LAG, "the event loop was late by 4.5 s")
-    assert (found, told) == ((WELL, late), 4.5)
+    assert (found, loop_lag) == ((WELL, late), 4.5)
 
 
 async def test_members_of_any_group(network: Any) -> None:

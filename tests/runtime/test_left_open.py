@@ -120,9 +120,9 @@ def test_in_debug_mode_the_log_says_where_it_was_started(
 
     with pytest.warns(ResourceWarning):
         asyncio.run(somewhere(), debug=True)
-    (said,) = (line for line in warned(caplog) if line.startswith(LEFT_OPEN))
-    assert "it was started here:\n" in said
-    assert "in somewhere\n    await Thing().start()" in said
+    (warning,) = (line for line in warned(caplog) if line.startswith(LEFT_OPEN))
+    assert "it was started here:\n" in warning
+    assert "in somewhere\n    await Thing().start()" in warning
 
 
 async def stopped() -> None:
@@ -224,10 +224,10 @@ def test_each_client_is_named_once_however_its_loop_ends(client: str, end: str) 
         check=True,
         timeout=60,
     )
-    said = f"{client} was never stopped; use `async with`, or await stop()"
+    warning = f"{client} was never stopped; use `async with`, or await stop()"
     assert done.stdout == "the end\n"
-    assert done.stderr.count(f"logged: {said}\n") == 1
-    assert done.stderr.count(f"ResourceWarning: {said}\n") == 1
+    assert done.stderr.count(f"logged: {warning}\n") == 1
+    assert done.stderr.count(f"ResourceWarning: {warning}\n") == 1
 
 
 def test_the_clients_say_which_they_are() -> None:

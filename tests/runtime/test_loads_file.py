@@ -42,7 +42,7 @@ def spoil(path: Path) -> None:
     path.write_text("{")
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def log_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """What was logged since the last time that somebody asked."""
     found = [(record.levelname, record.getMessage()) for record in caplog.records]
     caplog.clear()
@@ -67,24 +67,24 @@ async def test_every_change_of_trouble_is_logged_once(
 
     assert [await source(), await source()] == [{}, {}]
     missing = f"{count_as_one}[Errno 2] No such file or directory: '{path}'"
-    assert said(caplog) == [("WARNING", missing)]
+    assert log_lines(caplog) == [("WARNING", missing)]
 
     spoil(path)
     assert [await source(), await source()] == [{}, {}]
-    ((level, text),) = said(caplog)
+    ((level, text),) = log_lines(caplog)
     assert level == "WARNING"
     assert text.startswith(f"{count_as_one}the loads: not valid JSON: ")
 
     write(path)
     assert [await source(), await source()] == [LOADS, LOADS]
-    assert said(caplog) == [("INFO", f"the loads in {path} count again")]
+    assert log_lines(caplog) == [("INFO", f"the loads in {path} count again")]
 
     now += 61
     assert await source() == {}
     now += 61
     assert await source() == {}
     stale = f"{count_as_one}they were measured at 2025-11-21T09:00:00+00:00, and count for 60 s"
-    assert said(caplog) == [("WARNING", stale)]
+    assert log_lines(caplog) == [("WARNING", stale)]
 
 
 async def test_a_file_that_was_always_right_is_worth_no_word(
@@ -96,7 +96,7 @@ async def test_a_file_that_was_always_right_is_worth_no_word(
     assert await source() == LOADS
     write(path, {})
     assert await source() == {}
-    assert said(caplog) == []
+    assert log_lines(caplog) == []
 
 
 async def test_a_file_that_cannot_be_read_in_time_is_given_up(
@@ -110,7 +110,7 @@ async def test_a_file_that_cannot_be_read_in_time_is_given_up(
     finally:
         # The thread waits for somebody to write, for ever.
         os.close(os.open(path, os.O_WRONLY))
-    assert said(caplog) == [
+    assert log_lines(caplog) == [
         ("WARNING", f"the loads in {path} count as 1.0: reading it takes more than 0.05 s")
     ]
 

@@ -49,7 +49,7 @@ class Member:
             },
         )
 
-    def told(self, what: str) -> list[tuple[TopicPartition, ...]]:
+    def calls_of(self, what: str) -> list[tuple[TopicPartition, ...]]:
         return [tps for name, tps in self.story if name == what and tps]
 
     async def take_all(self) -> list[TopicPartition]:
@@ -117,7 +117,7 @@ async def test_a_poll_timeout_is_reported_to_the_application_once(
             assert taken
             lost = await member_partitions(taken)
             await anyio.sleep(10)
-            assert member.told("lost") == [(T0, T1)]
+            assert member.calls_of("lost") == [(T0, T1)]
             error = await fails(consumer)
             assert set(error.partitions) == lost
             assert str(error) == (
@@ -156,9 +156,9 @@ async def test_callbacks_come_before_the_error(network: Any, protocol: str) -> N
             await member.take_all()
             expel(kafka)
             await until(lambda: not consumer.assignment())
-            assert member.told("lost") == []
+            assert member.calls_of("lost") == []
             error = await fails(consumer)
-            assert member.told("lost") == [(T0, T1)]
+            assert member.calls_of("lost") == [(T0, T1)]
             assert error.partitions == (T0, T1)
             await consumer.commit()
 
@@ -173,7 +173,7 @@ async def test_the_coordinator_may_know_of_the_loss_first(network: Any, protocol
             kafka.fail(OffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID)
             expel(kafka)
             error = await fails(consumer)
-            assert (error.partitions, member.told("lost")) == ((T0, T1), [(T0, T1)])
+            assert (error.partitions, member.calls_of("lost")) == ((T0, T1), [(T0, T1)])
             await consumer.commit()
 
 
@@ -205,7 +205,7 @@ async def test_owned_partitions_are_committed_before_the_error(network: Any, pro
                 (lost,) = other.assignment()
                 (kept,) = {T0, T1} - {lost}
                 await until(lambda: consumer.assignment() == {kept})
-                assert first.told("revoked") == [(lost,)]
+                assert first.calls_of("revoked") == [(lost,)]
                 error = await fails(consumer)
                 assert error.partitions == (lost,)
                 assert str(error) == (
@@ -224,7 +224,7 @@ async def test_an_eager_rebalance_that_did_not_wait(network: Any) -> None:
         async with member.consumer as consumer:
             await member.take_all()
             kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
-            await until(lambda: member.told("revoked"))
+            await until(lambda: member.calls_of("revoked"))
             await until(consumer.assignment)
             error = await fails(consumer)
             assert error.partitions == (T0, T1)
@@ -244,7 +244,7 @@ async def test_records_processed_and_not_committed_are_lost_too(network: Any) ->
                 last = await consumer.getone()
             kafka.produce("t", ["more"], partition=last.partition)
             expel(kafka)
-            await until(lambda: member.told("lost"))
+            await until(lambda: member.calls_of("lost"))
             error = await fails(consumer)
             assert error.partitions == (T0, T1)
 
@@ -269,9 +269,9 @@ async def test_losses_of_processed_records_are_not_reported_with_auto_commit(
                     expel(kafka)
             else:
                 expel(kafka)
-                await until(lambda: member.told("lost"))
+                await until(lambda: member.calls_of("lost"))
                 await consumer.getone()
-            assert member.told("lost") == [(T0, T1)]
+            assert member.calls_of("lost") == [(T0, T1)]
             await consumer.commit()
             assert sorted(kafka.committed("g", "t").values()) in ([1], [0, 1])
 
@@ -283,7 +283,7 @@ async def test_with_auto_commit_only_records_in_flight_are_reported(network: Any
             for _ in range(18):
                 last = await consumer.getone()
             expel(kafka)
-            await until(lambda: member.told("lost"))
+            await until(lambda: member.calls_of("lost"))
             assert (await fails(consumer)).partitions == (TopicPartition("t", last.partition),)
 
 
@@ -293,7 +293,7 @@ async def test_records_redelivered_and_committed_are_not_lost(network: Any) -> N
         async with member.consumer as consumer:
             await member.take_all()
             expel(kafka)
-            await until(lambda: member.told("lost"))
+            await until(lambda: member.calls_of("lost"))
             await member.take_all()
             await consumer.commit()
             assert kafka.committed("g", "t") == {0: 1, 1: 1}
@@ -326,7 +326,7 @@ async def test_a_seek_that_was_to_be_committed_is_lost_like_a_record(network: An
                 assert await consumer.position(tp) == 0
             consumer.seek(T1, 7)
             expel(kafka)
-            await until(lambda: member.told("lost"))
+            await until(lambda: member.calls_of("lost"))
             assert (await fails(consumer)).partitions == (T1,)
 
 
@@ -362,10 +362,10 @@ async def test_nothing_is_lost_of_what_was_only_started(network: Any, late: bool
             assert await consumer.position(T0) == 0
             if late:
                 expel(kafka)
-                await until(lambda: member.told("lost"))
+                await until(lambda: member.calls_of("lost"))
             else:
                 kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
-                await until(lambda: member.told("revoked"))
+                await until(lambda: member.calls_of("revoked"))
             await until(consumer.assignment)
             await consumer.commit()
 
@@ -396,7 +396,7 @@ async def test_partitions_that_the_application_releases_are_not_lost(
             await member.take_all()
             await change(consumer)
             await consumer.commit()
-            assert member.told("lost") == []
+            assert member.calls_of("lost") == []
 
 
 async def test_manually_assigned_partitions_are_never_lost(network: Any) -> None:
@@ -419,7 +419,7 @@ async def test_a_pattern_that_the_coordinator_matches(network: Any) -> None:
             await consumer.subscribe(pattern="t.*")
             await member.take_all()
             expel(kafka)
-            await until(lambda: member.told("lost"))
+            await until(lambda: member.calls_of("lost"))
             assert (await fails(consumer)).partitions == (T0, T1)
             await member.take_all()
             await consumer.unsubscribe()
@@ -439,7 +439,7 @@ async def test_a_commit_on_its_way_when_the_partition_went_may_have_been_in_time
                 tasks.start_soon(consumer.commit)
                 await anyio.sleep(0.1)
                 expel(kafka)
-                await until(lambda: member.told("lost"))
+                await until(lambda: member.calls_of("lost"))
             assert kafka.committed("g", "t") == {0: 9, 1: 9}
             await consumer.commit()
 
@@ -455,12 +455,12 @@ async def test_neither_the_auto_commit_nor_the_close_tells_of_it(network: Any) -
         async with member.consumer as consumer:
             await consumer.getone()
             await anyio.sleep(10)
-            assert member.told("lost") == [(T0, T1)]
+            assert member.calls_of("lost") == [(T0, T1)]
             await consumer.getone()
             await anyio.sleep(2)
             expel(kafka)
             await anyio.sleep(2)
-        assert len(member.told("lost")) == 2
+        assert len(member.calls_of("lost")) == 2
 
 
 async def test_a_callback_commits_what_is_owned_and_leaves_the_error_to_the_others(

@@ -101,7 +101,7 @@ def reading(network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return opened
 
 
-def asked(kafka: EmbeddedKafka, kind: type[Any]) -> list[list[int]]:
+def recorded_requests(kafka: EmbeddedKafka, kind: type[Any]) -> list[list[int]]:
     """The partitions that each request of a kind names, from now on."""
     seen: list[list[int]] = []
 
@@ -134,8 +134,8 @@ async def all_of(consumer: Consumer, count: int) -> list[tuple[int, int]]:
 
 async def test_starting_positions_of_many_partitions_are_requested_in_slices(reading: Any) -> None:
     async with reading() as (kafka, c):
-        committed = asked(kafka, OffsetFetchRequest)
-        starts = asked(kafka, ListOffsetsRequest)
+        committed = recorded_requests(kafka, OffsetFetchRequest)
+        starts = recorded_requests(kafka, ListOffsetsRequest)
         await c.assign(ALL)
         assert await all_of(c, 50) == [(tp.partition, n) for tp in ALL for n in range(10)]
         assert committed == starts == [[0, 1], [2, 3], [4]]
@@ -143,7 +143,7 @@ async def test_starting_positions_of_many_partitions_are_requested_in_slices(rea
 
 async def test_a_coordinator_that_answers_nothing_is_not_asked_for_the_others(reading: Any) -> None:
     async with reading() as (kafka, c):
-        committed = asked(kafka, OffsetFetchRequest)
+        committed = recorded_requests(kafka, OffsetFetchRequest)
         kafka.fail(OffsetFetchRequest, Close(), times=1)
         await c.assign(ALL)
         assert len(await all_of(c, 50)) == 50
@@ -154,20 +154,20 @@ def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None
     """Have something happen when the first slice of the next request is made."""
     ask = FetchInFlight.add
 
-    def asked(self: FetchInFlight, partitions: Collection[OwnedPartition]) -> None:
+    def recorded_requests(self: FetchInFlight, partitions: Collection[OwnedPartition]) -> None:
         ask(self, partitions)
         if partitions:
             monkeypatch.setattr(FetchInFlight, "add", ask)
             does()
 
-    monkeypatch.setattr(FetchInFlight, "add", asked)
+    monkeypatch.setattr(FetchInFlight, "add", recorded_requests)
 
 
 async def test_partitions_paused_while_a_request_is_built_are_not_fetched(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with reading() as (kafka, c):
-        fetches = asked(kafka, FetchRequest)
+        fetches = recorded_requests(kafka, FetchRequest)
         between(monkeypatch, lambda: c.pause(ALL[4]))
         await c.assign(ALL)
         for tp in ALL:
@@ -227,7 +227,7 @@ def lose_all(kafka: EmbeddedKafka) -> None:
 
 async def test_many_are_committed_in_slices(reading: Any) -> None:
     async with reading(enable_auto_commit=False) as (kafka, c):
-        commits = asked(kafka, OffsetCommitRequest)
+        commits = recorded_requests(kafka, OffsetCommitRequest)
         await c.assign(ALL)
         await all_of(c, 50)
         await c.commit()
@@ -256,7 +256,7 @@ async def test_partitions_lost_during_a_commit_are_not_committed(
     """Its next owner may have committed more by then; the application is told which it was."""
     options = {"enable_auto_commit": False, "group_protocol": protocol}
     async with reading(heartbeat_interval_ms=500, **options) as (kafka, c):
-        commits = asked(kafka, OffsetCommitRequest)
+        commits = recorded_requests(kafka, OffsetCommitRequest)
         await c.subscribe("t")
         await all_of(c, 50)
         when_committing(kafka, 1, lambda: lose_all(kafka))
@@ -308,7 +308,7 @@ async def test_offsets_given_of_many_are_committed_only_if_all_are_owned(reading
         with pytest.raises(CommitFailedError) as caught:
             await c.commit(dict.fromkeys(ALL, 4))
         assert (caught.value.partitions, kafka.committed("g", "t")) == ((ALL[4],), {})
-        commits = asked(kafka, OffsetCommitRequest)
+        commits = recorded_requests(kafka, OffsetCommitRequest)
         await c.commit(dict.fromkeys(ALL[:4], 4))
         assert commits == [[0, 1], [2, 3]]
         assert kafka.committed("g", "t") == dict.fromkeys(range(4), 4)
@@ -324,7 +324,7 @@ async def test_all_of_a_commit_has_one_deadline_and_what_was_answered_counts(rea
             await c.commit()
         assert anyio.current_time() - started == pytest.approx(5)
         await anyio.sleep(10)
-        commits = asked(kafka, OffsetCommitRequest)
+        commits = recorded_requests(kafka, OffsetCommitRequest)
         await c.commit()
         assert commits == [[2, 3], [4]]
         assert kafka.committed("g", "t") == dict.fromkeys(range(5), 10)

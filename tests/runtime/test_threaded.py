@@ -85,19 +85,19 @@ def threads() -> int:
     return sum(thread.name == NAME for thread in threading.enumerate())
 
 
-class Told:
+class RecordingConsumer:
     """A consumer, and what it was told."""
 
     def __init__(self, kafka: EmbeddedKafka, **options: Any) -> None:
-        self.story: list[str] = []
+        self.callbacks: list[str] = []
         self.consumer = Consumer(
             "t",
             group_id="g",
             **{
                 "bootstrap_servers": kafka.bootstrap_servers,
-                "on_partitions_assigned": lambda _: self.story.append("assigned"),
-                "on_partitions_revoked": lambda _: self.story.append("revoked"),
-                "on_partitions_lost": lambda _: self.story.append("lost"),
+                "on_partitions_assigned": lambda _: self.callbacks.append("assigned"),
+                "on_partitions_revoked": lambda _: self.callbacks.append("revoked"),
+                "on_partitions_lost": lambda _: self.callbacks.append("lost"),
                 "heartbeat_thread": True,
                 "session_timeout_ms": int(SESSION * 1000),
                 "heartbeat_interval_ms": 50,
@@ -130,76 +130,76 @@ def until_blocking(condition: Any) -> None:
 
 @pytest.mark.parametrize("threaded", [True, False])
 async def test_a_blocked_loop_costs_no_membership(kafka: EmbeddedKafka, threaded: bool) -> None:
-    told = Told(kafka, heartbeat_thread=threaded)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka, heartbeat_thread=threaded)
+    async with recorder.consumer as consumer:
         first = await consumer.getone()
-        before = told.generation()
+        before = recorder.generation()
         block(2 * SESSION)
         second = await consumer.getone()
         await consumer.commit()
         joins = len(kafka.requests(JoinGroupRequest))
         if threaded:
-            assert (told.story, told.generation()) == (["assigned"], before)
+            assert (recorder.callbacks, recorder.generation()) == (["assigned"], before)
             assert (second.partition, second.offset) == (first.partition, 1)
         else:
-            await until(lambda: told.generation() > before)
-            assert told.story == ["assigned", "lost", "assigned"]
+            await until(lambda: recorder.generation() > before)
+            assert recorder.callbacks == ["assigned", "lost", "assigned"]
     assert joins == len(kafka.requests(JoinGroupRequest)) or not threaded
-    assert told.story[-1] == "revoked"
+    assert recorder.callbacks[-1] == "revoked"
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
 async def test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back(
     kafka: EmbeddedKafka,
 ) -> None:
-    told = Told(kafka, max_poll_interval_ms=300, session_timeout_ms=30_000)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka, max_poll_interval_ms=300, session_timeout_ms=30_000)
+    async with recorder.consumer as consumer:
         await consumer.getone()
         until_blocking(lambda: kafka.group_state("g") == "Empty")
         assert len(kafka.requests(LeaveGroupRequest)) == 1
-        assert told.story == ["assigned"]
+        assert recorder.callbacks == ["assigned"]
         with anyio.fail_after(20):
             await consumer.getone()
-        assert told.story == ["assigned", "lost", "assigned"]
+        assert recorder.callbacks == ["assigned", "lost", "assigned"]
     assert len(kafka.requests(LeaveGroupRequest)) == 2
 
 
 async def test_waiting_in_the_client_does_not_excuse_a_blocked_loop(kafka: EmbeddedKafka) -> None:
-    told = Told(kafka, max_poll_interval_ms=1_500, auto_offset_reset="latest")
+    recorder = RecordingConsumer(kafka, max_poll_interval_ms=1_500, auto_offset_reset="latest")
 
     async def read() -> None:
-        async for record in told.consumer:
+        async for record in recorder.consumer:
             raise AssertionError(record)
 
-    async with told.consumer as consumer, anyio.create_task_group() as tasks:
+    async with recorder.consumer as consumer, anyio.create_task_group() as tasks:
         tasks.start_soon(read)
-        await until(lambda: told.story == ["assigned"])
+        await until(lambda: recorder.callbacks == ["assigned"])
         await consumer.seek_to_end()
         await anyio.sleep(2)  # that long it may wait
-        assert (told.story, len(kafka.requests(LeaveGroupRequest))) == (["assigned"], 0)
+        assert (recorder.callbacks, len(kafka.requests(LeaveGroupRequest))) == (["assigned"], 0)
         until_blocking(lambda: kafka.group_state("g") == "Empty")
-        await until(lambda: told.story == ["assigned", "lost", "assigned"])
+        await until(lambda: recorder.callbacks == ["assigned", "lost", "assigned"])
         await consumer.stop()
 
 
 async def test_a_revocation_waits_for_a_blocked_loop_and_heartbeats_do_not(
     kafka: EmbeddedKafka,
 ) -> None:
-    told = Told(kafka)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka)
+    async with recorder.consumer as consumer:
         await consumer.getone()
         await consumer.getone()
         kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
         beats = len(kafka.requests(HeartbeatRequest))
         joins = len(kafka.requests(JoinGroupRequest))
         until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > beats + 10)
-        assert (told.story, len(kafka.requests(JoinGroupRequest))) == (["assigned"], joins)
+        assert (recorder.callbacks, len(kafka.requests(JoinGroupRequest))) == (["assigned"], joins)
         assert sum(kafka.committed("g", "t").values()) == 0
         await until(lambda: not consumer.assignment())
-        assert told.story == ["assigned"]
+        assert recorder.callbacks == ["assigned"]
         with anyio.fail_after(20):
             await consumer.getone()
-        assert told.story == ["assigned", "revoked", "assigned"]
+        assert recorder.callbacks == ["assigned", "revoked", "assigned"]
         assert sum(kafka.committed("g", "t").values()) == 2
 
 
@@ -207,17 +207,17 @@ async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
     kafka: EmbeddedKafka,
 ) -> None:
     """behaviours, line 22: a commit would be refused; it once took the member out for longer."""
-    told = Told(kafka)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka)
+    async with recorder.consumer as consumer:
         await consumer.getone()
         beats = len(kafka.requests(HeartbeatRequest))
         kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
         until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > beats + 3)
         kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
         until_blocking(lambda: not consumer_owns(consumer))
-        assert told.story == ["assigned"]
-        await until(lambda: len(told.story) == 3)
-        assert told.story == ["assigned", "lost", "assigned"]
+        assert recorder.callbacks == ["assigned"]
+        await until(lambda: len(recorder.callbacks) == 3)
+        assert recorder.callbacks == ["assigned", "lost", "assigned"]
 
 
 def consumer_owns(consumer: Consumer) -> bool:
@@ -237,8 +237,8 @@ async def test_a_commit_right_after_the_loop_was_blocked_reports_what_was_lost(
     options: dict[str, Any] = {"heartbeat_thread": threaded, "group_protocol": protocol}
     if how == "away" and threaded:
         options["max_poll_interval_ms"] = 300
-    told = Told(kafka, **options)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka, **options)
+    async with recorder.consumer as consumer:
         record = await consumer.getone()
         if how == "unknown":
             kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -249,10 +249,10 @@ async def test_a_commit_right_after_the_loop_was_blocked_reports_what_was_lost(
                 kafka.fail(OffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID)
         else:
             until_blocking(lambda: kafka.group_state("g") == "Empty")
-        assert told.story == ["assigned"]
+        assert recorder.callbacks == ["assigned"]
         with anyio.fail_after(20), pytest.raises(CommitFailedError) as caught:
             await consumer.commit()
-        assert told.story[:2] == ["assigned", "lost"]
+        assert recorder.callbacks[:2] == ["assigned", "lost"]
         assert caught.value.partitions == (TopicPartition("t", record.partition),)
         with anyio.fail_after(20):
             await consumer.getone()
@@ -263,8 +263,8 @@ async def test_a_commit_right_after_the_loop_was_blocked_reports_what_was_lost(
 async def test_a_callback_that_blocks_the_loop_while_closing_costs_nothing(
     kafka: EmbeddedKafka,
 ) -> None:
-    told = Told(kafka, on_partitions_revoked=lambda _: block(2 * SESSION))
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka, on_partitions_revoked=lambda _: block(2 * SESSION))
+    async with recorder.consumer as consumer:
         await consumer.getone()
         await consumer.getone()
     assert sum(kafka.committed("g", "t").values()) == 1
@@ -274,8 +274,8 @@ async def test_a_callback_that_blocks_the_loop_while_closing_costs_nothing(
 async def test_partitions_released_while_the_loop_is_blocked_are_not_delivered(
     kafka: EmbeddedKafka,
 ) -> None:
-    told = Told(kafka)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka)
+    async with recorder.consumer as consumer:
         await consumer.getone()
         kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
         kafka.fail(JoinGroupRequest, Delay(0.5))
@@ -283,12 +283,12 @@ async def test_partitions_released_while_the_loop_is_blocked_are_not_delivered(
         with anyio.move_on_after(0.2) as scope:
             await consumer.getone()
         assert scope.cancelled_caught
-        assert told.story == ["assigned", "lost"]
+        assert recorder.callbacks == ["assigned", "lost"]
 
 
 async def test_a_cancelled_consumer_leaves_and_its_thread_ends(kafka: EmbeddedKafka) -> None:
     with anyio.CancelScope() as scope:
-        async with Told(kafka).consumer as consumer:
+        async with RecordingConsumer(kafka).consumer as consumer:
             await consumer.getone()
             assert threads() == 1
             scope.cancel()
@@ -300,7 +300,7 @@ async def test_a_cancelled_consumer_leaves_and_its_thread_ends(kafka: EmbeddedKa
 async def test_closing_keeps_its_deadline_without_a_coordinator_response(
     kafka: EmbeddedKafka,
 ) -> None:
-    async with Told(kafka, close_timeout=0.3).consumer as consumer:
+    async with RecordingConsumer(kafka, close_timeout=0.3).consumer as consumer:
         await consumer.getone()
         kafka.fail(LeaveGroupRequest, Swallow(), times=None)
         began = anyio.current_time()
@@ -312,7 +312,7 @@ async def test_a_consumer_may_be_stopped_before_its_thread_is_up(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.fail(FindCoordinatorRequest, Swallow(), times=None)
-    async with Told(kafka).consumer as consumer:
+    async with RecordingConsumer(kafka).consumer as consumer:
         await consumer.stop()
     assert threads() == 0
     assert "closed by force" not in caplog.text
@@ -320,7 +320,7 @@ async def test_a_consumer_may_be_stopped_before_its_thread_is_up(
 
 async def test_a_member_that_is_refused_fails_and_its_thread_ends(kafka: EmbeddedKafka) -> None:
     kafka.fail(SyncGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    async with Told(kafka).consumer as consumer:
+    async with RecordingConsumer(kafka).consumer as consumer:
         with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"), anyio.fail_after(20):
             await consumer.getone()
         await until(lambda: threads() == 0)
@@ -331,7 +331,7 @@ async def test_an_assignor_that_raises_fails_the_member(kafka: EmbeddedKafka) ->
     def broken(spec: GroupSpec) -> Assignment:
         raise LookupError("no such thing")
 
-    async with Told(kafka, assignors=[broken]).consumer as consumer:
+    async with RecordingConsumer(kafka, assignors=[broken]).consumer as consumer:
         with pytest.raises(LookupError, match="no such thing"), anyio.fail_after(20):
             await consumer.getone()
         await until(lambda: threads() == 0)
@@ -340,14 +340,14 @@ async def test_an_assignor_that_raises_fails_the_member(kafka: EmbeddedKafka) ->
 async def test_unsubscribing_and_subscribing_again_takes_a_new_thread(
     kafka: EmbeddedKafka,
 ) -> None:
-    told = Told(kafka)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka)
+    async with recorder.consumer as consumer:
         await consumer.getone()
         await consumer.unsubscribe()
-        assert (threads(), told.story) == (0, ["assigned", "revoked"])
+        assert (threads(), recorder.callbacks) == (0, ["assigned", "revoked"])
         await consumer.subscribe("t")
         await consumer.getone()
-        assert (threads(), told.story) == (1, ["assigned", "revoked", "assigned"])
+        assert (threads(), recorder.callbacks) == (1, ["assigned", "revoked", "assigned"])
 
 
 class Clumsy:
@@ -472,8 +472,8 @@ async def test_a_coordinator_out_of_reach_ends_the_work_in_time(kafka: EmbeddedK
 async def test_loop_lag_is_measured_and_reported(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Told(kafka)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka)
+    async with recorder.consumer as consumer:
         await consumer.getone()
         await anyio.lowlevel.checkpoint()
         with caplog.at_level(logging.WARNING, "kafkagroup"):
@@ -493,8 +493,8 @@ async def test_loop_lag_is_measured_and_reported(
 async def test_lag_without_a_thread_is_that_of_the_heartbeats(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Told(kafka, heartbeat_thread=False)
-    async with told.consumer as consumer:
+    recorder = RecordingConsumer(kafka, heartbeat_thread=False)
+    async with recorder.consumer as consumer:
         await consumer.getone()
         with caplog.at_level(logging.WARNING, "kafkagroup.runtime.lag"):
             block(SESSION)
@@ -516,23 +516,23 @@ async def test_a_coordinator_that_moves_while_the_loop_is_blocked_is_found(
         for partition in range(2):
             kafka.move_leader("t", partition, 2)
             kafka.produce("t", ["0", "1", "2"], partition=partition)
-        told = Told(kafka, bootstrap_servers=kafka.address(1))
-        async with told.consumer as consumer:
+        recorder = RecordingConsumer(kafka, bootstrap_servers=kafka.address(1))
+        async with recorder.consumer as consumer:
             await consumer.getone()
-            before = told.generation()
+            before = recorder.generation()
             kafka.move_coordinator("g", 2)
             kafka.kill(1)
             until_blocking(
                 lambda: sum(seen.node_id == 2 for seen in kafka.requests(HeartbeatRequest)) > 5
             )
             await consumer.getone()
-            assert (told.story, told.generation()) == (["assigned"], before)
+            assert (recorder.callbacks, recorder.generation()) == (["assigned"], before)
 
 
 def test_a_thread_does_not_outlive_the_loop_that_it_serves(kafka: EmbeddedKafka) -> None:
     """A loop may be closed without a word. The member is silent from then on, and given up."""
     loop = asyncio.new_event_loop()
-    consumer = Told(kafka).consumer
+    consumer = RecordingConsumer(kafka).consumer
     loop.run_until_complete(consumer.start())
     loop.run_until_complete(consumer.getone())
     assert threads() == 1
@@ -544,7 +544,7 @@ def test_a_thread_does_not_outlive_the_loop_that_it_serves(kafka: EmbeddedKafka)
 
 async def test_events_of_the_thread_are_reported_in_the_loop(kafka: EmbeddedKafka) -> None:
     """Readers wait on what belongs to their loop."""
-    one = Told(kafka, heartbeat_thread=True).consumer
+    one = RecordingConsumer(kafka, heartbeat_thread=True).consumer
     events = one.events()
     with anyio.fail_after(20):
         async with one:

@@ -348,14 +348,14 @@ async def test_iterating_a_closed_consumer_ends(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partition", "said"),
+    ("partition", "message"),
     [
         (("orders", 0), "the topic does not exist"),
         (("t", 7), "topic t has 2 partitions"),
         (("my orders", 0), "INVALID_TOPIC_EXCEPTION"),
     ],
 )
-async def test_offsets_of_what_is_not_there(cluster: Any, partition: Any, said: str) -> None:
+async def test_offsets_of_what_is_not_there(cluster: Any, partition: Any, message: str) -> None:
     """They ran into the request timeout, and then said that the leaders did not answer."""
     tp = TopicPartition(*partition)
     async with cluster(), consumer(group_id=None) as one:
@@ -367,7 +367,7 @@ async def test_offsets_of_what_is_not_there(cluster: Any, partition: Any, said: 
         ):
             with pytest.raises(BrokerError, match=f"offsets of {tp}.*".replace("7", "7: ")) as got:
                 await ask()
-            assert said in str(got.value)
+            assert message in str(got.value)
         assert anyio.current_time() - start < 15.0
         await one.assign([tp])
         with pytest.raises(BrokerError):

@@ -27,18 +27,18 @@ pytestmark = pytest.mark.anyio
 
 E = ErrorCode
 TP = TopicPartition("t", 0)
-Asked = list[tuple[int, int]]
+EpochRequests = list[tuple[int, int]]
 Cluster = tuple[EmbeddedKafka, Callable[..., Consumer]]
 
 
 @pytest.fixture
-def asked() -> Asked:
-    """What was asked about t/0: (the leader's epoch, the epoch whose end is asked for)."""
+def epoch_requests() -> EpochRequests:
+    """The epoch requests for t/0: (the leader's epoch, the epoch whose end is requested)."""
     return []
 
 
 @pytest.fixture
-def reading(network: Any, asked: Asked) -> Any:
+def reading(network: Any, epoch_requests: EpochRequests) -> Any:
     """Two brokers with t/0 of ten records, each a batch, in leader epoch 0."""
 
     @asynccontextmanager
@@ -50,7 +50,7 @@ def reading(network: Any, asked: Asked) -> Any:
             def record(request: OffsetForLeaderEpochRequest) -> bool:
                 assert request.replica_id == -1
                 for topic in request.topics:
-                    asked.extend(
+                    epoch_requests.extend(
                         [(p.current_leader_epoch, p.leader_epoch) for p in topic.partitions]
                     )
                 return False
@@ -100,18 +100,20 @@ async def commit(consumer: Consumer, offset: int, leader_epoch: int) -> None:
 # ---------------------------------------------------------------- a new leader
 
 
-async def test_nothing_is_validated_while_the_leader_stays(reading: Any, asked: Asked) -> None:
+async def test_nothing_is_validated_while_the_leader_stays(
+    reading: Any, epoch_requests: EpochRequests
+) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
         fill(kafka, 10, 12)
         await values_of(c, 2)
-        assert asked == []
+        assert epoch_requests == []
 
 
 async def test_a_position_is_checked_with_a_new_leader_before_it_is_read_from(
     reading: Any,
-    asked: Asked,
+    epoch_requests: EpochRequests,
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
@@ -120,7 +122,7 @@ async def test_a_position_is_checked_with_a_new_leader_before_it_is_read_from(
         move(kafka)
         fill(kafka, 10, 11, "new")
         assert await values_of(c, 1) == ["new 10"]
-        assert asked == [(1, 0)]
+        assert epoch_requests == [(1, 0)]
         leader = kafka.leader("t", 0)
         kinds = [r.api for r in kafka.requests()[before:] if r.node_id == leader]
         kinds = [kind for kind in kinds if kind in (FetchRequest, OffsetForLeaderEpochRequest)]
@@ -128,17 +130,19 @@ async def test_a_position_is_checked_with_a_new_leader_before_it_is_read_from(
         move(kafka)
         fill(kafka, 11, 12, "newer")
         assert await values_of(c, 1) == ["newer 11"]
-        assert asked == [(1, 0), (2, 1)]
+        assert epoch_requests == [(1, 0), (2, 1)]
 
 
-async def test_a_position_without_an_epoch_is_not_checked(reading: Any, asked: Asked) -> None:
+async def test_a_position_without_an_epoch_is_not_checked(
+    reading: Any, epoch_requests: EpochRequests
+) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="latest") as c:
         await c.assign([TP])
         assert await c.position(TP) == 10
         move(kafka)
         fill(kafka, 10, 11)
         assert await values_of(c, 1) == ["old 10"]
-        assert asked == []
+        assert epoch_requests == []
 
 
 async def test_after_a_truncation_reading_goes_on_where_the_logs_diverge(
@@ -253,7 +257,7 @@ async def test_an_unfinished_batch_does_not_pull_the_position_up_again(reading: 
 
 
 async def test_a_commit_is_checked_on_resume(
-    reading: Any, asked: Asked, caplog: pytest.LogCaptureFixture
+    reading: Any, epoch_requests: EpochRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group was away while the log was truncated and grew again past its commit."""
     async with reading() as (kafka, consumer):
@@ -263,17 +267,19 @@ async def test_a_commit_is_checked_on_resume(
         async with consumer(group_id="g") as c:
             await c.assign([TP])
             assert await values_of(c, 2) == ["new 4", "new 5"]
-        assert asked == [(1, 0)]
+        assert epoch_requests == [(1, 0)]
         assert warnings(caplog) == ["t/0: the log was truncated: position 8, but it diverges at 4"]
 
 
-async def test_a_commit_that_is_still_good_is_kept(reading: Any, asked: Asked) -> None:
+async def test_a_commit_that_is_still_good_is_kept(
+    reading: Any, epoch_requests: EpochRequests
+) -> None:
     async with reading() as (_, consumer):
         await commit(consumer(group_id="g"), 8, 0)
         async with consumer(group_id="g") as c:
             await c.assign([TP])
             assert await values_of(c, 2) == ["old 8", "old 9"]
-        assert asked == [(0, 0)]
+        assert epoch_requests == [(0, 0)]
 
 
 async def test_a_commit_behind_a_marker_is_of_the_markers_epoch(
@@ -300,7 +306,11 @@ async def test_a_commit_behind_a_marker_is_of_the_markers_epoch(
 
 @pytest.mark.parametrize(("policy", "first"), [("earliest", "old 0"), ("latest", "new 10")])
 async def test_an_epoch_that_the_leader_never_heard_of_goes_by_the_policy(
-    reading: Any, asked: Asked, policy: Any, first: str, caplog: pytest.LogCaptureFixture
+    reading: Any,
+    epoch_requests: EpochRequests,
+    policy: Any,
+    first: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Metadata is older than the commit, so it is asked again first; it never gets any newer."""
     async with reading() as (kafka, consumer):
@@ -312,7 +322,7 @@ async def test_an_epoch_that_the_leader_never_heard_of_goes_by_the_policy(
             fill(kafka, 10, 11, "new")
             assert await values_of(c, 1) == [first]
         assert 5 <= len(kafka.requests(MetadataRequest)) - before < 12
-        assert asked == [(0, 7)]
+        assert epoch_requests == [(0, 7)]
         (warning,) = warnings(caplog)
         assert warning == (
             "t/0: the log was truncated: its leader has no records of leader epoch 7, to"
@@ -374,7 +384,7 @@ async def test_an_epoch_that_the_leader_never_heard_of_without_a_policy(reading:
 
 
 async def test_metadata_older_than_the_commit_is_asked_for_again_first(
-    reading: Any, asked: Asked
+    reading: Any, epoch_requests: EpochRequests
 ) -> None:
     """The leader that it names is deposed, and would say that it never heard of the epoch."""
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
@@ -387,7 +397,7 @@ async def test_metadata_older_than_the_commit_is_asked_for_again_first(
         kafka.fail(MetadataRequest, E.LEADER_NOT_AVAILABLE, times=3)  # no news for a while
         await c.assign([TP])
         assert await values_of(c, 1) == ["old 9"]
-        assert asked == [(1, 1)]
+        assert epoch_requests == [(1, 1)]
 
 
 # ---------------------------------------------------------------- errors
@@ -406,7 +416,9 @@ async def test_metadata_older_than_the_commit_is_asked_for_again_first(
     ],
     ids=str,
 )
-async def test_a_check_is_tried_again(reading: Any, asked: Asked, action: Any) -> None:
+async def test_a_check_is_tried_again(
+    reading: Any, epoch_requests: EpochRequests, action: Any
+) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
@@ -414,11 +426,11 @@ async def test_a_check_is_tried_again(reading: Any, asked: Asked, action: Any) -
         move(kafka)
         fill(kafka, 10, 11)
         assert await values_of(c, 1) == ["old 10"]
-        assert asked == [(1, 0)] * 4
+        assert epoch_requests == [(1, 0)] * 4
 
 
 async def test_a_check_that_is_refused_reaches_the_application_once(
-    reading: Any, asked: Asked
+    reading: Any, epoch_requests: EpochRequests
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
@@ -433,7 +445,7 @@ async def test_a_check_that_is_refused_reaches_the_application_once(
         with anyio.move_on_after(60) as idle:
             await c.getone()
         assert idle.cancelled_caught
-        assert len(asked) == 1
+        assert len(epoch_requests) == 1
         c.seek(TP, 9)
         assert await values_of(c, 1) == ["old 9"]
 
@@ -560,8 +572,8 @@ async def test_a_topic_recreated_while_its_committed_offset_is_in_flight(
     once = GroupOffsets.fetch_once
     slow = [True]
 
-    async def answered_late(self: GroupOffsets, *asked: Any) -> CommittedOffsets:
-        found = await once(self, *asked)
+    async def answered_late(self: GroupOffsets, *epoch_requests: Any) -> CommittedOffsets:
+        found = await once(self, *epoch_requests)
         if slow:
             slow.clear()
             make_anew(kafka, 20)

@@ -264,14 +264,14 @@ async def test_a_failed_refresh_is_not_shared(network: Any) -> None:
 async def test_watchers_are_notified_of_changes_only(network: Any) -> None:
     network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=A))}
     async with network, clustered(A) as cluster:
-        told: list[int] = []
-        cluster.on_change = lambda: told.append(len(cluster.metadata.topics))
+        topic_counts: list[int] = []
+        cluster.on_change = lambda: topic_counts.append(len(cluster.metadata.topics))
         await cluster.refresh()
         await cluster.refresh()
-        assert told == [0]
+        assert topic_counts == [0]
         cluster.topics.add("t")
         await cluster.refresh()
-        assert len(told) == 2
+        assert len(topic_counts) == 2
 
 
 def large(leader: int = 1, epoch: int = 0) -> MetadataResponse:

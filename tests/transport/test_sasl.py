@@ -41,20 +41,20 @@ class Script:
     answers: list[bytes | SaslAuthenticateResponse] = attrs.field(factory=list)
     offered: tuple[str, ...] = ()
     handshake_error: int = 0
-    heard: list[Any] = attrs.field(factory=list)
+    received: list[Any] = attrs.field(factory=list)
 
     async def __call__(self, request: Any) -> Any:
         await anyio.lowlevel.checkpoint()
         if isinstance(request, SaslHandshakeRequest):
-            self.heard.append(request.mechanism)
+            self.received.append(request.mechanism)
             return SaslHandshakeResponse(error_code=self.handshake_error, mechanisms=self.offered)
         assert isinstance(request, SaslAuthenticateRequest)
-        self.heard.append(request.auth_bytes)
+        self.received.append(request.auth_bytes)
         answer = self.answers.pop(0)
-        return said(answer) if isinstance(answer, bytes) else answer
+        return response(answer) if isinstance(answer, bytes) else answer
 
 
-def said(auth_bytes: bytes = b"", **fields: Any) -> SaslAuthenticateResponse:
+def response(auth_bytes: bytes = b"", **fields: Any) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(
         **{"error_code": 0, "error_message": None, "auth_bytes": auth_bytes, **fields}
     )
@@ -79,9 +79,9 @@ async def refused(mechanism: Mechanism, *answers: bytes | SaslAuthenticateRespon
 
 
 async def test_plain_sends_user_and_password_and_returns_the_session_lifetime() -> None:
-    script = Script([said(session_lifetime_ms=3_600_000)])
+    script = Script([response(session_lifetime_ms=3_600_000)])
     assert await log_in(Plain("me", Secret("word")), script) == 3600.0
-    assert script.heard == ["PLAIN", b"\0me\0word"]
+    assert script.received == ["PLAIN", b"\0me\0word"]
 
 
 async def test_the_mechanism_is_never_the_servers_choice() -> None:
@@ -89,7 +89,7 @@ async def test_the_mechanism_is_never_the_servers_choice() -> None:
     script = Script(offered=("PLAIN", "GSSAPI\x1b[2J", "x" * 600), handshake_error=33)
     with pytest.raises(AuthenticationError) as caught:
         await log_in(Scram("SCRAM-SHA-256", "me", PENCIL), script)
-    assert script.heard == ["SCRAM-SHA-256"]
+    assert script.received == ["SCRAM-SHA-256"]
     text = str(caught.value)
     assert text.startswith("the broker does not offer SCRAM-SHA-256; sasl_mechanism can be one")
     assert ": PLAIN, GSSAPI\\x1b[2J, xxx" in text
@@ -103,7 +103,7 @@ async def test_a_listener_without_sasl() -> None:
 
 
 async def test_a_refusal_says_what_the_broker_says() -> None:
-    answer = said(error_code=58, error_message="bad\ncredentials \x1b[31m" + "!" * 1000)
+    answer = response(error_code=58, error_message="bad\ncredentials \x1b[31m" + "!" * 1000)
     text = await refused(Plain("me", Secret("word")), answer)
     assert text.startswith(
         "the broker refuses: SASL_AUTHENTICATION_FAILED (58): bad\\ncredentials \\x1b[31m!!!"
@@ -113,7 +113,7 @@ async def test_a_refusal_says_what_the_broker_says() -> None:
 
 @pytest.mark.parametrize("lifetime", [0, -1, -(2**63)])
 async def test_sessions_without_an_end(lifetime: int) -> None:
-    assert await log_in(Plain("me", PENCIL), Script([said(session_lifetime_ms=lifetime)])) == 0
+    assert await log_in(Plain("me", PENCIL), Script([response(session_lifetime_ms=lifetime)])) == 0
 
 
 async def test_the_error_of_a_mechanism_is_the_cause_and_not_in_the_message() -> None:
@@ -250,8 +250,8 @@ async def test_nonces_are_new_each_time(name: str) -> None:
     for _ in range(2):
         with pytest.raises(AuthenticationError):
             await log_in(Scram(name, "me", PENCIL), script)
-    assert script.heard[0] == name
-    nonces = {first.rpartition(b",r=")[2] for first in script.heard[1::2]}
+    assert script.received[0] == name
+    nonces = {first.rpartition(b",r=")[2] for first in script.received[1::2]}
     assert [len(nonce) for nonce in nonces] == [32, 32]
 
 
@@ -264,7 +264,7 @@ async def test_keys_are_derived_off_the_loop() -> None:
             if isinstance(request, SaslHandshakeRequest):
                 return SaslHandshakeResponse(error_code=0, mechanisms=())
             nonce = request.auth_bytes.rpartition(b",r=")[2].decode()
-            return said(f"r={nonce}x,s={SALT},i=1000000".encode())
+            return response(f"r={nonce}x,s={SALT},i=1000000".encode())
 
     async def never(job: Callable[[], Any]) -> Any:
         work.append(job)
@@ -285,7 +285,7 @@ def bearer(value: str = "t0ken", **extensions: str) -> OAuthBearer:
 async def test_the_token_and_its_extensions() -> None:
     script = Script([b""])
     await log_in(bearer(logicalCluster="lkc-1", pool="p 2"), script)
-    assert script.heard == [
+    assert script.received == [
         "OAUTHBEARER",
         b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01pool=p 2\x01\x01",
     ]
@@ -301,7 +301,7 @@ async def test_the_callback_is_asked_each_time_and_may_be_a_coroutine() -> None:
     script = Script([b"", b""])
     for _ in range(2):
         await log_in(OAuthBearer(token), script)
-    assert script.heard[1::2] == [
+    assert script.received[1::2] == [
         b"n,,\x01auth=Bearer token-0\x01\x01",
         b"n,,\x01auth=Bearer token-1\x01\x01",
     ]
@@ -309,10 +309,10 @@ async def test_the_callback_is_asked_each_time_and_may_be_a_coroutine() -> None:
 
 async def test_a_refused_token() -> None:
     """RFC 7628, 3.2.3: the reason comes first, and fails only once it was heard."""
-    script = Script([b'{"status":"invalid_token"}\n', said(error_code=58, error_message="no")])
+    script = Script([b'{"status":"invalid_token"}\n', response(error_code=58, error_message="no")])
     with pytest.raises(AuthenticationError) as caught:
         await log_in(bearer(), script)
-    assert script.heard[-1] == b"\x01"
+    assert script.received[-1] == b"\x01"
     assert str(caught.value) == (
         'the broker refuses the token: {"status":"invalid_token"}\\n:'
         " the broker refuses: SASL_AUTHENTICATION_FAILED (58): no"

@@ -267,21 +267,21 @@ class Listener:
         await type(peer)(await self.secure(peer.stream)).serve({})
 
     async def secure(self, stream: Any) -> TLSStream:
-        heard, to_say = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = self.context.wrap_bio(heard, to_say, server_side=True)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = self.context.wrap_bio(incoming, outgoing, server_side=True)
         while True:
             try:
                 tls.do_handshake()
             except ssl.SSLWantReadError:
-                await stream.send(to_say.read())
-                heard.write(await stream.receive())
+                await stream.send(outgoing.read())
+                incoming.write(await stream.receive())
             except ssl.SSLError:
                 # As Kafka does, and anyio does not: say why.
-                await stream.send(to_say.read())
+                await stream.send(outgoing.read())
                 raise anyio.EndOfStream from None
             else:
-                await stream.send(to_say.read())
-                return TLSStream(stream, False, tls, heard, to_say)
+                await stream.send(outgoing.read())
+                return TLSStream(stream, False, tls, incoming, outgoing)
 
 
 @pytest.fixture

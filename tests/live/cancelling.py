@@ -1,10 +1,10 @@
-"""What sweeps over cancellations are made of: a knife, a network in memory, two event loops.
+"""Cancel an awaitable at each of its suspensions, on both event loops.
 
-A `Knife` counts the suspensions of one awaitable and cuts at the n-th. A sweep lets n grow, with
-broker and client made anew each time, until the awaitable is done before its n-th suspension.
+A `Canceller` counts the suspensions of one awaitable and cancels it at the n-th. A sweep increases
+n, each time with a new broker and client, until the awaitable ends before its n-th suspension.
 
-There are two cuts. `EARLY`: a cancel scope, while what is waited for has not come. `LATE`:
-`Task.cancel` of asyncio in the moment in which it comes, so that the task hears of both at once.
+There are two timings. `EARLY`: a cancel scope, before the awaited result is there. `LATE`:
+asyncio's `Task.cancel` at the moment at which the result is there, so that the task receives both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECORDS = 12
 """In the partitions of t; u has 3."""
 
 BACKENDS = ["asyncio", "asyncio-late", "trio"]
-"""Event loops and cuts: what a module's `anyio_backend` is parametrized with."""
+"""Event loops and timings: the parameters of a module's `anyio_backend`."""
 
 
 def backend(name: str) -> tuple[str, dict[str, Any]]:
@@ -46,37 +46,37 @@ def backend(name: str) -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": VirtualLoop}
 
 
-def cut_of(name: str) -> str:
-    """Which cut belongs to it."""
+def timing_of(name: str) -> str:
+    """Return when to cancel with this backend."""
     return LATE if name == "asyncio-late" else EARLY
 
 
-class Knife:
-    """Cancels what goes `through` it at its n-th suspension."""
+class Canceller:
+    """Cancels an awaitable, run by `cancel_in`, at its n-th suspension."""
 
-    def __init__(self, at: int, cut: str) -> None:
+    def __init__(self, at: int, timing: str) -> None:
         self._at = at
-        self._late = cut == LATE
+        self._late = timing == LATE
         self._suspensions = 0
         self._scope = anyio.CancelScope()
 
     @property
-    def used(self) -> bool:
+    def has_cancelled(self) -> bool:
         return self._suspensions >= self._at
 
     async def run(self, story: Coroutine[Any, Any, None]) -> None:
-        """Run a story, in which something goes `through`; a cut ends it, and nothing else does."""
+        """Run a coroutine that uses `cancel_in`. Only that cancellation may end it early."""
         if not self._late:
             with self._scope:
                 await story
             return
         task = asyncio.create_task(story)
         await asyncio.wait((task,))
-        if not (task.cancelled() and self.used):
+        if not (task.cancelled() and self.has_cancelled):
             task.result()
 
     @types.coroutine
-    def through(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
+    def cancel_in(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
         steps = awaitable.__await__()
         resume = partial(next, steps)
         while True:
@@ -86,13 +86,13 @@ class Knife:
                 return done.value
             self._suspensions += 1
             if self._suspensions == self._at:
-                self._cut(suspended)
+                self._cancel(suspended)
             try:
                 resume = partial(steps.send, (yield suspended))
             except BaseException as error:
                 resume = partial(steps.throw, error)
 
-    def _cut(self, suspended: Any) -> None:
+    def _cancel(self, suspended: Any) -> None:
         if not self._late:
             self._scope.cancel()
             return
@@ -107,7 +107,7 @@ class Knife:
 
 @asynccontextmanager
 async def broker(nodes: int = 1) -> AsyncIterator[tuple[EmbeddedKafka, Network]]:
-    """A broker with a network of its own; at the end the client has left nothing there."""
+    """A broker on its own network; at the end no connection, member or task is left."""
     before = running()
     network = Network()
     kafka = EmbeddedKafka({"t": 2, "u": 1}, nodes=nodes, listen=False)
@@ -127,7 +127,7 @@ async def broker(nodes: int = 1) -> AsyncIterator[tuple[EmbeddedKafka, Network]]
 
 
 async def settle() -> None:
-    """Let tasks that are over end."""
+    """Let cancelled tasks end."""
     for _ in range(5):
         await anyio.lowlevel.checkpoint()
 
@@ -136,15 +136,17 @@ def running() -> set[int]:
     return {task.id for task in anyio.get_running_tasks()}
 
 
-async def cut_everywhere(cut: str, story: Callable[[Knife], Awaitable[None]]) -> None:
-    """Tell the story again and again, with a cut at each suspension, and once without."""
+async def cancel_at_each_suspension(
+    timing: str, story: Callable[[Canceller], Awaitable[None]]
+) -> None:
+    """Run the story once for each suspension, cancelled there, and once without a cancellation."""
     for at in count(1):
-        knife = Knife(at, cut)
+        canceller = Canceller(at, timing)
         try:
-            await story(knife)
+            await story(canceller)
         except BaseException as error:
-            error.add_note(f"cut at suspension {at}")
+            error.add_note(f"cancelled at suspension {at}")
             raise
-        if not knife.used:
+        if not canceller.has_cancelled:
             assert at > 1, "it never waits"
             return
