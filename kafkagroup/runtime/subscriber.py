@@ -12,27 +12,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import is_
 from typing import TypeVar
 
 import anyio
 
-from kafkagroup._values import evolve, frozen
+from kafkagroup._values import frozen
 from kafkagroup.assign import (
-    Assignor,
-    GroupSpec,
-    MemberSpec,
-    cooperative_sticky_assignor,
     protocol_name,
-    range_assignor,
-    roundrobin_assignor,
-    sticky_assignor,
 )
-from kafkagroup.assign.check import valid_claims
-from kafkagroup.assign.spec import is_cooperative, read_user_data, user_data
-from kafkagroup.consume.basis import basis_in, encode_basis
+from kafkagroup.assign.spec import is_cooperative, user_data
 from kafkagroup.errors import (
-    ConfigurationError,
     KafkaGroupError,
     RemoteProtocolError,
     TransportError,
@@ -41,18 +30,17 @@ from kafkagroup.errors import (
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.interfaces import AssignedCallback, PartitionsCallback, SupportedProtocols
+from kafkagroup.runtime.large_jobs import run_job
+from kafkagroup.runtime.leader import Leader
 from kafkagroup.runtime.offsets import Identity
 from kafkagroup.runtime.session import Session
 from kafkagroup.runtime.slices import process_in_slices
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.metadata import ClusterMetadata, Racks
 from kafkagroup.transport.retry import Pauses
-from kafkagroup.types import Assignment, OffsetAndMetadata, TopicPartition
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.group_log import (
     Subscription,
     decode_assignment,
-    decode_subscription,
-    encode_assignment,
     encode_subscription,
 )
 
@@ -65,28 +53,8 @@ logger = logging.getLogger(__name__)
 _DRAIN_SHARE = 0.75
 """How much of the rebalance timeout a cooperative revocation may wait for records in flight."""
 
-_LOADS_TIMEOUT = 10.0
-"""Seconds that the whole group waits for the leader's `partition_loads`."""
-
 _COMMIT_SHARE = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
-
-
-_LARGE_GROUP = 64 * 1024
-"""The limit, in bytes, of subscriptions or of an assignment that are processed without a thread:
-some milliseconds where nothing is compiled. 900 members once blocked the loop for two seconds."""
-
-_PARTITION_BYTES = 32
-"""The bytes of subscriptions that take as long to process as assigning one partition."""
-
-_THREAD_SAFE = (
-    range_assignor,
-    roundrobin_assignor,
-    sticky_assignor,
-    cooperative_sticky_assignor,
-)
-"""The assignors that may run in a thread. An application's own assignor runs in the event loop, as
-its other callbacks do."""
 
 
 @frozen
@@ -137,17 +105,10 @@ class Subscriber:
         """The generation in which partitions were revoked, until the member rejoins; else -1."""
         self._is_reassigned = False
         """Whether that generation was assigned a second time."""
-        self._computed_generation = -1
-        """The generation that this member computed the assignment of."""
-        self._partition_counts: dict[str, int] = {}
-        """As leader: the partition counts that the assignment was computed from."""
-        self._racks: Racks = {}
-        """As leader, where any member has a rack: the racks of the replicas, likewise."""
-        self._has_racks = False
-        self._watched_topics: frozenset[str] = frozenset()
         self._unsubscribed_since = -1
         """The first generation of several in a row whose assignment has topics that are not
         subscribed to; else -1."""
+        self._leader = Leader(session, cluster, claims=claims)
         self._pauses = Pauses(cluster.options)
 
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
@@ -189,40 +150,7 @@ class Subscriber:
 
     async def follow_topics(self) -> None:
         """As leader: request a rebalance if topics changed since the assignment was computed."""
-        driver = self._session.membership.driver
-        if driver is None or not driver.leads:
-            return
-        racks = await self._replica_racks()
-        # Others ran if a thread compared the racks of many partitions.
-        leads = driver is self._session.membership.driver and driver.leads
-        if leads and (reason := self._topic_change(racks)):
-            self._session.history.note_rejoin_request(RebalanceCause.TOPICS, reason)
-            driver.rejoin(reason)
-
-    def _topic_change(self, racks: Racks) -> str | None:
-        """Return why the assignment is out of date; None if it is not. `racks`: the replicas'
-        current racks."""
-        counts = self._cluster.metadata.partition_counts(self._watched_topics)
-        for topic in sorted(self._watched_topics):
-            before, now = self._partition_counts.get(topic, 0), counts.get(topic, 0)
-            if before != now:
-                return f"topic {topic} went from {before} to {now} partitions"
-        # Nearly always the same object: comparing the racks of many partitions takes long.
-        if racks is not self._racks and racks != self._racks:
-            return "replicas moved to other racks"
-        return None
-
-    async def _replica_racks(self) -> Racks:
-        """Return the racks of all replicas in the current metadata; empty if no member has a rack.
-        The same object as before if nothing has changed."""
-        while self._has_racks:
-            metadata, watched, before = self._cluster.metadata, self._watched_topics, self._racks
-            size = _PARTITION_BYTES * sum(metadata.partition_counts(watched).values())
-            racks = await self._run_job(partial(_racks_now, metadata, watched, before), size)
-            known = metadata, watched, before
-            if all(map(is_, known, (self._cluster.metadata, self._watched_topics, self._racks))):
-                return racks
-        return {}
+        await self._leader.follow_topics()
 
     # ------------------------------------------------------------ called by the driver, at once
 
@@ -298,7 +226,7 @@ class Subscriber:
     async def assign(self, generation: GenerationInfo) -> None:
         """Apply the assignment of a generation, call the listener, and look up positions."""
         session, encoded = self._session, generation.assignment
-        assigned = await self._run_job(partial(decode_assignment, encoded), len(encoded))
+        assigned = await run_job(self._cluster, partial(decode_assignment, encoded), len(encoded))
         if session.membership.uses_consumer_protocol:
             self._note_new_partitions(assigned)
             await self._follow_assigned_topics({tp.topic for tp in assigned})
@@ -309,7 +237,7 @@ class Subscriber:
             self._had_partitions and session.polls.last_poll_at > session.membership.joined_at
         )
         self._last_assignment = (assigned, generation.generation_id)
-        await self._follow_as_leader(generation)
+        await self._leader.follow_assignment(generation)
         if not owed_poll:
             # The application had nothing to poll for, so its time begins now. Otherwise an
             # assignment must not count as a poll: a stuck application would keep its partitions for
@@ -356,17 +284,6 @@ class Subscriber:
             membership.identify(
                 Identity(generation.generation_id, generation.member_id, instance_id)
             )
-
-    async def _follow_as_leader(self, generation: GenerationInfo) -> None:
-        """As a leader that did not compute this assignment: follow its topics."""
-        if not generation.is_leader or generation.generation_id == self._computed_generation:
-            return
-        # KIP-814: a static leader that was away must notice what changed in the meantime.
-        size = sum(map(len, generation.members.values()))
-        await self._watch_topics(
-            *await self._run_job(partial(_subscriptions, generation.members), size)
-        )
-        self._partition_counts = basis_in(generation.assignment) or self._partition_counts
 
     async def _revoke_others(
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
@@ -437,76 +354,7 @@ class Subscriber:
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""
-        assignor = self._assignors[work.protocol_name]
-        size = sum(map(len, work.members.values()))
-        subscriptions, topics = await self._run_job(partial(_subscriptions, work.members), size)
-        await self._watch_topics(subscriptions, topics)
-        size += _PARTITION_BYTES * sum(self._partition_counts.values())
-        loads = await self._loads()
-        if not any(assignor is known for known in _THREAD_SAFE):
-            size = 0
-        spec = await self._run_job(
-            partial(
-                _spec, assignor, subscriptions, work, self._partition_counts, self._racks, loads
-            ),
-            size,
-        )
-        assignment = await self._run_job(partial(assignor, spec), size)
-        user_data_of = {
-            m: self._assignment_user_data(work.instance_ids.get(m)) for m in work.members
-        }
-        encoded = await self._run_job(
-            partial(_encoded, work.protocol_name, assignor, spec, assignment, user_data_of), size
-        )
-        if self._session.membership.driver is not None:
-            self._computed_generation = self._session.membership.driver.generation_id
-        return encoded
-
-    async def _run_job(self, job: Callable[[], T], size: int) -> T:
-        """Run a job on `size` bytes; in a thread if they are many."""
-        if size <= _LARGE_GROUP:
-            return job()
-        return await self._cluster.options.run_in_thread(job)
-
-    def _assignment_user_data(self, instance_id: str | None) -> bytes | None:
-        """As leader: return the user data of a member's assignment. A static leader's own has the
-        partition counts, to compare with when it returns (KIP-814)."""
-        if instance_id is None or instance_id != self._session.options.group_instance_id:
-            return None
-        return encode_basis(self._partition_counts)
-
-    async def _loads(self) -> Mapping[TopicPartition, float]:
-        """As leader: return the loads that `partition_loads` reports."""
-        measure = self._session.options.partition_loads
-        if measure is None:
-            return {}
-        try:
-            with anyio.fail_after(_LOADS_TIMEOUT):
-                found = measure()
-                return await found if inspect.isawaitable(found) else found
-        except Exception as error:
-            # The group waits: an assignment without loads is better than none.
-            logger.warning("partition_loads failed, all count as 1.0: %r", error)
-            return {}
-
-    async def _watch_topics(
-        self, subscriptions: Mapping[str, Subscription], topics: frozenset[str]
-    ) -> None:
-        """As leader: look up the partitions of all subscribed topics, and follow their changes."""
-        self._watched_topics = topics
-        self._has_racks = any(s.rack is not None for s in subscriptions.values())
-        self._cluster.topics.update(self._watched_topics)
-        if self._claims or (
-            len(self._cluster.metadata.partition_counts(self._watched_topics))
-            < len(self._watched_topics)
-        ):
-            # With claims every member computes the assignment, so all need the same metadata.
-            # Otherwise refresh only for unknown topics: the whole group waits for the response, and
-            # partitions that were added since the last refresh are noticed at the next one.
-            await self._cluster.refresh()
-        self._racks = await self._replica_racks()
-        # From the same metadata as the racks: other tasks may have run meanwhile.
-        self._partition_counts = self._cluster.metadata.partition_counts(self._watched_topics)
+        return await self._leader.compute(self._assignors[work.protocol_name], work)
 
     # ------------------------------------------------------------ revocation and the listener
 
@@ -594,94 +442,3 @@ class Subscriber:
                 session.seek(tp, offset)
             except KafkaGroupError as error:
                 session.errors.report(error)
-
-
-def _racks_now(metadata: ClusterMetadata, topics: frozenset[str], before: Racks) -> Racks:
-    """Return the racks of all replicas; `before` itself if they have not changed."""
-    racks = metadata.replica_racks(topics)
-    return before if racks == before else racks
-
-
-def _subscriptions(members: Mapping[str, bytes]) -> tuple[dict[str, Subscription], frozenset[str]]:
-    """Return each member's subscription, and the topics that any of them subscribes to."""
-    # Most members subscribe to the same topics. With one tuple for all of them the garbage
-    # collector, which stops all threads, traverses thousands of names instead of a million.
-    equal: dict[tuple[str, ...], tuple[str, ...]] = {}
-    subscriptions = {}
-    for member, metadata in members.items():
-        subscription = decode_subscription(metadata)
-        topics = equal.setdefault(subscription.topics, subscription.topics)
-        subscriptions[member] = evolve(subscription, topics=topics)
-    return subscriptions, frozenset().union(*equal)
-
-
-def _member(
-    assignor: Assignor,
-    subscription: Subscription,
-    topics: frozenset[str],
-    instance_id: str | None,
-) -> MemberSpec:
-    """Return a member as its subscription and its assignor's user data describe it."""
-    claims = read_user_data(assignor, subscription.user_data)
-    owned, generation = subscription.owned, subscription.generation
-    if claims.owned is not None:
-        owned, generation = claims.owned, claims.generation
-    elif generation < 0:
-        generation = claims.generation  # subscriptions before version 2 do not have it
-    return MemberSpec(
-        topics=topics,
-        instance_id=instance_id,
-        rack=subscription.rack,
-        owned=owned,
-        generation=generation,
-        capacity=claims.capacity,
-        user_data=subscription.user_data,
-    )
-
-
-def _spec(
-    assignor: Assignor,
-    subscriptions: Mapping[str, Subscription],
-    work: Compute,
-    counts: Mapping[str, int],
-    racks: Racks,
-    loads: Mapping[TopicPartition, float],
-) -> GroupSpec:
-    """Return the input of an assignor."""
-    # One set for all members with the same topics, as in `_subscriptions`.
-    topics = {names: frozenset(names) for names in {s.topics for s in subscriptions.values()}}
-    return GroupSpec(
-        members={
-            member: _member(assignor, s, topics[s.topics], work.instance_ids.get(member))
-            for member, s in subscriptions.items()
-        },
-        partitions=counts,
-        racks=racks,
-        loads=loads,
-    )
-
-
-def _encoded(
-    name: str,
-    assignor: Assignor,
-    spec: GroupSpec,
-    assignment: Assignment,
-    user_data_of: Mapping[str, bytes | None],
-) -> dict[str, bytes]:
-    """Check and encode an assignor's result. `user_data_of`: each member's user data."""
-    if is_cooperative(assignor):
-        _check_handover(name, spec, assignment)
-    return {m: encode_assignment(assignment.get(m, ()), data) for m, data in user_data_of.items()}
-
-
-def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
-    """Raise an error if a cooperative assignor assigns a partition that another member still owns.
-    The user's own assignors may do so."""
-    claims = valid_claims(spec)
-    for member, partitions in assignment.items():
-        for tp in partitions:
-            if others := [other for other in claims.get(tp, ()) if other != member]:
-                raise ConfigurationError(
-                    f"assignor {name!r} hands {tp} over to {member} while {others[0]} owns it;"
-                    " a cooperative assignor leaves it out for one round"
-                )

@@ -13,7 +13,7 @@ from kafkagroup import Consumer
 from kafkagroup._values import evolve
 from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime import subscriber
+from kafkagroup.runtime import large_jobs, leader
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
@@ -24,29 +24,29 @@ pytestmark = pytest.mark.anyio
 End = Callable[[EmbeddedKafka, Consumer], Awaitable[None]]
 
 
-def told_by_a_heartbeat(code: ErrorCode) -> End:
+def end_by_heartbeat(code: ErrorCode) -> End:
     async def end(kafka: EmbeddedKafka, _: Consumer) -> None:
         kafka.fail(HeartbeatRequest, code)
 
     return end
 
 
-async def another_subscription(_: EmbeddedKafka, consumer: Consumer) -> None:
+async def end_by_new_subscription(_: EmbeddedKafka, consumer: Consumer) -> None:
     await consumer.subscribe("u")
 
 
 @pytest.mark.parametrize(
-    ("assignors", "end", "told"),
+    ("assignors", "end", "callback"),
     [
-        (None, told_by_a_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), "revoked"),
-        (None, told_by_a_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
-        ([cooperative_sticky_assignor], another_subscription, "revoked"),
-        ([cooperative_sticky_assignor], told_by_a_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
+        (None, end_by_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), "revoked"),
+        (None, end_by_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
+        ([cooperative_sticky_assignor], end_by_new_subscription, "revoked"),
+        ([cooperative_sticky_assignor], end_by_heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), "lost"),
     ],
     ids=["eager", "eager-lost", "cooperative", "cooperative-lost"],
 )
 async def test_revoking_partitions_are_not_delivered_during_the_callback(
-    network: Any, assignors: Any, end: End, told: str
+    network: Any, assignors: Any, end: End, callback: str
 ) -> None:
     """Callbacks wait for each other: until `revoked` has its turn the next owner may be at work on
     the same records."""
@@ -92,15 +92,15 @@ async def test_revoking_partitions_are_not_delivered_during_the_callback(
                 await anyio.sleep(5)
                 assert (story, len(taken) - before, assigned_then) == (["assigning"], 0, set())
                 await anyio.sleep(5)
-                assert story[:3] == ["assigning", "assigned", told]
+                assert story[:3] == ["assigning", "assigned", callback]
                 await consumer.stop()
 
 
 @pytest.mark.parametrize(
     ("assignors", "end"),
     [
-        (None, told_by_a_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)),
-        ([cooperative_sticky_assignor], another_subscription),
+        (None, end_by_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)),
+        ([cooperative_sticky_assignor], end_by_new_subscription),
     ],
     ids=["eager", "cooperative"],
 )
@@ -315,7 +315,7 @@ async def test_a_thread_does_the_work_of_a_large_groups_leader(
 
     monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
     if size == "large":
-        monkeypatch.setattr(subscriber, "_LARGE_GROUP", 0)
+        monkeypatch.setattr(large_jobs, "_LARGE_JOB", 0)
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
         network.serve_embedded(kafka)
         async with Consumer(
@@ -360,7 +360,7 @@ async def test_racks_that_move_back_while_a_thread_compares_them_are_no_reason_t
 
     async def run_sync(work: Any, **_: object) -> object:
         result = work()
-        if work.func is subscriber._racks_now and during:
+        if work.func is leader._racks_now and during:
             await during.pop()()
         return result
 
@@ -369,7 +369,7 @@ async def test_racks_that_move_back_while_a_thread_compares_them_are_no_reason_t
         return False
 
     monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
-    monkeypatch.setattr(subscriber, "_LARGE_GROUP", 0)
+    monkeypatch.setattr(large_jobs, "_LARGE_JOB", 0)
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.fail(JoinGroupRequest, Swallow(), times=None, when=note)

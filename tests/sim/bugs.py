@@ -29,6 +29,7 @@ from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import engine as engines
 from kafkagroup.runtime import fetch_response as fetch_responses
 from kafkagroup.runtime import fetcher as fetchers
+from kafkagroup.runtime import leader as leaders
 from kafkagroup.runtime import offsets as group_offsets
 from kafkagroup.runtime import positions as position_lookups
 from kafkagroup.runtime import reader as readers
@@ -599,7 +600,7 @@ def stands_still_while_it_rejoins(stack: ExitStack) -> None:
 
 def _assignor(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> None:
     """Spoil the result of every assignor, and skip the check of what it hands over."""
-    _replace(stack, subscribers, "_check_handover", lambda *_: None)
+    _replace(stack, leaders, "_check_handover", lambda *_: None)
     spoilt: dict[str, Any] = {}
     for name, whole in process._ASSIGNORS.items():
 
@@ -1422,7 +1423,7 @@ def _handing_over(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any])
         return spoil(spec, dict(whole(spec)))
 
     vars(assignor).update(vars(whole))
-    _replace(stack, subscribers, "_check_handover", lambda *_: None)
+    _replace(stack, leaders, "_check_handover", lambda *_: None)
     spoilt = {"cooperative_sticky": assignor}
     stack.enter_context(mock.patch.dict(process._ASSIGNORS, spoilt))
 
