@@ -19,11 +19,12 @@ import made
 
 _RUN = re.compile(r"^<!-- run\b.*?-->\n", re.DOTALL | re.MULTILINE)
 _MADE = re.compile(r"<!-- made: (\w+) -->")
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")
+_LINK = r"\[([^\]]+)\]\((?:\.\./){%d}[^).][^)]*\)"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Called by mkdocs with each page's text."""
     shown = _RUN.sub("", markdown)
-    shown = _OUTSIDE.sub(r"`\1`", shown)
+    outside = _LINK % len(Path(page.file.src_path).parts)
+    shown = re.sub(outside, r"`\1`", shown)
     return _MADE.sub(lambda found: getattr(made, found[1])(), shown)

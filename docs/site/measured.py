@@ -78,16 +78,16 @@ def draw() -> str:
         ("median latency, 200 records/s", "aiokafka", 1.34 / 1.19),
         ("median latency, 200 records/s", "librdkafka", 2 / 3),
     )
-    left, top, step, scale = 330, 60, 29, 19.0
+    left, top, step, scale = 310, 60, 28, 12.2
     height = top + step * len(rows) + 34
-    picture = Svg(860, height, "Measured ratios: kafkagroup against other clients")
+    picture = Svg(620, height, "Measured ratios: kafkagroup against other clients")
     picture.text(20, 28, "Times better than the other client", size=16, anchor="start", bold=True)
-    picture.text(840, 28, "2 cores, Apache Kafka 4.3.1, November 2026", size=13, anchor="end")
+    picture.text(604, 28, "2 cores, Kafka 4.3.1, November 2026", size=12, anchor="end")
     bottom = top + step * len(rows)
     for number, (what, other, ratio) in enumerate(rows):
         y = top + step * number
-        picture.text(20, y + 16, what, size=14, anchor="start")
-        picture.text(left - 12, y + 16, other, size=13, anchor="end", colour=GREY)
+        picture.text(20, y + 16, what, size=13, anchor="start")
+        picture.text(left - 10, y + 16, other, size=12, anchor="end", colour=GREY)
         fill = _OURS if ratio >= 1 else _NEUTRAL
         picture.box(left, y, ratio * scale, 21, fill=fill, round=2)
         inside = ratio * scale > 60
@@ -101,5 +101,7 @@ def draw() -> str:
             bold=True,
         )
     picture.path(f"M{left + scale:g},{top - 8} L{left + scale:g},{bottom + 4}", INK, dots=True)
-    picture.text(left + scale, bottom + 20, "1: equal; grey: the other is ahead", size=12)
+    picture.text(
+        left + scale, bottom + 20, "1: equal; grey: the other is ahead", size=12, anchor="start"
+    )
     return picture.render()

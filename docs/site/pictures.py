@@ -25,6 +25,7 @@ PICTURES: Mapping[str, Callable[[], str]] = {
     "phases-consumer.svg": phases.consumer,
     "ratios.svg": measured.draw,
     "rebalance.svg": timeline.draw,
+    "rebalance-cooperative.svg": timeline.draw_cooperative,
 }
 
 if __name__ == "__main__":

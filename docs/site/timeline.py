@@ -18,7 +18,7 @@ from kafkagroup import Consumer, Rebalanced, RebalanceStarted, TopicPartition
 from kafkagroup.assign import Assignor, cooperative_sticky_assignor, range_assignor
 from kafkagroup.testing import EmbeddedKafka
 
-__all__ = ["Told", "draw", "tell"]
+__all__ = ["Told", "draw", "draw_cooperative", "tell"]
 
 _JOINS, _ENDS = 4.0, 8.0
 """When the third member starts, and when the story is over: seconds."""
@@ -109,19 +109,31 @@ async def _member(name: str, assignor: Assignor, told: Told) -> None:
             told.owned += [(p, name, at, _ENDS) for p, at in since.items()]
 
 
+_EAGER = ("Eager (range)", range_assignor)
+_COOPERATIVE = ("Cooperative (cooperative-sticky)", cooperative_sticky_assignor)
+
+
 def draw() -> str:
     """Both tellings, one beneath the other, on one scale."""
-    panels = (
-        ("Eager (range)", tell(range_assignor)),
-        ("Cooperative (cooperative-sticky)", tell(cooperative_sticky_assignor)),
-    )
-    picture = Svg(860, 664, "The third member joins: eager and cooperative rebalancing")
+    title = "The third member joins: eager and cooperative rebalancing"
+    return _draw(title, (_EAGER, _COOPERATIVE))
+
+
+def draw_cooperative() -> str:
+    """The cooperative one alone."""
+    return _draw("The third member joins: cooperative rebalancing", (_COOPERATIVE,))
+
+
+def _draw(title: str, panels: Sequence[tuple[str, Assignor]]) -> str:
+    height = 310 * len(panels)
+    picture = Svg(860, height + 44, title)
     left, scale = 110, 700 / (_ENDS - _FROM)
 
     def x(at: float) -> float:
         return round(left + (min(max(at, _FROM), _ENDS) - _FROM) * scale, 1)
 
-    for number, (words, told) in enumerate(panels):
+    for number, (words, assignor) in enumerate(panels):
+        told = tell(assignor)
         top = 52 + 310 * number
         picture.text(left, top - 14, words, size=16, anchor="start", bold=True)
         unowned = told.unowned()
@@ -158,6 +170,7 @@ def draw() -> str:
         for second in range(5, int(_ENDS) + 1):
             picture.path(f"M{x(second)},{bottom - 4} L{x(second)},{bottom}", GREY)
             picture.text(x(second), bottom + 14, f"{second - _JOINS:+.0f} s", size=12, colour=GREY)
-    picture.box(left, 638, 22, 14, fill="#f4d9d6", round=0)
-    picture.text(left + 30, 650, "nobody's: no record of it is processed", size=13, anchor="start")
+    picture.box(left, height + 18, 22, 14, fill="#f4d9d6", round=0)
+    words = "no owner: no record of the partition is processed"
+    picture.text(left + 30, height + 30, words, size=13, anchor="start")
     return picture.render()

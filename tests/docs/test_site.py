@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import html
 import http.server
+import importlib
+import importlib.util
 import json
 import os
 import re
@@ -124,12 +126,46 @@ def test_generated_pages_are_published(site: Path) -> None:
         "options.html": "max_poll_interval_ms",
         "rebalancing.html": "may go to",
         "api/consumer.html": "wait_assignment",
+        "api/compat.html": '<a href="../parity.html">Every name</a>',
+        "embedding.html": "<code>examples/aiohttp_worker.py</code> is a complete program",
     }.items():
         assert words in html.unescape((site / page).read_text("utf-8")), page
 
 
+PUBLIC = (
+    "",
+    ".admin",
+    ".admin.doctor",
+    ".assign",
+    ".assign.check",
+    ".assign.plan",
+    ".coordination",
+)
+PUBLIC += (
+    ".compat.kafka_python",
+    ".compat.kiel",
+    ".compat.pykafka",
+    ".errors",
+    ".spark",
+    ".testing",
+)
+PUBLIC += (".exporters.opentelemetry", ".exporters.prometheus", ".spark.pipeline", ".spark.replay")
+
+
+def test_every_public_name_is_in_the_api(site: Path) -> None:
+    pages = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
+    there = {name.rpartition(".")[2] for name in re.findall(r'id="(kafkagroup\.[\w.]+)"', pages)}
+    missing = []
+    for name in PUBLIC:
+        if "spark" in name and importlib.util.find_spec("pyspark") is None:
+            continue  # the page is made from the sources, the list of names from the module
+        module = importlib.import_module(f"kafkagroup{name}")
+        missing += [f"{module.__name__}.{n}" for n in module.__all__ if n not in there]
+    assert missing == []
+
+
 @pytest.mark.parametrize(
-    ("page", "pictures"), [("index.html", 0), ("rebalancing.html", 3), ("spark.html", 1)]
+    ("page", "pictures"), [("index.html", 2), ("rebalancing.html", 3), ("spark.html", 1)]
 )
 def test_a_browser_renders_every_page(
     page: str, pictures: int, address: str, tmp_path: Path
@@ -146,3 +182,22 @@ def test_a_browser_renders_every_page(
     assert facts["requests"]
     assert all(name.startswith(address) for name in facts["requests"]), facts["requests"]
     assert facts["wide"] <= 0
+
+
+def test_the_search_works_from_the_file_system(site: Path, tmp_path: Path) -> None:
+    """Browsers start no worker for a page from disk: `iframe-worker.js` stands in for it."""
+    seen = open_page(
+        f"file://{site}/index.html?q=rebalance",
+        "--virtual-time-budget=10000",
+        "--dump-dom",
+        profile=tmp_path / "profile",
+    )
+    assert seen.console == ()
+    assert re.search(r"\d+ matching documents", seen.dom)
+    assert 'class="md-search-result__item"' in seen.dom
+
+
+def test_there_is_a_light_and_a_dark_scheme(site: Path) -> None:
+    home = (site / "index.html").read_text("utf-8")
+    for scheme, preference in {"default": "light", "slate": "dark"}.items():
+        assert f'(prefers-color-scheme: {preference})" data-md-color-scheme="{scheme}"' in home
