@@ -6,8 +6,8 @@ seconds on a clock that all members share: the virtual one, or the machine's mon
 
 The recorders are:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
-- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`. If
-  one request of a member is recorded in a run, all of its requests are;
+- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`,
+  `Throttled`. If one request of a member is recorded in a run, all of its requests are;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
 - the simulation: `Faulted`, `Misassigning`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
 """
@@ -232,16 +232,28 @@ class Sent(OfMember):
     """For how many seconds it waited in the member: for a connection, for the end of a throttle, or
     because the process was frozen; a commit also for the coordinator, or for a second attempt. 0 if
     unknown."""
+    issued_after: int | None = None
+    """How many events were recorded before the member issued it; None if unknown."""
+    queued: float = 0.0
+    """Of a commit: for how many seconds it had waited for earlier commits before that."""
+    explicit: bool = False
+    """Of a commit: the application gave the offsets; otherwise they are of processed records."""
 
     @property
     def issued_at(self) -> float:
         """When the member issued it, with what it knew then."""
         return self.time - self.waited
 
+    @property
+    def called_at(self) -> float:
+        """When the call began that sends a commit."""
+        return self.issued_at - self.queued
+
 
 @attrs.frozen(kw_only=True)
 class Answered(OfMember):
-    """The response arrived at the member completely."""
+    """The member got the response. A response that arrived after the member had given its request
+    up, so that it changed nothing, is not recorded."""
 
     api: str
     connection: int
@@ -255,10 +267,16 @@ class Answered(OfMember):
     fetch: the offsets after the last records received. Partitions with errors are left out."""
     assigned: Partitions | None = None
     """Of a sync or a KIP-848 heartbeat: the assignment; None if it contains none."""
+
+
+@attrs.frozen(kw_only=True)
+class Throttled(OfMember):
+    """A response arrived by which a broker throttles the member (KIP-219)."""
+
+    connection: int
     node: int = 0
-    """The broker it comes from; 0 if unknown."""
-    throttle: float = 0.0
-    """The throttle time in seconds (KIP-219)."""
+    """The broker; 0 if unknown."""
+    seconds: float
 
 
 # ------------------------------------------------------------------ recorded by the broker

@@ -17,10 +17,12 @@ from kafkagroup import TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, protocol_name, sticky_assignor
 from kafkagroup.assign.spec import read_user_data
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
+from kafkagroup.member.vocabulary import Replied, Send
+from kafkagroup.runtime import driver as drivers
+from kafkagroup.runtime.committer import Committer
 from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.testing.embedded.broker import Incoming, read_request
 from kafkagroup.testing.embedded.cluster import Cluster
-from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.wire.codec import decode
 from kafkagroup.wire.group_log import decode_assignment, decode_subscription
@@ -52,17 +54,29 @@ from kafkagroup.wire.messages.offsets import (
     OffsetForLeaderEpochResponse,
 )
 
-from .events import Answered, Event, Formed, Partitions, Sent, Stored
+from .events import Answered, Event, Formed, Partitions, Sent, Stored, Throttled
+from .loop import PROCESS
 from .worker import TOPIC, decode_share
 
 _STICKY = {protocol_name(a): a for a in (cooperative_sticky_assignor, sticky_assignor)}
 """The assignors that use the partitions that members report as owned."""
 
-_ISSUED_AT: ContextVar[float | None] = ContextVar("issued_at", default=None)
-"""When the current task issued the request that it is about to send."""
+_Moment = tuple[float, int]
+"""A time, and the number of events recorded before it."""
 
-_COMMIT_ISSUED_AT: ContextVar[float | None] = ContextVar("commit_issued_at", default=None)
+_COMMIT_ISSUED: ContextVar[_Moment | None] = ContextVar("commit_issued", default=None)
 """When the current task issued the commit that it is sending, perhaps not for the first time."""
+
+_COMMIT_CALLED_AT: ContextVar[float | None] = ContextVar("commit_called_at", default=None)
+"""When the call began that sends this commit."""
+
+_EXPLICIT: ContextVar[bool] = ContextVar("explicit", default=False)
+"""Whether the current task commits offsets that the application gave."""
+
+_SEND: ContextVar[Send | None] = ContextVar("send", default=None)
+"""The effect of a membership's step that the current task executes."""
+
+_CONFIRMATIONS = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
 _REFUSED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -77,6 +91,10 @@ class Log:
         self.muted: set[str] = set()
         """Killed processes: what their remaining tasks do is not recorded."""
         self.hash = hashlib.blake2b(digest_size=16)
+
+    def now(self) -> tuple[float, int]:
+        """Return the current time, and the number of events so far."""
+        return anyio.current_time(), len(self.events)
 
     def tell(self, kind: Callable[..., Event], **fields: Any) -> None:
         """Add an event with the current time."""
@@ -93,8 +111,10 @@ class _Tapped:
     incoming: bytes = b""
     unreadable: bool = False
     node: int = 0
-    issued_at: dict[int, float] = attrs.field(factory=dict)
-    """Correlation id -> when a request was issued, until it leaves."""
+    issued: dict[int, dict[str, Any]] = attrs.field(factory=dict)
+    """Correlation id -> how the request was issued, until it leaves: fields of `Sent`."""
+    tokens: dict[int, int] = attrs.field(factory=dict)
+    """Correlation id -> the token of a request of the membership, until it is answered."""
 
 
 class WireTap:
@@ -105,44 +125,89 @@ class WireTap:
         self._assigned = decode_share if shards else decode_assignment
         self._topic_name = topic_name
         self._tapped: dict[int, _Tapped] = {}
+        self._arrived: dict[tuple[str | None, int], dict[str, Any]] = {}
+        """Process and token -> a response of the membership's that its step has not handled."""
+        self._issued: dict[tuple[str | None, int], _Moment] = {}
+        """Process and token -> when a step issued a request that has not left."""
 
     def watch_requests(self, stack: ExitStack) -> None:
+        """Record how members issue requests, and which responses their steps use."""
+        self._watch_requests(stack)
+        self._watch_commits(stack)
+        self._watch_steps(stack)
+
+    def _watch_requests(self, stack: ExitStack) -> None:
         """Record when members issue requests, which may wait before they leave: for a connection,
         for the end of a throttle, a commit also for the coordinator or for a second attempt."""
-        ready, request, send = BrokerClient.ready, BrokerClient.request, BrokerConnection._send
-        commit = GroupOffsets.commit
-
-        async def watched_ready(client: BrokerClient, connection_id: str) -> None:
-            _ISSUED_AT.set(anyio.current_time())
-            await ready(client, connection_id)
-
-        async def watched_request(client: BrokerClient, *args: Any, **options: Any) -> Any:
-            if _ISSUED_AT.get() is None:
-                _ISSUED_AT.set(anyio.current_time())
-            try:
-                return await request(client, *args, **options)
-            finally:
-                _ISSUED_AT.set(None)
-
-        async def watched_commit(offsets: GroupOffsets, *args: Any, **options: Any) -> None:
-            _COMMIT_ISSUED_AT.set(anyio.current_time())
-            await commit(offsets, *args, **options)
+        send = BrokerConnection._send
 
         def watched_send(connection: Any, request: Any, version: int) -> int:
             correlation = send(connection, request, version)
-            is_commit = isinstance(request, OffsetCommitRequest)
-            issued_at = (_COMMIT_ISSUED_AT if is_commit else _ISSUED_AT).get()
-            if issued_at is not None:
-                self._tapped[connection._stream.number].issued_at[correlation] = issued_at
+            tapped = self._tapped[connection._stream.number]
+            now = self._log.now()
+            effect = _SEND.get()
+            if isinstance(request, OffsetCommitRequest):
+                tapped.issued[correlation] = _how_committed(now)
+            elif effect is not None and effect.request is request:
+                tapped.tokens[correlation] = effect.token
+                issued_at, issued_after = self._issued.pop((PROCESS.get(), effect.token), now)
+                tapped.issued[correlation] = {
+                    "waited": now[0] - issued_at,
+                    "issued_after": issued_after,
+                }
             return correlation
 
-        for owner, name, watched in (
-            (BrokerClient, "ready", watched_ready),
-            (BrokerClient, "request", watched_request),
-            (BrokerConnection, "_send", watched_send),
-            (GroupOffsets, "commit", watched_commit),
-        ):
-            stack.enter_context(mock.patch.object(owner, name, watched))
+        _patch(stack, BrokerConnection, "_send", watched_send)
+
+    def _watch_commits(self, stack: ExitStack) -> None:
+        """Record which call sends a commit, and when that began."""
+        explicit, processed, commit = (
+            Committer.commit,
+            Committer.commit_processed,
+            GroupOffsets.commit,
+        )
+
+        async def watched_explicit(committer: Committer, *args: Any, **options: Any) -> None:
+            _COMMIT_CALLED_AT.set(anyio.current_time())
+            _EXPLICIT.set(True)
+            try:
+                await explicit(committer, *args, **options)
+            finally:
+                _EXPLICIT.set(False)
+
+        async def watched_processed(committer: Committer, *args: Any, **options: Any) -> None:
+            _COMMIT_CALLED_AT.set(anyio.current_time())
+            await processed(committer, *args, **options)
+
+        async def watched_commit(offsets: GroupOffsets, *args: Any, **options: Any) -> None:
+            _COMMIT_ISSUED.set(self._log.now())
+            await commit(offsets, *args, **options)
+
+        _patch(stack, Committer, "commit", watched_explicit)
+        _patch(stack, Committer, "commit_processed", watched_processed)
+        _patch(stack, GroupOffsets, "commit", watched_commit)
+
+    def _watch_steps(self, stack: ExitStack) -> None:
+        """Record when a step issues a request, and when it uses the response."""
+        send, advance = drivers.Driver._send, drivers._advance
+
+        async def watched_send(driver: drivers.Driver, effect: Send) -> None:
+            _SEND.set(effect)
+            await send(driver, effect)
+
+        def watched_advance(member: Any, event: Any) -> Any:
+            after, effects = advance(member, event)
+            if isinstance(event, Replied):
+                fields = self._arrived.pop((PROCESS.get(), event.token), None)
+                if fields is not None and _is_used(member, event, after):
+                    self._log.tell(Answered, **fields)
+            for effect in effects:
+                if isinstance(effect, Send):
+                    self._issued[PROCESS.get(), effect.token] = self._log.now()
+            return after, effects
+
+        _patch(stack, drivers.Driver, "_send", watched_send)
+        _patch(stack, drivers, "_advance", watched_advance)
 
     def connected(self, process: str, connection: int, node: int = 0) -> None:
         self._tapped[connection] = _Tapped(node=node)
@@ -154,8 +219,6 @@ class WireTap:
         for frame in frames:
             incoming = read_request(frame)
             tapped.requests[incoming.correlation_id] = incoming
-            now = anyio.current_time()
-            issued_at = tapped.issued_at.pop(incoming.correlation_id, now)
             self._log.tell(
                 Sent,
                 member=process,
@@ -163,7 +226,7 @@ class WireTap:
                 connection=connection,
                 correlation=incoming.correlation_id,
                 node=tapped.node,
-                waited=now - issued_at,
+                **tapped.issued.pop(incoming.correlation_id, {}),
                 **self._request_fields(incoming.request),
             )
 
@@ -188,16 +251,26 @@ class WireTap:
             except RemoteProtocolError:
                 tapped.unreadable = True  # corrupted: the client must not use the connection
                 return
-            self._log.tell(
-                Answered,
-                member=process,
-                api=_api(incoming),
-                connection=connection,
-                correlation=incoming.correlation_id,
-                node=tapped.node,
-                throttle=getattr(answer, "throttle_time_ms", 0) / 1000,
-                **fields,
-            )
+            throttle = getattr(answer, "throttle_time_ms", 0) / 1000
+            if throttle > 0:
+                self._log.tell(
+                    Throttled,
+                    member=process,
+                    connection=connection,
+                    node=tapped.node,
+                    seconds=throttle,
+                )
+            fields |= {
+                "member": process,
+                "api": _api(incoming),
+                "connection": connection,
+                "correlation": incoming.correlation_id,
+            }
+            token = tapped.tokens.pop(incoming.correlation_id, None)
+            if token is None:
+                self._log.tell(Answered, **fields)
+            else:
+                self._arrived[process, token] = fields
 
     # ------------------------------------------------------------ fields of a request
 
@@ -318,6 +391,34 @@ class WireTap:
                 if not p.error_code:
                     found[TopicPartition(name, p.partition_index)] = p.committed_offset
         return {"error": _first(*codes), "offsets": found}
+
+
+def _patch(stack: ExitStack, owner: object, name: str, watched: Callable[..., Any]) -> None:
+    stack.enter_context(mock.patch.object(owner, name, watched))
+
+
+def _how_committed(now: _Moment) -> dict[str, Any]:
+    """Return the fields of `Sent` that say when and how a commit was issued."""
+    issued_at, issued_after = _COMMIT_ISSUED.get() or now
+    called_at = _COMMIT_CALLED_AT.get() or issued_at
+    return {
+        "waited": now[0] - issued_at,
+        "issued_after": issued_after,
+        "queued": issued_at - called_at,
+        "explicit": _EXPLICIT.get(),
+    }
+
+
+def _is_used(before: Any, event: Replied, after: Any) -> bool:
+    """Whether a step used a response: it awaited it, and, if that was an error, reacted."""
+    code = drivers._error_code(event.message)
+    if code in _CONFIRMATIONS:
+        awaited: bool = before.awaits(event.token)
+        return awaited
+    return any(
+        getattr(before, name) != getattr(after, name)
+        for name in ("phase", "attempts", "coordinator", "member_id")
+    )
 
 
 def _split(data: bytes) -> tuple[bytes, list[bytes]]:

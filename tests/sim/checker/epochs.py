@@ -39,20 +39,11 @@ class MemberState:
     """The coordinator has received the last heartbeat, and its response arrived."""
     epoch: int = 0
     """The epoch in that response; 0 outside of the group."""
-    epoch_before: int = 0
-    """The previous epoch of the same membership."""
-    sent_epoch: int = 0
-    """The epoch in its last heartbeat."""
-    left: int = 0
-    """The epoch in which it left or lost its membership, if it has."""
+    first_epoch: int = 0
+    """The epoch in which it joined."""
     epoch_by: int = -1
-    """The event of the last response."""
     epoch_at: float = -1.0
-    """When the epoch last changed."""
-    connection: int = -1
-    """The connection of the last heartbeat."""
-    gave_up_response: bool = False
-    """It was frozen while it waited for the last response, and may have given up."""
+    """By which event the epoch last changed, and when."""
     targets: list[tuple[int, float, Partitions]] = attrs.field(factory=list)
     """Its assignments: by which event, when and which, from the one it has applied on."""
     given: set[TopicPartition] = attrs.field(factory=set)
@@ -98,13 +89,12 @@ class Epochs:
             if not self._check_heartbeat(number, event, run, state):
                 return
         else:
-            state.left, state.epoch = state.epoch, 0
+            _change_epoch(state, 0, number, event.time)
         state.heartbeat_by, state.issued_at = number, event.issued_at
-        state.is_acknowledged, state.connection = False, event.connection
-        state.sent_epoch = event.generation
+        state.is_acknowledged = False
 
     def _check_join(self, number: int, event: Sent, run: MemberRun, state: MemberState) -> None:
-        if state.epoch and not (state.gave_up_response or event.connection != state.connection):
+        if state.epoch:
             text = f"{run.name} joins again, and nothing has ended its epoch {state.epoch}"
             self._recorder.report("S10", event, text, state.epoch_by, number)
         if event.owned != ():
@@ -114,7 +104,7 @@ class Epochs:
         for tp, period in run.held.items():
             text = f"{run.name} joins without having revoked {tp}"
             self._recorder.report("S2", event, text, period.began, number)
-        state.epoch = state.epoch_before = 0
+        state.epoch = 0
         state.targets.clear()
         state.given.clear()
         state.reported.clear()
@@ -124,15 +114,9 @@ class Epochs:
     ) -> bool:
         """Return whether it is the heartbeat of a member: one that has waited may be of an epoch
         that has ended."""
-        # A member changes the connection, or looks up a coordinator that has just responded, only
-        # if it has given up the response.
-        looked = state.epoch and run.found_by > state.epoch_by
-        overlooked = state.gave_up_response or event.connection != state.connection or looked
-        overlooked = overlooked and event.generation == state.epoch_before == state.sent_epoch
-        knew = self._recorder.knew(run, state.epoch_at, event.issued_at)
-        if not (knew or overlooked) and event.generation < (state.epoch or state.left + 1):
+        if not self._recorder.knew(state.epoch_by, state.epoch_at, event):
             return False  # it was issued before the membership, or its epoch, ended
-        if event.generation != state.epoch and not overlooked:
+        if event.generation != state.epoch:
             now = state.epoch or "none"
             text = f"{run.name} sends a heartbeat of epoch {event.generation}; its epoch is {now}"
             self._recorder.report("S10", event, text, state.epoch_by, number)
@@ -169,16 +153,14 @@ class Epochs:
             return
         if request[0] != state.heartbeat_by:
             return
-        state.gave_up_response = request[1].time <= run.thawed_at
         if event.error in ENDS_MEMBERSHIP or request[1].generation < 0:
-            state.epoch_before, state.epoch, state.epoch_by = state.epoch, 0, number
-            state.epoch_at = event.time
+            _change_epoch(state, 0, number, event.time)
         if event.error != "NONE" or request[1].generation < 0:
             return
-        state.is_acknowledged, state.epoch_by = True, number
+        state.is_acknowledged = True
         if event.generation > 0 and event.generation != state.epoch:
-            state.epoch_before, state.epoch = state.epoch, event.generation
-            state.epoch_at = event.time
+            state.first_epoch = state.first_epoch if state.epoch else event.generation
+            _change_epoch(state, event.generation, number, event.time)
         if event.assigned is not None:
             state.targets.append((number, event.time, event.assigned))
             state.given.update(event.assigned)
@@ -190,7 +172,7 @@ class Epochs:
         state = self._states.get(run)
         if state is None:
             return
-        if event.generation not in (state.epoch, state.epoch_before) or not event.generation:
+        if not (state.epoch and state.first_epoch <= event.generation <= state.epoch):
             now = state.epoch or "none"
             text = (
                 f"{run.name} applies an assignment of epoch {event.generation}; its epoch is {now}"
@@ -210,8 +192,8 @@ class Epochs:
         state = self._states.get(self._recorder.run_of(event.member))
         if state is not None:
             # It may have left without a request: it does not know the coordinator.
-            state.left, state.epoch, state.heartbeat_by = state.epoch, 0, -1
-            state.epoch_at = event.time
+            _change_epoch(state, 0, number, event.time)
+            state.heartbeat_by = -1
             state.targets.clear()
 
     # ------------------------------------------------------------ the end
@@ -242,6 +224,10 @@ class Epochs:
         if calm and state.epoch and state.is_acknowledged and event.time - at < _SLACK:
             text = f"{run.name} ends without leaving its group, in epoch {state.epoch}"
             self._recorder.report("L4", event, text, by, number)
+
+
+def _change_epoch(state: MemberState, epoch: int, number: int, time: float) -> None:
+    state.epoch, state.epoch_by, state.epoch_at = epoch, number, time
 
 
 def _is_of(held: set[TopicPartition], target: Partitions) -> bool:

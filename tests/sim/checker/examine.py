@@ -167,9 +167,7 @@ class _Facts:
             run.troubled_by = number
         if event.assigned is not None:
             run.target = frozenset(event.assigned)
-        if event.api == "FindCoordinator":
-            run.found_by = number
-        elif event.api in MEMBERSHIP and (request := self._recorder.request(event)) is not None:
+        if event.api in MEMBERSHIP and (request := self._recorder.request(event)) is not None:
             _extend_lease(run, event, request[1])
 
 
@@ -190,9 +188,7 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
     expires_at = request.issued_at + run.opening.session_timeout
     if must_rejoin or run.owes_revocation:
         expires_at = min(expires_at, run.rebalances_since + run.opening.rebalance_timeout)
-    elif event.api != "Heartbeat" or event.time <= run.lease_expires_at:
-        # A member gives up a heartbeat without an answer when its lease expires, and does not learn
-        # from a later answer that the group was not rebalancing.
+    else:
         run.rebalances_since = request.issued_at
     if event.time > run.lease_expires_at:
         run.lease_since = event.time

@@ -61,7 +61,6 @@ _CALLBACK_SHARE = 0.1875
 _RETRIES = MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
 """Requests by which a member outside its group tries to return."""
 _CONFIRMATIONS = ("NONE", "REBALANCE_IN_PROGRESS")
-_REMOVALS = ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
 
 
 @attrs.define(eq=False)
@@ -76,8 +75,6 @@ class Deadlines:
     """Whether a pending JoinGroup or SyncGroup serves as its heartbeat."""
     joined_by: int = -1
     """The event of the last JoinGroup or LeaveGroup."""
-    joined_as: str = ""
-    """The member id in its last join, or in the response to it."""
     confirmed_at: float = 0.0
     """When the coordinator last confirmed the membership."""
     busy_since: float | None = None
@@ -171,7 +168,7 @@ class Liveness:
                 None,
                 None,
             )
-            deadlines.joined_by, deadlines.joined_as = number, event.member_id
+            deadlines.joined_by = number
         elif (
             event.api == CONSUMER_HEARTBEAT
             and event.owned is not None
@@ -279,17 +276,7 @@ class Liveness:
         if event.api not in MEMBERSHIP:
             return
         request = self._recorder.request(event)
-        if event.api == "JoinGroup":
-            deadlines.joined_as = event.member_id or deadlines.joined_as
-        # A member that has rejoined since ignores the response to an earlier request, or to one
-        # under its former member id that had to wait for a connection.
-        late = request is not None and (
-            request[0] < deadlines.joined_by
-            or request[1].member_id not in ("", deadlines.joined_as)
-        )
-        # While a join is pending, only the end of the membership matters.
-        aside = event.api == "Heartbeat" and deadlines.join_pending and event.error not in _REMOVALS
-        if event.error not in _CONFIRMATIONS and run.closing is None and not (late or aside):
+        if event.error not in _CONFIRMATIONS and run.closing is None:
             deadlines.retry_due = (event.time, number)
         if event.error in _CONFIRMATIONS or event.error == "UNRELEASED_INSTANCE_ID":
             deadlines.confirmed_at = event.time  # or another member with its instance id was seen

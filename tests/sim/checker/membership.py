@@ -1,7 +1,9 @@
 """The membership of a member: S10, S11 and S14, and what a fenced member may do (S1).
 
-A response is stale if it is not to the last JoinGroup or SyncGroup sent, or if its request named
-another member id or generation than those that are current when it arrives.
+A member is in a generation from the response to its JoinGroup until the next one, or until its
+membership ends. A response is stale if it is not to the last JoinGroup or SyncGroup sent, or if its
+request named another member id or generation than the current ones; but a member id that the
+coordinator does not know is so in every generation.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ _PASSING = frozenset(
 )
 """Errors that do not end the membership."""
 
+_UNKNOWN_ID = ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
+"""Errors of a member id, whatever the generation."""
+
 
 @attrs.define(eq=False)
 class MemberState:
@@ -59,30 +64,24 @@ class MemberState:
     """Member ids that the coordinator has assigned to it."""
     id_gone: bool = False
     """The coordinator does not know the id, or the member has left with it."""
-    unknown_at: float = math.inf
-    """When the member learned that."""
+    unknown: tuple[int, float] | None = None
+    """By which event the member learned that the coordinator does not know the id, and when."""
     joined_by: int = -1
     """The event of the last JoinGroup."""
-    join_connection: int = -1
-    """The connection of the last JoinGroup or SyncGroup."""
     synced_by: int = -1
     """The event of the SyncGroup after that JoinGroup."""
     generation: int = -1
-    """The generation in the response to that JoinGroup; -1 before it, and after the generation."""
-    generation_before: int = -1
-    """The generation before the unanswered join: heartbeats for it may be sent after the join."""
-    generation_kept: int = -1
-    """The generation before `before`, if the member never synced in `before`: it had given up that
-    join when the response arrived."""
+    """Its generation; -1 for none."""
+    generation_by: int = -1
+    generation_at: float = -math.inf
+    """By which event that last changed, and when."""
     assigned: Partitions | None = None
-    """The assignment in the response to that SyncGroup; None before it."""
+    """The assignment in the response to the SyncGroup after that JoinGroup; None before it."""
     assigned_by: int = -1
-    synced_at: float = -math.inf
-    """When that response arrived."""
     excused_by: int = -1
     """The last event that justifies a loss of partitions."""
-    fenced: int | None = None
-    fenced_at: float = 0.0
+    fenced: tuple[int, float] | None = None
+    """By which event it learned that another process has its instance id, and when."""
 
 
 class Membership:
@@ -125,28 +124,13 @@ class Membership:
         run, state = self._state(event.member)
         if state.fenced is not None and event.api in MEMBERSHIP:
             self._check_fenced(number, event, run, state, f"sends {event.api}")
-        if event.api in ("JoinGroup", "SyncGroup"):
-            state.join_connection = event.connection
         match event.api:
             case "JoinGroup":
                 self._check_id(number, event, run, state)
-                if state.generation >= 0:
-                    state.generation_kept = (
-                        state.generation_before if state.synced_by < 0 else state.generation
-                    )
-                    state.generation_before = state.generation
-                state.joined_by, state.synced_by = number, -1
-                state.generation, state.assigned = -1, None
+                state.joined_by, state.synced_by, state.assigned = number, -1, None
             case "SyncGroup":
                 state.synced_by = number
                 self._check_generation(number, event, state)
-            case "Heartbeat" if state.assigned is None and event.generation in (
-                state.generation_before,
-                state.generation_kept,
-            ):
-                pass  # to learn whether its membership lasts, while its join is unanswered
-            case "Heartbeat" if not self._recorder.knew(run, state.synced_at, event.issued_at):
-                pass  # of the generation before, which was current when it was issued
             case "Heartbeat":
                 self._check_generation(number, event, state)
             case "LeaveGroup":
@@ -158,7 +142,7 @@ class Membership:
     def _check_id(self, number: int, event: Sent, run: MemberRun, state: MemberState) -> None:
         used, name = state.member_id, event.member
         if event.member_id == used:
-            if used and self._recorder.knew(run, state.unknown_at, event.issued_at):
+            if used and state.unknown and self._recorder.knew(*state.unknown, event):
                 text = f"{name} joins as {used}, which the coordinator does not know"
                 self._recorder.report("S11", event, text, state.used_by, number)
         elif not event.member_id:
@@ -170,11 +154,12 @@ class Membership:
             self._recorder.report("S11", event, text, state.used_by, number)
         if event.member_id != used:
             state.member_id, state.used_by = event.member_id, number
-            state.id_gone, state.unknown_at = False, math.inf
+            state.id_gone, state.unknown = False, None
 
     def _check_generation(self, number: int, event: Sent, state: MemberState) -> None:
-        """S10: a request names the generation in the response to the last join."""
-        if event.generation != state.generation:
+        """S10: a request names the generation that its member was in when it issued it."""
+        knew = self._recorder.knew(state.generation_by, state.generation_at, event)
+        if knew and event.generation != state.generation:
             now = state.generation if state.generation >= 0 else "none"
             text = f"{event.member} sends {event.api} of generation {event.generation}, in {now}"
             self._recorder.report("S10", event, text, state.joined_by, number)
@@ -199,42 +184,37 @@ class Membership:
             return
         if event.api == "JoinGroup" and event.member_id:
             state.offered.add(event.member_id)
-        # Under its former member id, it may have been fenced by its own rejoin.
-        is_fenced = event.error == "FENCED_INSTANCE_ID" and sent.member_id == state.member_id
-        if is_fenced and state.fenced is None:
-            state.fenced, state.fenced_at = number, event.time
         if event.api == CONSUMER_HEARTBEAT:
             self._heartbeat_answered(number, event, run, state, sent)
+        elif self._is_stale(by, event, sent, state):
+            return
         elif event.error == "NONE":
-            if event.api == "JoinGroup" and by == state.joined_by:
-                if (
-                    run.opening.instance is not None
-                    and event.generation > state.generation_before + 1
-                ):
-                    state.excused_by = number  # KIP-345: it may have missed a generation
-                state.generation = event.generation
-                state.member_id, state.used_by = event.member_id, number
-                # After too long an absence since the request, the member needs a new id.
-                state.id_gone, state.unknown_at = run.polls.expired, math.inf
-                run.ended = None
-            elif event.api == "SyncGroup" and by == state.synced_by:
-                state.assigned, state.assigned_by = event.assigned, number
-                state.synced_at = event.time
-        elif event.error not in _PASSING and not self._is_stale(by, sent, state):
-            state.excused_by = number
-            run.ended = (number, event.time, sent.member_id, state.generation)
-            if event.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"):
-                state.id_gone = True
-                # A heartbeat that overtook the join is ignored if the join succeeds; and a request
-                # that left as the process resumed may have been given up at that moment.
-                past = sent.api == "Heartbeat" and event.connection != state.join_connection
-                if not past and sent.time > run.thawed_at:
-                    state.unknown_at = event.time
-        elif is_fenced:
-            state.excused_by = number  # overtaking a join too, which would get the same error
-        elif event.error == "UNKNOWN_MEMBER_ID" and sent.member_id == state.member_id:
-            # The request overtook a join, or one that was given up and may still be answered.
-            state.excused_by, state.id_gone = number, True
+            self._succeeded(number, event, run, state)
+        elif event.error not in _PASSING:
+            self._failed(number, event, run, state, sent)
+
+    def _succeeded(self, number: int, event: Answered, run: MemberRun, state: MemberState) -> None:
+        if event.api == "JoinGroup":
+            if run.opening.instance is not None and event.generation > state.generation + 1:
+                state.excused_by = number  # KIP-345: it may have missed a generation
+            state.generation, state.generation_by = event.generation, number
+            state.generation_at = event.time
+            state.member_id, state.used_by = event.member_id, number
+            state.id_gone, state.unknown = False, None
+            run.ended = None
+        elif event.api == "SyncGroup":
+            state.assigned, state.assigned_by = event.assigned, number
+
+    def _failed(
+        self, number: int, event: Answered, run: MemberRun, state: MemberState, sent: Sent
+    ) -> None:
+        state.excused_by = number
+        run.ended = (number, event.time, sent.member_id, state.generation)
+        state.generation, state.generation_by, state.generation_at = -1, number, event.time
+        if event.error in _UNKNOWN_ID:
+            state.id_gone, state.unknown = True, (number, event.time)
+        if event.error == "FENCED_INSTANCE_ID":
+            state.fenced = state.fenced or (number, event.time)
 
     def _heartbeat_answered(
         self, number: int, event: Answered, run: MemberRun, state: MemberState, sent: Sent
@@ -244,15 +224,18 @@ class Membership:
                 run.ended = None
         elif event.error not in _PASSING:
             state.excused_by = number
+            if event.error == "FENCED_INSTANCE_ID":
+                state.fenced = state.fenced or (number, event.time)
             if event.error in ENDS_MEMBERSHIP and sent.generation > 0:
                 run.ended = (number, event.time, sent.member_id, sent.generation)
 
-    def _is_stale(self, by: int, sent: Sent, state: MemberState) -> bool:
+    def _is_stale(self, by: int, event: Answered, sent: Sent, state: MemberState) -> bool:
         if sent.api == "JoinGroup":
             return by != state.joined_by
         if sent.api == "SyncGroup":
             return by != state.synced_by
-        return (sent.member_id, sent.generation) != (state.member_id, state.generation)
+        is_current = event.error in _UNKNOWN_ID or sent.generation == state.generation
+        return sent.member_id != state.member_id or not is_current
 
     # ------------------------------------------------------------ consequences
 
@@ -290,10 +273,9 @@ class Membership:
     def _check_fenced(
         self, number: int, event: Sent | Delivered, run: MemberRun, state: MemberState, what: str
     ) -> None:
-        decided_at = event.issued_at if isinstance(event, Sent) else event.time
-        if self._recorder.knew(run, state.fenced_at, decided_at):
+        if state.fenced is not None and self._recorder.knew(*state.fenced, event):
             text = f"{run.name} {what} although another process has its instance id"
-            self._recorder.report("S1", event, text, state.fenced or 0, number)
+            self._recorder.report("S1", event, text, state.fenced[0], number)
 
     # ------------------------------------------------------------ assignments
 

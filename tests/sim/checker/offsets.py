@@ -69,6 +69,8 @@ class Offsets:
         self._recorder = recorder
         self._asked: dict[tuple[str, int], dict[TopicPartition, tuple[OwnershipPeriod, int]]] = {}
         """Member and token -> what its commit must cover when it succeeds."""
+        self._sent_offsets: dict[tuple[str, TopicPartition], set[int]] = {}
+        """Member and partition -> the offsets that it has sent in commits."""
         self._unanswered: dict[str, list[OwnershipPeriod]] = {}
         """Member -> the periods that ended while one of its commits was unanswered."""
         self.handlers: Handlers = {
@@ -114,7 +116,7 @@ class Offsets:
         for run in self._recorder.runs.values():
             if (period := run.periods.get(tp)) is not None:
                 period.cuts.add(end)
-                period.may_go_back = True
+                period.least = min(period.least, end)
 
     # ------------------------------------------------------------ delivery
 
@@ -139,8 +141,8 @@ class Offsets:
             log.read_by.setdefault(run.name, set()).add(offset)
         if period is None:
             return
-        if period.moved:
-            period.moved = False
+        if period.is_anywhere:
+            period.is_anywhere = False
         elif period.position is None:
             self._first(number, event, period, log)
         else:
@@ -168,7 +170,7 @@ class Offsets:
             lawful = any(log.adjoins(at, offset) for at in (expected, *cuts))
         elif cuts:
             lawful = period.run.opening.resets and offset == log.next_visible(min(cuts))
-            _move(period, log, min(cuts), event.time)
+            _move(period, log, min(cuts), number, event.time)
         else:
             lawful = offset == expected or offset == log.next_visible(expected)
         if not lawful:
@@ -229,7 +231,7 @@ class Offsets:
         before = period.position if period.position is not None else log.floor
         for offset in range(before, event.offset):
             log.flag(offset, PROCESSED | PASSED)  # skipped by the application
-        _move(period, log, event.offset, event.time)
+        _move(period, log, event.offset, number, event.time)
 
     def _processed(self, number: int, event: Processed) -> None:
         run, log = self._recorder.run_of(event.member), self._recorder.log(event.partition)
@@ -251,7 +253,6 @@ class Offsets:
         run = self._recorder.run_of(event.member)
         if event.offsets is None:
             run.polled_by = number
-        waiting = any(name == event.member for name, _ in self._asked)
         asked: dict[TopicPartition, tuple[OwnershipPeriod, int]] = {}
         for tp, period in run.held.items():
             if event.offsets is None:
@@ -259,19 +260,14 @@ class Offsets:
                     asked[tp] = (period, period.processed)
             elif tp in event.offsets:
                 asked[tp] = (period, event.offsets[tp])
-                period.requested = max(period.requested, event.offsets[tp])
-                until = math.inf if waiting else event.time + self._recorder.race
-                period.named = event.offsets[tp], until
-                if event.offsets[tp] != period.position or event.offsets[tp] < (period.sent or 0):
-                    period.may_go_back = True
         self._asked[event.member, event.token] = asked
 
     def _committed(self, number: int, event: Committed) -> None:
         asked = self._asked.pop((event.member, event.token), {})
         if event.outcome != "ok":
             # Its response is not awaited any more; the next commit covers its offsets.
-            for period, offset in asked.values():
-                period.awaits_response, period.cancelled = False, (offset, event.time)
+            for period, _ in asked.values():
+                period.called_at, period.given_up = None, (number, event.time)
             return
         run = self._recorder.run_of(event.member)
         for tp, (period, offset) in asked.items():
@@ -280,7 +276,8 @@ class Offsets:
                 continue
             log = self._recorder.log(tp)
             # A commit that was given up may be stored after the acknowledged one.
-            if run.wired and max(log.floor, period.acked or 0) < offset and not period.may_go_back:
+            stored = max(log.floor, period.acked or 0, *period.starts)
+            if run.wired and stored < min((offset, *period.cuts)):
                 text = f"{run.name}: commit of {tp}@{offset} succeeded, but {log.floor} is stored"
                 self._recorder.report("S6", event, text, log.floor_by, number)
             self._happened(tp, offset, number)
@@ -297,6 +294,7 @@ class Offsets:
         if event.api == "OffsetCommit":
             run = self._recorder.run_of(event.member)
             for tp, offset in event.offsets.items():
+                self._sent_offsets.setdefault((run.name, tp), set()).add(offset)
                 period = run.held.get(tp)
                 if period is not None and 0 <= event.generation < period.generation:
                     continue  # a retry from an earlier period: the broker rejects it
@@ -322,48 +320,37 @@ class Offsets:
 
     def _commit(self, number: int, event: Sent, period: OwnershipPeriod, offset: int) -> None:
         """S13: the commit is of a current membership; S4: of processed records; S5: not before the
-        last one. Each as far as the member knew when it issued the commit."""
+        last one. Each as far as the member knew when it issued the commit. The application may
+        commit any offsets."""
         tp, log, run = period.tp, self._recorder.log(period.tp), period.run
         if run.ended is not None:
             by, at, member_id, generation = run.ended
             # KIP-848: the id is constant in a run, so an older epoch does not excuse the commit.
             same = run.assigned_to or generation == event.generation
             same = same and member_id == event.member_id
-            if same and self._recorder.knew(run, at, event.issued_at):
+            if same and self._recorder.knew(by, at, event):
                 text = f"{run.name} commits {tp}@{offset} for a membership that has ended"
                 self._recorder.report("S13", event, text, by, number)
-        done = _done(period, log)
-        if event.issued_at <= period.moved_at + self._recorder.race:
-            done = max(done, period.processed_before_move)
-        if offset > max(done, period.requested) and not log.adjoins(done, offset):
+        is_of_position = period.moved is None or self._recorder.knew(*period.moved, event)
+        done = max(_done(period, log), -1 if is_of_position else period.processed_before_move)
+        if not event.explicit and offset > done and not log.adjoins(done, offset):
             text = f"{run.name} commits {tp}@{offset} and has processed up to {done}"
             self._recorder.report("S4", event, text, period.processed_by, number)
-        named, until = period.named
-        if period.sent_at <= until and offset == named and period.sent is not None:
-            # This commit was requested before the previous one left, which covers the same records
-            # and also the control record after them.
-            period.may_go_back |= log.adjoins(offset, period.sent)
-        if period.sent is not None and offset < period.sent and not period.may_go_back:
-            text = f"{run.name} commits {tp}@{offset} after {period.sent}"
-            self._recorder.report("S5", event, text, period.sent_by, number)
-        period.sent, period.sent_by, period.sent_at = offset, number, event.time
-        if period.cancelled is not None:
-            dropped, at = period.cancelled
-            same = dropped <= offset <= log.next_visible(dropped)
-            if same and event.issued_at <= at + self._recorder.race:
-                return
-        if not period.awaits_response:
-            period.awaits_response = True
-            # Commits are serialized: this one may have waited for the previous response.
-            if event.time > period.answered_at:
-                period.awaits_since = event.time
+        if is_of_position:
+            if not event.explicit and offset < period.least:
+                text = f"{run.name} commits {tp}@{offset} after {period.least}"
+                self._recorder.report("S5", event, text, period.sent_by, number)
+            period.least = min((offset, *period.cuts))
+        period.sent, period.sent_by = offset, number
+        if period.given_up is None or self._recorder.knew(*period.given_up, event):
+            period.called_at = event.called_at
 
     def _foreign(
         self, number: int, event: Sent, run: MemberRun, tp: TopicPartition, offset: int
     ) -> None:
         """S3 and S13: a member commits only partitions that it owned when it issued the commit."""
         last = run.periods.get(tp)
-        if last is not None and not self._recorder.knew(run, last.ended_at, event.issued_at):
+        if last is not None and not self._recorder.knew(last.ended_by, last.ended_at, event):
             return
         rule = "S13" if last is not None and last.ended == "lost" else "S3"
         state = "never owned it" if last is None else f"no longer owns it ({last.ended})"
@@ -386,16 +373,17 @@ class Offsets:
             if event.error == "OFFSET_OUT_OF_RANGE":
                 for tp, period in run.held.items():
                     if tp in sent.offsets or not sent.offsets:
-                        _move(period, self._recorder.log(tp), None, event.time)
+                        _move(period, self._recorder.log(tp), None, number, event.time)
         else:
             for tp, offset in event.offsets.items():
                 period = run.held.get(tp)
                 # The response to a request of an earlier period does not count for this one.
                 if period is not None and period.began < by:
                     period.starts.add(offset)
-                    period.may_go_back |= any(cut < offset for cut in self._recorder.log(tp).cuts)
-                    if not period.may_go_back:
-                        self._happened(tp, offset, number)
+                    offset = min((offset, *self._recorder.log(tp).cuts))
+                    self._happened(tp, offset, number)
+                    if period.moved is None and period.sent is None:
+                        period.least = max(period.least, offset)
 
     def _acknowledged(
         self, number: int, event: Answered, run: MemberRun, by: int, sent: Sent
@@ -405,7 +393,7 @@ class Offsets:
             if period is None or period.began > by:
                 continue
             if period.sent_by <= by:
-                period.awaits_response, period.answered_at = False, event.time
+                period.called_at = None
             if tp in event.offsets:
                 period.acked = offset
                 self._happened(tp, offset, number)
@@ -414,16 +402,14 @@ class Offsets:
         tp, offset = event.partition, event.offset
         self._recorder.sees_broker = True
         log = self._recorder.log(tp)
-        period = self._committer(event)
-        back = log.stored is not None and offset < log.stored
-        # An older commit that is stored late was overtaken by a newer one.
-        overtaken = period is not None and (period.sent or 0) > offset
-        lawful = period is not None and (period.may_go_back or period.late == offset)
-        if back and not (overtaken or lawful):
-            text = f"the commit of {tp} goes back from {log.stored} to {offset}"
-            self._recorder.report("S5", event, text, log.stored_by, number)
-        elif back and overtaken:
-            log.reached = max(log.reached, log.stored or 0)
+        if log.stored is not None and offset < log.stored:
+            # What a member commits later is checked as it leaves. A commit that it has given up may
+            # still be stored, even after the next one.
+            if self._was_sent(event):
+                log.reached = max(log.reached, log.stored)
+            else:
+                text = f"the commit of {tp} goes back from {log.stored} to {offset}"
+                self._recorder.report("S5", event, text, log.stored_by, number)
         if log.deleted_by >= 0 and offset > log.next_visible(log.processed_end):
             text = f"{tp} was recreated and processed to {log.processed_end}; {offset} is committed"
             self._recorder.report("S19", event, text, log.deleted_by, number)
@@ -434,9 +420,11 @@ class Offsets:
         end = offset if log.deleted_by >= 0 else min((offset, *log.cuts))
         self._check_processed(number, event, tp, log, end)
 
-    def _committer(self, event: Stored) -> OwnershipPeriod | None:
+    def _was_sent(self, event: Stored) -> bool:
         run = self._recorder.run_of_member_id.get(event.member_id)
-        return None if run is None else run.periods.get(event.partition)
+        return run is not None and event.offset in self._sent_offsets.get(
+            (run.name, event.partition), ()
+        )
 
     def _check_processed(
         self, number: int, event: Event, tp: TopicPartition, log: Log, end: int
@@ -515,9 +503,9 @@ class Offsets:
                 continue
             excused = run.troubled_by > run.joined_by
             if (
-                period.awaits_response
+                period.called_at is not None
                 and not excused
-                and event.time - period.awaits_since < _TIMEOUT
+                and event.time - period.called_at < _TIMEOUT
             ):
                 text = f"{run.name} releases {tp} before its commit of {period.sent} is answered"
                 self._recorder.report("S3", event, text, period.sent_by, number)
@@ -556,16 +544,14 @@ def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> 
     return was_cut and log.has_lost(event.offset, event.sequence)
 
 
-def _move(period: OwnershipPeriod, log: Log, offset: int | None, now: float) -> None:
+def _move(period: OwnershipPeriod, log: Log, offset: int | None, number: int, now: float) -> None:
     """Set the next position to `offset`, or, if None, to wherever the log begins or ends."""
     # A commit that was issued before this may still be of what was processed until now.
-    period.processed_before_move, period.moved_at = (
-        max(period.processed_before_move, _done(period, log)),
-        now,
-    )
-    period.moved = offset is None
-    period.may_go_back = True
+    period.processed_before_move = max(period.processed_before_move, _done(period, log))
+    period.moved = number, now
+    period.is_anywhere = offset is None
     period.position = period.processed = period.safe = offset
+    period.least = 0
     if log.holder is period:  # a former owner's seek does not concern the group's commits
         log.floor = min(log.floor, offset or 0)
 

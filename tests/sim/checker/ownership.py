@@ -54,13 +54,7 @@ class Ownership:
             if (before := run.held.get(tp)) is not None:
                 text = f"{run.name} is assigned {tp}, which it owns already"
                 self._recorder.report("S1", event, text, before.began, number)
-            last = run.periods.get(tp)
-            late = (
-                last.sent
-                if last is not None and last.may_go_back and last.awaits_response
-                else None
-            )
-            period = OwnershipPeriod(run, tp, number, event.time, event.generation, late=late)
+            period = OwnershipPeriod(run, tp, number, event.time, event.generation)
             run.held[tp] = run.periods[tp] = period
             log = self._recorder.log(tp)
             if not _is_late(period, log.holder):

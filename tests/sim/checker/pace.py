@@ -7,7 +7,7 @@ from collections import deque
 
 import attrs
 
-from ..events import Answered, Sent
+from ..events import Answered, Sent, Throttled
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder, leaves
 
 _RATE = 20
@@ -75,7 +75,11 @@ class Pace:
         self._pauses: dict[float, int] = {}
         """Length of a pause before a retry, in whole nanoseconds -> its count over all members."""
         self.requests_per_second = 0
-        self.handlers: Handlers = {Sent: self._sent, Answered: self._answered}
+        self.handlers: Handlers = {
+            Sent: self._sent,
+            Throttled: self._throttled,
+            Answered: self._answered,
+        }
 
     def _of(self, name: str) -> tuple[MemberRun, _Requests]:
         run = self._recorder.run_of(name)
@@ -130,13 +134,15 @@ class Pace:
             )
             self._recorder.report("L6", event, text, by, number)
 
+    def _throttled(self, number: int, event: Throttled) -> None:
+        run, requests = self._of(event.member)
+        broker, until = event.node or -event.connection, event.time + event.seconds
+        if until > requests.throttled.get(broker, (0.0, 0.0, -1))[1]:
+            requests.throttled[broker] = (event.time, until, number)
+            run.throttled_until[broker] = until
+
     def _answered(self, number: int, event: Answered) -> None:
         run, requests = self._of(event.member)
-        if event.throttle > 0:
-            broker, until = event.node or -event.connection, event.time + event.throttle
-            if until > requests.throttled.get(broker, (0.0, 0.0, -1))[1]:
-                requests.throttled[broker] = (event.time, until, number)
-                run.throttled_until[broker] = until
         if event.error == "NONE":
             requests.refused.pop(event.api, None)
             return

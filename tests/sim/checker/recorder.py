@@ -14,7 +14,7 @@ import attrs
 
 from kafkagroup import TopicPartition
 
-from ..events import Answered, Event, OfMember, Opening, Sent
+from ..events import Answered, Delivered, Event, OfMember, Opening, Sent
 
 Handlers = Mapping[type[Event], Callable[..., None]]
 """Event type -> the function that handles the event's number and the event."""
@@ -69,13 +69,8 @@ class OwnershipPeriod:
     """The event from which on nothing of it may be delivered."""
     was_lost: bool = False
     """It had been lost by then, so nothing waits for the end of the work on it."""
-    moved: bool = False
+    is_anywhere: bool = False
     """The log no longer contains the position: the next delivery may be anywhere."""
-    may_go_back: bool = False
-    """The application has sought, or committed an offset other than its position, or the log was
-    truncated: commits may go back."""
-    late: int | None = None
-    """An offset that may go back, in an unanswered commit of the previous period."""
     cuts: set[int] = attrs.field(factory=set)
     """The log's truncation offsets, until what was written there since is delivered."""
     starts: set[int] = attrs.field(factory=set)
@@ -91,24 +86,18 @@ class OwnershipPeriod:
     """The part of `processed` that the client knows of: the application has polled since."""
     processed_before_move: int = -1
     """The highest value that `processed` had when the position was last moved."""
-    moved_at: float = -math.inf
-    """When the application, or the end of the log, last moved the position."""
-    requested: int = -1
-    """The highest explicit offset that the application has asked to commit."""
-    named: tuple[int, float] = (-1, -math.inf)
-    """The last explicit offset, and until when an earlier commit may leave after it."""
+    moved: tuple[int, float] | None = None
+    """By which event the application, or the end of the log, last moved the position, and when."""
     sent: int | None = None
     """The offset of the last commit request."""
     sent_by: int = -1
-    sent_at: float = -math.inf
-    awaits_response: bool = False
-    """That request is unanswered."""
-    cancelled: tuple[int, float] | None = None
-    """The offset and time of the application's last commit that was cancelled or failed."""
-    awaits_since: float = -math.inf
-    """When that request left, or the first of those that it repeats or has waited for."""
-    answered_at: float = -math.inf
-    """When the last commit was answered."""
+    least: int = 0
+    """No commit of processed records may be below it: the last commit since the position moved, or
+    else the start."""
+    called_at: float | None = None
+    """When the call began that sent the last commit; None once that is answered or given up."""
+    given_up: tuple[int, float] | None = None
+    """By which event a commit of the application was last cancelled or failed, and when."""
     acked: int | None = None
     """The offset of the last acknowledged commit."""
 
@@ -158,8 +147,6 @@ class MemberRun:
     """When it issued the last request whose answer required nothing of it."""
     owes_revocation: bool = False
     """Whether the coordinator waits for it to report a revocation (KIP-848)."""
-    found_by: int = -1
-    """The event of the last FindCoordinator response."""
     frozen: bool = False
     thawed_at: float = -math.inf
     throttled_until: dict[int, float] = attrs.field(factory=dict)
@@ -352,15 +339,14 @@ class Recorder:
         instance = run.opening.instance
         return instance is not None and self.instances.get(instance, run) is not run
 
-    def knew(self, run: MemberRun, at: float, decided_at: float) -> bool:
-        """Whether the member knew of an event at `at` when it decided something at `decided_at`.
-
-        In virtual time it reacts in the instant in which it learns of the event; but a process that
-        resumes learns of all that happened while it was frozen, in any order.
-        """
-        if self.virtual and at != run.thawed_at:
-            return decided_at >= at
-        return decided_at > at + self.race
+    def knew(self, by: int, at: float, decision: Sent | Delivered) -> bool:
+        """Whether the member knew of the event `by`, of time `at`, when it issued a request or
+        delivered a record."""
+        if not isinstance(decision, Sent):
+            return decision.time > at + self.race
+        if decision.issued_after is None:
+            return decision.issued_at > at + self.race
+        return decision.issued_after > by
 
     def log(self, tp: TopicPartition) -> Log:
         log = self.logs.get(tp)

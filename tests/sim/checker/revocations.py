@@ -159,11 +159,11 @@ class Revocations:
         """S21: partitions are reported as revoked only while the membership lasts."""
         if run.closing is not None or run.ended is None:
             return
-        by, at, _, _ = run.ended
+        by, _, _, _ = run.ended
         began = min(
             (run.held[tp].began for tp in event.partitions if tp in run.held), default=number
         )
-        if by > began and self._recorder.knew(run, at, event.time):
+        if by > began:
             text = f"{run.name} reports partitions as revoked, but its membership has ended"
             self._recorder.report("S21", event, text, by, number)
 
