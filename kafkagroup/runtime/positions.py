@@ -178,10 +178,10 @@ class Positions:
         # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
         owned.restore_backoff(*failures)
 
-    def _topic_ids(self, asked: Iterable[OwnedPartition]) -> dict[str, UUID]:
+    def _topic_ids(self, partitions: Iterable[OwnedPartition]) -> dict[str, UUID]:
         """Return the ids of the partitions' topics, by name, where metadata has them."""
         known = self._cluster.metadata.topics
-        return {o.tp.topic: known[o.tp.topic].topic_id for o in asked if o.tp.topic in known}
+        return {o.tp.topic: known[o.tp.topic].topic_id for o in partitions if o.tp.topic in known}
 
 
 def _needs_position(owned: OwnedPartition) -> bool:

@@ -157,8 +157,8 @@ class Validation:
         async with anyio.create_task_group() as tasks:
             if stale:
                 tasks.start_soon(self._refresh)
-            for node_id, asked in by_leader.items():
-                tasks.start_soon(self._ask, node_id, asked)
+            for node_id, requests in by_leader.items():
+                tasks.start_soon(self._request_epochs, node_id, requests)
 
     async def _refresh(self) -> None:
         try:
@@ -166,35 +166,37 @@ class Validation:
         except (TransportError, RemoteProtocolError) as error:
             logger.info("metadata: %s", error)
 
-    async def _ask(self, node_id: int, asked: dict[TopicPartition, _EpochRequest]) -> None:
+    async def _request_epochs(
+        self, node_id: int, requests: dict[TopicPartition, _EpochRequest]
+    ) -> None:
         node = self._cluster.metadata.nodes.get(node_id)
         if node is None:
             await self._refresh()
             return
         try:
-            response = await self._cluster.broker(node).request(_request(asked))
+            response = await self._cluster.broker(node).request(_request(requests))
         except (TransportError, RemoteProtocolError) as error:
             logger.info("epochs of broker %d: %s", node_id, error)
             await self._refresh()
             return
         except UnsupportedVersionError:
             # A broker before 2.0 does not report this: the positions count as valid.
-            for request in asked.values():
+            for request in requests.values():
                 request.owned.note_leader(request.leader_epoch)
             self._on_validated()
             return
         stale = False
         for topic in response.topics:
             for end in topic.partitions:
-                found = asked.get(TopicPartition(topic.topic, end.partition))
-                if found is not None and found.is_current:
-                    stale |= self._take(found, end)
+                sent = requests.get(TopicPartition(topic.topic, end.partition))
+                if sent is not None and sent.is_current:
+                    stale |= self._apply(sent, end)
         self._on_validated()
         if stale:
             await self._refresh()
 
-    def _take(self, request: _EpochRequest, end: EpochEndOffset) -> bool:
-        """Act on the response for one partition; return whether the metadata is stale."""
+    def _apply(self, request: _EpochRequest, end: EpochEndOffset) -> bool:
+        """Apply the response for one partition; return whether the metadata is stale."""
         owned = request.owned
         if end.error_code:
             error = broker_error(
@@ -259,9 +261,9 @@ class Validation:
         owned.follow_truncation(end.leader_epoch, leader_epoch)
 
 
-def _request(asked: dict[TopicPartition, _EpochRequest]) -> OffsetForLeaderEpochRequest:
+def _request(requests: dict[TopicPartition, _EpochRequest]) -> OffsetForLeaderEpochRequest:
     by_topic: dict[str, list[OffsetForLeaderPartition]] = {}
-    for tp, request in asked.items():
+    for tp, request in requests.items():
         by_topic.setdefault(tp.topic, []).append(
             OffsetForLeaderPartition(
                 partition=tp.partition,

@@ -74,17 +74,17 @@ class Access:
         options: dict[str, Any] = {}
         if self.security is not None and self.security.tls is not None:
             options |= {"use_ssl": True, "handler": _TlsHandler(self.security.tls, failed)}
-        known = self.username is not None or self.sasl_mechanism is not None
+        has_credentials = self.username is not None or self.sasl_mechanism is not None
         if self.sasl_mechanism is not None:
-            options["sasl_options"] = {"mechanism": self.sasl_mechanism, **self._named()}
+            options["sasl_options"] = {"mechanism": self.sasl_mechanism, **self._sasl_user()}
         elif self.password is not None:
             options["auth_data"] = [("digest", f"{self.username}:{self.password.reveal()}")]
-        acl = CREATOR_ALL_ACL if self.acl is None and known else self.acl
+        acl = CREATOR_ALL_ACL if self.acl is None and has_credentials else self.acl
         if acl is not None:
             options["default_acl"] = list(acl)
         return options
 
-    def _named(self) -> dict[str, str]:
+    def _sasl_user(self) -> dict[str, str]:
         if self.username is None or self.password is None:
             return {}
         return {"username": self.username, "password": self.password.reveal()}

@@ -217,7 +217,7 @@ class ZooKeeperDriver:
                 tasks.cancel_scope.cancel()
         finally:
             self._has_ended = True
-            self._trouble.ended(self.member)
+            self._trouble.on_end(self.member)
             if self._session is not None:
                 self._session.close()
             for stream in (
@@ -243,7 +243,7 @@ class ZooKeeperDriver:
     def _step(self, event: ZooKeeperEvent, tasks: TaskGroup) -> None:
         before = self.member
         self.member, effects = step(before, event)
-        self._trouble.take(before, event)
+        self._trouble.on_event(before, event)
         if self.member.phase is not before.phase:
             logger.debug(
                 "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
@@ -301,7 +301,7 @@ class ZooKeeperDriver:
             if self.member.phase is not Phase.CONNECTING or self._session is None:
                 since = now
             else:
-                self._trouble.without_session(now, since, self._session.connect_error)
+                self._trouble.on_no_session(now, since, self._session.connect_error)
 
     async def _watch_polls(self) -> None:
         await self._polls.wait_until_overdue(self.member.config.group_id)

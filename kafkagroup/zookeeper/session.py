@@ -119,7 +119,7 @@ class Session:
         """ZooKeeper's id of the session; None before it has begun."""
         self._member: str | None = None
         """Path of the member's node."""
-        self._known: dict[str, MemberNode] = {}
+        self._member_nodes: dict[str, MemberNode] = {}
         """The members' nodes that were read already, by name; they never change."""
         self._closing = False
         self._in_flight: set[anyio.CancelScope] = set()
@@ -129,7 +129,7 @@ class Session:
             timeout=timeout,
             connection_retry=_RETRY,
             logger=_kazoo_logger,
-            **access.options(self._refused),
+            **access.options(self._on_tls_error),
         )
         self._granted = timeout
         self._measure()
@@ -176,29 +176,29 @@ class Session:
 
     def open(self) -> None:
         """Begin the session. Returns at once; events report the outcome."""
-        self._client.add_listener(self._changed)
+        self._client.add_listener(self._on_state_change)
         self._client.start_async()
 
-    def _changed(self, _state: object) -> None:
+    def _on_state_change(self, _state: object) -> None:
         """Post kazoo's new state as an event. Runs in kazoo's thread, before kazoo continues."""
         match self._client._state:
             case KeeperState.CONNECTED:
                 identity = self._client.client_id
                 assert identity is not None
-                self._to_loop(partial(self._established, identity[0], self._granted))
+                self._to_loop(partial(self._on_session, identity[0], self._granted))
             case KeeperState.EXPIRED_SESSION:
                 self._to_loop(partial(self._emit, SessionExpired))
             case KeeperState.AUTH_FAILED:
                 error = AuthenticationError("ZooKeeper refuses the credentials")
                 self._to_loop(partial(self._emit, SessionFailed, error=error))
 
-    def _refused(self, error: TlsError) -> None:
+    def _on_tls_error(self, error: TlsError) -> None:
         """Fail the session on a TLS error, unless it has begun: kazoo may then use other servers.
         Runs in kazoo's thread."""
         if self._id is None:
             self._to_loop(partial(self._emit, SessionFailed, error=error))
 
-    def _established(self, session_id: int, timeout: float) -> None:
+    def _on_session(self, session_id: int, timeout: float) -> None:
         if self._id not in (None, session_id):
             self._emit(SessionExpired)  # kazoo has begun a new session by itself
             return
@@ -270,10 +270,10 @@ class Session:
                 return Confirmed(now=self._clock(), token=token, version=version)
             case Claim(units=units):
                 claim = self._claim_generation if self._exclusive_generations else self._claim
-                granted = [unit for unit, done in await _each(units, claim) if done]
+                granted = [unit for unit, done in await _for_each(units, claim) if done]
                 return Claimed(now=self._clock(), token=token, granted=frozenset(granted))
             case Release(units=units):
-                await _each(units, self._release)
+                await _for_each(units, self._release)
                 return Released(now=self._clock(), token=token)
 
     async def _register(self, request: Register) -> None:
@@ -287,7 +287,7 @@ class Session:
             transaction.delete(old)
             transaction.create(path, request.data, ephemeral=True)
             error = await self._commit(transaction)
-            if error is not None and not await self._is_ours(path):
+            if error is not None and not await self._sync_and_check_owner(path):
                 # The old node, if it still exists, does not conflict with the new one.
                 await self._create(path, request.data)
         else:
@@ -298,22 +298,24 @@ class Session:
         try:
             await self._wait(self._client.create_async(path, data, ephemeral=True))
         except _Exists:
-            if not await self._is_ours(path):
+            if not await self._sync_and_check_owner(path):
                 raise RemoteProtocolError(f"{path} belongs to another session") from None
 
     async def _read(self) -> tuple[int, tuple[MemberNode, ...]]:
         while True:
             names, stat = await self._wait(
                 self._client.get_children_async(
-                    self._paths.members, watch=self._watched, include_data=True
+                    self._paths.members, watch=self._on_members_changed, include_data=True
                 )
             )
-            new = [name for name in names if name not in self._known]
-            found = dict(await _each(new, self._read_node))
-            self._known = {n: self._known[n] for n in names if n in self._known}
-            self._known |= {name: node for name, node in found.items() if node is not None}
-            if len(self._known) == len(names):
-                return stat.cversion, tuple(self._known[name] for name in sorted(names))
+            new = [name for name in names if name not in self._member_nodes]
+            found = dict(await _for_each(new, self._read_node))
+            self._member_nodes = {
+                n: self._member_nodes[n] for n in names if n in self._member_nodes
+            }
+            self._member_nodes |= {name: node for name, node in found.items() if node is not None}
+            if len(self._member_nodes) == len(names):
+                return stat.cversion, tuple(self._member_nodes[name] for name in sorted(names))
             # A node was deleted since the list was read: read again, for a consistent list.
 
     async def _read_node(self, name: str) -> MemberNode | None:
@@ -323,7 +325,7 @@ class Session:
             return None
         return MemberNode(name, stat.czxid, data)
 
-    def _watched(self, _event: object) -> None:
+    def _on_members_changed(self, _event: object) -> None:
         self._to_loop(partial(self._emit, MembersChanged))
 
     async def _confirm(self) -> int:
@@ -339,18 +341,18 @@ class Session:
 
     async def _claim(self, unit: str) -> bool:
         path = self._paths.claim(unit)
-        error = await self._commit(self._creation(path))
+        error = await self._commit(self._claim_transaction(path))
         if error is None:
             return True
         if isinstance(error, NodeExistsError):
-            return await self._is_ours(path)  # claimed before the connection broke
+            return await self._sync_and_check_owner(path)  # claimed before the connection broke
         raise ConnectionLostError(f"claiming {unit}: {error!r}")
 
     async def _claim_generation(self, generation: str) -> bool:
         """Claim a generation; return False if a member still claims another generation. Each member
         writes its claim before it reads all claims: of two members, at least one sees the other."""
         path = self._claim_path(generation)
-        error = await self._commit(self._creation(path))
+        error = await self._commit(self._claim_transaction(path))
         if error is not None and not isinstance(error, NodeExistsError):
             raise ConnectionLostError(f"claiming generation {generation}: {error!r}")
         claims = await self._wait(self._client.get_children_async(self._paths.claims))
@@ -363,14 +365,14 @@ class Session:
         own = f"{unit}@{self._name}" if self._exclusive_generations else unit
         return self._paths.claim(own)
 
-    def _creation(self, path: str) -> Any:
+    def _claim_transaction(self, path: str) -> Any:
         transaction = self._member_transaction()
         transaction.create(path, self._name.encode("utf-8"), ephemeral=True)
         return transaction
 
     async def _release(self, unit: str) -> None:
         path = self._claim_path(unit)
-        if not await self._is_ours(path):
+        if not await self._sync_and_check_owner(path):
             return
         transaction = self._member_transaction()
         transaction.delete(path)
@@ -393,21 +395,21 @@ class Session:
             self._in_flight.add(scope)
             try:
                 await self._wait(self._client.sync_async(self._paths.claims))
-                found = await _each(
-                    tuple(units), lambda unit: self._shows_ours(self._claim_path(unit))
+                found = await _for_each(
+                    tuple(units), lambda unit: self._owns_node(self._claim_path(unit))
                 )
                 held = dict(found)
             finally:
                 self._in_flight.discard(scope)
         return held
 
-    async def _is_ours(self, path: str) -> bool:
+    async def _sync_and_check_owner(self, path: str) -> bool:
         # Without the sync, a server that lags behind may not have a claim whose response was lost:
         # the claim would last as long as the session, unknown to this member.
         await self._wait(self._client.sync_async(path))
-        return await self._shows_ours(path)
+        return await self._owns_node(path)
 
-    async def _shows_ours(self, path: str) -> bool:
+    async def _owns_node(self, path: str) -> bool:
         stat = await self._wait(self._client.exists_async(path))
         return stat is not None and stat.ephemeralOwner == self._id
 
@@ -421,7 +423,7 @@ class Session:
         causes = [e for e in errors if isinstance(e, (NodeExistsError, NoNodeError, *_REFUSED))]
         for error in causes:
             if isinstance(error, _REFUSED):
-                raise _translated(error)
+                raise _translate(error)
         return (causes or errors or [None])[0]
 
     async def _wait(self, pending: Any) -> Any:
@@ -431,7 +433,7 @@ class Session:
         try:
             return pending.get(block=False)
         except Exception as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
 
 class _Exists(ConnectionLostError):
@@ -442,7 +444,7 @@ class _Missing(ConnectionLostError):
     """The node does not exist."""
 
 
-def _translated(error: Exception) -> Exception:
+def _translate(error: Exception) -> Exception:
     text = escaped(f"{type(error).__name__} {error}".strip())
     match error:
         case NodeExistsError():
@@ -461,7 +463,7 @@ def _translated(error: Exception) -> Exception:
     return error
 
 
-async def _each(items: Collection[str], function: Callable[[str], Awaitable[Any]]) -> list[Any]:
+async def _for_each(items: Collection[str], function: Callable[[str], Awaitable[Any]]) -> list[Any]:
     """Call the function for all items concurrently; return (item, result) pairs."""
     answers: dict[str, Any] = {}
     errors: list[KafkaGroupError] = []

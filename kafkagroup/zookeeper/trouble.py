@@ -37,11 +37,11 @@ class TroubleReporter:
         self._group_id = group_id
         self._troubles = troubles
 
-    def without_session(self, now: float, since: float, cause: str) -> None:
+    def on_no_session(self, now: float, since: float, cause: str) -> None:
         """Report that no session has begun since a time."""
         self._failed(_CONNECTING, now, cause or "no server answers", since)
 
-    def take(self, member: Member, event: ZooKeeperEvent) -> None:
+    def on_event(self, member: Member, event: ZooKeeperEvent) -> None:
         """Report failures and recoveries that an event shows. `member`: before the event."""
         match event:
             case SessionEstablished():
@@ -60,7 +60,7 @@ class TroubleReporter:
                 elif (what := _request_of(member, token)) is not None:
                     self._failed(what, event.now, str(error), event.now)
 
-    def ended(self, member: Member) -> None:
+    def on_end(self, member: Member) -> None:
         """Forget the reported problems of a member that has left or failed."""
         if member.phase in (Phase.LEFT, Phase.FAILED):
             for what in (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING):
