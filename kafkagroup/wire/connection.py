@@ -1,8 +1,8 @@
 """The protocol of one connection, without I/O: bytes in, responses out.
 
 Framing, correlation ids and the choice of versions happen only here. As in h11, the caller owns the
-socket, passes received bytes to `receive_data`, or lets the socket write them to the `room`, and
-sends the bytes that `send` returns. After a `RemoteProtocolError` the connection is unusable, and
+socket: it lets the socket write to the `room`, reports the bytes to `received`, and sends the bytes
+that `send` returns. After a `RemoteProtocolError` the connection is unusable, and
 every later call raises.
 """
 
@@ -166,35 +166,19 @@ class Connection:
         """Forget a request that gets no response (Produce with acks=0)."""
         del self._in_flight[correlation_id]
 
-    def receive_data(self, data: bytes) -> list[Response]:
-        """Process bytes from the peer; return the responses that they complete.
-
-        Raises: RemoteProtocolError, also its subclasses DecodeError and LimitExceededError.
-        """
-        answers: list[Response] = []
-        left = memoryview(data)
-        while left:
-            with self.room() as room:
-                count = min(len(room), len(left))
-                room[:count] = left[:count]
-            left = left[count:]
-            answers.extend(
-                answer if isinstance(answer, Response) else answer.decode()
-                for answer in self.received(count)
-            )
-            if self.failure is not None:
-                raise self.failure
-        return answers
-
     def room(self) -> memoryview:
         """Return the part of the buffer, at least one byte, that the peer's next bytes may be
         written to: this saves a copy. Release it before calling anything but `send`."""
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, count: int) -> list[Response | LargeResponse]:
-        """Process `count` bytes that were written to the room. As `receive_data`, but the caller
-        decodes large responses, and looks at `failure`: the responses before a protocol error are
-        returned."""
+        """Process `count` bytes from the peer, which were written to the room; return the responses
+        that they complete. The caller decodes large ones, and looks at `failure`: the responses
+        before a protocol error are returned.
+
+        Raises: RemoteProtocolError, also its subclasses DecodeError and LimitExceededError, if no
+        response came before it.
+        """
         if self.failure is not None:
             raise RemoteProtocolError("the connection is closed after a protocol error")
         self._filled += count

@@ -253,8 +253,15 @@ def _receive(data: bytes) -> None:
     connection.send(ApiVersionsRequest(), 3)
     connection.send(_BEAT, 4)
     connection.send(_BEAT, 4)
-    for at in range(0, len(data), 7):
-        connection.receive_data(data[at : at + 7])
+    left = memoryview(data)
+    while left:
+        with connection.room() as room:
+            count = min(len(room), len(left), 7)
+            room[:count] = left[:count]
+        left = left[count:]
+        connection.received(count)
+        if connection.failure is not None:
+            raise connection.failure
 
 
 def _partitions(rng: random.Random) -> list[TopicPartition]:

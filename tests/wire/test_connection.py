@@ -50,6 +50,27 @@ FLEXIBLE = 4
 FETCH = FetchRequest(max_wait_ms=0, min_bytes=1, topics=())
 
 
+def receive_data(connection: Connection, data: bytes) -> list[Response]:
+    """Pass bytes from the peer; return the responses that they complete.
+
+    Raises: RemoteProtocolError, also its subclasses DecodeError and LimitExceededError.
+    """
+    answers: list[Response] = []
+    left = memoryview(data)
+    while left:
+        with connection.room() as room:
+            count = min(len(room), len(left))
+            room[:count] = left[:count]
+        left = left[count:]
+        answers.extend(
+            answer if isinstance(answer, Response) else answer.decode()
+            for answer in connection.received(count)
+        )
+        if connection.failure is not None:
+            raise connection.failure
+    return answers
+
+
 def spoken(*keys: tuple[int, int, int]) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         error_code=0,
@@ -119,7 +140,7 @@ def test_answers_in_fragments_of_one_byte() -> None:
     for _ in range(2):
         connection.send(HEARTBEAT, FLEXIBLE)
     data = beat(0) + beat(1, 27)
-    found = [connection.receive_data(data[i : i + 1]) for i in range(len(data))]
+    found = [receive_data(connection, data[i : i + 1]) for i in range(len(data))]
     last = len(beat(0)) - 1
     assert found[last] == [Response(0, HeartbeatResponse(error_code=0))]
     assert found[-1] == [Response(1, HeartbeatResponse(error_code=27))]
@@ -131,12 +152,12 @@ def test_several_answers_in_one_chunk_and_a_rest() -> None:
     for _ in range(3):
         connection.send(HEARTBEAT, FLEXIBLE)
     third = beat(2)
-    assert connection.receive_data(beat(0) + beat(1) + third[:5]) == [
+    assert receive_data(connection, beat(0) + beat(1) + third[:5]) == [
         Response(0, HeartbeatResponse(error_code=0)),
         Response(1, HeartbeatResponse(error_code=0)),
     ]
     assert connection.in_flight == 1
-    assert connection.receive_data(third[5:]) == [Response(2, HeartbeatResponse(error_code=0))]
+    assert receive_data(connection, third[5:]) == [Response(2, HeartbeatResponse(error_code=0))]
 
 
 def test_answers_out_of_order_are_matched_by_their_id() -> None:
@@ -144,7 +165,7 @@ def test_answers_out_of_order_are_matched_by_their_id() -> None:
     connection.send(METADATA, 13)
     connection.send(HEARTBEAT, FLEXIBLE)
     metadata = MetadataResponse(brokers=(), topics=(), cluster_id="c")
-    assert connection.receive_data(beat(1) + frame(0, encode(metadata, 13), tags=b"\0")) == [
+    assert receive_data(connection, beat(1) + frame(0, encode(metadata, 13), tags=b"\0")) == [
         Response(1, HeartbeatResponse(error_code=0)),
         Response(0, metadata),
     ]
@@ -154,7 +175,7 @@ def test_tagged_fields_in_the_header_are_skipped() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     tags = b"\2\x00\1x\x63\3abc"
-    assert connection.receive_data(beat(0, tags=tags)) == [
+    assert receive_data(connection, beat(0, tags=tags)) == [
         Response(0, HeartbeatResponse(error_code=0))
     ]
 
@@ -163,7 +184,7 @@ def test_an_old_version_has_no_tags_in_its_header() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, 3)
     body = encode(HeartbeatResponse(error_code=22), 3)
-    assert connection.receive_data(frame(0, body)) == [
+    assert receive_data(connection, frame(0, body)) == [
         Response(0, HeartbeatResponse(error_code=22))
     ]
 
@@ -172,7 +193,7 @@ def test_an_old_version_has_no_tags_in_its_header() -> None:
 def test_the_answer_to_api_versions_has_the_old_header_in_every_version(version: int) -> None:
     connection = Connection("me")
     connection.send(ApiVersionsRequest(), version)
-    assert connection.receive_data(frame(0, encode(ALL, version))) == [Response(0, ALL)]
+    assert receive_data(connection, frame(0, encode(ALL, version))) == [Response(0, ALL)]
 
 
 def test_a_refusal_of_api_versions_is_read_as_v0_whatever_was_asked() -> None:
@@ -182,7 +203,7 @@ def test_a_refusal_of_api_versions_is_read_as_v0_whatever_was_asked() -> None:
     refusal = ApiVersionsResponse(
         error_code=35, api_keys=(ApiVersion(api_key=18, min_version=0, max_version=2),)
     )
-    assert connection.receive_data(frame(0, encode(refusal, 0))) == [Response(0, refusal)]
+    assert receive_data(connection, frame(0, encode(refusal, 0))) == [Response(0, refusal)]
 
 
 def test_a_request_without_a_response_is_not_awaited() -> None:
@@ -191,9 +212,9 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
     connection.expect_no_answer(silent)
     connection.send(HEARTBEAT, FLEXIBLE)
     assert connection.in_flight == 1
-    assert connection.receive_data(beat(1)) == [Response(1, HeartbeatResponse(error_code=0))]
+    assert receive_data(connection, beat(1)) == [Response(1, HeartbeatResponse(error_code=0))]
     with pytest.raises(RemoteProtocolError, match="response 0 to a request that was never sent"):
-        connection.receive_data(beat(silent))
+        receive_data(connection, beat(silent))
 
 
 # ---------------------------------------------------------------- a peer that breaks the protocol
@@ -202,7 +223,7 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
 def dead(connection: Connection) -> bool:
     """Whether nothing works any more, and nothing is kept."""
     with pytest.raises(RemoteProtocolError, match="closed after a protocol error"):
-        connection.receive_data(beat(0))
+        receive_data(connection, beat(0))
     with pytest.raises(LocalProtocolError, match="closed after a protocol error"):
         connection.send(HEARTBEAT, 4)
     return not connection._filled
@@ -212,16 +233,16 @@ def test_an_unexpected_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     with pytest.raises(RemoteProtocolError, match="response 7 to a request that was never sent"):
-        connection.receive_data(beat(7))
+        receive_data(connection, beat(7))
     assert dead(connection)
 
 
 def test_a_duplicate_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
-    assert len(connection.receive_data(beat(0))) == 1
+    assert len(receive_data(connection, beat(0))) == 1
     with pytest.raises(RemoteProtocolError, match="response 0 to a request that was never sent"):
-        connection.receive_data(beat(0))
+        receive_data(connection, beat(0))
     assert dead(connection)
 
 
@@ -229,7 +250,7 @@ def test_a_duplicate_response_closes_the_connection() -> None:
 def test_a_frame_too_short_for_its_correlation_id(size: int) -> None:
     connection = open_connection()
     with pytest.raises(DecodeError, match=f"response of {size} bytes: too short"):
-        connection.receive_data(size.to_bytes(4, "big", signed=True))
+        receive_data(connection, size.to_bytes(4, "big", signed=True))
     assert dead(connection)
 
 
@@ -244,7 +265,7 @@ def test_a_malformed_response_closes_the_connection(body: bytes, message: str) -
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     with pytest.raises(DecodeError, match=message):
-        connection.receive_data(frame(0, body, tags=b"\0"))
+        receive_data(connection, frame(0, body, tags=b"\0"))
     assert dead(connection)
 
 
@@ -253,21 +274,21 @@ def test_an_answer_to_api_versions_without_its_error_code(rest: bytes) -> None:
     connection = Connection("me")
     connection.send(ApiVersionsRequest(), 4)
     with pytest.raises(DecodeError):
-        connection.receive_data(frame(0, rest))
+        receive_data(connection, frame(0, rest))
     assert dead(connection)
 
 
 def test_a_claim_beyond_the_limit_is_refused_on_its_four_bytes() -> None:
     connection = open_connection()
     connection.send(FETCH, 12)
-    assert connection.receive_data((MAX_FRAME_BYTES).to_bytes(4, "big")) == []
+    assert receive_data(connection, (MAX_FRAME_BYTES).to_bytes(4, "big")) == []
     connection = open_connection()
     connection.send(FETCH, 12)
-    assert connection.receive_data((MAX_FRAME_BYTES + 1).to_bytes(4, "big")[:3]) == []
+    assert receive_data(connection, (MAX_FRAME_BYTES + 1).to_bytes(4, "big")[:3]) == []
     with pytest.raises(
         LimitExceededError, match=r"response of 104857601 bytes; the limit is 104857600 \(max_frame"
     ):
-        connection.receive_data((MAX_FRAME_BYTES + 1).to_bytes(4, "big")[3:])
+        receive_data(connection, (MAX_FRAME_BYTES + 1).to_bytes(4, "big")[3:])
     assert dead(connection)
 
 
@@ -275,7 +296,7 @@ def test_an_answer_without_records_may_be_less_large() -> None:
     """Its objects take many times its bytes."""
     connection = open_connection()
     with pytest.raises(LimitExceededError, match="16777217 bytes; the limit is 16777216"):
-        connection.receive_data((MAX_PLAIN_FRAME_BYTES + 1).to_bytes(4, "big"))
+        receive_data(connection, (MAX_PLAIN_FRAME_BYTES + 1).to_bytes(4, "big"))
 
 
 def test_a_length_alone_takes_no_memory() -> None:
@@ -283,7 +304,7 @@ def test_a_length_alone_takes_no_memory() -> None:
     asked, _ = connection.send(FETCH, 12)
     tracemalloc.start()
     try:
-        connection.receive_data(struct.pack(">ii", MAX_FRAME_BYTES, asked) + b"x" * 1000)
+        receive_data(connection, struct.pack(">ii", MAX_FRAME_BYTES, asked) + b"x" * 1000)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -294,7 +315,7 @@ def test_an_unexpected_response_is_refused_before_its_body() -> None:
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     with pytest.raises(RemoteProtocolError, match="to a request that was never sent"):
-        connection.receive_data(struct.pack(">ii", MAX_FRAME_BYTES, asked + 1))
+        receive_data(connection, struct.pack(">ii", MAX_FRAME_BYTES, asked + 1))
 
 
 def test_only_fetch_responses_may_be_large() -> None:
@@ -302,7 +323,7 @@ def test_only_fetch_responses_may_be_large() -> None:
     connection.send(FETCH, 12)
     asked, _ = connection.send(METADATA, 12)
     with pytest.raises(LimitExceededError, match=f"the limit is {MAX_PLAIN_FRAME_BYTES}"):
-        connection.receive_data(struct.pack(">ii", MAX_PLAIN_FRAME_BYTES + 1, asked))
+        receive_data(connection, struct.pack(">ii", MAX_PLAIN_FRAME_BYTES + 1, asked))
 
 
 def fetched(connection: Connection, records: bytes) -> tuple[int, bytes]:
@@ -320,7 +341,7 @@ def fetched(connection: Connection, records: bytes) -> tuple[int, bytes]:
 def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
     """However large it is, and whatever comes behind it; nothing of it is left behind."""
     warm = open_connection()
-    warm.receive_data(fetched(warm, b"")[1])  # compiles the codec
+    receive_data(warm, fetched(warm, b"")[1])  # compiles the codec
     connection = open_connection()
     records = random.Random(1).randbytes(size)
     first, answer = fetched(connection, records)
@@ -356,29 +377,29 @@ def test_a_response_gets_memory_as_it_arrives() -> None:
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     head = struct.pack(">ii", 50_000_000, asked)
-    assert connection.receive_data(head + bytes(512 - len(head))) == []
+    assert receive_data(connection, head + bytes(512 - len(head))) == []
     with connection.room() as room:
         assert len(room) == 15 * 512
-    assert connection.receive_data(bytes(15 * 512)) == []
+    assert receive_data(connection, bytes(15 * 512)) == []
     with connection.room() as room:
         assert len(room) == 15 * 16 * 512
 
 
 def test_the_limit_of_a_frame_can_be_set() -> None:
     connection = open_connection(max_frame_bytes=1000)
-    assert connection.receive_data((1000).to_bytes(4, "big")) == []
+    assert receive_data(connection, (1000).to_bytes(4, "big")) == []
     connection = open_connection(max_frame_bytes=1000)
     with pytest.raises(LimitExceededError, match="response of 1001 bytes; the limit is 1000"):
-        connection.receive_data((1001).to_bytes(4, "big"))
+        receive_data(connection, (1001).to_bytes(4, "big"))
 
 
 def test_before_the_handshake_a_mebibyte_is_the_most() -> None:
     """Nothing is known of the peer yet, which may not be Kafka at all."""
-    assert Connection("me").receive_data((MAX_HANDSHAKE_BYTES).to_bytes(4, "big")) == []
+    assert receive_data(Connection("me"), (MAX_HANDSHAKE_BYTES).to_bytes(4, "big")) == []
     connection = Connection("me")
     # What a web server answers to a request that it does not understand.
     with pytest.raises(LimitExceededError, match="response of 1213486160 bytes"):
-        connection.receive_data(b"HTTP/1.1 400 Bad Request")
+        receive_data(connection, b"HTTP/1.1 400 Bad Request")
     assert dead(connection)
 
 
@@ -439,7 +460,7 @@ def test_topic_ids_round_trip() -> None:
     connection = open_connection()
     connection.send(METADATA, 13)
     answer = MetadataResponse(brokers=(), topics=(), cluster_id=str(UUID(int=1)))
-    (found,) = connection.receive_data(frame(0, encode(answer, 13), tags=b"\0"))
+    (found,) = receive_data(connection, frame(0, encode(answer, 13), tags=b"\0"))
     assert found.message == answer
 
 
