@@ -144,7 +144,7 @@ def test_capacities_that_cannot_be_divided_by_count_as_one(capacity: float) -> N
 
 
 def test_owned_partitions_stay_while_the_loads_differ_by_less_than_the_hysteresis() -> None:
-    """Though moving one of the small ones would bring 10 and 9.2 closer."""
+    """Moving a small partition would bring the loads 10 and 9.2 closer, and is not worth it."""
     group = spec(
         loads(a=[9, 0.25, 0.25, 0.25, 0.25, 9.2]),
         x=member("a", "a0 a1 a2 a3 a4"),

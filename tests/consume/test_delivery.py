@@ -237,7 +237,7 @@ def test_buffered_bytes_count_what_waits() -> None:
     ids=["revoke", "release", "seek", "pause", "next_record"],
 )
 def test_on_room_is_called_when_the_buffers_shrink(shrink: Callable[[Delivery], object]) -> None:
-    """Or it would wait for ever for room that was made."""
+    """Otherwise the fetcher would never notice the room."""
     took = Took()
     delivery = owning(T0, T1, delivery=Delivery(None, took))
     delivery.add(delivery.owned[T0], [batch(0, "a")])
@@ -378,7 +378,7 @@ def test_seek_drops_fetched_records_and_those_in_flight() -> None:
 def test_relocating_keeps_records_in_flight_unprocessed(
     offset: int, at_once: tuple[int, int, int], later: int
 ) -> None:
-    """It was committed as if it were: who crashed then had lost it (seed 3257)."""
+    """They were committed as processed once: a crash then lost them."""
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
     assert ask_batch(delivery, 2) == Batch("t", 0, (record(0, "a"), record(1, "b")))

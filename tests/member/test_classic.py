@@ -1272,8 +1272,8 @@ def test_a_heartbeat_accepted_after_a_broken_join_keeps_ownership() -> None:
 
 @pytest.mark.parametrize(("member", "token"), [(JOIN_AND_HEARTBEAT_SENT, 8), (DRAINING, 7)])
 def test_the_lease_ends_with_the_rebalance_timeout_of_the_group(member: Member, token: int) -> None:
-    """Whose join never came to the coordinator is told that the group rebalances, until that is
-    over and what it has is another's; it once went on for a session after the last time."""
+    """A member whose join was lost receives REBALANCE_IN_PROGRESS until the rebalance ends and its
+    partitions have other owners; it once kept them for one more session timeout."""
     late = evolve(member, heartbeat_sent_at=65.0)
     rebalancing = step(late, reply(token, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=65.0))[0]
     assert rebalancing.ownership.lease_expires_at == 10.0 + CONFIG.rebalance_timeout

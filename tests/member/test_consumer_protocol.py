@@ -581,7 +581,7 @@ def test_targets_are_reconciled_one_at_a_time_and_the_latest_wins() -> None:
         assert not [e for e in effects if isinstance(e, Reconcile)]
     member, effects = step(member, AssignmentApplied(now=10.0, token=5))
     assert effects[0] == reconcile(6, U0)
-    # What is let go of is said at once, while what it takes up counts as owned already.
+    # Revoked partitions are reported at once; those being assigned count as owned already.
     assert effects[1] == send_heartbeat(7, 5, 10.0, topic_partitions=listed({T: (0,), U: (0,)}))
 
 
@@ -605,7 +605,7 @@ def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
 
 
 def test_partitions_reported_as_released_in_flight_are_assigned_after_the_response() -> None:
-    """The coordinator had assigned it to another member by then, and both owned it."""
+    """By then the coordinator may assign them to another member, and both would own them."""
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
@@ -652,7 +652,7 @@ def test_an_assignment_that_cannot_be_applied_is_fatal_and_leaves() -> None:
 
 
 def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
-    """The group was told at once: others got what a callback was still letting go of."""
+    """The heartbeat was sent at once: others got partitions that a callback was still revoking."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     member = evolve(member, heartbeat_in_flight=6, state_in_flight=state_with(MINE))
     member, effects = step(member, reply(6, answer(E.UNKNOWN_SERVER_ERROR)))
@@ -836,7 +836,7 @@ LEAVES = {
 def test_the_leave_epoch_of_dynamic_and_static_members(
     static: bool, leave_group: bool | None
 ) -> None:
-    """KIP-1092: static members keep their place unless told otherwise, the others never do."""
+    """KIP-1092: by default static members stay in the group, and dynamic members leave."""
     instance = "i" if static else None
     member = evolve(
         REVOKING,

@@ -346,7 +346,7 @@ async def test_a_damaged_batch_surfaces_once(listening: Any, leader_of: Any, nam
 
 
 async def test_batches_before_a_corrupt_one_are_delivered(listening: Any, leader_of: Any) -> None:
-    """The CRC is checked before any record of the batch is handed out, not of the answer."""
+    """The CRC is checked for each batch, before its first record is delivered."""
     whole_answer = whole(0) + whole(1) + batch(record(b"\0" * 6), 2, crc=0)
     leader = leader_of(lambda offset: whole_answer if offset == 0 else whole_answer[-68:])
     async with listening(leader) as port:

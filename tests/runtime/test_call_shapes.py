@@ -66,7 +66,7 @@ async def test_a_seek_by_topic_and_number(network: Any) -> None:
 
 
 async def test_invalid_partitions_raise(network: Any) -> None:
-    """The error is of the call, and shows the right shape."""
+    """The call raises, and its error shows the right argument."""
     wrong: Any = "t"
     async with consuming(network) as consumer:
         expected = re.escape("'t' is no partition; expected TopicPartition('topic', 0)")
@@ -98,7 +98,7 @@ async def test_invalid_partitions_raise(network: Any) -> None:
 
 
 async def test_invalid_limits_raise(network: Any) -> None:
-    """It was a TypeError of an addition or a comparison."""
+    """An addition or comparison inside once raised a TypeError instead."""
     async with consuming(network) as consumer:
         for wrong in (A, "3", 0, None, True, 2.5):
             expected = re.escape(f"max_records={wrong!r}; expected a number from 1")

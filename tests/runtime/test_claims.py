@@ -42,8 +42,8 @@ async def begin(sessions: list[Kindly]) -> None:
 async def test_partitions_revoked_on_reconnection_are_committed_first(
     network: Any, sessions: list[Kindly]
 ) -> None:
-    """The list of members was once there before the session was sure again: the partition was let
-    go of without its last commit, and its next owner began below what was processed."""
+    """The list of members once arrived before the session was confirmed: the partition was released
+    without its last commit, and its next owner started below the processed records."""
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
         network.serve_embedded(kafka)
         for partition in (0, 1):

@@ -278,8 +278,8 @@ async def test_line_42_a_poll_timeout_leaves_and_the_next_poll_rejoins(
 
 
 async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network: Any) -> None:
-    """It was told that it owns nothing, and fenced before it had let go: whoever is stuck had the
-    whole interval again."""
+    """The member was assigned nothing, and fenced before it had revoked: a stuck application then
+    had the whole max_poll_interval_ms again."""
     story: list[Any] = []
     options = {"max_poll_interval_ms": 20_000, "rebalance_timeout_ms": 60_000}
     async with cluster(network) as kafka, member(story, **options) as consumer:
@@ -299,8 +299,8 @@ async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network:
 
 
 async def test_a_heartbeat_that_was_given_up_before_it_left_never_leaves(network: Any) -> None:
-    """It waited for a broker that wanted silence, and what it says of what is owned may be no
-    longer true: the coordinator would give to another what was taken up since."""
+    """It waited for a throttled broker, and its owned partitions may be out of date: the
+    coordinator would assign partitions to another member that were assigned to this one since."""
     reported: list[Any] = []
 
     def listen(request: ConsumerGroupHeartbeatRequest) -> bool:

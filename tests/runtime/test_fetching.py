@@ -379,7 +379,7 @@ async def test_a_broker_that_ignores_max_wait_causes_no_hot_loop(
 async def test_a_partition_that_backed_off_does_not_wait_for_the_long_poll(
     network: Any, script: Script
 ) -> None:
-    """The long poll leaves it out, and the broker held that for `fetch_max_wait_ms`."""
+    """The long poll does not include it, and lasts `fetch_max_wait_ms`."""
 
     async def answer(found: Fetch) -> FetchResponse:
         if len(script.fetches) == 1:
@@ -465,7 +465,7 @@ async def test_the_application_has_its_records_before_the_next_request_leaves(
 async def test_the_next_fetch_is_sent_before_the_records_of_a_large_response_are_delivered(
     network: Any, script: Script
 ) -> None:
-    """The broker then works while the application goes through them."""
+    """The broker then reads while the application processes these records."""
     many = encode_batch([NewRecord(None, bytes(70_000))])
 
     async def answer(found: Fetch) -> FetchResponse:

@@ -205,7 +205,7 @@ async def test_a_partition_with_a_full_queue_does_not_wait_for_the_long_poll_onc
 
 
 async def test_a_partition_outside_the_long_poll_is_polled_until_the_next_one(reading: Any) -> None:
-    """A broker answers an immediate fetch at once: nothing there does not mean nothing to come."""
+    """An empty response to an immediate fetch does not mean that no record will come."""
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([T0, T1])
         await offsets_of(c, 10)
@@ -309,7 +309,7 @@ async def test_the_second_connection_is_closed_when_it_is_not_used(
 async def test_without_a_second_connection_a_partition_waits_for_the_long_poll(
     reading: Any, network: Any
 ) -> None:
-    """A broker has a limit of connections: what is left out comes with the next long poll."""
+    """A broker limits its connections. The partition is then part of the next long poll."""
     async with reading() as (_, consumer), consumer() as c:
         await c.assign([T0])
         await offsets_of(c, 10)

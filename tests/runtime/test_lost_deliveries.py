@@ -253,8 +253,8 @@ async def test_records_processed_and_not_committed_are_lost_too(network: Any) ->
 async def test_losses_of_processed_records_are_not_reported_with_auto_commit(
     network: Any, waiting: bool
 ) -> None:
-    """Asked for one more commit an hour later, an application is told of nothing that it had left
-    to the auto-commit."""
+    """A commit by the application an hour later raises no error about records that it had left to
+    the auto-commit."""
     async with cluster(network) as kafka:
         member = Member("consumer", enable_auto_commit=True, auto_commit_interval_ms=10**6)
         async with member.consumer as consumer:

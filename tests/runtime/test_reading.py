@@ -190,7 +190,7 @@ async def test_every_call_names_all_partitions_without_a_position(reading: Any) 
 
 
 async def test_a_partition_without_a_position_loses_no_record_of_the_others(reading: Any) -> None:
-    """The error comes before a record is taken; a look at what is missing is no request."""
+    """The error is raised before a record is taken, and the check sends no request."""
     other = TopicPartition("t", 1)
     async with (
         reading() as (kafka, consumer),
@@ -879,7 +879,8 @@ async def test_a_partition_with_enough_records_waiting_is_not_fetched(reading: A
 async def test_seeking_many_partitions_groups_them_by_broker_once(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look goes through all of them: two thousand seeks held up the loop for three seconds."""
+    """Grouping visits every partition: two thousand seeks once blocked the loop for three
+    seconds."""
     looks: list[int] = []
     lanes = fetcher.Fetcher._lanes
 
@@ -912,8 +913,8 @@ async def test_seeking_many_partitions_groups_them_by_broker_once(
 async def test_idle_partitions_are_fetched_with_a_longer_wait(
     reading: Any, options: Any, seconds: float
 ) -> None:
-    """But where it waits for more than a byte, and would keep what there is for as long; and where
-    the application wants short questions."""
+    """Except with `fetch_min_bytes` above 1, which would delay records for as long, and with a
+    `fetch_max_wait_ms` that the application has set."""
     async with reading() as (kafka, consumer), consumer(**options) as c:
         await c.assign([TP])
         await offsets_of(c, 10)

@@ -181,7 +181,7 @@ async def test_partitions_paused_while_a_request_is_built_are_not_fetched(
 async def test_a_seek_while_a_fetch_is_built_does_not_wait_for_its_response(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor if the request is made in a thread, and takes that long."""
+    """Also if the request takes long to build, and a thread builds it."""
     sought: list[float] = []
 
     async def made(_: Fetcher, make: Callable[[], Any], count: int) -> Any:

@@ -48,8 +48,8 @@ async def end_by_new_subscription(_: EmbeddedKafka, consumer: Consumer) -> None:
 async def test_revoking_partitions_are_not_delivered_during_the_callback(
     network: Any, assignors: Any, end: End, callback: str
 ) -> None:
-    """Callbacks wait for each other: until `revoked` has its turn the next owner may be at work on
-    the same records."""
+    """Callbacks run one after another: before `revoked` runs, the next owner may process the same
+    records."""
     tp = TopicPartition("t", 0)
     story: list[str] = []
     taken: list[int] = []
@@ -149,8 +149,8 @@ async def test_a_removed_member_does_not_wait_for_the_last_commit(
 async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
     network: Any,
 ) -> None:
-    """Its claims came beside a subscription without the topic, and counted for nothing: another
-    was given what it had not let go of."""
+    """The assignor once ignored its owned partitions, as its subscription lacked their topic:
+    another member was assigned them before they were revoked."""
     story: list[tuple[str, str]] = []
 
     def member(name: str) -> Consumer:
@@ -225,8 +225,8 @@ async def test_closing_calls_on_revoked_even_without_a_commit_response(
 async def test_partitions_that_an_absent_static_member_lost_are_assigned_again(
     network: Any,
 ) -> None:
-    """Its application was stuck when it should have rejoined; when it came back it was given its
-    old place without a rebalance, and what it had let go of was nobody's for ever."""
+    """Its application was stuck when it should have rejoined; when it returned it got its old
+    assignment without a rebalance, and the revoked partitions were never assigned again."""
 
     def member(**options: Any) -> Consumer:
         return Consumer(
@@ -305,8 +305,8 @@ def own_assignor(spec: GroupSpec) -> Any:
 async def test_a_thread_does_the_work_of_a_large_groups_leader(
     network: Any, monkeypatch: pytest.MonkeyPatch, assignor: Any, in_thread: list[str], size: str
 ) -> None:
-    """900 members once held the leader's loop for two seconds; an application's own assignor is
-    not called in a thread. Whoever is assigned much reads it in one too."""
+    """900 members once blocked the leader's loop for two seconds. An application's own assignor is
+    not called in a thread; a large assignment is decoded in one."""
     done: list[str] = []
 
     async def run_sync(work: Any, **_: object) -> object:

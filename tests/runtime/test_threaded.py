@@ -86,7 +86,7 @@ def threads() -> int:
 
 
 class RecordingConsumer:
-    """A consumer, and what it was told."""
+    """A consumer, and the rebalance callbacks that it received."""
 
     def __init__(self, kafka: EmbeddedKafka, **options: Any) -> None:
         self.callbacks: list[str] = []

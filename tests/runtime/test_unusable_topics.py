@@ -255,8 +255,8 @@ async def test_waiting_with_a_limit_for_records_of_nothing_is_warned_of(
 async def test_a_waiting_reader_continues_after_another_task_changes_the_topics(
     cluster: Any, options: Any
 ) -> None:
-    """`unsubscribe` takes as long as the last commit and the group's answer, `assign` as long as
-    the metadata: who comes for a record meanwhile gets one of what follows."""
+    """`unsubscribe` waits for the last commit and the group's response, `assign` for metadata: a
+    reader that starts meanwhile gets a record of the new topics."""
     async with cluster() as kafka, consumer("t", **options) as one:
         kafka.create_topic("u", 1)
         kafka.produce("t", ["0"], partition=0)
@@ -318,7 +318,7 @@ async def test_waiting_for_an_assignment_without_a_subscription_is_an_error(clus
 
 
 async def test_a_reader_that_waits_continues_with_the_next_subscription(cluster: Any) -> None:
-    """Another task changes what is consumed."""
+    """Another task changes the subscription."""
     async with cluster() as kafka, consumer("t", group_id="g") as one:
         kafka.create_topic("u", 1)
         values = []

@@ -207,8 +207,8 @@ async def test_undelivered_records_are_fetched_again(
 async def test_a_fetch_response_from_before_a_truncation_is_dropped(
     reading: Any,
 ) -> None:
-    """The answer is late: the position it was asked from has been found good meanwhile, but what it
-    brings is cut off. Reading went on behind it, and what is there now came to nobody."""
+    """The response is late: its position was validated meanwhile, but its records were truncated.
+    The consumer once continued behind them, and skipped the records that replaced them."""
     async with reading() as (kafka, consumer), consumer(metadata_max_age_ms=500) as c:
 
         def at_the_end(request: FetchRequest) -> bool:
