@@ -54,9 +54,10 @@ _SLACK = 0.5
 _CANCELLATION = 0.1
 """L5: seconds that a call may take to end after its cancellation."""
 _COMMIT_SHARE = 0.375
-"""Share of the rebalance timeout for the last commit, if no record is in flight."""
-_CALLBACK_SHARE = 0.1875
-"""Additional share for commits by the application in its revocation callback."""
+"""Share of the rebalance timeout for the last commit, if no record is in flight: half of the time
+until the deadline of the revocation. After the callback, commits get half of the time left."""
+_REST_SHARE = 0.1875
+"""That share, if the last commit has taken all of its time."""
 
 _RETRIES = MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
 """Requests by which a member outside its group tries to return."""
@@ -93,8 +94,6 @@ class Deadlines:
     """Since when it has no generation to work in; None while it has one."""
     revoking_since: float = 0.0
     """When the application's last revocation callback began."""
-    rejoin_waits: bool = False
-    """A commit of the application was in flight at that time, and still is."""
     rejoin_due: tuple[float, int] | None = None
     """When it revoked partitions that no other member gets before it rejoins."""
     retry_due: tuple[float, int] | None = None
@@ -216,7 +215,7 @@ class Liveness:
         late = self._recorder.elapsed(
             run, event.time, deadlines.must_rejoin_since, deadlines.polled_at
         )
-        if late > _time_to_commit(run):
+        if late > run.opening.rebalance_timeout * (_COMMIT_SHARE + _REST_SHARE) + 2 * _SLACK:
             text = f"{run.name} must rejoin, and has not for {late:.1f} s"
             self._recorder.report("L2", event, text, deadlines.must_rejoin_by, number)
             deadlines.must_rejoin_since = None
@@ -230,9 +229,8 @@ class Liveness:
             return
         at, by = deadlines.rejoin_due
         late = self._recorder.elapsed(run, event.time, at)
-        # It rejoins only when unanswered commits are answered, or have had enough time.
-        waits = deadlines.commit_count or _commits(run)
-        if late > (max(REJOIN, _time_to_commit(run)) if waits else REJOIN):
+        share = _COMMIT_SHARE if deadlines.commit_count or _commits(run) else _REST_SHARE
+        if late > max(REJOIN, run.opening.rebalance_timeout * share + _SLACK):
             text = f"{run.name} has revoked partitions, and has not rejoined for {late:.1f} s"
             self._recorder.report("L2", event, text, by, number)
             deadlines.rejoin_due = None
@@ -263,10 +261,7 @@ class Liveness:
         for tp, (dead, at, by, patience) in self._unowned.items():
             self._unowned[tp] = dead, at, by, patience + took
         if event.partitions and run.opening.cooperative and run.closing is None:
-            deadlines.rejoin_due, deadlines.rejoin_waits = (
-                (event.time, number),
-                deadlines.commit_count > 0,
-            )
+            deadlines.rejoin_due = (event.time, number)
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)
@@ -328,9 +323,6 @@ class Liveness:
     def _committed(self, number: int, event: Committed) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
         deadlines.commit_count, deadlines.polled_at = deadlines.commit_count - 1, event.time
-        if deadlines.rejoin_waits and deadlines.rejoin_due is not None:
-            deadlines.rejoin_due = (event.time, deadlines.rejoin_due[1])
-        deadlines.rejoin_waits = deadlines.rejoin_waits and deadlines.commit_count > 0
 
     def _works(self, number: int, event: Away) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
@@ -470,12 +462,6 @@ def _has_revoked(run: MemberRun, owned: Collection[TopicPartition]) -> bool:
 def _commits(run: MemberRun) -> bool:
     """Whether one of its commits is unanswered."""
     return any(sent.api == "OffsetCommit" for _, sent in run.in_flight.values())
-
-
-def _time_to_commit(run: MemberRun) -> float:
-    """How long a member may take for its last commits of processed records."""
-    share = _COMMIT_SHARE + (_CALLBACK_SHARE if _commits(run) else 0.0)
-    return run.opening.rebalance_timeout * share + 2 * _SLACK
 
 
 def _time_to_take_over(dead: MemberRun) -> float:
