@@ -112,12 +112,12 @@ def test_a_member_with_undecodable_metadata_is_left_out_alone(garbage, caplog):
     [
         ({"a": worker(b"")}, {"a": [0, 1, 2, 3, 4]}),
         ({"a": worker(b""), "b": worker(b"")}, {"a": [0, 1, 2], "b": [3, 4]}),
-        # Whoever has more keeps the larger share: only two shards move.
+        # The member with more shards keeps more: only two shards move.
         (
             {"a": worker(b""), "b": worker(b"", [0, 1, 2, 3, 4], 1)},
             {"a": [3, 4], "b": [0, 1, 2]},
         ),
-        # Somebody left: what stays, stays.
+        # A member left: the others keep their shards.
         (
             {"a": worker(b"", [1, 4], 2), "b": worker(b"", [3], 2)},
             {"a": [0, 1, 4], "b": [2, 3]},

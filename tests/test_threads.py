@@ -72,7 +72,7 @@ class Member:
                     if len(self.seen) == RECORDS:
                         break
                 await consumer.commit()
-            await wait()  # nobody leaves, and moves a partition, while others read
+            await wait()  # no member leaves, and moves a partition, while others read
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

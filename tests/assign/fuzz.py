@@ -208,7 +208,7 @@ def _of_round(
 
 
 def _rounds(assignor: Assignor, spec: GroupSpec) -> Iterator[tuple[GroupSpec, Assignment]]:
-    """The group as it joins, and what it is assigned, until nobody lets go of anything."""
+    """Yield the group and its assignment in each round, until no member revokes."""
     generation = GENERATION
     while True:
         assignment = assignor(spec)
@@ -343,7 +343,7 @@ def run(seed: int, cases: int, jobs: int) -> int:
 
 
 class _progress:
-    """A bar where rich is installed and somebody looks, else a line now and then."""
+    """A progress bar on a terminal with rich; otherwise a line from time to time."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -41,7 +41,7 @@ def groups(draw: st.DrawFn, *, same: bool | None = None) -> GroupSpec:
         same = draw(st.booleans())
     partitions = draw(_partitions())
     ids = draw(st.permutations(MEMBERS))[: draw(st.integers(1, len(MEMBERS)))]
-    # Most subscribe to most, so that there is somebody to share with.
+    # Most members subscribe to most topics, so that they share partitions.
     subscriptions = st.frozensets(st.sampled_from(TOPICS), max_size=2).map(
         frozenset(TOPICS).difference
     ) | st.frozensets(st.sampled_from(TOPICS + "x"))
@@ -124,7 +124,7 @@ def _claims(
     what others own too, of what is gone, and of topics that never were."""
     there = [TopicPartition(t, p) for t, n in sorted(partitions.items()) for p in range(n)]
     owned: list[set[TopicPartition]] = [set() for _ in range(members)]
-    # Nobody, or the first few, as if the others had just joined.
+    # No member, or the first few, as if the others had just joined.
     before = draw(st.integers(0, members))
     if draw(st.booleans()):
         owners = [index % before if before else -1 for index in range(len(there))]

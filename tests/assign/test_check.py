@@ -118,7 +118,7 @@ def test_a_cooperative_round_may_withhold_partitions_claimed_twice() -> None:
 
 
 def test_a_partition_handed_over_while_it_is_owned() -> None:
-    """Behaviour 26. Once its owner has let go of it, there is nothing wrong with that."""
+    """Behaviour 26. After the owner has revoked it, the assignment is valid."""
     group = spec({"a": 2}, x=member("a", "a0 a1"), y=member("a"))
     assert violations(group, assigned(x="a0", y="a1"), COOPERATIVE) == (
         Violation(

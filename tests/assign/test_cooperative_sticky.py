@@ -31,7 +31,7 @@ def assigned(partitions: dict[str, int], **members: MemberSpec) -> dict[str, str
 
 
 def next_round(spec: GroupSpec, assignment: Assignment, generation: int) -> GroupSpec:
-    """The group once everybody has let go of what was not assigned to it, and rejoined."""
+    """Return the group after all members have revoked and rejoined."""
     return attrs.evolve(
         spec,
         members={
@@ -122,7 +122,7 @@ def test_mixed_subscriptions_are_balanced_through_members_in_between() -> None:
 
 
 def test_new_partitions_are_assigned_at_once_and_others_when_released() -> None:
-    """x has a2 to let go of; y need not wait for it to get a3."""
+    """x must revoke a2; y gets a3 without waiting for that."""
     x = member("a", "a0 a1 a2", 7)
     spec = GroupSpec(members={"x": x, "y": member("a")}, partitions={"a": 4})
     first = cooperative_sticky_assignor(spec)

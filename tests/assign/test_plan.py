@@ -171,7 +171,7 @@ def test_a_group_without_members_gets_nothing() -> None:
     assert (found.spread_before, found.spread_after) == (Spread(0, 0), Spread(0, 0))
 
 
-# ---------------------------------------------------------------- reasons of what nobody owned
+# ---------------------------------------------------------------- partitions without an owner
 
 
 def test_partitions_without_an_owner() -> None:
@@ -196,7 +196,7 @@ def test_new_topics_differ_from_new_partitions_when_the_old_counts_are_known() -
 
 
 def test_equally_claimed_partitions_have_no_owner() -> None:
-    """Line 25: both have to let go of it before anybody gets it."""
+    """Line 25: both must revoke it before any member gets it."""
     x, y = member("a", "a0 a1"), member("a", "a1")
     found = plan(group({"a": 2}, x=x, y=y), cooperative_sticky_assignor)
     text = "x and y claim it with the same generation, 7"

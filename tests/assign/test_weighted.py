@@ -62,7 +62,7 @@ def levels(group: GroupSpec, assignment: Assignment) -> dict[str, float]:
 
 
 def next_round(group: GroupSpec, assignment: Assignment, generation: int) -> GroupSpec:
-    """The group once everybody has let go of what was not assigned to it, and rejoined."""
+    """Return the group after all members have revoked and rejoined."""
     return attrs.evolve(
         group,
         members={
@@ -75,7 +75,7 @@ def next_round(group: GroupSpec, assignment: Assignment, generation: int) -> Gro
 def rounds(
     group: GroupSpec, assignor: Assignor = weighted
 ) -> Iterator[tuple[GroupSpec, Assignment]]:
-    """Each round's group and assignment, checked, until nobody has to let go of anything."""
+    """Yield each round's group and checked assignment, until no member must revoke."""
     for generation in range(100, 200):
         assignment = assignor(group)
         assert violations(group, assignment, RULES["weighted-sticky"]) == ()

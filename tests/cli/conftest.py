@@ -1,4 +1,4 @@
-"""Commands are run as by somebody who has configured nothing."""
+"""Commands run without any configuration of the user."""
 
 import os
 from pathlib import Path

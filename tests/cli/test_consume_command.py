@@ -127,7 +127,7 @@ def test_ends_quietly_when_the_reader_closes_the_pipe(
         assert process.wait(TIMEOUT) == 0
         assert process.stderr.read() == b""
     if group:
-        # What nobody has taken is not committed: a pipe has room for 64 KiB, of 500 KB together.
+        # Unread output is not committed: a pipe holds 64 KiB, of 500 KB in all.
         assert kafka.committed("g", "t").get(0, 0) < 2_000
 
 
@@ -166,7 +166,7 @@ def test_a_signal_ends_the_command_while_the_pipe_is_full(kafka: EmbeddedKafka) 
     kafka.produce("t", ["x" * 1_000] * 2_000, partition=0)
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("consume", "t", *servers, "--from-beginning") as process:
-        # Filled to the brim: it writes, and nobody takes it.
+        # The pipe is full: the command blocks in a write.
         os.set_blocking(process.stdout.fileno(), False)
         end = time.monotonic() + TIMEOUT
         while not (first := process.stdout.read(10)):

@@ -47,7 +47,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 def is_there(number: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def test_a_leader_without_a_connection_ends_its_command_before_another_leads(
         began = time.monotonic()
         wait(lambda: not is_there(number))
         wait(lambda: process.stderr.readline() == b"kafkagroup: no longer leads 'g'\n")
-        # The others of its session are gone as well: nobody is left to signal.
+        # The other processes of its session have ended, too: none is left to signal.
         wait(lambda: not session(number))
         assert time.monotonic() - began < 8.0
         kafka.restart(1)
@@ -167,7 +167,7 @@ def test_a_leader_that_was_frozen_ends_its_command_and_becomes_a_candidate_again
 def test_a_leader_removed_by_an_admin_ends_its_command_as_soon_as_another_leads(
     kafka: EmbeddedKafka,
 ) -> None:
-    """It hears of it late, and long before its session would have ended."""
+    """The notification is late, and still long before the session would expire."""
     script = TELL + "exec sleep 60"
     patient = ("--session-timeout", "120", "--grace", "2", "--", "sh", "-c", script)
     command = ("elect", "g", "--bootstrap-servers", kafka.bootstrap_servers, *patient)

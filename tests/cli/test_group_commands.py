@@ -243,7 +243,7 @@ def test_names_cannot_steer_the_terminal(kafka: EmbeddedKafka) -> None:
 
 
 class Terminal:
-    """A command on a terminal, and somebody who reads and types there."""
+    """A command on a pseudo-terminal, with its input and output."""
 
     def __init__(self, *arguments: str) -> None:
         self._end, theirs = pty.openpty()
@@ -283,7 +283,7 @@ class Terminal:
         assert select.select([self._end], [], [], 30)[0], self.text
         try:
             data = os.read(self._end, 65_536).decode()
-        except OSError:  # there is nobody left to write
+        except OSError:  # the command has ended
             return False
         self.text += re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", data).replace("\r", "")
         return bool(data)

@@ -805,7 +805,7 @@ def test_permanent_errors_are_fatal_and_leave(code: int) -> None:
         evolve(REJOINING, phase=Phase.LEAVING, pending=4, last_token=4),
         (Fail(error=error), leave(4, str(error))),
     )
-    # Without an id there is nobody to take out of the group.
+    # Without a member id there is no member to remove.
     assert step(JOINING, reply(2, joined(code))) == (
         evolve(JOINING, phase=Phase.FAILED, pending=None),
         (Fail(error=error),),
@@ -1762,7 +1762,7 @@ class Life:
         match effect:
             case Send(request=JoinGroupRequest() as request):
                 assert self.member.phase is Phase.JOINING
-                # S2: what was held is let go of before the group hears of us again.
+                # S2: owned partitions are revoked before the next request to the group.
                 assert not any(isinstance(work, Revoke | Lose) for work in self.work)
                 assert request.member_id == self.member.member_id
             case Send(request=HeartbeatRequest() as request):

@@ -1169,7 +1169,7 @@ class Life:
             case Send(request=ConsumerGroupHeartbeatRequest() as request):
                 assert request.member_id == "m1"
                 if request.member_epoch == 0:
-                    # S2: what was held is let go of before the group hears of us again.
+                    # S2: owned partitions are revoked before the next request to the group.
                     assert not self.holds
                     assert not self.work
                     assert request.topic_partitions == ()

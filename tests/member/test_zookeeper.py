@@ -757,7 +757,7 @@ class World:
                 self.held |= granted
                 self.step(Claimed(now=now, token=token, granted=granted))
             case Release(token=token, units=released):
-                # The promise: it is let go of already.
+                # The invariant: it is revoked already.
                 assert not released & self.app
                 assert not any(
                     released & d.units for d in self.deliveries if isinstance(d, AssignUnits)

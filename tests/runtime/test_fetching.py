@@ -833,7 +833,7 @@ async def test_a_new_leader_that_the_answer_names_needs_no_metadata(
         (LeaderIdAndEpoch(), ()),
         # What is known already, or older.
         (LeaderIdAndEpoch(leader_id=2, leader_epoch=4), ()),
-        # Nobody says where it is.
+        # No broker reports its leader.
         (LeaderIdAndEpoch(leader_id=3, leader_epoch=5), ()),
     ],
     ids=["none", "old", "nowhere"],

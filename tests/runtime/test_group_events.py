@@ -195,7 +195,7 @@ async def test_a_topic_that_grew_is_what_the_leader_sees(network: Any) -> None:
 
 
 async def test_a_topic_that_grows_between_the_computing_and_the_assignment(network: Any) -> None:
-    """The leader hears of it while it leads nothing yet, and was never told again (seed 4108)."""
+    """The leader once missed a change that came before its first generation."""
     async with cluster(network) as kafka:
         kafka.fail(SyncGroupRequest, Delay(3))
         async with consumer(metadata_max_age_ms=1_000) as one:
@@ -207,7 +207,7 @@ async def test_a_topic_that_grows_between_the_computing_and_the_assignment(netwo
 
 
 async def test_a_topic_that_grows_while_the_static_leader_is_away(network: Any) -> None:
-    """Its assignment stands when it comes back, and nobody computes another (KIP-814)."""
+    """When it returns, its assignment is still valid, and no member computes another (KIP-814)."""
     static = {"group_instance_id": "a", "metadata_max_age_ms": 300_000}
     async with cluster(network) as kafka:
         async with consumer(**static) as before:
@@ -235,7 +235,7 @@ async def test_partitions_that_nobody_knew_are_why_the_coordinator_assigns(netwo
 
 
 async def test_cooperative_members_and_the_second_round(network: Any) -> None:
-    """The round in which it lets go is the other member's doing, the next one its own."""
+    """The other member causes the round in which it revokes; it causes the next one itself."""
 
     async def slowly(_: Any) -> None:
         await anyio.sleep(3)

@@ -43,7 +43,7 @@ def spoil(path: Path) -> None:
 
 
 def log_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """What was logged since the last time that somebody asked."""
+    """Return the lines logged since the last call."""
     found = [(record.levelname, record.getMessage()) for record in caplog.records]
     caplog.clear()
     return found
@@ -102,13 +102,13 @@ async def test_a_file_that_was_always_right_is_worth_no_word(
 async def test_a_file_that_cannot_be_read_in_time_is_given_up(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe that nobody writes to, as a file on a file system that hangs."""
+    """A pipe without a writer blocks its reader, as a file on a file system that hangs does."""
     monkeypatch.setattr(loads_file, "_READ_TIMEOUT", 0.05)
     os.mkfifo(path)
     try:
         assert await LoadsFile(path, max_age=60)() == {}
     finally:
-        # The thread waits for somebody to write, for ever.
+        # The thread waits for a writer, forever.
         os.close(os.open(path, os.O_WRONLY))
     assert log_lines(caplog) == [
         ("WARNING", f"the loads in {path} count as 1.0: reading it takes more than 0.05 s")

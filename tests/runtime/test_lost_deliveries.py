@@ -354,7 +354,7 @@ async def test_records_committed_before_the_revocation_are_not_lost(
 
 @pytest.mark.parametrize("late", [False, True], ids=["revoked", "lost"])
 async def test_nothing_is_lost_of_what_was_only_started(network: Any, late: bool) -> None:
-    """The start that the reset policy found would be committed, but nobody did anything there."""
+    """The position from the reset policy would be committed, but no record was delivered."""
     async with cluster(network) as kafka:
         member = Member("eager")
         async with member.consumer as consumer:

@@ -220,7 +220,7 @@ async def test_a_partition_without_a_position_loses_no_record_of_the_others(read
 
 
 async def test_polling_without_a_position_counts_as_polling(reading: Any) -> None:
-    """An application that waits for somebody to commit an offset was thrown out of its group."""
+    """An application that waited for a committed offset was once removed from its group."""
     lost: list[object] = []
     async with reading() as (_, consumer):
         member = consumer(
@@ -653,7 +653,7 @@ def lone(**options: Any) -> Consumer:
 async def test_a_partition_without_a_leader_is_looked_at_again_soon(
     network: Any, leader_of: Any
 ) -> None:
-    """An election is on: nobody may wait for the next regular look, five minutes later."""
+    """During an election, do not wait five minutes for the next metadata refresh."""
     leader = leader_of(lambda offset: batch_at(offset))
     leader.leaders = [1, -1, -1, 1]
     network.handlers[HERE] = leader
@@ -1252,7 +1252,7 @@ async def test_without_pyarrow_no_batch_is_taken(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_keys_and_values_as_views_of_what_came(reading: Any) -> None:
-    """Nobody can write to them, though they lie where they were received."""
+    """They are read-only, though they are views of the received bytes."""
     async with reading(records=0) as (kafka, consumer), consumer(views=True) as c:
         kafka.produce("t", [NewRecord(b"k", b"x" * 1000), NewRecord(None, None)], partition=0)
         kafka.produce("t", [b"y" * 1000] * 2, partition=0)

@@ -282,7 +282,7 @@ async def test_a_crash_in_the_background_reaches_the_user_not_the_task_group(
 async def test_cancelled_it_closes_in_good_order(
     way: str, opening: float, at: float, anyio_backend_name: str, no_task_left: Any
 ) -> None:
-    """Shielded: without that nobody could leave the group or commit any more."""
+    """Shielded: otherwise no member could leave the group or commit any more."""
     if way == "start" and (anyio_backend_name == "trio" or not opening):
         pytest.skip("start() is for asyncio, and returns once open")
     before = running()

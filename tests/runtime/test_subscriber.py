@@ -168,7 +168,7 @@ async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
             assignors=[cooperative_sticky_assignor],
             heartbeat_interval_ms=50,
             on_partitions_assigned=note("gains"),
-            on_partitions_revoked=note("lets go of"),
+            on_partitions_revoked=note("revokes"),
         )
 
     first, second = member("first"), member("second")
@@ -192,7 +192,7 @@ async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
                     while second.assignment() != {TopicPartition("u", 0)}:
                         await anyio.sleep(0.1)
                     tasks.cancel_scope.cancel()
-    assert story.index(("first", "lets go of u/0")) < story.index(("second", "gains u/0"))
+    assert story.index(("first", "revokes u/0")) < story.index(("second", "gains u/0"))
 
 
 async def test_closing_calls_on_revoked_even_without_a_commit_response(

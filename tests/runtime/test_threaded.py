@@ -393,7 +393,7 @@ class Clumsy:
 async def test_a_bug_on_either_side_of_the_border_ends_the_membership(
     kafka: EmbeddedKafka, where: str
 ) -> None:
-    """Raised in a callback of its loop, it would reach nobody, or take all of trio with it."""
+    """Raised in a callback of the loop, it would be lost, or end trio."""
     config = Config(group_id="g", protocol_type="x", heartbeat_interval=0.05, session_timeout=6)
     host, port = kafka.bootstrap_servers.split(":")
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""Fetch answers as rows: where a task ends, what nobody is to see, what batches differ in."""
+"""Fetch responses as rows: a task's end, hidden records, and the fields of batches."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_aborted_records_and_markers_are_skipped() -> None:
 
 
 def test_damage_after_intact_records_is_an_error() -> None:
-    """A check sum can be right, or nobody looks: `checkCrcs=false`."""
+    """The checksum is right, or is not checked: `checkCrcs=false`."""
     good = batch(0, 5)
     lax = attrs.evolve(READ, check_crcs=False)
     with pytest.raises(CorruptRecordError, match="t/0 at offset 5"):

@@ -87,7 +87,7 @@ def current(name: str, number: int, state: int, time: int, *partitions: int) -> 
 
 
 def test_a_group_of_kip_848_is_unstable_until_every_member_is_there() -> None:
-    """b waits until a has let go: between the two the partition is nobody's, a pause."""
+    """b waits until a has revoked: meanwhile the partition has no owner, a pause."""
     timeline = timeline_of(
         [
             joined("a", 10),
@@ -131,7 +131,7 @@ def test_a_member_of_kip_848_that_leaves() -> None:
     assert rebalances(timeline) == [
         (1, "2 joined", 10, 12, 2, 0),
         (2, "1 left", 20, 23, 1, 1),
-        # It has not ended: nobody has said that it has come there.
+        # It has not ended: no commit reports that.
         (3, "topics or assignor changed", 30, None, 1, 0),
     ]
     assert [t for t in ownership(timeline) if t[0] == "a"] == [("a", 0, 1, 11, 20)]

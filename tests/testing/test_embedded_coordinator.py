@@ -307,7 +307,7 @@ def test_a_session_expires_without_heartbeats_unless_a_request_is_pending() -> N
 
 
 def test_a_session_restarts_when_a_pending_sync_is_answered() -> None:
-    """Its deadline passed unheeded while the sync was parked; it must not be lost for good."""
+    """Its deadline passed while the sync was pending; it must be set again."""
     story = Story()
     story.pair()
     story.join("c-1")

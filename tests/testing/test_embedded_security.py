@@ -101,7 +101,7 @@ class Peer:
         return decode(request.response, version, frame, 5 if tags else 4)
 
     def handshake(self, mechanism: str) -> Any:
-        """The order of the mechanisms is nobody's choice in Kafka."""
+        """Kafka does not define the order of the mechanisms."""
         answer = self.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
         return answer and evolve(answer, mechanisms=tuple(sorted(answer.mechanisms)))
 
@@ -146,7 +146,7 @@ def real() -> Iterator[tuple[str, str]]:
     except LocalKafkaUnavailable as error:
         pytest.skip(f"no real Kafka on this machine: {error}")
     try:
-        # A coordinator there is only once somebody has asked for one, and a little later.
+        # Kafka creates the coordinator's topic at the first request, which takes a moment.
         anyio.run(ask_for_a_coordinator, kafka.bootstrap_servers)
         peer = Peer(kafka.address(1))
         deadline = time.monotonic() + DEADLINE

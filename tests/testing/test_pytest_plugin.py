@@ -180,7 +180,7 @@ def test_without_a_choice_the_broker_is_the_embedded_one(
 def test_an_address_that_does_not_answer_is_an_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever names a broker must not pass on another one without noticing."""
+    """A test run that names a broker must not pass on another one."""
     monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     reason = (
         "not address: KAFKAGROUP_BOOTSTRAP_SERVERS does not answer (127.0.0.1:1: [Errno 111]"
@@ -246,7 +246,7 @@ def mute() -> Iterator[str]:
 
 @pytest.fixture
 def unreachable() -> Iterator[str]:
-    """A peer that does not even let anybody connect, and refuses nobody: its queue is full."""
+    """A peer that neither accepts nor refuses connections: its queue is full."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(3):

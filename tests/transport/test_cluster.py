@@ -192,7 +192,7 @@ async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> Non
 
 
 async def test_an_address_that_no_socket_takes_is_one_dead_broker(network: Any) -> None:
-    """A hostile or broken answer must not crash whoever asks next."""
+    """An invalid response must not make the next request fail."""
     network.handlers[A] = serving(knows(n1=("x", -1), n2=("x", 2**31 - 1), n3=A))
     async with network, clustered(A) as cluster:
         for _ in range(5):
@@ -356,7 +356,7 @@ async def test_a_broker_that_has_left_is_closed(network: Any) -> None:
 async def test_an_address_from_elsewhere_replaces_a_broker_and_closes_the_old_one(
     network: Any,
 ) -> None:
-    """FindCoordinator may know of a move before Metadata does; nobody else closes the old one."""
+    """FindCoordinator may report a moved node before Metadata does: close the old connection."""
     network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=B))}
     async with network, clustered(A) as cluster:
         old = cluster.broker(Node(1, *A))

@@ -263,7 +263,7 @@ async def test_the_broker_closes_in_the_middle_of_an_answer(network: Any, cut: i
 
 
 async def test_the_broker_closes_instead_of_the_first_answer(network: Any) -> None:
-    """Kafka's listeners with SASL let whoever comes without ask for versions, and no more."""
+    """Kafka's SASL listeners answer ApiVersions to unauthenticated clients, and nothing else."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -774,7 +774,7 @@ async def test_one_users_cancellation_does_not_end_the_connecting_of_another(
 
 
 async def test_closing_a_broker_closes_what_is_still_being_connected(network: Any) -> None:
-    """Otherwise a broker that has left the cluster keeps a connection that nobody closes."""
+    """Otherwise the connection to a broker that has left the cluster would stay open."""
 
     async def handler(peer: Any) -> None:
         await anyio.sleep(1)

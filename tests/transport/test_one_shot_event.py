@@ -1,4 +1,4 @@
-"""What happens once, and whoever waits for it."""
+"""An event that is set once, and the tasks that wait for it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ PENCIL = Secret("pencil")
 
 @attrs.define
 class Script:
-    """A broker that says these things in their order, whatever it hears."""
+    """A broker that sends these responses in order, whatever the requests are."""
 
     answers: list[bytes | SaslAuthenticateResponse] = attrs.field(factory=list)
     offered: tuple[str, ...] = ()

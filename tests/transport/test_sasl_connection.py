@@ -91,7 +91,7 @@ def let_in(lifetime_ms: int = 0, **fields: Any) -> SaslAuthenticateResponse:
 
 @attrs.define
 class Gate:
-    """A broker behind PLAIN that writes down what it hears, and when."""
+    """A broker with PLAIN that records its requests, and when they arrive."""
 
     lifetimes: list[int] = attrs.field(factory=lambda: [0])
     """Of each session in turn, in milliseconds; the last one is that of all further ones."""
@@ -210,7 +210,7 @@ async def test_a_broker_that_knows_no_sasl(network: Any) -> None:
 async def test_responses_before_authentication_are_limited_in_size(
     network: Any, stage: str, limit: int
 ) -> None:
-    """Before it is known who is there, nobody has any reason for long answers."""
+    """Before authentication, no response is long."""
 
     async def handler(peer: Any) -> None:
         if stage == "versions":

@@ -252,7 +252,7 @@ def test_switching_a_check_off_warns_at_the_line_that_does(given: dict[str, Any]
 
 @attrs.define
 class Listener:
-    """A TLS listener in memory; counts what it hears after the handshake."""
+    """A TLS listener in memory; counts the bytes that it receives after the handshake."""
 
     context: ssl.SSLContext
     names: list[str | None] = attrs.field(factory=list)
@@ -434,7 +434,7 @@ async def test_checks_that_are_off_are_off(
 
 @pytest.mark.anyio
 async def test_advertised_brokers_get_the_same_policy(network: Any, listen: Any) -> None:
-    """Whoever answers for the cluster must not send us to somebody without a certificate."""
+    """A bootstrap server must not direct the client to a broker without a valid certificate."""
     async with EmbeddedKafka(nodes=2, listen=False) as kafka, network:
         for node_id, name in ((1, "kafka-1"), (2, "somebody.else")):
             listener = listen(name)

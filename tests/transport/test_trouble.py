@@ -351,7 +351,7 @@ async def test_a_leader_where_nothing_listens(watched: Any, network: Any) -> Non
 
 
 async def test_a_leader_that_is_a_black_hole(watched: Any, network: Any) -> None:
-    """Nobody answers, not even to say that nobody is there."""
+    """The address neither accepts nor refuses connections."""
     one = consumer(group_id=None)
     async with watched(one) as (kafka, watch, _):
         await one.assign([T0])

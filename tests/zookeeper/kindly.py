@@ -47,7 +47,7 @@ class Kindly:
         self.nodes: tuple[MemberNode, ...] = ()
         self.version = 1
         self.away_until = 0.0
-        """Until when nobody answers what asks the servers' leader."""
+        """Until when requests to the ensemble's leader are not answered."""
         self.claims: set[str] = set()
         self.closed = False
 

@@ -1,4 +1,4 @@
-"""What an application hears that cannot import kazoo, or has one that is too old."""
+"""The errors of an application without kazoo, or with one that is too old."""
 
 from __future__ import annotations
 
