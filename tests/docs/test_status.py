@@ -26,7 +26,7 @@ def test_the_tests_of_every_kip_exist() -> None:
     for number, *_, tests in ROWS:
         paths = re.findall(r"`([^`]+)`", tests)
         assert paths, number
-        assert [path for path in paths if not (ROOT / path).exists()] == [], number
+        assert [path for path in paths if not (ROOT / "tests" / path).exists()] == [], number
 
 
 def test_no_kip_is_of_a_later_release() -> None:
