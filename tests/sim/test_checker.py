@@ -1281,12 +1281,12 @@ def test_l3_heartbeats_go_on():
     assert examine(timeline(first, 3.0, beats())).figures.heartbeat_gap > 3.0
 
 
-def test_l3_a_parked_join_is_a_heartbeat_whatever_comes_of_the_sync_before():
+def test_l3_a_pending_join_is_a_heartbeat():
     *join, sent, answer = joins(1)
     again = request("JoinGroup", asked={"member_id": "A"}, answer=False)
     first = [opening(heartbeat_interval=1.0), is_new(), join, sent]
     assert broken(first, answer, 3.0, again) == ["L3"]
-    assert broken(first, again, answer, 3.0, again) == []
+    assert broken(first, answer, again, 3.0, again) == []
 
 
 def test_l3_not_while_the_process_stands_still_or_the_connection_is_gone():

@@ -77,8 +77,6 @@ class Epochs:
         state = self._states.get(run)
         if state is None:
             state = self._states[run] = MemberState(event.member_id, number)
-        if event.issued_at < state.issued_at:
-            return  # it has waited, and the member has given it up and sent a newer one
         if event.member_id != state.member_id:
             text = f"{run.name} is {state.member_id}, but sends a heartbeat as {event.member_id}"
             self._recorder.report("S11", event, text, state.named_by, number)

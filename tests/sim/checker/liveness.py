@@ -74,8 +74,6 @@ class Deadlines:
     connection: int = -1
     join_pending: bool = False
     """Whether a pending JoinGroup or SyncGroup serves as its heartbeat."""
-    joined_by: int = -1
-    """The event of the last JoinGroup or LeaveGroup."""
     confirmed_at: float = 0.0
     """When the coordinator last confirmed the membership."""
     busy_since: float | None = None
@@ -167,7 +165,6 @@ class Liveness:
                 None,
                 None,
             )
-            deadlines.joined_by = number
         elif (
             event.api == CONSUMER_HEARTBEAT
             and event.owned is not None
@@ -277,7 +274,7 @@ class Liveness:
             deadlines.confirmed_at = event.time  # or another member with its instance id was seen
         if event.api == "JoinGroup":
             return
-        if event.api == "SyncGroup" and request is not None and request[0] > deadlines.joined_by:
+        if event.api == "SyncGroup":
             deadlines.join_pending = False
         deadlines.heartbeat_answered_at = None
         if deadlines.join_pending or event.error not in _CONFIRMATIONS:

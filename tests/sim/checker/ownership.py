@@ -25,9 +25,6 @@ from ..events import (
 )
 from .recorder import Handlers, MemberRun, OwnershipPeriod, Recorder, joins, leaves
 
-_WAKING = 0.5
-"""Seconds in which a resumed process completes what is overdue."""
-
 
 class Ownership:
     """The rules of ownership."""
@@ -201,8 +198,7 @@ def _is_late(period: OwnershipPeriod, holder: OwnershipPeriod | None) -> bool:
 
 def _has_lost(run: MemberRun, now: float) -> bool:
     """Whether the member is out of its group, or cannot know that it is not."""
-    wakes = now - run.thawed_at < _WAKING
-    return run.ended is not None or now >= run.lease_expires_at or wakes
+    return run.ended is not None or now >= run.lease_expires_at
 
 
 def _same_instance(one: MemberRun, other: MemberRun) -> bool:
