@@ -229,7 +229,8 @@ def _evolve(value: Any, **changes: Any) -> Any:
 def _annotations(cls: type) -> dict[str, Any]:
     """Return the annotations of the class itself, without those of its bases; as text if its module
     imports `annotations` from `__future__`."""
-    found: dict[str, Any] = vars(cls).get("__annotations__", {})
+    # Not from `vars`: Python 3.14 evaluates annotations on first access (PEP 649).
+    found: dict[str, Any] = getattr(cls, "__annotations__", {})
     return found
 
 
