@@ -77,7 +77,7 @@ def run_command(
                 out,
                 format=form,
                 namespace=namespace,
-                on_step=_progress,
+                told=_progress,
             )
             for group, file in loads:
                 count = write_loads(tables.read("weights"), group, file)

@@ -95,33 +95,33 @@ def run(
     namespace: str | None = None,
     allowed: int = 0,
     horizon: float = 300.0,
-    on_step: Callable[[str], object] = lambda step: None,
+    told: Callable[[str], object] = lambda step: None,
 ) -> Tables:
     """Read new records, sample the lag, and write the tables.
 
     `options` are the connection options; `out`, `format` and `namespace` are as in `Tables`: the
     checkpoint is always under `out`. The job commits its offsets to `group`; each run commits them
     again, so that they do not expire. `allowed` and `horizon` are as in `evaluation` and `weights`.
-    `on_step` is called with the name of each step. Do not run two jobs with the same `out`.
+    `told` is called with the name of each step. Do not run two jobs with the same `out`.
 
     Raises: ConfigurationError; IllegalStateError if the group has members; BrokerError;
     TransportError; Spark's exception if a query failed.
     """
     register(spark)
     tables = Tables(spark, out, format, namespace)
-    on_step("events")
+    told("events")
     _read(tables, options, group)
     events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])
     others = events.where(~F.col("group_id").eqNullSafe(group)).persist()
     try:
         commits = history.commits(others)
-        on_step("log_ends")
+        told("log_ends")
         known = tables.read("log_ends") if tables.exists("log_ends") else None
         tables.append("log_ends", log_ends(spark, options, commits, known))
-        on_step("lag")
+        told("lag")
         tables.append("lag", lag(spark, options, commits))
         for name, rows in _derived(tables, others, allowed, horizon):
-            on_step(name)
+            told(name)
             tables.replace(name, rows)
     finally:
         others.unpersist()
