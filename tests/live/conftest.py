@@ -15,9 +15,23 @@ from kafkagroup.wire.messages.admin import (
 from kafkagroup.wire.records import NewRecord
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return request.param
+@pytest.fixture(params=["asyncio", "trio", pytest.param("uvloop", marks=pytest.mark.long)])
+def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, bool]]:
+    if request.param != "uvloop":
+        return request.param
+    pytest.importorskip("uvloop", reason="NOT TESTED on uvloop: it is not installed")
+    return "asyncio", {"use_uvloop": True}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out uvloop on real Kafka: the two have nothing to do with each other."""
+    both = {"uvloop", "kafka"}
+    items[:] = [item for item in items if not both <= set(_ids(item))]
+
+
+def _ids(item: pytest.Item) -> list[str]:
+    callspec = getattr(item, "callspec", None)
+    return [] if callspec is None else callspec.id.split("-")
 
 
 @pytest.fixture(params=["embedded", "kafka"])

@@ -46,7 +46,7 @@ async def test_retained_partitions_are_not_interrupted(bootstrap, name, fill):
     first = Worker(bootstrap, name, **COOPERATIVE)
     second = Worker(bootstrap, name, **COOPERATIVE)
     async with first.consumer, anyio.create_task_group() as tasks:
-        first.pause = second.pause = 0.0005
+        first.pause = second.pause = 0.001
         tasks.start_soon(first.run)
         await until(lambda: len(first.seen) > 100)
         async with second.consumer:

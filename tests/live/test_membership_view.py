@@ -153,7 +153,7 @@ async def test_metrics(bootstrap, name, fill):
     assert 0 < found.session_seconds_left <= 6
     for one in (found.heartbeat, found.join, found.sync, found.commit):
         assert one.rate > 0
-        assert 0 < one.average <= one.maximum < 20
+        assert 0 <= one.average <= one.maximum < 20  # the clock of uvloop has milliseconds
 
 
 async def test_metrics_of_a_member(bootstrap, name):
