@@ -72,7 +72,7 @@ def test_times_may_be_written_as_iso_8601(text: str) -> None:
             b"\xff",
             "the loads: not valid JSON: 'utf-8' codec can't decode byte 0xff in position 0",
         ),
-        ("[" * 100_000, "the loads: not valid JSON: maximum recursion depth exceeded"),
+        ("[" * 100_000, "the loads: not valid JSON: "),  # each Python has its own text
         ('{"a": 1, "a": 2}', "the loads: found an object with 'a' twice; expected once"),
         ('{"version": NaN}', "the loads: found NaN; expected finite numbers"),
         ("[]", "$: found a list; expected an object"),
