@@ -74,7 +74,7 @@ test-fast: .venv/fast.stamp ## the pure rooms, in under a minute; needs no Java,
 	KAFKAGROUP_PURE=1 $(BIN)/python -m pytest $(PARALLEL) -m "not (brokers or long or serial or slow)" $(FAST)
 
 test-packages: .venv-packages/stamp ## sdist and wheels, each built, installed and tried on every Python that is here
-	@.venv-packages/bin/python tests/packages.py $(FAST) tests/test_threads.py
+	@.venv-packages/bin/python tests/try_packages.py $(FAST) tests/test_threads.py
 
 # pytest, with its output and report kept for the closing lines: $(call pytest,name of the step,arguments)
 pytest = $(BIN)/python -m pytest --junitxml .venv/tests-$(1).xml $(2) | tee .venv/tests-$(1).log

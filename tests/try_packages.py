@@ -1,6 +1,6 @@
 """Build the packages, and try each in an empty environment.
 
-    python tests/packages.py TEST...
+    python tests/try_packages.py TEST...
 
 Builds the sdist, the wheel for all platforms, and a compiled wheel for each of `VERSIONS` that is
 present; Debian's own repository supplies Python 3.14 if the machine has none. The tests given run
