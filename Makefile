@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rooms test-waiting test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -83,24 +83,14 @@ test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, Zo
 	@$(if $(SPARK),,echo "NO JAVA: no test meets a real Kafka")
 	@rm -f .venv/tests-*
 	@$(if $(SPARK),$(BIN)/python tests/jars.py)
-	@$(MAKE) --no-print-directory -j 2 test-rooms test-waiting
+	$(call pytest,rooms,-n $(ROOMS_WORKERS) --maxprocesses 8 -m "not (brokers or long or serial)" $(ROOMS))
+	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(ROOMS)))
 	$(call pytest,serial,-m "serial and not (brokers or long)" $(SERIAL))
 	@echo "== make test passed on $$($(BIN)/python --version); $$($(COMPILED_OR_NOT)); the Kafka of those that share one:"
 	@cat .venv/tests-*.log | sed -nE 's/^((not|taken)[ :].*)/     \1/p' | sort -u
 	@echo "== what was met:"
 	@$(BIN)/python tests/stories.py .venv/tests-*.xml
 	@$(if $(SPARK),,echo "NO JAVA: no test has met a real Kafka")
-
-# Beside the waiting tests, with the CPU that these leave: niced, as they have wall-clock limits.
-test-rooms:
-	@echo "== the rooms' tests run beside the following ones; their output is in .venv/tests-rooms.log"
-	@nice -n 10 $(BIN)/python -m pytest --junitxml .venv/tests-rooms.xml -n $(ROOMS_WORKERS) --maxprocesses 8 \
-	  -m "not (brokers or long or serial)" $(ROOMS) >.venv/tests-rooms.log 2>&1 \
-	  || { cat .venv/tests-rooms.log; exit 1; }
-	@sed -n '/short test summary/,$$p' .venv/tests-rooms.log; tail -n 1 .venv/tests-rooms.log
-
-test-waiting:
-	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(ROOMS)))
 
 test-all: test ## make test, and then the rest: long tests, simulations, planted bugs, soak, other Pythons
 	@$(MAKE) --no-print-directory test-rest
