@@ -87,7 +87,7 @@ async def test_no_tls_to_a_port_with_it() -> None:
             async with Consumer("t", bootstrap_servers=kafka.bootstrap_servers):
                 raise AssertionError
         assert str(caught.value).startswith(
-            f"no broker answered: {kafka.bootstrap_servers}: answer of "
+            f"no broker answered: {kafka.bootstrap_servers}: response of "
         )
         assert str(caught.value).endswith("; the listener speaks TLS: set security=Security(...)")
 
