@@ -21,7 +21,8 @@ FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/
 ROOMS := $(FAST) $(addprefix tests/,model runtime sim transport zookeeper)
 # Files with tests that run alone, and with long ones: finding the tests of all others takes longer.
 SERIAL := $(shell grep -lrE 'mark\.serial' tests --include 'test_*.py')
-LONG := $(shell grep -lrE 'mark\.long|_IS_LONG' tests --include 'test_*.py')
+# All of tests/live: its tests run on uvloop, too.
+LONG := tests/live $(filter-out tests/live/%,$(shell grep -lrE 'mark\.long|_IS_LONG' tests --include 'test_*.py'))
 # A worker of pytest-xdist for each CPU.
 PARALLEL := -n auto --maxprocesses 8
 # One more: some of these tests block their thread for seconds.
