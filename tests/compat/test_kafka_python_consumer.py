@@ -410,8 +410,8 @@ async def test_metrics(bootstrap, name, fill):
         ("sync-time-avg", "sync-time-max"),
         ("commit-latency-avg", "commit-latency-max"),
     ):
-        assert 0 < found[average] <= found[maximum] < 20_000
-    assert 0 < found["heartbeat-response-time-max"] < 20_000
+        assert 0 <= found[average] <= found[maximum] < 20_000  # uvloop's clock has milliseconds
+    assert 0 <= found["heartbeat-response-time-max"] < 20_000
     assert 0 <= found["last-heartbeat-seconds-ago"] < 20
 
 
