@@ -60,6 +60,7 @@ def run(program: str, place: Path, **environment: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "without", [{"CC": "/bin/false"}, {"KAFKAGROUP_PURE": "1"}], ids=["no compiler", "asked for"]
 )
@@ -142,6 +143,7 @@ def test_a_compiled_module_that_no_build_lists_is_refused(tree: Path) -> None:
     assert "kafkagroup/gone.py has changed since it was compiled" in run(program, tree).stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiles", [True, False], ids=["compiled", "asked for none"])
 def test_building_in_place_removes_what_is_compiled_no_longer(tree: Path, compiles: bool) -> None:
     """After a pull, `types` was no longer compiled, and its old module hid the new source."""

@@ -201,6 +201,7 @@ def test_at_equal_balance_never_less_sticky_than_java(assignor: Assignor, batch:
 # ---------------------------------------------------------------- the clock of the benchmarks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
 def test_java_can_be_timed(name: str) -> None:
     owned = {"a": (TopicPartition("t", 0),), "b": (TopicPartition("t", 1),)}

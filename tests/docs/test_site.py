@@ -23,6 +23,8 @@ from doc_blocks import ROOT
 
 pytest.importorskip("mkdocs", reason="NOT TESTED, the pages of the guides: mkdocs is not installed")
 
+pytestmark = pytest.mark.long
+
 _WITNESS = """<script>
 addEventListener("load", () => {
   document.documentElement.dataset.seen = JSON.stringify({

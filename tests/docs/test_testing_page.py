@@ -8,6 +8,7 @@ from doc_blocks import ROOT, blocks
 pytest_plugins = ["pytester"]
 
 
+@pytest.mark.long
 def test_its_blocks_pass_under_pytest_asyncio(pytester: pytest.Pytester) -> None:
     page = blocks(ROOT / "docs" / "testing.md")
     shown = [block.text for block in page if block.language == "python" and not block.hidden]

@@ -10,7 +10,7 @@ from brokers import FAST, Worker, until
 from kafkagroup import Admin, Consumer
 from kafkagroup.admin import GroupState
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 SESSION = 6.0
 """Seconds; the least that brokers accept."""

@@ -361,8 +361,8 @@ def wave(name, produce):
     "kinds",
     [
         ("ours", "aiokafka", "librdkafka"),
-        ("aiokafka", "librdkafka", "ours"),
-        ("librdkafka", "ours", "aiokafka"),
+        pytest.param(("aiokafka", "librdkafka", "ours"), marks=pytest.mark.long),
+        pytest.param(("librdkafka", "ours", "aiokafka"), marks=pytest.mark.long),
     ],
     ids="-".join,
 )
@@ -399,8 +399,8 @@ def java():
     "kinds",
     [
         ("ours", "java", "librdkafka"),
-        ("java", "librdkafka", "ours"),
-        ("librdkafka", "ours", "java"),
+        pytest.param(("java", "librdkafka", "ours"), marks=pytest.mark.long),
+        pytest.param(("librdkafka", "ours", "java"), marks=pytest.mark.long),
     ],
     ids="-".join,
 )
@@ -471,6 +471,7 @@ async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back
     assert group.handed_over_twice() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize(
     "kinds",

@@ -146,8 +146,7 @@ def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int, protocol: 
     assert {digest(hash_seed) for hash_seed in ("0", "1", "77")} == {here}
 
 
-def test_who_knocks_in_the_dark_is_heard_when_all_is_well() -> None:
-    """A member was told to rejoin, while its coordinator had been unreachable for longer."""
+def test_a_member_rejoins_whose_coordinator_was_unreachable_when_it_was_told_to() -> None:
     assert run_one(21752).wrong == ()
 
 
@@ -155,9 +154,7 @@ def test_who_knocks_in_the_dark_is_heard_when_all_is_well() -> None:
     ("seed", "protocol"),
     [(20015, "classic"), (20841, "classic"), (213, "consumer"), (2746, "consumer")],
 )
-def test_a_group_that_has_gone_back_gets_the_time_to_come_forth_again(
-    seed: int, protocol: str
-) -> None:
+def test_a_group_whose_commit_went_back_has_time_to_catch_up(seed: int, protocol: str) -> None:
     """If a member closed after it had sought back, or past its last commit, the group's commit
     stayed there; likewise where a truncated log had grown to exactly the group's commit."""
     assert run_one(seed, protocol).wrong == ()

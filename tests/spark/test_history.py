@@ -15,6 +15,8 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 from kafkagroup.spark import history
 from kafkagroup.spark.lag import lag
 
+pytestmark = pytest.mark.long
+
 
 def consume(address: str, group: str, topic: str, **more: str) -> None:
     given = {name.replace("_", "."): value for name, value in more.items()}

@@ -214,6 +214,7 @@ def test_a_weight_is_the_rate_plus_the_backlog(spark: Any) -> None:
     assert [(r.partition, r.rate, r.load) for r in found] == [(0, 3.0, 4.0), (1, 0, 0), (2, 0, 0.1)]
 
 
+@pytest.mark.long
 def test_events_read_twice_are_counted_once(
     spark: Any, module_broker: Any, out: Path, tmp_path: Path
 ) -> None:

@@ -206,6 +206,7 @@ def test_real_kafka_never_falls_back_to_the_embedded_broker(
     ]
 
 
+@pytest.mark.long
 def test_any_falls_back_to_the_embedded_broker_with_the_reasons(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,7 @@ def test_any_falls_back_to_the_embedded_broker_with_the_reasons(
     assert taken.startswith(EMBEDDED)
 
 
+@pytest.mark.long
 def test_the_workers_of_xdist_have_a_broker_each_and_report_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +258,7 @@ def unreachable() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.long
 def test_sources_that_hang_time_out(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, unreachable: str, mute: str
 ) -> None:
@@ -303,6 +306,7 @@ def test_a_source_that_does_not_exist(
     result.stdout.fnmatch_lines([f"KAFKAGROUP_KAFKA is 'redpanda'; expected {expected}"])
 
 
+@pytest.mark.long
 def test_local_kafka(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, jars: Path
 ) -> None:
