@@ -73,9 +73,11 @@ def _flat(parts):
             yield part
 
 
-def _listed(tell):
+def _listed(generate):
     """Make a generator of events return a list, as a part may be used more than once."""
-    return wraps(tell)(lambda *arguments, **options: list(_flat(tell(*arguments, **options))))
+    return wraps(generate)(
+        lambda *arguments, **options: list(_flat(generate(*arguments, **options)))
+    )
 
 
 def broken(*parts, **options):
@@ -128,7 +130,7 @@ def joins(generation, *partitions, member="a", owned=(), member_id=None):
     )
 
 
-def is_new(member="a"):
+def first_join(member="a"):
     """The first join, whose response assigns a member id."""
     return request(
         "JoinGroup", member, error="MEMBER_ID_REQUIRED", response={"member_id": member.upper()}
@@ -139,7 +141,7 @@ def assigned(generation, *partitions, member="a"):
     return of(Assigned, member, partitions=partitions, generation=generation)
 
 
-def looks_up(member="a", error="NONE"):
+def fetches_offsets(member="a", error="NONE"):
     def at(offsets):
         return request("OffsetFetch", member, error=error, response={"offsets": offsets})
 
@@ -149,17 +151,17 @@ def looks_up(member="a", error="NONE"):
 def starts(generation, offsets, member="a", owned=()):
     """A member joins (for the first time, unless it owns something) and fetches its offsets."""
     return [
-        [] if owned else is_new(member),
+        [] if owned else first_join(member),
         joins(generation, *offsets, *owned, member=member, owned=owned),
         assigned(generation, *offsets, member=member),
-        looks_up(member)(offsets),
+        fetches_offsets(member)(offsets),
     ]
 
 
 @_listed
-def delivers(*offsets, tp=T0, member="a", processed=True, anew=0):
+def delivers(*offsets, tp=T0, member="a", processed=True, shift=0):
     for offset in offsets:
-        yield of(Delivered, member, partition=tp, offset=offset, sequence=offset + anew)
+        yield of(Delivered, member, partition=tp, offset=offset, sequence=offset + shift)
         if processed:
             yield of(Processed, member, partition=tp, offset=offset)
 
@@ -191,7 +193,7 @@ def revokes(*partitions, member="a"):
     ]
 
 
-def beats(error="NONE", *, generation=1, member="a", connection=1):
+def heartbeats(error="NONE", *, generation=1, member="a", connection=1):
     return request(
         "Heartbeat",
         member,
@@ -221,13 +223,13 @@ def written(*sequences, tp=T0):
     ]
 
 
-def cut(offset, *rewritten):
+def truncation(offset, *rewritten):
     """The log is truncated, and these records are written at its end."""
-    anew = [
+    appended = [
         Appended(time=0.0, partition=T0, offset=at, sequence=sequence)
         for at, sequence in enumerate(rewritten, offset)
     ]
-    return [Truncated(time=0.0, partition=T0, offset=offset), anew]
+    return [Truncated(time=0.0, partition=T0, offset=offset), appended]
 
 
 def finished(committed=0, end=0):
@@ -246,7 +248,7 @@ def handover():
         delivers(0, 1),
         commits(2),
         delivers(2, 3),
-        beats("REBALANCE_IN_PROGRESS"),
+        heartbeats("REBALANCE_IN_PROGRESS"),
         commits(4),
         revokes(T0),
         joins(2),
@@ -261,7 +263,7 @@ def handover():
     ]
 
 
-def test_a_life_without_fault_is_clean():
+def test_a_run_without_faults_has_no_violations():
     result = examine(timeline(handover()))
     assert result.violations == ()
     figures = result.figures
@@ -270,13 +272,13 @@ def test_a_life_without_fault_is_clean():
     assert result.clean
 
 
-def test_what_nobody_had_is_counted_even_where_nothing_else_is_wrong():
+def test_undelivered_records_are_counted_as_lost_without_another_violation():
     result = examine(timeline(written(0, 1), opening(), starts(1, {T0: -1}), finished(0, 2)))
     assert result.figures.lost == 2
     assert not result.clean
 
 
-def test_a_violation_names_the_member_the_time_and_the_events_that_prove_it():
+def test_a_violation_names_its_member_its_time_and_the_events_that_prove_it():
     story = timeline(opening(), starts(1, {T0: 0}), revokes(T0), delivers(0))
     (violation,) = find_violations(story)
     assert (violation.invariant, violation.member) == ("S9", "a")
@@ -287,28 +289,28 @@ def test_a_violation_names_the_member_the_time_and_the_events_that_prove_it():
 # ------------------------------------------------------------------ S1: one owner
 
 
-def test_s1_two_owners_in_one_generation():
+def test_s1_a_partition_has_one_owner_in_each_generation():
     both = [starts(1, {T0: 0}), starts(1, {T0: 0}, member="b")]
     assert broken(both) == ["S1"]
     assert broken(starts(1, {T0: 0}), starts(1, {T1: 0}, member="b")) == []
 
 
-def test_s1_a_static_member_that_comes_back_has_what_it_had():
-    twins = [opening(m, instance="i") for m in "ab"]
-    assert broken(twins, starts(1, {T0: 0}), starts(1, {T0: 0}, member="b")) == []
+def test_s1_a_restarted_static_member_may_own_the_same_partitions():
+    instances = [opening(m, instance="i") for m in "ab"]
+    assert broken(instances, starts(1, {T0: 0}), starts(1, {T0: 0}, member="b")) == []
 
 
-def test_s1_who_was_given_up_must_not_deliver():
-    given_up = [opening(), starts(1, {T0: 0}), opening("b"), starts(2, {T0: 0}, member="b")]
-    assert broken(given_up, delivers(0, member="b")) == []
-    assert broken(given_up, delivers(0)) == ["S1"]
+def test_s1_an_expired_member_delivers_nothing_once_another_owns_the_partition():
+    expired = [opening(), starts(1, {T0: 0}), opening("b"), starts(2, {T0: 0}, member="b")]
+    assert broken(expired, delivers(0, member="b")) == []
+    assert broken(expired, delivers(0)) == ["S1"]
 
 
 def shared(generation, member="a"):
     """A group member, and its assignment of one shard."""
     return [
         opening(member, shards=True),
-        is_new(member),
+        first_join(member),
         joins(generation, T0, member=member),
         assigned(generation, T0, member=member),
     ]
@@ -318,56 +320,56 @@ def works(member="a"):
     return of(Worked, member, partition=T0)
 
 
-def test_s1_two_members_do_not_work_on_a_shard_at_once():
-    given_up = [shared(1), works(), shared(2, "b"), works("b")]
-    assert broken(given_up) == []
-    assert broken(given_up, works()) == ["S1"]
-    *before, thawed, late = timeline(given_up, of(Frozen), 9.0, of(Thawed), works())
+def test_s1_two_members_do_not_process_a_shard_at_the_same_time():
+    expired = [shared(1), works(), shared(2, "b"), works("b")]
+    assert broken(expired) == []
+    assert broken(expired, works()) == ["S1"]
+    *before, thawed, late = timeline(expired, of(Frozen), 9.0, of(Thawed), works())
     assert find_violations([*before, thawed, attrs.evolve(late, time=thawed.time)]) == []
 
 
-def test_s2_a_group_member_joins_when_its_work_has_ended_or_it_has_lost_its_place():
+def test_s2_a_group_member_rejoins_after_its_work_has_ended_or_its_membership_is_lost():
     assert broken(shared(1), revokes(T0), joins(2)) == []
     assert broken(shared(1), joins(2)) == ["S2"]
     assert broken(shared(1), of(Revoking, partitions=(T0,)), joins(2)) == ["S2"]
-    assert broken(shared(1), beats("UNKNOWN_MEMBER_ID"), is_new(), revokes(T0)) == []
-    going = of(Revoking, partitions=(T0,))
-    lost = [shared(1), beats("ILLEGAL_GENERATION"), going]
+    assert broken(shared(1), heartbeats("UNKNOWN_MEMBER_ID"), first_join(), revokes(T0)) == []
+    revoking = of(Revoking, partitions=(T0,))
+    lost = [shared(1), heartbeats("ILLEGAL_GENERATION"), revoking]
     assert broken(lost, joins(2), joins(3), of(Revoked, partitions=(T0,))) == []
     assert broken(shared(1), request("FindCoordinator"), 6.0, joins(2), revokes(T0)) == []
     assert broken(shared(1), request("FindCoordinator"), 5.0, joins(2), revokes(T0)) == ["S2"]
 
 
-def test_s9_nobody_works_on_what_it_has_let_go_of():
+def test_s9_a_group_member_does_not_process_a_shard_that_it_revokes():
     assert broken(shared(1), of(Revoking, partitions=(T0,)), works()) == ["S9"]
     assert broken(shared(1), revokes(T0), works()) == ["S9"]
 
 
-def test_s1_who_takes_up_what_is_over_does_not_own_it():
-    asks, *taken_up = starts(1, {T0: 0})[1:]
-    stood_still = [opening(), is_new(), asks, opening("b"), starts(2, {T0: 0}, member="b")]
-    assert broken(stood_still, taken_up, delivers(0, member="b")) == []
-    assert broken(stood_still, taken_up, delivers(0)) == ["S1"]
+def test_s1_an_outdated_assignment_gives_no_ownership():
+    asks, *applied = starts(1, {T0: 0})[1:]
+    frozen = [opening(), first_join(), asks, opening("b"), starts(2, {T0: 0}, member="b")]
+    assert broken(frozen, applied, delivers(0, member="b")) == []
+    assert broken(frozen, applied, delivers(0)) == ["S1"]
 
 
-def test_s1_whose_place_another_has_taken_does_not_know_before_it_hears():
+def test_s1_a_replaced_static_member_may_deliver_until_it_receives_the_error():
     static = {"instance": "i"}
-    first = [opening(**static), starts(1, {T0: 0}), opening("b"), is_new("b")]
+    first = [opening(**static), starts(1, {T0: 0}), opening("b"), first_join("b")]
     replaced = [opening("c", **static), request("JoinGroup", "c", answer=False)]
-    given = [assigned(2, T0, member="b"), delivers(0)]
-    assert broken(first, given) == ["S10", "S1"]
-    assert broken(first, replaced, given) == ["S10"]
+    assignment = [assigned(2, T0, member="b"), delivers(0)]
+    assert broken(first, assignment) == ["S10", "S1"]
+    assert broken(first, replaced, assignment) == ["S10"]
 
 
-def test_s1_who_is_fenced_does_nothing_more():
-    fenced = [opening(instance="i"), starts(1, {T0: 0}), beats("FENCED_INSTANCE_ID")]
+def test_s1_a_fenced_member_delivers_nothing_and_does_not_rejoin():
+    fenced = [opening(instance="i"), starts(1, {T0: 0}), heartbeats("FENCED_INSTANCE_ID")]
     assert broken(fenced, of(Lost, partitions=(T0,)), of(Ended)) == []
     assert broken(fenced, delivers(0, processed=False)) == ["S1"]
-    assert broken(fenced, of(Lost, partitions=(T0,)), is_new()) == ["S1"]
+    assert broken(fenced, of(Lost, partitions=(T0,)), first_join()) == ["S1"]
 
 
-def test_s10_who_is_fenced_past_its_join_loses_what_it_holds():
-    beat, late = beats("FENCED_INSTANCE_ID")
+def test_s10_a_member_fenced_while_it_rejoins_loses_its_partitions():
+    beat, late = heartbeats("FENCED_INSTANCE_ID")
     asked = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
     first = [opening(instance="i", cooperative=True), starts(1, {T0: 0}), beat, asked]
     lost = [of(Lost, partitions=(T0,)), of(Ended)]
@@ -375,38 +377,42 @@ def test_s10_who_is_fenced_past_its_join_loses_what_it_holds():
     assert broken(first, lost) == ["S10"]
 
 
-def test_s1_but_not_who_has_taken_its_own_place():
+def test_s1_a_rejoined_static_member_ignores_a_late_fencing_error():
     lost = of(Lost, partitions=(T0,))
-    beat, late = beats("FENCED_INSTANCE_ID")
+    beat, late = heartbeats("FENCED_INSTANCE_ID")
     first = [opening(instance="i"), starts(1, {T0: 0}), beat]
-    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost, is_new(), late, joins(2)) == []
-    assert broken(first, beats("ILLEGAL_GENERATION"), lost, late, joins(2)) == ["S1", "S11", "S1"]
+    assert broken(first, heartbeats("UNKNOWN_MEMBER_ID"), lost, first_join(), late, joins(2)) == []
+    assert broken(first, heartbeats("ILLEGAL_GENERATION"), lost, late, joins(2)) == [
+        "S1",
+        "S11",
+        "S1",
+    ]
 
 
 # ------------------------------------------------------------------ S2: revoked, then rejoined
 
 
-def test_s2_a_join_comes_after_the_revocation():
+def test_s2_a_member_rejoins_after_its_revocation_is_complete():
     start = [opening(), starts(1, {T0: 0})]
     assert broken(start, revokes(T0), joins(2)) == []
     assert broken(start, of(Revoking, partitions=(T0,)), joins(2)) == ["S2"]
     assert broken(start, joins(2)) == ["S2"]
 
 
-def test_s2_a_member_does_not_leave_while_it_revokes():
+def test_s2_a_member_leaves_after_its_revocation_is_complete():
     start = [opening(), starts(1, {T0: 0}), of(Closing), of(Revoking, partitions=(T0,))]
     assert broken(start, of(Revoked, partitions=(T0,)), leaves(), of(Ended)) == []
     assert broken(start, leaves(), of(Revoked, partitions=(T0,)), of(Ended)) == ["S2"]
 
 
-def test_s2_a_cooperative_join_claims_what_the_member_has():
+def test_s2_a_cooperative_join_request_lists_the_owned_partitions():
     start = [opening(cooperative=True), starts(1, {T0: 0, T1: 0}), revokes(T1)]
     assert broken(start, joins(2, T0, owned=(T0,))) == []
     assert broken(start, joins(2, T0)) == ["S2"]
     assert broken(start, joins(2, T0, owned=(T0, T1))) == ["S2"]
 
 
-def test_s2_a_join_on_its_way_out_may_claim_what_is_lost_at_that_moment():
+def test_s2_a_join_request_may_list_partitions_lost_at_the_moment_it_is_sent():
     claims = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
     first = [opening(cooperative=True), starts(1, {T0: 0}), of(Closing)]
 
@@ -419,8 +425,8 @@ def test_s2_a_join_on_its_way_out_may_claim_what_is_lost_at_that_moment():
     assert later(0.1) == ["S2"]
 
 
-def test_s2_a_join_may_have_waited_for_its_connection_while_what_it_claims_was_lost():
-    start = [opening(cooperative=True), starts(1, {T0: 0}), beats("UNKNOWN_MEMBER_ID")]
+def test_s2_a_join_request_may_list_partitions_lost_while_it_waited_for_a_connection():
+    start = [opening(cooperative=True), starts(1, {T0: 0}), heartbeats("UNKNOWN_MEMBER_ID")]
     lost = [of(Lost, partitions=(T0,)), 0.4]
 
     claims = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
@@ -428,7 +434,7 @@ def test_s2_a_join_may_have_waited_for_its_connection_while_what_it_claims_was_l
     assert broken(start, lost, waited(0.5, claims)) == []
 
 
-def test_s2_nobody_ends_without_a_word():
+def test_s2_a_closing_member_revokes_its_partitions_within_the_close_timeout():
     start = [opening(), starts(1, {T0: 0}), of(Closing)]
     assert broken(start, revokes(T0), of(Ended)) == []
     assert broken(start, of(Ended)) == ["S2"]
@@ -438,7 +444,7 @@ def test_s2_nobody_ends_without_a_word():
 # ------------------------------------------------------------------ S3: the last commit
 
 
-def test_s3_what_is_processed_is_committed_before_it_is_let_go_of():
+def test_s3_processed_records_are_committed_before_the_partition_is_revoked():
     assert broken(handover()) == []
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2)]
     # The record in flight is not required: the client may not know that it is processed.
@@ -447,12 +453,12 @@ def test_s3_what_is_processed_is_committed_before_it_is_let_go_of():
     assert broken(first, revokes(T0)) == ["S3"]
 
 
-def test_s3_not_where_the_application_commits_itself():
+def test_s3_a_revocation_needs_no_commit_without_auto_commit():
     first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0, 1, 2)]
     assert broken(first, revokes(T0)) == []
 
 
-def test_s3_the_last_commit_is_answered_or_its_time_is_over():
+def test_s3_a_member_leaves_once_its_last_commit_is_answered_or_its_deadline_has_passed():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     under_way = [first, commits(2, answer=False), revokes(T0)]
     assert broken(under_way) == []  # no other member can get the partition yet
@@ -461,14 +467,16 @@ def test_s3_the_last_commit_is_answered_or_its_time_is_over():
 
 
 @pytest.mark.parametrize(("queued", "expected"), [(0.5, []), (0.1, ["S3"])])
-def test_s3_the_last_commit_may_have_waited_for_the_one_before(queued, expected):
+def test_s3_the_deadline_of_the_last_commit_includes_its_wait_for_the_commit_before(
+    queued, expected
+):
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     last = attrs.evolve(commits(2)[0], queued=queued)
     assert broken(first, commits(1), last, revokes(T0), leaves()) == expected
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "RequestTimeoutError"])
-def test_s3_a_commit_that_was_given_up_on_its_way_out_is_not_waited_for(outcome):
+def test_s3_a_member_need_not_wait_for_a_commit_cancelled_when_it_was_sent(outcome):
     log = written(0, 1, -1)
     first = [log, opening(auto_commit=False), starts(1, {T0: 0}), delivers(0, 1)]
     called = [
@@ -491,12 +499,12 @@ def test_s3_a_commit_that_was_given_up_on_its_way_out_is_not_waited_for(outcome)
     assert leaves_after(0.1) == ["S3"]
 
 
-def test_s3_an_error_of_the_coordinator_excuses():
+def test_s3_a_missing_last_commit_is_allowed_after_a_coordinator_error():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2)]
-    assert broken(first, beats("NOT_COORDINATOR"), revokes(T0)) == []
+    assert broken(first, heartbeats("NOT_COORDINATOR"), revokes(T0)) == []
 
 
-def test_s3_nothing_is_committed_after_it_was_let_go_of():
+def test_s3_a_released_partition_is_not_committed():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     assert broken(first, commits(1), revokes(T0), leaves(), commits(2)) == ["S3"]
     # Before it sends LeaveGroup, no other member can get the partition.
@@ -509,19 +517,19 @@ def test_s3_nothing_is_committed_after_it_was_let_go_of():
 # ------------------------------------------------------------------ S4 and S5: commits
 
 
-def test_s4_a_commit_is_of_what_was_processed():
+def test_s4_a_commit_does_not_exceed_the_processed_records():
     first = [opening(), starts(1, {T0: 0}), delivers(0), delivers(1, processed=False)]
     assert broken(first, commits(1)) == []
     assert broken(first, commits(2)) == ["S4", "S6"]
 
 
-def test_s4_markers_are_passed_without_being_processed():
+def test_s4_a_commit_may_pass_control_records():
     first = [written(0, -1, 2), opening(), starts(1, {T0: 0}), delivers(0)]
     assert broken(first, commits(2)) == []
     assert broken(first, commits(3)) == ["S4", "S6"]
 
 
-def test_s4_the_application_may_name_any_offset():
+def test_s4_the_application_may_commit_any_offset_explicitly():
     first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1), delivers(1)]
     sought = of(Sought, partition=T0, offset=0)
     sent, *stored = commits(2)
@@ -529,13 +537,13 @@ def test_s4_the_application_may_name_any_offset():
     assert broken(first, sought, sent, stored) == ["S4"]
 
 
-def test_s4_a_commit_may_have_waited_for_its_connection_while_the_application_sought():
+def test_s4_a_commit_issued_before_a_seek_may_have_waited_for_its_connection():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1), of(Sought, partition=T0, offset=0)]
     assert broken(first, waited(0.05, commits(2))) == []
     assert broken(first, commits(2)) == ["S4"]
 
 
-def test_s4_a_commit_that_leaves_in_the_moment_of_a_seek_was_asked_for_before():
+def test_s4_a_commit_sent_at_the_moment_of_a_seek_was_issued_before_it():
     """A member that commits, is cancelled and seeks at once may do so before its request leaves."""
     *first, sought, late = timeline(
         opening(),
@@ -551,7 +559,7 @@ def test_s4_a_commit_that_leaves_in_the_moment_of_a_seek_was_asked_for_before():
     assert [v.invariant for v in find_violations([*first, sought, late])] == ["S4"]
 
 
-def test_s5_commits_do_not_go_back():
+def test_s5_a_commit_moves_back_only_after_a_seek():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1), commits(2)]
     assert broken(first, commits(2)) == []
     assert broken(first, commits(1)) == ["S5"]
@@ -561,20 +569,20 @@ def test_s5_commits_do_not_go_back():
     assert broken(first, attrs.evolve(sent, explicit=True), stored) == []
 
 
-def test_s5_nor_does_the_first_go_back_behind_the_start():
+def test_s5_the_first_commit_is_not_below_the_starting_offset():
     first = [opening(), starts(1, {T0: 2})]
     assert broken(first, commits(2, stored=False)) == []
     assert broken(first, commits(1, stored=False)) == ["S5"]
 
 
-def test_s5_nor_those_of_the_next_owner():
+def test_s5_commits_of_the_next_owner_do_not_move_back():
     story = timeline(handover())
     assert broken(story) == []
     back = Stored(time=0.0, partition=T0, offset=3, member_id="Z", generation=2)
     assert broken(story[:-1], back) == ["S5"]
 
 
-def test_s5_the_group_is_left_at_its_last_commit():
+def test_s5_the_committed_offset_at_the_end_is_that_of_the_last_commit():
     story = handover()[:-1]
     assert broken(story, finished(6, 6)) == []
     assert broken(story, finished(5, 6)) == ["S5"]
@@ -583,74 +591,74 @@ def test_s5_the_group_is_left_at_its_last_commit():
 # ------------------------------------------------------------------ S6 and S7: at least once
 
 
-def test_s6_all_below_a_commit_was_processed():
+def test_s6_every_record_below_a_commit_was_processed():
     first = [written(0, 1, 2), opening(), starts(1, {T0: 0})]
     commit = Stored(time=0.0, partition=T0, offset=2, member_id="A", generation=1)
     assert broken(first, delivers(0, 1), commit) == []
     assert broken(first, delivers(0), delivers(1, processed=False), commit) == ["S6"]
 
 
-def test_s6_what_the_application_passes_over_is_its_own_affair():
+def test_s6_records_skipped_by_a_seek_need_not_be_processed():
     first = [written(0, 1, 2), opening(), starts(1, {T0: 0}), delivers(0)]
     assert broken(first, of(Sought, partition=T0, offset=2), delivers(2), commits(3)) == []
 
 
-def test_s6_a_commit_that_went_well_has_happened():
+def test_s6_a_successful_commit_is_stored_by_the_coordinator():
     first = [opening(), starts(1, {T0: 0}), delivers(0)]
     asked = of(Committing, token=1, offsets=None)
-    well = of(Committed, token=1, outcome="ok")
-    assert broken(first, asked, commits(1), well) == []
-    assert broken(first, asked, commits(1, error="NOT_COORDINATOR"), well) == ["S6"]
+    succeeded = of(Committed, token=1, outcome="ok")
+    assert broken(first, asked, commits(1), succeeded) == []
+    assert broken(first, asked, commits(1, error="NOT_COORDINATOR"), succeeded) == ["S6"]
     failed = of(Committed, token=1, outcome="cancelled")
     assert broken(first, asked, commits(1, error="NOT_COORDINATOR"), failed) == []
 
 
-def test_s6_what_was_acknowledged_may_be_overtaken_by_what_was_given_up():
+def test_s6_a_late_commit_that_timed_out_may_overwrite_an_acknowledged_one():
     first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0)]
     call = [of(Committing, token=2, offsets=None), of(Committed, token=2, outcome="ok")]
     late = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=1)
-    given_up = commits(1, answer=False, stored=False)
-    assert broken(first, given_up, delivers(1), commits(2), late, call) == []
-    assert broken(first, given_up, delivers(1), late, call) == ["S6"]
+    unanswered = commits(1, answer=False, stored=False)
+    assert broken(first, unanswered, delivers(1), commits(2), late, call) == []
+    assert broken(first, unanswered, delivers(1), late, call) == ["S6"]
 
 
-def test_s7_what_was_committed_does_not_come_again():
+def test_s7_committed_records_are_not_delivered_again():
     killed = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2), commits(2), of(Killed)]
     assert broken(killed, starts(2, {T0: 2}, member="b"), delivers(2, member="b")) == []
     assert broken(killed, starts(2, {T0: 1}, member="b"), delivers(1, member="b")) == ["S7"]
 
 
-def test_s7_but_to_a_static_member_that_does_not_know_yet_that_it_was_replaced():
+def test_s7_a_replaced_static_member_may_deliver_committed_records_until_it_is_fenced():
     def twice(instance):
         first = [opening(instance=instance), starts(1, {T0: 0})]
-        heir = [starts(2, {T0: 0}, member="b"), delivers(0, member="b")]
+        successor = [starts(2, {T0: 0}, member="b"), delivers(0, member="b")]
         stored = commits(1, member="b", generation=2)
-        return [first, opening("b", instance="i"), heir, stored, delivers(0, processed=False)]
+        return [first, opening("b", instance="i"), successor, stored, delivers(0, processed=False)]
 
     assert broken(twice("i")) == []
     assert broken(twice("j")) == ["S1", "S7"]
 
 
-def test_s7_nor_what_was_processed_by_whoever_let_go_in_good_order():
+def test_s7_records_processed_before_a_revocation_are_not_delivered_again():
     """Without events of the wire and the broker, a revocation counts as a commit."""
     first = [of(Assigned, partitions=(T0,), generation=-1), delivers(0, 1)]
-    heir = of(Assigned, "b", partitions=(T0,), generation=-1)
-    assert broken(first, revokes(T0), heir, delivers(2, member="b")) == []
-    assert broken(first, revokes(T0), heir, delivers(1, member="b")) == ["S7"]
-    assert broken(first, of(Lost, partitions=(T0,)), heir, delivers(0, member="b")) == []
+    successor = of(Assigned, "b", partitions=(T0,), generation=-1)
+    assert broken(first, revokes(T0), successor, delivers(2, member="b")) == []
+    assert broken(first, revokes(T0), successor, delivers(1, member="b")) == ["S7"]
+    assert broken(first, of(Lost, partitions=(T0,)), successor, delivers(0, member="b")) == []
 
 
 # ------------------------------------------------------------------ S8 and S9: delivery
 
 
-def test_s8_offsets_grow_one_by_one():
+def test_s8_delivered_offsets_increase_by_one():
     first = [opening(), starts(1, {T0: 0})]
     assert broken(first, delivers(0, 1, 2)) == []
     assert broken(first, delivers(0, 2)) == ["S8"]
     assert broken(first, delivers(0, 1, 1)) == ["S8"]
 
 
-def test_s8_what_no_reader_sees_is_passed_over_and_not_delivered():
+def test_s8_control_records_and_compacted_records_are_skipped():
     first = [written(0, -1, 2), opening(), starts(1, {T0: 0})]
     assert broken(first, delivers(0, 2)) == []
     marker = of(Delivered, partition=T0, offset=1, sequence=-1)
@@ -659,20 +667,20 @@ def test_s8_what_no_reader_sees_is_passed_over_and_not_delivered():
     assert broken(compacted, delivers(0, 2)) == []
 
 
-def test_s8_a_record_is_the_one_that_was_written():
+def test_s8_a_delivered_record_equals_the_one_written_at_its_offset():
     first = [written(0, 1), opening(), starts(1, {T0: 0})]
     assert broken(first, delivers(0), of(Delivered, partition=T0, offset=1, sequence=7)) == ["S8"]
     assert broken(first, delivers(0, 1, 2)) == ["S8"]
 
 
-def test_s8_a_partition_starts_where_the_commit_says():
+def test_s8_delivery_starts_at_the_committed_offset():
     first = [written(0, 1, -1, 3), opening()]
     assert broken(first, starts(1, {T0: 2}), delivers(3)) == []
     assert broken(first, starts(1, {T0: 1}), delivers(3)) == ["S8"]
     assert broken(first, starts(1, {T0: -1}), delivers(1)) == ["S8"]
 
 
-def test_s8_an_offset_out_of_range_may_lead_anywhere():
+def test_s8_delivery_may_continue_anywhere_after_offset_out_of_range():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
     out = request("Fetch", error="OFFSET_OUT_OF_RANGE", asked={"offsets": {T0: 2}})
     other = request("Fetch", error="NOT_LEADER_OR_FOLLOWER", asked={"offsets": {T0: 2}})
@@ -680,77 +688,85 @@ def test_s8_an_offset_out_of_range_may_lead_anywhere():
     assert broken(first, other, delivers(0)) == ["S8"]
 
 
-def read_and_cut(**options):
+def read_and_truncated(**options):
     """Four of six records are read, and the last two of these are lost in a truncation; the next
     owner may still find the commit of all four."""
     read = [opening(**options), starts(1, {T0: 0}), delivers(0, 1, 2, 3), commits(4)]
-    return [written(0, 1, 2, 3, 4, 5), read, cut(2, 12, 13, 14, 15)]
+    return [written(0, 1, 2, 3, 4, 5), read, truncation(2, 12, 13, 14, 15)]
 
 
-def test_s8_who_has_read_beyond_a_cut_goes_back_to_it():
-    anew = delivers(2, 3, 4, 5, anew=10)
+def test_s8_a_member_that_read_past_a_truncation_continues_at_the_truncation_offset():
+    rewritten = delivers(2, 3, 4, 5, shift=10)
     ends = [commits(6), closes(T0), finished(6, 6)]
-    assert broken(read_and_cut(), anew, ends) == []
+    assert broken(read_and_truncated(), rewritten, ends) == []
     buffered = delivers(4, 5)
-    assert broken(read_and_cut(), buffered, commits(6), anew, ends) == []
-    assert broken(read_and_cut(), delivers(5)) == ["S8"]
-    assert broken(read_and_cut(), delivers(4, 5, anew=10)) == ["S8"]
-    assert broken(read_and_cut(), delivers(3, anew=10)) == ["S8"]
-    assert broken(read_and_cut(), delivers(0)) == ["S8"]
-    assert broken(read_and_cut(), delivers(2, anew=10), delivers(2, anew=10)) == ["S8"]
-    assert broken(read_and_cut(), delivers(2, anew=10), delivers(3)) == ["S8"]
-    twice = [cut(3, 23, 24, 25), cut(4, 34, 35)]
-    last = [delivers(3, anew=20), delivers(4, 5, anew=30)]
-    assert broken(read_and_cut(), twice, delivers(2, anew=10), last, ends) == []
-    assert broken(read_and_cut(), twice, last) == ["S8"]
+    assert broken(read_and_truncated(), buffered, commits(6), rewritten, ends) == []
+    assert broken(read_and_truncated(), delivers(5)) == ["S8"]
+    assert broken(read_and_truncated(), delivers(4, 5, shift=10)) == ["S8"]
+    assert broken(read_and_truncated(), delivers(3, shift=10)) == ["S8"]
+    assert broken(read_and_truncated(), delivers(0)) == ["S8"]
+    assert broken(read_and_truncated(), delivers(2, shift=10), delivers(2, shift=10)) == ["S8"]
+    assert broken(read_and_truncated(), delivers(2, shift=10), delivers(3)) == ["S8"]
+    twice = [truncation(3, 23, 24, 25), truncation(4, 34, 35)]
+    last = [delivers(3, shift=20), delivers(4, 5, shift=30)]
+    assert broken(read_and_truncated(), twice, delivers(2, shift=10), last, ends) == []
+    assert broken(read_and_truncated(), twice, last) == ["S8"]
 
 
-def test_s4_a_commit_may_have_waited_for_its_coordinator_while_the_log_was_cut():
+def test_s4_a_commit_issued_before_a_truncation_may_have_waited_for_the_coordinator():
     """It was issued before the member learned of the truncation, for what was processed by then."""
-    story = [read_and_cut(), delivers(4, 5), delivers(2, anew=10)]
+    story = [read_and_truncated(), delivers(4, 5), delivers(2, shift=10)]
     assert broken(story, waited(0.05, commits(6)), commits(3)) == []
     assert broken(story, commits(6)) == ["S4"]
 
 
-def test_s8_whose_commit_is_beyond_a_cut_starts_there():
-    heir = [revokes(T0), joins(2), opening("b"), starts(2, {T0: 4}, member="b")]
+def test_s8_a_member_with_a_commit_past_a_truncation_starts_at_the_truncation_offset():
+    successor = [revokes(T0), joins(2), opening("b"), starts(2, {T0: 4}, member="b")]
     ends = [commits(6, member="b", generation=2), closes(T0, member="b"), finished(6, 6)]
-    anew = delivers(2, 3, 4, 5, member="b", anew=10)
-    assert broken(read_and_cut(), heir, anew, ends) == []
-    assert broken(read_and_cut(), heir, delivers(4, 5, member="b", anew=10), ends) == ["S6"]
-    assert broken(read_and_cut(), heir, delivers(3, member="b", anew=10)) == ["S8"]
+    rewritten = delivers(2, 3, 4, 5, member="b", shift=10)
+    assert broken(read_and_truncated(), successor, rewritten, ends) == []
+    assert broken(read_and_truncated(), successor, delivers(4, 5, member="b", shift=10), ends) == [
+        "S6"
+    ]
+    assert broken(read_and_truncated(), successor, delivers(3, member="b", shift=10)) == ["S8"]
 
 
-def test_s8_whose_application_wants_to_be_told_of_a_cut_does_not_go_back_by_itself():
-    story, strict = read_and_cut(resets=False), opening(resets=False)
+def test_s8_without_auto_offset_reset_only_a_seek_continues_after_a_truncation():
+    story, strict = read_and_truncated(resets=False), opening(resets=False)
     sought = of(Sought, partition=T0, offset=0)
-    anew = [delivers(0, 1), delivers(2, 3, anew=10)]
-    assert broken(story, sought, anew) == []
-    assert broken(story, delivers(2, anew=10)) == ["S8"]
-    heir = [opening("b", resets=False), starts(2, {T0: 4}, member="b")]
-    assert broken(story, revokes(T0), joins(2), heir, delivers(2, member="b", anew=10)) == ["S8"]
+    rewritten = [delivers(0, 1), delivers(2, 3, shift=10)]
+    assert broken(story, sought, rewritten) == []
+    assert broken(story, delivers(2, shift=10)) == ["S8"]
+    successor = [opening("b", resets=False), starts(2, {T0: 4}, member="b")]
+    assert broken(story, revokes(T0), joins(2), successor, delivers(2, member="b", shift=10)) == [
+        "S8"
+    ]
     assert broken(written(0), strict, starts(1, {T0: -1}), sought, delivers(0)) == []
     assert broken(written(0), strict, starts(1, {T0: -1}), delivers(0)) == ["S12"]
 
 
-def test_s6_what_took_the_place_of_the_lost_is_processed_too():
+def test_s6_records_written_after_a_truncation_are_processed_too():
     ends = [closes(T0), finished(4, 6)]
-    assert broken(read_and_cut(), delivers(2, 3, anew=10), ends) == []
-    assert broken(read_and_cut(), ends) == ["S6"]
+    assert broken(read_and_truncated(), delivers(2, 3, shift=10), ends) == []
+    assert broken(read_and_truncated(), ends) == ["S6"]
     first = [written(0, 1, 2), opening(), starts(1, {T0: 0}), delivers(0, 1)]
-    in_hand = [delivers(2, processed=False), cut(2, 12), of(Processed, partition=T0, offset=2)]
-    assert broken(first, in_hand, commits(3), closes(T0), finished(3, 3)) == ["S6"]
-    ends = [delivers(2, anew=10), closes(T0), finished(3, 3)]
-    assert broken(first, in_hand, commits(3), ends) == []
+    in_flight = [
+        delivers(2, processed=False),
+        truncation(2, 12),
+        of(Processed, partition=T0, offset=2),
+    ]
+    assert broken(first, in_flight, commits(3), closes(T0), finished(3, 3)) == ["S6"]
+    ends = [delivers(2, shift=10), closes(T0), finished(3, 3)]
+    assert broken(first, in_flight, commits(3), ends) == []
 
 
-def test_l1_what_a_cut_may_have_taken_is_not_there_to_deliver():
-    assert broken(rejoining(cut(1), 0.5)) == []
+def test_l1_fetched_records_that_a_truncation_may_have_removed_do_not_count_as_waiting():
+    assert broken(rejoining(truncation(1), 0.5)) == []
     fetched = request("Fetch", asked={"offsets": {T0: 1}}, response={"offsets": {T0: 3}})
-    assert broken(rejoining(cut(1, 11, 12), fetched, 0.5, delivers(1, anew=10))) == ["L1"]
+    assert broken(rejoining(truncation(1, 11, 12), fetched, 0.5, delivers(1, shift=10))) == ["L1"]
 
 
-def test_s8_the_commit_passes_the_markers_at_the_end_of_a_log():
+def test_s8_the_last_commit_passes_control_records_at_the_end_of_the_log():
     first = [written(0, -1), opening(), starts(1, {T0: 0}), delivers(0)]
     assert broken(first, commits(2), 9.0, closes(T0), finished(2, 2)) == []
     assert broken(first, commits(1), 9.0, closes(T0), finished(1, 2)) == ["S8"]
@@ -761,21 +777,21 @@ def test_s8_the_commit_passes_the_markers_at_the_end_of_a_log():
 @pytest.mark.parametrize(
     "end", [of(Revoking, partitions=(T0,)), revokes(T0), of(Lost, partitions=(T0,))]
 )
-def test_s9_nothing_is_delivered_once_revoked_or_lost_is_called(end):
+def test_s9_nothing_is_delivered_once_a_revoked_or_lost_callback_has_begun(end):
     first = [opening(), starts(1, {T0: 0, T1: 0}), of(Closing)]
     assert broken(first, end, delivers(0, tp=T1)) == []
     assert broken(first, end, delivers(0)) == ["S9"]
 
 
-def test_s9_nor_what_was_never_assigned():
+def test_s9_nothing_is_delivered_from_a_partition_that_was_never_assigned():
     assert broken(opening(), starts(1, {T0: 0}), delivers(0, tp=T1)) == ["S9"]
 
 
 # ------------------------------------------------------------------ S10 and S11: responses, ids
 
 
-def test_s10_the_generation_is_that_of_the_last_join():
-    first = [opening(), is_new(), joins(1, T0)]
+def test_s10_an_assignment_has_the_generation_of_the_last_join():
+    first = [opening(), first_join(), joins(1, T0)]
     assert broken(first, assigned(1, T0)) == []
     assert broken(first, assigned(0, T0)) == ["S10"]
     assert broken(first, joins(2, T0), assigned(1, T0)) == ["S10"]
@@ -783,18 +799,18 @@ def test_s10_the_generation_is_that_of_the_last_join():
     assert broken(first, pending, assigned(1, T0)) == ["S10"]
 
 
-def test_s10_the_partitions_are_those_of_the_last_sync():
+def test_s10_an_assignment_has_the_partitions_of_the_last_sync():
     first = [opening(cooperative=True), starts(1, {T0: 0, T1: 0})]
     assert broken(first, joins(2, T0, owned=(T0, T1)), revokes(T1), assigned(2)) == []
     assert broken(first, joins(2, T0, owned=(T0, T1)), assigned(2)) == ["S10"]
 
 
-def test_s10_heartbeats_are_of_the_generation_that_stands():
-    assert broken(opening(), starts(1, {T0: 0}), beats(generation=1)) == []
-    assert broken(opening(), starts(2, {T0: 0}), beats(generation=1)) == ["S10"]
+def test_s10_a_heartbeat_has_the_current_generation():
+    assert broken(opening(), starts(1, {T0: 0}), heartbeats(generation=1)) == []
+    assert broken(opening(), starts(2, {T0: 0}), heartbeats(generation=1)) == ["S10"]
 
 
-def test_s10_a_heartbeat_past_a_join_may_have_waited_for_its_connection():
+def test_s10_a_heartbeat_sent_after_a_join_may_have_waited_for_its_connection():
     again = [opening(), starts(1, {T0: 0}), revokes(T0), joins(2, T0), assigned(2, T0)]
     beat = request("Heartbeat", connection=2, asked={"member_id": "A", "generation": 1})
     assert broken(again, waited(0.05, beat)) == []
@@ -802,20 +818,20 @@ def test_s10_a_heartbeat_past_a_join_may_have_waited_for_its_connection():
     assert broken(again, beat) == ["S10"]
 
 
-def test_s10_what_is_lost_was_taken():
+def test_s10_partitions_are_lost_only_after_a_fencing_error_or_max_poll_interval():
     first = [opening(), starts(1, {T0: 0})]
     lost = of(Lost, partitions=(T0,))
-    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost) == []
-    assert broken(first, beats("NOT_COORDINATOR"), lost) == ["S10"]
+    assert broken(first, heartbeats("UNKNOWN_MEMBER_ID"), lost) == []
+    assert broken(first, heartbeats("NOT_COORDINATOR"), lost) == ["S10"]
     assert broken(first, 300.0, lost) == []  # max_poll_interval
 
 
-def test_s10_an_application_that_works_and_commits_has_not_come_for_more_since_it_was_given():
+def test_s10_the_poll_timer_runs_from_the_delivery_while_the_application_commits():
     first = [opening(max_poll_interval=15.0), starts(1, {T0: 0})]
-    given, work, lost = of(Delivered, partition=T0, offset=0, sequence=0), 1.0, 13.99
-    *before, done, asks, ended, away, loses = timeline(
+    delivered, work, lost = of(Delivered, partition=T0, offset=0, sequence=0), 1.0, 13.99
+    *before, done, commit_begins, ended, away, loses = timeline(
         first,
-        given,
+        delivered,
         work,
         of(Processed, partition=T0, offset=0),
         of(Committing, token=1, offsets=None),
@@ -824,19 +840,21 @@ def test_s10_an_application_that_works_and_commits_has_not_come_for_more_since_i
         lost,
         of(Lost, partitions=(T0,)),
     )
-    asks, ended, away = (attrs.evolve(event, time=done.time) for event in (asks, ended, away))
+    commit_begins, ended, away = (
+        attrs.evolve(event, time=done.time) for event in (commit_begins, ended, away)
+    )
 
-    def wrong(*events):
+    def violations(*events):
         return [violation.invariant for violation in find_violations([*before, done, *events])]
 
-    assert wrong(loses) == ["S10"]
-    assert wrong(asks, loses) == []
-    assert wrong(asks, ended, loses) == ["S10"]
-    assert wrong(asks, ended, away, loses) == []
+    assert violations(loses) == ["S10"]
+    assert violations(commit_begins, loses) == []
+    assert violations(commit_begins, ended, loses) == ["S10"]
+    assert violations(commit_begins, ended, away, loses) == []
     assert broken(first, of(Closing), lost) == []
 
 
-def test_s10_a_static_member_that_missed_a_generation_has_lost_what_it_had():
+def test_s10_a_static_member_that_missed_a_generation_has_lost_its_partitions():
     lost = of(Lost, partitions=(T0,))
 
     def rejoins(generation, **options):
@@ -857,30 +875,30 @@ def test_s10_a_static_member_that_missed_a_generation_has_lost_what_it_had():
     assert broken(rejoins(3)) == ["S10"]
 
 
-def test_s10_a_stale_error_is_no_reason():
-    sent, answer = beats("ILLEGAL_GENERATION")
+def test_s10_a_stale_error_response_loses_no_partitions():
+    sent, answer = heartbeats("ILLEGAL_GENERATION")
     again = [opening(), starts(1, {T0: 0}), sent, revokes(T0), joins(2, T0), assigned(2, T0)]
     assert broken(again, answer, of(Lost, partitions=(T0,))) == ["S10"]
 
 
-def test_s11_the_member_id_stays():
+def test_s11_a_member_keeps_its_id_until_it_leaves():
     first = [opening(), starts(1, {T0: 0}), revokes(T0)]
     assert broken(first, joins(2)) == []
-    assert broken(first, is_new()) == ["S11"]
+    assert broken(first, first_join()) == ["S11"]
     assert broken(first, joins(2, member_id="Z")) == ["S11"]
-    assert broken(first, leaves(), is_new()) == []
+    assert broken(first, leaves(), first_join()) == []
 
 
-def test_s11_unless_the_coordinator_does_not_know_it():
+def test_s11_a_member_joins_without_an_id_after_unknown_member_id():
     first = [opening(), starts(1, {T0: 0})]
     lost = of(Lost, partitions=(T0,))
-    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost, is_new()) == []
-    assert broken(first, beats("UNKNOWN_MEMBER_ID"), lost, joins(2)) == ["S11"]
-    assert broken(first, beats("ILLEGAL_GENERATION"), lost, is_new()) == ["S11"]
-    assert broken(first, beats("ILLEGAL_GENERATION"), lost, joins(2)) == []
+    assert broken(first, heartbeats("UNKNOWN_MEMBER_ID"), lost, first_join()) == []
+    assert broken(first, heartbeats("UNKNOWN_MEMBER_ID"), lost, joins(2)) == ["S11"]
+    assert broken(first, heartbeats("ILLEGAL_GENERATION"), lost, first_join()) == ["S11"]
+    assert broken(first, heartbeats("ILLEGAL_GENERATION"), lost, joins(2)) == []
 
 
-def test_s11_unless_the_application_was_away_for_too_long_while_it_let_go():
+def test_s11_a_member_joins_without_an_id_if_the_poll_timer_expired_while_it_revoked():
     def slow(seconds):
         return [
             opening(max_poll_interval=15.0, cooperative=True),
@@ -891,14 +909,14 @@ def test_s11_unless_the_application_was_away_for_too_long_while_it_let_go():
             seconds,
             of(Revoked, partitions=(T0,)),
             request("FindCoordinator"),
-            is_new(),
+            first_join(),
         ]
 
     assert broken(slow(0.3)) == []
     assert broken(slow(0.01)) == ["S11"]
 
 
-def test_s11_unless_it_was_away_for_too_long_while_its_join_was_parked():
+def test_s11_a_member_joins_without_an_id_if_the_poll_timer_expired_while_its_join_was_pending():
     """The result of that join is discarded: a static member rejoins instead of leaving."""
     asked, answered = request(
         "JoinGroup",
@@ -918,7 +936,7 @@ def test_s11_unless_it_was_away_for_too_long_while_its_join_was_parked():
             seconds,
             of(Lost, partitions=(T0,)),
             answered,
-            is_new(),
+            first_join(),
         ]
 
     assert broken(parked(5.0)) == []
@@ -928,27 +946,35 @@ def test_s11_unless_it_was_away_for_too_long_while_its_join_was_parked():
 # ------------------------------------------------------------------ S12 to S14
 
 
-def test_s12_where_to_start_is_told_by_the_coordinator():
-    first = [opening(), is_new(), joins(1, T0), assigned(1, T0)]
-    assert broken(first, looks_up()({T0: -1}), delivers(0)) == []
+def test_s12_delivery_starts_after_the_committed_offset_was_fetched():
+    first = [opening(), first_join(), joins(1, T0), assigned(1, T0)]
+    assert broken(first, fetches_offsets()({T0: -1}), delivers(0)) == []
     assert broken(first, delivers(0)) == ["S12"]
-    assert broken(first, looks_up(error="NOT_COORDINATOR")({}), delivers(0)) == ["S12"]
+    assert broken(first, fetches_offsets(error="NOT_COORDINATOR")({}), delivers(0)) == ["S12"]
 
 
-def test_s12_a_response_to_the_previous_owner_tells_nothing():
-    sent, answer = looks_up()({T0: 0})
-    again = [opening(), is_new(), joins(1, T0), assigned(1, T0), sent, revokes(T0), joins(2, T0)]
+def test_s12_an_offset_fetch_of_an_earlier_ownership_is_not_used():
+    sent, answer = fetches_offsets()({T0: 0})
+    again = [
+        opening(),
+        first_join(),
+        joins(1, T0),
+        assigned(1, T0),
+        sent,
+        revokes(T0),
+        joins(2, T0),
+    ]
     assert broken(again, assigned(2, T0), answer, delivers(0)) == ["S12"]
 
 
-def test_s12_a_negative_offset_is_none():
+def test_s12_a_negative_offset_is_never_fetched():
     first = [opening(), starts(1, {T0: -1})]
     assert broken(first, request("Fetch", asked={"offsets": {T0: 0}})) == []
     assert broken(first, request("Fetch", asked={"offsets": {T0: -1}})) == ["S12"]
 
 
-def test_s13_what_is_lost_is_not_committed():
-    unknown = beats("UNKNOWN_MEMBER_ID")
+def test_s13_nothing_is_committed_for_a_lost_membership():
+    unknown = heartbeats("UNKNOWN_MEMBER_ID")
     first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1), delivers(1)]
     lost = of(Lost, partitions=(T0,))
     assert broken(first, unknown, lost) == []
@@ -956,23 +982,23 @@ def test_s13_what_is_lost_is_not_committed():
     assert broken(first, unknown, commits(2), lost) == ["S13"]
 
 
-def test_s13_a_commit_may_have_waited_for_its_connection_while_it_was_lost():
-    over = [beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
+def test_s13_a_commit_sent_after_the_loss_may_have_waited_for_its_connection():
+    over = [heartbeats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
     late = commits(1, stored=False, error="UNKNOWN_MEMBER_ID")
     first = [opening(), starts(1, {T0: 0}), delivers(0), over]
     assert broken(first, waited(0.05, late)) == []
     assert broken(first, late) == ["S13"]
 
 
-def test_s13_a_commit_may_have_waited_for_its_connection_while_the_membership_ended():
+def test_s13_a_commit_sent_after_unknown_member_id_may_have_waited_for_its_connection():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
-    over = beats("UNKNOWN_MEMBER_ID")
+    over = heartbeats("UNKNOWN_MEMBER_ID")
     late = commits(2, error="UNKNOWN_MEMBER_ID")
     assert broken(first, over, waited(0.05, late)) == []
     assert broken(first, over, late) == ["S13"]
 
 
-def test_s13_a_commit_may_be_on_its_way_when_a_process_that_stood_still_loses_all():
+def test_s13_a_commit_may_be_sent_as_a_frozen_process_resumes_and_loses_its_partitions():
     """Both happen as the process resumes: the commit was requested before the loss."""
     begun = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0), commits(1)]
     first = [begun, delivers(1), of(Frozen), 9.0]
@@ -984,9 +1010,9 @@ def test_s13_a_commit_may_be_on_its_way_when_a_process_that_stood_still_loses_al
     assert [violation.invariant for violation in later] == ["S13"]
 
 
-def test_s13_a_commit_that_was_under_way_may_be_tried_again():
+def test_s13_a_retry_issued_before_the_loss_may_have_waited():
     first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1, answer=False, stored=False)]
-    over = [beats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
+    over = [heartbeats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
     again = commits(1, answer=False, stored=False)
     assert broken(first, over, waited(0.1, again)) == []
     assert broken(first, over, again) == ["S13"]
@@ -1004,7 +1030,7 @@ def formed(assignment, protocol="range", **fields):
     )
 
 
-def test_s14_an_assignment_keeps_the_rules_of_its_assignor():
+def test_s14_an_assignment_follows_the_rules_of_its_assignor():
     assert broken(formed({"A": (T0,), "B": (T1,)})) == []
     assert broken(formed({"A": (T0,), "B": ()})) == ["S14"]
     assert broken(formed({"A": (T0, T1), "B": (T1,)})) == ["S14"]
@@ -1012,7 +1038,7 @@ def test_s14_an_assignment_keeps_the_rules_of_its_assignor():
     assert broken(formed({"A": (T0, T1), "B": ()}, "sticky")) == ["S14"]
 
 
-def test_s14_a_cooperative_round_hands_nothing_over():
+def test_s14_a_cooperative_rebalance_assigns_no_partition_that_another_member_owns():
     had = {"claims": {"A": (T0, T1), "B": ()}, "claimed_at": {"A": 1, "B": -1}}
     assert broken(formed({"A": (T0,), "B": ()}, "cooperative-sticky", **had)) == []
     assert broken(formed({"A": (T0,), "B": (T1,)}, "cooperative-sticky", **had)) == [
@@ -1021,32 +1047,32 @@ def test_s14_a_cooperative_round_hands_nothing_over():
     ]
 
 
-def test_s14_partitions_that_were_added_may_not_be_known_yet():
+def test_s14_the_leader_may_not_know_added_partitions_yet():
     grown = attrs.evolve(formed({"A": (T0,), "B": (T1,)}), partitions={"t": 5}, generation=2)
     assert broken(formed({"A": (T0,), "B": (T1,)}), grown) == []
     assert broken(grown) == ["S14", "S14", "S14"]
     written_first = [Appended(time=0.0, partition=tp, offset=0, sequence=0) for tp in (T0, T1)]
-    told_of = request("Metadata")
-    assert broken(written_first, told_of, grown) == []
-    assert broken(told_of, written_first, grown) == ["S14", "S14", "S14"]
+    metadata = request("Metadata")
+    assert broken(written_first, metadata, grown) == []
+    assert broken(metadata, written_first, grown) == ["S14", "S14", "S14"]
 
 
-def test_s14_a_topic_that_the_leader_may_have_been_told_is_gone_may_be_there_or_not():
+def test_s14_a_leader_may_ignore_a_topic_that_its_metadata_reported_missing():
     """A round that hands over a partition looks unbalanced to a leader that does not know it."""
     misled = [opening(), request("Metadata", error="UNKNOWN_TOPIC_OR_PARTITION")]
     of_u = TopicPartition("u", 0)
     had = {"A": (T0, T1), "B": (of_u,), "C": ()}
     at = dict.fromkeys(had, 1)
-    share = formed(had | {"B": ()}, "cooperative-sticky", claims=had, claimed_at=at)
+    rebalance = formed(had | {"B": ()}, "cooperative-sticky", claims=had, claimed_at=at)
     topics = dict.fromkeys(had, ("t", "u"))
 
-    def round_of(share):
-        return attrs.evolve(share, subscriptions=topics, partitions={"t": 2, "u": 1})
+    def round_of(rebalance):
+        return attrs.evolve(rebalance, subscriptions=topics, partitions={"t": 2, "u": 1})
 
-    handing_over = round_of(share)
-    assert broken(handing_over) == []
-    assert broken(misled, handing_over) == []
-    without_u = attrs.evolve(share, assignment={"A": (T0,), "B": (T1,), "C": ()}, claims={})
+    unbalanced = round_of(rebalance)
+    assert broken(unbalanced) == []
+    assert broken(misled, unbalanced) == []
+    without_u = attrs.evolve(rebalance, assignment={"A": (T0,), "B": (T1,), "C": ()}, claims={})
     assert broken(misled, round_of(without_u)) == []
     assert broken(misled, 11.0, round_of(without_u)) == ["S14"]
     assert broken(misled, round_of(attrs.evolve(without_u, assignment={"A": (T0,)}))) == ["S14"] * 2
@@ -1073,7 +1099,7 @@ def rejoining(*meanwhile):
     ]
 
 
-def test_l1_what_stays_is_delivered_in_a_cooperative_rebalance():
+def test_l1_kept_partitions_are_delivered_during_a_cooperative_rebalance():
     assert broken(rejoining(0.05, delivers(1), 0.05, delivers(2), 0.5)) == []
     assert broken(rejoining(0.5, delivers(1, 2))) == ["L1"]
     assert broken(rejoining(0.5)) == ["L1"]
@@ -1081,7 +1107,7 @@ def test_l1_what_stays_is_delivered_in_a_cooperative_rebalance():
     assert examine(timeline(rejoining(0.5)), virtual=False).figures.delivery_gap > 0.5
 
 
-def test_l1_what_goes_waits_for_nobody():
+def test_l1_partitions_about_to_be_revoked_may_have_a_delivery_gap():
     """The last commit of that partition may take its time before the revocation callback."""
 
     def one_of_two(stays):
@@ -1097,13 +1123,13 @@ def test_l1_what_goes_waits_for_nobody():
     assert broken(one_of_two((T0, T1)), delivers(1), assigned(2)) == ["L1"]
 
 
-def test_l1_an_application_that_is_away_or_has_paused_waits_for_nothing():
+def test_l1_no_delivery_is_expected_while_the_application_is_away_paused_or_frozen():
     assert broken(rejoining(of(Away), 0.5, delivers(1))) == []
     assert broken(rejoining(of(Paused, partitions=(T0,)), 0.5)) == []
     assert broken(rejoining(of(Frozen), 0.5, of(Thawed), delivers(1))) == []
 
 
-def test_l1_what_was_fetched_for_another_place_is_not_there_to_deliver():
+def test_l1_records_fetched_for_another_position_do_not_count_as_waiting():
     assert broken(rejoining(delivers(1, 2), 0.5)) == []
     assert broken(rejoining(delivers(1, 2), of(Sought, partition=T0, offset=0), 0.5)) == []
     asked, answer = request("Fetch", asked={"offsets": {T0: 1}}, response={"offsets": {T0: 3}})
@@ -1112,56 +1138,56 @@ def test_l1_what_was_fetched_for_another_place_is_not_there_to_deliver():
     assert broken(rejoining(sought, asked, answer, 0.5, delivers(1))) == ["L1"]
 
 
-def test_l1_who_has_not_heard_for_a_session_delivers_nothing_before_it_hears():
-    def silent(seconds):
-        comes_back = of(Processed, partition=T0, offset=0)
-        heard = beats(connection=2)
-        return rejoining(of(Away), seconds, comes_back, 0.5, heard, delivers(1))
+def test_l1_after_a_session_without_responses_delivery_waits_for_a_heartbeat_response():
+    def without_responses(seconds):
+        polls = of(Processed, partition=T0, offset=0)
+        heartbeat = heartbeats(connection=2)
+        return rejoining(of(Away), seconds, polls, 0.5, heartbeat, delivers(1))
 
-    assert broken(silent(7.0)) == []
-    assert broken(silent(3.0)) == ["L1"]
+    assert broken(without_responses(7.0)) == []
+    assert broken(without_responses(3.0)) == ["L1"]
 
 
-def test_l1_what_waited_for_its_connection_counts_from_before_it_left():
+def test_l1_the_session_of_a_delayed_heartbeat_starts_when_it_was_issued():
     def late(seconds):
-        heard = waited(seconds, beats())
-        comes_back = of(Processed, partition=T0, offset=0)
-        return rejoining(of(Away), 4.0, heard, 3.0, comes_back, 0.5, delivers(1))
+        heartbeat = waited(seconds, heartbeats())
+        polls = of(Processed, partition=T0, offset=0)
+        return rejoining(of(Away), 4.0, heartbeat, 3.0, polls, 0.5, delivers(1))
 
     assert broken(late(0.0)) == ["L1"]
     assert broken(late(4.0)) == []
 
 
-def test_l1_nor_longer_than_the_group_waits_for_who_is_to_rejoin():
-    rebalance = beats("REBALANCE_IN_PROGRESS", connection=2)
+def test_l1_delivery_may_stop_once_the_rebalance_timeout_has_passed_without_a_rejoin():
+    rebalance = heartbeats("REBALANCE_IN_PROGRESS", connection=2)
 
     def late(seconds):
-        comes_back = of(Processed, partition=T0, offset=0)
-        return rejoining(of(Away), 4.0, rebalance, seconds, rebalance, comes_back, 0.5, delivers(1))
+        polls = of(Processed, partition=T0, offset=0)
+        return rejoining(of(Away), 4.0, rebalance, seconds, rebalance, polls, 0.5, delivers(1))
 
     assert broken(late(2.0)) == ["L1"]
     assert broken(late(5.0)) == []
 
 
-def test_l2_who_is_told_to_rejoin_does():
+def test_l2_a_member_rejoins_after_rebalance_in_progress():
     first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1)]
-    told_to = [beats("REBALANCE_IN_PROGRESS"), [[0.9, beats()] for _ in range(5)]]
-    assert broken(first, told_to, revokes(T0), joins(2)) == []
-    assert broken(first, told_to, 0.9, beats()) == ["L2"]
+    notified = [heartbeats("REBALANCE_IN_PROGRESS"), [[0.9, heartbeats()] for _ in range(5)]]
+    assert broken(first, notified, revokes(T0), joins(2)) == []
+    assert broken(first, notified, 0.9, heartbeats()) == ["L2"]
 
 
-def test_l2_a_revocation_may_wait_for_a_commit_that_is_between_two_attempts():
+def test_l2_a_revocation_may_wait_while_its_last_commit_backs_off():
     """Its topic was deleted: the last commit is refused and repeated, also after the callback."""
     first = [opening(), starts(1, {T0: 0}), delivers(0)]
-    refused = [0.9, beats(), commits(1, error="UNKNOWN_TOPIC_OR_PARTITION")]
-    revoked = [beats("REBALANCE_IN_PROGRESS"), [refused for _ in range(5)]]
+    refused = [0.9, heartbeats(), commits(1, error="UNKNOWN_TOPIC_OR_PARTITION")]
+    revoked = [heartbeats("REBALANCE_IN_PROGRESS"), [refused for _ in range(5)]]
     assert broken(first, revoked, revokes(T0), joins(2)) == []
 
 
-def test_l2_who_has_let_go_of_something_rejoins():
+def test_l2_a_cooperative_member_rejoins_after_revoking_partitions():
     first = [opening(cooperative=True), starts(1, {T0: 0, T1: 0})]
     round_one = [joins(2, T0, owned=(T0, T1)), revokes(T1), assigned(2)]
-    later = [[0.9, beats(generation=2)] for _ in range(3)]
+    later = [[0.9, heartbeats(generation=2)] for _ in range(3)]
     assert broken(first, round_one, joins(3, T0, owned=(T0,)), assigned(3)) == []
     assert broken(first, round_one, later) == ["L2"]
     under_way = commits(0, generation=2, answer=False, stored=False)
@@ -1169,19 +1195,19 @@ def test_l2_who_has_let_go_of_something_rejoins():
     assert broken(first, round_one, under_way, later, later) == ["L2"]
 
 
-def test_l2_who_has_no_application_gives_its_partitions_up():
+def test_l2_a_member_releases_its_partitions_after_max_poll_interval():
     first = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0, processed=False)]
-    alive = [[0.9, beats()] for _ in range(7)]
+    alive = [[0.9, heartbeats()] for _ in range(7)]
     assert broken(first, alive) == []
-    assert broken(first, alive, 0.9, beats()) == ["L2"]
+    assert broken(first, alive, 0.9, heartbeats()) == ["L2"]
 
 
-def test_l1_what_a_callback_commits_does_not_make_the_application_wait():
+def test_l1_a_commit_by_a_callback_does_not_mean_that_the_application_polls():
     commit = [of(Committing, token=1, offsets={}), of(Committed, token=1, outcome="ok")]
     assert broken(rejoining(of(Away), commit, 0.5, delivers(1))) == []
 
 
-def test_l1_nor_does_the_end_of_a_callbacks_commit_end_the_wait_for_its_own():
+def test_l1_the_end_of_a_callbacks_commit_does_not_end_the_applications_commit():
     """The application called commit while a commit of a callback was in flight; when the latter
     ended, the checker assumed that the application waited for records again."""
     begun = [of(Committing, token=1, offsets={}), delivers(1), of(Committing, token=2, offsets={})]
@@ -1192,123 +1218,129 @@ def test_l1_nor_does_the_end_of_a_callbacks_commit_end_the_wait_for_its_own():
     assert broken(rejoining(begun[:1], ended, 0.5, delivers(1))) == ["L1"]
 
 
-def test_l2_when_all_is_well_the_records_are_processed():
+def test_l2_all_records_are_processed_once_all_faults_are_healed():
     first = [written(0, 1), opening(), starts(1, {T0: 0}), delivers(0)]
     healed = Healed(time=0.0)
     assert broken(first, healed, delivers(1), commits(2), closes(T0), finished(2, 2)) == []
     assert broken(first, healed, commits(1), closes(T0), finished(1, 2)) == ["L2"]
 
 
-def test_l2_nobody_commits_again_what_a_commit_that_comes_late_takes_back():
+def test_l2_an_offset_overwritten_by_a_late_commit_is_not_committed_again():
     """Nor where an earlier truncation permits it to go back."""
     late = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=1)
     begun = [written(0, 1), opening(), starts(1, {T0: 0}), delivers(0)]
-    given_up = commits(1, answer=False, stored=False)
-    overtaken = [given_up, delivers(1), commits(2), late, Healed(time=0.0), closes(T0)]
+    unanswered = commits(1, answer=False, stored=False)
+    overtaken = [unanswered, delivers(1), commits(2), late, Healed(time=0.0), closes(T0)]
     assert broken(begun, overtaken, finished(1, 2)) == []
-    assert broken(begun, cut(1, 2), [overtaken[0], delivers(1, anew=1)], overtaken[2:]) == []
-    again = [begun, cut(1, 2), given_up, delivers(1, anew=1), overtaken[2:]]
+    assert (
+        broken(begun, truncation(1, 2), [overtaken[0], delivers(1, shift=1)], overtaken[2:]) == []
+    )
+    again = [begun, truncation(1, 2), unanswered, delivers(1, shift=1), overtaken[2:]]
     assert broken(again, finished(1, 2)) == []
-    assert broken(again, cut(1, 3), finished(1, 2)) == ["L2"]
+    assert broken(again, truncation(1, 3), finished(1, 2)) == ["L2"]
 
 
-def test_l2_what_a_dead_member_had_is_taken_over():
+def test_l2_partitions_of_a_dead_member_are_reassigned_in_time():
     dead = [opening(), starts(1, {T0: 0}), Healed(time=0.0), of(Killed), opening("b")]
-    heir = starts(2, {T0: 0}, member="b")
-    assert broken(dead, 8.0, heir) == []
-    assert broken(dead, 30.0, heir) == ["L2"]
-    assert 8.0 < examine(timeline(dead, 8.0, heir)).figures.takeover < 9.0
+    successor = starts(2, {T0: 0}, member="b")
+    assert broken(dead, 8.0, successor) == []
+    assert broken(dead, 30.0, successor) == ["L2"]
+    assert 8.0 < examine(timeline(dead, 8.0, successor)).figures.takeover < 9.0
 
 
-def test_l2_but_not_what_another_has_by_then():
+def test_l2_partitions_reassigned_before_the_owner_died_need_no_new_owner():
     """It was frozen, and did not learn that its partition was reassigned before it died."""
     both = [opening(), starts(1, {T0: 0}), opening("b"), starts(2, {T0: 0}, member="b")]
-    goes_on = [[0.9, beats(member="b", generation=2)] for _ in range(30)]
-    assert broken(both, Healed(time=0.0), of(Killed), goes_on, closes(T0, member="b")) == []
+    continues = [[0.9, heartbeats(member="b", generation=2)] for _ in range(30)]
+    assert broken(both, Healed(time=0.0), of(Killed), continues, closes(T0, member="b")) == []
 
 
-def test_l2_when_nothing_else_is_in_the_way_it_is_within_the_session_and_two_seconds():
-    def dead_after(beaten, **options):
-        alive = [Healed(time=0.0), starts(1, {T0: 0}), [[0.9, beats()] for _ in range(beaten)]]
+def test_l2_without_other_faults_a_takeover_ends_two_seconds_after_the_session_timeout():
+    def dead_after(heartbeat_count, **options):
+        alive = [
+            Healed(time=0.0),
+            starts(1, {T0: 0}),
+            [[0.9, heartbeats()] for _ in range(heartbeat_count)],
+        ]
         return [opening(**options), alive, of(Killed), opening("b")]
 
-    heir = starts(2, {T0: 0}, member="b")
-    assert broken(dead_after(25), 7.8, heir) == []
-    assert broken(dead_after(25), 8.2, heir) == ["L2"]
+    successor = starts(2, {T0: 0}, member="b")
+    assert broken(dead_after(25), 7.8, successor) == []
+    assert broken(dead_after(25), 8.2, successor) == ["L2"]
     assert broken(dead_after(25), 8.2, closes(member="b")) == ["L2"]
-    assert broken(dead_after(20), 8.2, heir) == []
-    assert broken(dead_after(25, heartbeat_interval=2.0), 8.2, heir) == []
-    assert broken(dead_after(25, heartbeat_interval=2.0), 8.7, heir) == ["L2"]
+    assert broken(dead_after(20), 8.2, successor) == []
+    assert broken(dead_after(25, heartbeat_interval=2.0), 8.2, successor) == []
+    assert broken(dead_after(25, heartbeat_interval=2.0), 8.7, successor) == ["L2"]
 
 
-def test_l2_a_takeover_waits_for_the_callbacks_of_others():
-    def passes(beaten):
-        return [[0.9, beats(member="b")] for _ in range(beaten)]
+def test_l2_a_takeover_may_wait_for_callbacks_of_other_members():
+    def passes(heartbeat_count):
+        return [[0.9, heartbeats(member="b")] for _ in range(heartbeat_count)]
 
     def taken_over(before, callback):
         return [
             [opening(), opening("b"), Healed(time=0.0)],
             [starts(1, {T0: 0}), starts(1, {T1: 0}, member="b")],
-            [[0.4, beats(), 0.4, beats(member="b")] for _ in range(30)],
+            [[0.4, heartbeats(), 0.4, heartbeats(member="b")] for _ in range(30)],
             [of(Killed), passes(before), of(Revoking, "b", partitions=(T1,))],
             [passes(callback), of(Revoked, "b", partitions=(T1,)), joins(2, T0, T1, member="b")],
-            [assigned(2, T0, T1, member="b"), looks_up("b")({T0: 0, T1: 0})],
+            [assigned(2, T0, T1, member="b"), fetches_offsets("b")({T0: 0, T1: 0})],
         ]
 
     assert broken(taken_over(8, 3)) == []
     assert broken(taken_over(10, 1)) == ["L2"]
 
 
-def test_l2_a_member_does_not_stay_out_of_its_group():
+def test_l2_a_member_does_not_stay_outside_its_group():
     first = [opening(), starts(1, {T0: 0}), Healed(time=0.0)]
-    in_it = [[0.9, beats()] for _ in range(40)]
-    assert broken(first, in_it, closes(T0)) == []
+    heartbeating = [[0.9, heartbeats()] for _ in range(40)]
+    assert broken(first, heartbeating, closes(T0)) == []
     assert broken(first, 36.0, closes(T0)) == ["L2"]
 
 
-def test_l2_a_group_member_is_given_a_generation():
+def test_l2_a_group_member_that_released_its_shards_rejoins():
     ready = [shared(1), Healed(time=0.0), request("FindCoordinator"), revokes(T0), 22.0]
     again = [joins(2, T0), assigned(2, T0)]
     assert broken(ready, again, closes(T0)) == []
-    assert broken(ready, beats(generation=-1), of(Closing))[-1:] == ["L2"]
+    assert broken(ready, heartbeats(generation=-1), of(Closing))[-1:] == ["L2"]
 
 
-def test_l3_heartbeats_go_on():
-    first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), beats()]
-    assert broken(first, 1.0, beats()) == []
-    assert broken(first, 3.0, beats()) == ["L3"]
-    assert find_violations(timeline(first, 3.0, beats()), virtual=False) == []
-    assert examine(timeline(first, 3.0, beats())).figures.heartbeat_gap > 3.0
+def test_l3_heartbeats_are_sent_at_their_interval():
+    first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), heartbeats()]
+    assert broken(first, 1.0, heartbeats()) == []
+    assert broken(first, 3.0, heartbeats()) == ["L3"]
+    assert find_violations(timeline(first, 3.0, heartbeats()), virtual=False) == []
+    assert examine(timeline(first, 3.0, heartbeats())).figures.heartbeat_gap > 3.0
 
 
-def test_l3_a_pending_join_is_a_heartbeat():
+def test_l3_a_pending_join_counts_as_a_heartbeat():
     *join, sent, answer = joins(1)
     again = request("JoinGroup", asked={"member_id": "A"}, answer=False)
-    first = [opening(heartbeat_interval=1.0), is_new(), join, sent]
+    first = [opening(heartbeat_interval=1.0), first_join(), join, sent]
     assert broken(first, answer, 3.0, again) == ["L3"]
     assert broken(first, answer, again, 3.0, again) == []
 
 
-def test_l3_not_while_the_process_stands_still_or_the_connection_is_gone():
-    first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), beats()]
-    assert broken(first, of(Frozen), 3.0, of(Thawed), beats()) == []
-    assert broken(first, 3.0, beats(connection=3)) == []
+def test_l3_no_heartbeat_is_expected_while_the_process_is_frozen_or_disconnected():
+    first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), heartbeats()]
+    assert broken(first, of(Frozen), 3.0, of(Thawed), heartbeats()) == []
+    assert broken(first, 3.0, heartbeats(connection=3)) == []
 
 
-def test_l4_closing_keeps_its_deadline():
+def test_l4_closing_ends_within_its_timeout():
     first = [opening(close_timeout=5.0), starts(1, {T0: 0}), of(Closing), revokes(T0)]
     assert broken(first, 5.0, of(Ended)) == []
     assert broken(first, 7.0, of(Ended)) == ["L4"]
     assert broken(first, finished()) == ["L4"]
 
 
-def test_l4_closing_leaves_nothing():
+def test_l4_closing_leaks_no_connection():
     first = [opening(), of(Closing)]
     assert broken(first, of(Ended)) == []
     assert broken(first, of(Ended, leaked=("connection 3",))) == ["L4"]
 
 
-def test_l5_a_call_that_is_cancelled_ends():
+def test_l5_a_cancelled_call_ends_at_once():
     assert broken(opening(), of(Cancelling), of(Cancelled)) == []
     assert broken(opening(), of(Cancelling), 0.5, of(Cancelled)) == ["L5"]
     assert broken(opening(), of(Cancelling), of(Frozen), 0.5, of(Thawed), of(Cancelled)) == []
@@ -1319,13 +1351,13 @@ def refused(times, pause, api="OffsetFetch"):
     return [[pause, request(api, error="NOT_COORDINATOR")] for _ in range(times)]
 
 
-def test_l6_what_is_refused_is_not_asked_for_in_a_hot_loop():
+def test_l6_failed_requests_are_not_repeated_in_a_hot_loop():
     paused = [refused(1, 0.05 + 0.001 * n) for n in range(30)]
     assert broken(opening(), paused) == []
     assert broken(opening(), refused(25, 0.0)) == ["L6", "L6"]  # once for requests, once for errors
 
 
-def test_l6_a_refusal_is_followed_by_a_pause():
+def test_l6_a_failed_commit_is_repeated_after_a_backoff():
     at_once = [commits(1, error="NOT_COORDINATOR", stored=False) for _ in range(4)]
     first = [opening(), starts(1, {T0: 0}), delivers(0)]
     assert broken(first, at_once[:2]) == []
@@ -1333,30 +1365,30 @@ def test_l6_a_refusal_is_followed_by_a_pause():
     assert broken(first, [[0.1 + 0.01 * n, again] for n, again in enumerate(at_once)]) == []
 
 
-def test_l6_nor_what_is_answered():
+def test_l6_successful_metadata_requests_are_not_repeated_in_a_hot_loop():
     assert broken(opening(), [request("Metadata") for _ in range(25)]) == ["L6"]
     assert broken(opening(), [[0.05, request("Metadata")] for _ in range(25)]) == []
     assert broken(opening(), [request("Fetch") for _ in range(25)]) == []
 
 
-def test_l2_who_was_turned_away_comes_again_once_all_is_well():
-    turned_away = [opening(), starts(1, {T0: 0}), beats("NOT_COORDINATOR"), Healed(time=0.0)]
-    assert broken(turned_away, 2.0, request("FindCoordinator")) == []
-    assert broken(turned_away, 4.0, request("FindCoordinator")) == ["L2"]
-    assert broken(turned_away[:-1], 4.0, request("FindCoordinator")) == []
+def test_l2_a_member_looks_up_its_coordinator_again_once_faults_are_healed():
+    redirected = [opening(), starts(1, {T0: 0}), heartbeats("NOT_COORDINATOR"), Healed(time=0.0)]
+    assert broken(redirected, 2.0, request("FindCoordinator")) == []
+    assert broken(redirected, 4.0, request("FindCoordinator")) == ["L2"]
+    assert broken(redirected[:-1], 4.0, request("FindCoordinator")) == []
 
 
-def test_l2_who_had_begun_to_look_for_its_coordinator_waits_for_the_answer():
+def test_l2_a_coordinator_lookup_in_flight_may_time_out_before_it_is_repeated():
     """The request was lost before `Healed`, and has to time out first."""
     looks, again = (request("FindCoordinator", answer=False, connection=n) for n in (2, 3))
     begin, well = [opening(), starts(1, {T0: 0})], Healed(time=0.0)
-    refused = beats("UNKNOWN_MEMBER_ID")
+    refused = heartbeats("UNKNOWN_MEMBER_ID")
     assert broken(begin, looks, well, refused, 4.0, again) == []
     assert broken(begin, request("FindCoordinator"), well, refused, 4.0, again) == ["L2"]
     assert broken(begin, looks, well, again, refused, 4.0, request("Metadata")) == ["L2"]
 
 
-def test_l6_a_broker_that_wants_silence_is_given_it():
+def test_l6_nothing_is_sent_to_a_broker_while_it_throttles_the_client():
     def ask(node, connection):
         return request("Metadata", connection=connection, asked={"node": node})
 
@@ -1372,7 +1404,7 @@ def test_l6_a_broker_that_wants_silence_is_given_it():
     assert broken(unknown, ask(0, 1)) == ["L6"]
 
 
-def test_l6_pauses_have_jitter():
+def test_l6_backoff_has_jitter():
     assert broken(opening(), refused(6, 0.09)) == ["L6"]
     assert broken(opening(), [refused(1, 0.09 + 0.01 * n) for n in range(6)]) == []
     assert find_violations(timeline(opening(), refused(6, 0.09)), virtual=False) == []

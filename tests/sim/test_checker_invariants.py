@@ -31,13 +31,13 @@ from sim.test_checker import (
     T0,
     T1,
     assigned,
-    beats,
     broken,
     closes,
     commits,
     delivers,
     finished,
-    is_new,
+    first_join,
+    heartbeats,
     joins,
     leaves,
     of,
@@ -73,7 +73,7 @@ def test_s15_nothing_is_delivered_between_pause_and_resume():
     assert broken(consuming(), paused(T0), paused(T0, T1), delivers(0)) == ["S15"]
 
 
-def test_s15_a_pause_ends_with_the_assignment():
+def test_s15_a_pause_ends_when_the_partition_is_revoked():
     again = [paused(T0), revokes(T0), assigned(2, T0)]
     assert "S15" not in broken(consuming(), again, delivers(0))
 
@@ -90,7 +90,7 @@ def test_s16_a_paused_partition_stays_paused_through_a_rebalance():
 
 def holding():
     """A record of T0 is in flight when the group begins to rebalance."""
-    return [consuming(), delivers(0, processed=False), beats("REBALANCE_IN_PROGRESS")]
+    return [consuming(), delivers(0, processed=False), heartbeats("REBALANCE_IN_PROGRESS")]
 
 
 def test_s17_the_record_in_flight_is_processed_before_the_callback():
@@ -104,7 +104,7 @@ def of_processed(offset):
     return processed
 
 
-def test_s17_but_not_once_the_deadline_has_passed():
+def test_s17_the_callback_runs_without_the_record_in_flight_once_the_deadline_has_passed():
     assert "S17" in broken(holding(), 5.9, revokes(T0, T1))
     assert "S17" not in broken(holding(), 6.0, revokes(T0, T1))
 
@@ -118,27 +118,27 @@ def test_s17_but_not_once_the_deadline_has_passed():
         of(Lost, partitions=(T0, T1)),
     ],
 )
-def test_s17_nor_when_nothing_waits_for_it(why):
+def test_s17_the_callback_need_not_wait_after_a_close_seek_freeze_or_loss(why):
     assert "S17" not in broken(holding(), why, revokes(T0, T1))
 
 
-def test_s18_a_revocation_begins_to_call_back_by_its_deadline():
+def test_s18_a_revocation_starts_its_callback_by_its_deadline():
     late = [holding(), 6.9]
     assert "S18" not in broken(late, revokes(T0, T1))
     assert "S18" in broken(late, 0.2, revokes(T0, T1))
     assert "S18" in broken(late, 0.2, of(Lost, partitions=(T0, T1)))
-    assert "S18" not in broken(holding(), 2.0, revokes(T0, T1), 9.0, beats())
+    assert "S18" not in broken(holding(), 2.0, revokes(T0, T1), 9.0, heartbeats())
 
 
-def test_s18_a_cooperative_one_begins_with_the_assignment():
+def test_s18_the_deadline_of_a_cooperative_revocation_starts_at_the_assignment():
     kept = [consuming(cooperative=True), delivers(0, processed=False)]
     taken = [kept, joins(2, T1, owned=(T0, T1))]
     assert "S18" in broken(taken, 7.2, revokes(T0))
     assert "S18" not in broken(taken, 6.5, revokes(T0))
-    assert "S18" not in broken(kept, beats("REBALANCE_IN_PROGRESS"), 7.2, revokes(T0))
+    assert "S18" not in broken(kept, heartbeats("REBALANCE_IN_PROGRESS"), 7.2, revokes(T0))
 
 
-def test_s18_an_assignment_that_is_refused_revokes_nothing():
+def test_s18_a_rejected_assignment_starts_no_revocation():
     """It contains a topic that the member does not subscribe to, so the member rejoins instead."""
     other = TopicPartition("other", 0)
     kept = [consuming(cooperative=True), delivers(0, processed=False)]
@@ -149,30 +149,30 @@ def test_s18_an_assignment_that_is_refused_revokes_nothing():
         assert ("S18" in found) is expected
 
 
-def test_s18_time_in_which_the_process_stood_still_is_not_its_own():
+def test_s18_the_deadline_excludes_time_in_which_the_process_was_frozen():
     assert "S18" not in broken(holding(), of(Frozen), 12.0, of(Thawed), 3.0, revokes(T0, T1))
 
 
 # ------------------------------------------------------------------ S21: revoked or lost
 
 
-def test_s21_partitions_are_revoked_only_while_the_membership_lasts():
-    over = [consuming(), beats("UNKNOWN_MEMBER_ID")]
-    assert "S21" in broken(over, revokes(T0, T1))
-    assert "S21" not in broken(over, of(Lost, partitions=(T0, T1)))
-    assert "S21" not in broken(over, of(Closing), revokes(T0, T1))
-    assert "S21" not in broken(consuming(), beats("REBALANCE_IN_PROGRESS"), revokes(T0, T1))
+def test_s21_partitions_are_lost_and_not_revoked_after_the_membership_has_ended():
+    ended = [consuming(), heartbeats("UNKNOWN_MEMBER_ID")]
+    assert "S21" in broken(ended, revokes(T0, T1))
+    assert "S21" not in broken(ended, of(Lost, partitions=(T0, T1)))
+    assert "S21" not in broken(ended, of(Closing), revokes(T0, T1))
+    assert "S21" not in broken(consuming(), heartbeats("REBALANCE_IN_PROGRESS"), revokes(T0, T1))
 
 
-def test_s21_a_callback_that_runs_already_is_not_taken_back():
-    going = of(Revoking, partitions=(T0, T1))
-    gone = of(Revoked, partitions=(T0, T1))
-    assert "S21" not in broken(consuming(), going, beats("UNKNOWN_MEMBER_ID"), gone)
+def test_s21_a_revocation_that_began_before_the_membership_ended_may_finish():
+    revoking = of(Revoking, partitions=(T0, T1))
+    revoked = of(Revoked, partitions=(T0, T1))
+    assert "S21" not in broken(consuming(), revoking, heartbeats("UNKNOWN_MEMBER_ID"), revoked)
 
 
-def test_s21_nor_of_a_membership_that_began_since():
-    again = [of(Lost, partitions=(T0, T1)), is_new(), joins(2, T0), assigned(2, T0)]
-    assert "S21" not in broken(consuming(), beats("UNKNOWN_MEMBER_ID"), again, revokes(T0))
+def test_s21_partitions_of_a_new_membership_may_be_revoked():
+    again = [of(Lost, partitions=(T0, T1)), first_join(), joins(2, T0), assigned(2, T0)]
+    assert "S21" not in broken(consuming(), heartbeats("UNKNOWN_MEMBER_ID"), again, revokes(T0))
 
 
 # ------------------------------------------------------------------ S19: recreated topics
@@ -195,37 +195,37 @@ def stored(offset):
     return Stored(time=0.0, partition=T0, offset=offset, member_id="A", generation=1)
 
 
-def test_s19_what_was_read_of_a_topic_is_not_committed_to_the_next_of_its_name():
+def test_s19_offsets_of_a_deleted_topic_are_not_committed_to_the_recreated_topic():
     new = [old_topic(), recreated(10, 11, 12, 13)]
-    assert broken(new, delivers(0, 1, anew=10), commits(2)) == []
+    assert broken(new, delivers(0, 1, shift=10), commits(2)) == []
     assert "S19" in broken(new, stored(3))
-    assert "S19" in broken(new, delivers(0, 1, anew=10), stored(3))
+    assert "S19" in broken(new, delivers(0, 1, shift=10), stored(3))
     assert broken(old_topic(), commits(3, error="UNKNOWN_TOPIC_ID")) == []
 
 
-def test_s19_nor_continued_in_it():
+def test_s19_a_recreated_topic_is_delivered_from_its_start():
     new = [old_topic(), recreated(10, 11, 12, 13)]
-    assert broken(new, delivers(0, 1, anew=10)) == []
-    assert broken(new, delivers(3, anew=10)) == ["S19"]
+    assert broken(new, delivers(0, 1, shift=10)) == []
+    assert broken(new, delivers(3, shift=10)) == ["S19"]
 
 
-def test_s19_what_was_fetched_before_may_still_come():
+def test_s19_records_fetched_before_the_deletion_may_still_be_delivered():
     fetched = [opening(), written(0, 1, 2), starts(1, {T0: -1}), delivers(0), deleted()]
-    assert broken(fetched, recreated(10), delivers(1, 2), delivers(0, anew=10)) == []
+    assert broken(fetched, recreated(10), delivers(1, 2), delivers(0, shift=10)) == []
 
 
-def test_s6_a_record_of_the_deleted_topic_that_is_processed_later_is_none_of_the_new_one():
+def test_s6_a_late_record_of_the_deleted_topic_does_not_count_for_the_recreated_topic():
     """The checker counted the next records of the new topic as ones that no reader may see."""
     fetched = [opening(), written(0, 1, 2), starts(1, {T0: -1}), delivers(0, 1), deleted()]
     late = delivers(2, processed=False), recreated(10), of(Processed, partition=T0, offset=2)
     grown = [attrs.evolve(event, offset=1) for event in written(11)]
-    new = [delivers(0, 1, anew=10), commits(2), closes(T0), finished(2, 2)]
+    new = [delivers(0, 1, shift=10), commits(2), closes(T0), finished(2, 2)]
     result = examine(timeline(fetched, late, grown, new))
     assert (result.violations, result.figures.records, result.figures.lost) == ((), 2, 0)
 
 
-def test_s6_records_of_the_new_topic_are_processed_too():
-    new = [old_topic(), recreated(10, 11), delivers(0, anew=10, processed=False)]
+def test_s6_records_of_the_recreated_topic_are_processed_before_a_commit():
+    new = [old_topic(), recreated(10, 11), delivers(0, shift=10, processed=False)]
     assert "S6" in broken(new, commits(1))
 
 
@@ -247,19 +247,19 @@ def formed(assignment, claims=(), *, protocol="cooperative-sticky", generation=2
     )
 
 
-def test_s20_a_partition_that_a_member_reports_is_given_to_nobody_else():
+def test_s20_a_partition_reported_as_owned_is_not_assigned_to_another_member():
     assert broken(formed({"A": (T0,), "B": ()}, {"A": ((T0,), 1)})) == []
     assert broken(formed({"A": (), "B": ()}, {"A": ((T0,), 1)})) == []
     assert broken(formed({"A": (), "B": (T0,)}, {"A": ((T0,), 1)})) == ["S20"]
     assert broken(formed({"A": (), "B": (T0,)}, {"A": ((T0,), 1)}, protocol="sticky")) == []
 
 
-def test_s20_whatever_its_owner_subscribes_to():
+def test_s20_a_partition_of_an_unsubscribed_topic_is_protected_too():
     other = TopicPartition("u", 0)
     assert broken(formed({"A": (), "B": (other,)}, {"A": ((other,), 1)})) == ["S20"]
 
 
-def test_s20_of_two_claims_the_later_stands():
+def test_s20_the_claim_with_the_later_generation_wins():
     claims = {"A": ((T0,), 1), "B": ((T0,), 2)}
     assert broken(formed({"A": (), "B": (T0,)}, claims)) == []
     assert broken(formed({"A": (T0,), "B": ()}, claims)) == ["S20"]
@@ -267,9 +267,9 @@ def test_s20_of_two_claims_the_later_stands():
 
 def misassigned(pause, times):
     """A member gets a topic that it does not subscribe to each time it joins."""
-    foreign = TopicPartition("u", 0)
-    bad = formed({"A": (foreign,)}, protocol="range", generation=1)
-    return [opening(), is_new(), joins(1, foreign), bad, [[joins(1), pause]] * times]
+    unsubscribed = TopicPartition("u", 0)
+    bad = formed({"A": (unsubscribed,)}, protocol="range", generation=1)
+    return [opening(), first_join(), joins(1, unsubscribed), bad, [[joins(1), pause]] * times]
 
 
 def test_l7_a_bad_assignment_is_not_repeated_in_a_loop():
@@ -279,7 +279,7 @@ def test_l7_a_bad_assignment_is_not_repeated_in_a_loop():
     assert "L7" not in broken(misassigned(0.3, 10), good, [[joins(2, T0), 0.3]] * 25)
 
 
-def test_s14_the_assignment_of_a_leader_that_misassigns_is_not_the_products():
+def test_s14_an_assignment_by_a_deliberately_misassigning_leader_is_not_checked():
     bad = Formed(
         time=0.0,
         generation=1,
@@ -314,22 +314,22 @@ def test_l9_a_member_does_not_leave_while_its_application_polls():
     assert "L9" not in broken(waits, request("Metadata", error="UNKNOWN_SERVER_ERROR"), leaves())
 
 
-def test_l9_a_member_that_owns_nothing_is_not_expected_to_poll():
-    idle = [opening(), is_new(), joins(1), assigned(1), of(Absent), 6.0]
+def test_l9_a_member_without_partitions_does_not_leave_for_a_missing_poll():
+    idle = [opening(), first_join(), joins(1), assigned(1), of(Absent), 6.0]
     assert "L9" in broken(idle, leaves())
     assert "L9" not in broken(consuming(), of(Absent), 6.0, revokes(T0, T1), leaves())
 
 
-def test_s10_who_waits_in_the_client_is_not_away():
+def test_s10_a_polling_application_loses_no_partitions_to_the_poll_timer():
     waits = [consuming(max_poll_interval=5.0), of(Polling), 6.0]
     assert "S10" in broken(waits, of(Lost, partitions=(T0, T1)))
 
 
-def test_l2_an_application_that_is_absent_holds_nothing_for_long():
+def test_l2_an_absent_application_loses_its_partitions_after_max_poll_interval():
     away = [consuming(max_poll_interval=5.0), of(Absent), 6.9]
-    assert "L2" not in broken(away, beats())
-    assert "L2" in broken(away, 0.2, beats())
-    assert "L2" not in broken(away, 0.2, of(Polling), beats())
+    assert "L2" not in broken(away, heartbeats())
+    assert "L2" in broken(away, 0.2, heartbeats())
+    assert "L2" not in broken(away, 0.2, of(Polling), heartbeats())
 
 
 # ------------------------------------------------------------------ L6: rejoining
@@ -339,11 +339,11 @@ def refused(api="JoinGroup", error="UNKNOWN_SERVER_ERROR"):
     return request(api, error=error, asked={"member_id": "A"}, response={"member_id": "A"})
 
 
-def test_l6_a_join_that_was_refused_is_repeated_after_a_pause():
+def test_l6_a_failed_join_is_repeated_after_a_backoff():
     assert "L6" not in broken(opening(), [[refused(), 0.1] for _ in range(5)])
     assert "L6" in broken(opening(), [refused() for _ in range(5)])
     assert "L6" not in broken(opening(), [refused("SyncGroup", "REBALANCE_IN_PROGRESS")] * 5)
 
 
-def test_l6_but_not_by_a_member_that_was_given_an_id():
-    assert "L6" not in broken(opening(), [is_new() for _ in range(5)])
+def test_l6_a_join_may_follow_member_id_required_at_once():
+    assert "L6" not in broken(opening(), [first_join() for _ in range(5)])

@@ -48,11 +48,11 @@ STORY = [
 
 
 @pytest.mark.parametrize("event", STORY, ids=lambda event: type(event).__name__)
-def test_an_event_reads_as_it_was_written(event):
+def test_an_event_survives_a_round_trip(event):
     assert from_line(to_line(event)) == event
 
 
-def test_what_has_its_default_is_left_out():
+def test_fields_with_default_values_are_omitted():
     line = to_line(Sent(time=1.0, member="m", api="Heartbeat", connection=1, correlation=2))
     assert line == (
         '{"event": "Sent", "time": 1.0, "member": "m", "api": "Heartbeat", "connection": 1,'
@@ -60,7 +60,7 @@ def test_what_has_its_default_is_left_out():
     )
 
 
-def test_a_file_is_read_up_to_where_a_kill_has_left_it(tmp_path):
+def test_a_file_of_a_killed_process_is_read_up_to_its_incomplete_line(tmp_path):
     out = io.StringIO()
     write(STORY, out)
     path = tmp_path / "m1.jsonl"
@@ -79,12 +79,12 @@ def test_a_file_is_read_up_to_where_a_kill_has_left_it(tmp_path):
         "{",
     ],
 )
-def test_a_line_that_is_no_event_is_refused(line):
+def test_a_line_that_is_not_an_event_is_an_error(line):
     with pytest.raises(ValueError, match=r"no event|argument|Expecting"):
         from_line(line)
 
 
-def test_logs_are_merged_by_time_and_of_one_time_the_first_log_comes_first():
+def test_logs_are_merged_by_time_and_then_by_the_order_of_the_logs():
     one = [Frozen(time=1.0, member="a"), Thawed(time=3.0, member="a")]
     two = [Frozen(time=1.0, member="b"), Thawed(time=2.0, member="b")]
     assert list(merged([one, two])) == [one[0], two[0], two[1], one[1]]

@@ -34,12 +34,12 @@ def uses(member, token, code):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS])
-def test_a_confirmation_is_used_if_it_is_awaited(code):
+def test_a_heartbeat_response_counts_only_for_the_heartbeat_in_flight(code):
     assert uses(JOINING, 3, code)
     assert not uses(JOINING, 1, code)
 
 
-def test_an_error_is_used_if_the_step_reacts():
+def test_an_error_response_counts_if_the_step_reacts_to_it():
     """While a join is pending, its own response will report most errors."""
     assert uses(JOINING, 3, ErrorCode.UNKNOWN_MEMBER_ID)
     assert not uses(JOINING, 3, ErrorCode.NOT_COORDINATOR)

@@ -89,7 +89,7 @@ def test_the_faults_of_members_are_recorded() -> None:
     assert {Assigned, Delivered, Frozen, Healed, Joined, Killed, Lost, Revoked} <= seen
 
 
-def test_every_eighth_run_is_of_group_members_that_share_shards() -> None:
+def test_every_eighth_run_has_group_members_with_shards() -> None:
     plans = [make_plan(seed) for seed in range(RUNS)]
     assert sum(plan.shards > 0 for plan in plans) == RUNS / 8
     assert {plan.backend for plan in plans if plan.shards} == {"asyncio", "trio"}
@@ -99,7 +99,7 @@ def test_every_eighth_run_is_of_group_members_that_share_shards() -> None:
 
 
 @pytest.mark.long
-def test_runs_that_the_coordinator_assigns_to_break_no_invariant(
+def test_runs_of_the_consumer_protocol_break_no_invariant(
     pool: ProcessPoolExecutor,
 ) -> None:
     one = partial(run_one, protocol="consumer")
@@ -109,7 +109,7 @@ def test_runs_that_the_coordinator_assigns_to_break_no_invariant(
     assert len(outcomes) == ASSIGNED
 
 
-def test_such_runs_are_of_every_kind_and_meet_their_faults() -> None:
+def test_runs_of_the_consumer_protocol_have_every_option_and_fault() -> None:
     plans = [make_plan(seed, protocol="consumer") for seed in range(ASSIGNED)]
     members = [member for plan in plans for member in plan.members]
     assert {m.protocol for m in members} == {"consumer", "auto"}
@@ -134,7 +134,7 @@ def test_such_runs_are_of_every_kind_and_meet_their_faults() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("seed", [3, 7, 9])
-def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int, protocol: str) -> None:
+def test_a_seed_replays_identically_with_any_hash_seed(seed: int, protocol: str) -> None:
     def digest(hash_seed: str) -> str:
         asked = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--digest"]
         asked += ["--protocol", protocol]
@@ -146,7 +146,7 @@ def test_a_seed_replays_to_the_byte_whatever_the_hash_seed(seed: int, protocol: 
     assert {digest(hash_seed) for hash_seed in ("0", "1", "77")} == {here}
 
 
-def test_a_member_rejoins_whose_coordinator_was_unreachable_when_it_was_told_to() -> None:
+def test_a_member_rejoins_after_its_coordinator_was_unreachable_during_a_rebalance() -> None:
     assert run_one(21752).wrong == ()
 
 
@@ -154,24 +154,26 @@ def test_a_member_rejoins_whose_coordinator_was_unreachable_when_it_was_told_to(
     ("seed", "protocol"),
     [(20015, "classic"), (20841, "classic"), (213, "consumer"), (2746, "consumer")],
 )
-def test_a_group_whose_commit_went_back_has_time_to_catch_up(seed: int, protocol: str) -> None:
+def test_a_group_has_time_to_catch_up_after_its_committed_offset_moved_back(
+    seed: int, protocol: str
+) -> None:
     """If a member closed after it had sought back, or past its last commit, the group's commit
     stayed there; likewise where a truncated log had grown to exactly the group's commit."""
     assert run_one(seed, protocol).wrong == ()
 
 
-def test_another_seed_is_another_run() -> None:
+def test_different_seeds_give_different_runs() -> None:
     plan = make_plan(3)
     other = from_json(to_json(plan).replace('"seed": 3', '"seed": 4', 1))
     assert run(plan).digest() != run(other).digest()
 
 
-def test_a_plan_survives_being_written_down() -> None:
+def test_a_plan_survives_a_round_trip_through_json() -> None:
     plan = make_plan(5)
     assert from_json(to_json(plan)) == plan
 
 
-def test_a_shrunk_plan_has_only_what_matters() -> None:
+def test_a_shrunk_plan_keeps_only_what_the_failure_needs() -> None:
     plan = make_plan(3)
     cause = plan.deeds[4]
 
@@ -185,6 +187,6 @@ def test_a_shrunk_plan_has_only_what_matters() -> None:
     assert set(left_out) < set(names(plan))
 
 
-def test_what_the_plan_does_not_have_cannot_be_left_out() -> None:
+def test_leaving_out_an_unknown_part_of_a_plan_is_an_error() -> None:
     with pytest.raises(ValueError, match="the plan of seed 3 has no d999, m99"):
         without(make_plan(3), ["d999", "m99"])
