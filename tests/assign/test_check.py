@@ -60,7 +60,7 @@ def test_an_unknown_member_is_a_violation() -> None:
     assert violations(group, assigned(x="a0 a1", ghost="")) == ()
 
 
-def test_a_partition_that_does_not_exist() -> None:
+def test_a_missing_partition_is_reported() -> None:
     group = spec({"a": 1}, x=member("ab"))
     assert violations(group, {"x": (TopicPartition("a", -1), *tps("a0 a1 b0"))}) == (
         Violation(

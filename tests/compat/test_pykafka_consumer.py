@@ -162,7 +162,7 @@ async def test_a_failed_start_raises_the_cause_and_leaves_nothing_open():
             pass
 
 
-async def test_the_users_exception_leaves_bare(bootstrap, name, fill):
+async def test_the_users_exception_is_raised_unwrapped(bootstrap, name, fill):
     await fill(1)
     with pytest.raises(ZeroDivisionError):
         async with consumer_of(bootstrap, name):

@@ -11,7 +11,7 @@ from kafkagroup.wire.group_log import decode_assignment, encode_assignment
 OWNED = (TopicPartition("t", 0), TopicPartition("u", 3))
 
 
-def test_it_is_found_beside_what_is_assigned() -> None:
+def test_the_basis_of_an_assignment_round_trips() -> None:
     for counts in ({"t": 1, "u": 4}, {"u": 100_000}, {}):
         assignment = encode_assignment(OWNED, encode_basis(counts))
         assert basis_in(assignment) == counts
@@ -27,5 +27,5 @@ def test_user_data_without_a_valid_basis_decodes_to_none(user_data: bytes | None
     assert basis_in(encode_assignment(OWNED, user_data)) is None
 
 
-def test_there_is_none_where_nothing_is_assigned() -> None:
+def test_an_empty_assignment_has_no_basis() -> None:
     assert basis_in(b"") is None

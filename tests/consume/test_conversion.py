@@ -33,7 +33,7 @@ def parts(made: Record | Outcome) -> tuple[object, object]:
     return made.key, made.value
 
 
-def test_key_and_value_are_converted_and_nothing_else() -> None:
+def test_only_key_and_value_are_deserialized() -> None:
     conversion = Conversion(bytes.decode, int)
     assert conversion.now(record(b"12", b"k")) == record(b"12", b"k")._replace(key="k", value=12)
 
@@ -85,7 +85,7 @@ class Registry:
     ids=["function", "object", "partial", "partial of a partial", "partial of an object"],
 )
 @pytest.mark.parametrize("part", ["key", "value"])
-def test_a_coroutine_function_is_known_before_the_first_record(
+def test_a_coroutine_function_is_detected_before_the_first_record(
     deserializer: Any, part: str
 ) -> None:
     conversion = Conversion(*((deserializer, None) if part == "key" else (None, deserializer)))
@@ -97,7 +97,7 @@ def test_a_coroutine_function_is_known_before_the_first_record(
 
 
 @pytest.mark.parametrize("function", [lambda value: decode(value), lambda value: Later(value)])
-def test_a_plain_function_may_answer_with_an_awaitable(
+def test_a_plain_function_may_return_an_awaitable(
     function: Callable[[bytes], object],
 ) -> None:
     """A lambda around a coroutine function gave the application coroutines for values. None of
@@ -120,7 +120,7 @@ class Later:
         return decode(self.value).__await__()
 
 
-def test_an_awaitable_is_noticed_behind_values_of_another_type() -> None:
+def test_an_awaitable_after_values_of_another_type_is_detected() -> None:
     conversion = Conversion(None, lambda value: decode(value) if value == b"x" else 1)
     assert parts(conversion.now(record(b"1"))) == (None, 1)
     assert conversion.now(record(b"x")) is Outcome.SUSPENDS
@@ -145,7 +145,7 @@ deserializers = pytest.mark.parametrize("deserializer", [int, fail], ids=["plain
 
 
 @deserializers
-def test_by_default_it_raises_with_the_record_and_the_cause(deserializer: Any) -> None:
+def test_by_default_an_error_is_raised_with_the_record_and_the_cause(deserializer: Any) -> None:
     raw = record(b"x", b"k")
     with pytest.raises(DeserializationError) as caught:
         converted(Conversion(bytes.decode, deserializer), raw)
@@ -156,7 +156,7 @@ def test_by_default_it_raises_with_the_record_and_the_cause(deserializer: Any) -
 
 
 @deserializers
-def test_the_record_of_an_error_stays_as_it_came(deserializer: Any) -> None:
+def test_the_record_of_an_error_is_not_modified(deserializer: Any) -> None:
     """Kept aside by an application that tries again, it must not change when that succeeds."""
     broken = True
 
@@ -252,7 +252,7 @@ def test_the_handler_is_called_for_failures_only() -> None:
     assert parts(conversion.now(record(b"1"))) == (None, 1)
 
 
-def test_views_are_given_to_deserializers_as_they_are() -> None:
+def test_deserializers_receive_views_unchanged() -> None:
     seen: list[object] = []
     conversion = Conversion(None, lambda data: seen.append(type(data)) or bytes(data))
     raw = record(None)._replace(value=memoryview(b"x"))

@@ -111,7 +111,7 @@ def ask_batch(delivery: Delivery, most: int) -> Batch | None:
 
 
 @pytest.mark.parametrize("end", ["pause", "seek", "revoke"])
-def test_a_heavy_batch_is_no_longer_to_be_inflated_once_it_is_left(end: str) -> None:
+def test_a_large_batch_is_not_inflated_after_its_partition_was_left(end: str) -> None:
     data = encode_batch([NewRecord(None, Random(1).randbytes(140_000))], codec=Codec.GZIP)
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [*read_batches(data, topic="t", partition=0)])
@@ -127,7 +127,7 @@ def test_a_heavy_batch_is_no_longer_to_be_inflated_once_it_is_left(end: str) -> 
     assert delivery.heavy is None
 
 
-def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:
+def test_a_record_counts_as_processed_when_the_next_is_requested() -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
     assert state(delivery) == (0, 0, 2)
@@ -154,7 +154,7 @@ def test_committed_offsets_are_not_committed_again() -> None:
     assert delivery.to_commit() == {}
 
 
-def test_a_position_that_is_not_known_is_not_committed() -> None:
+def test_an_unknown_position_is_not_committed() -> None:
     delivery = Delivery()
     delivery.own([T0])
     assert state(delivery) == (UNKNOWN, UNKNOWN, UNKNOWN)
@@ -170,7 +170,7 @@ def test_an_offset_found_by_the_reset_policy_is_committed() -> None:
     assert delivery.to_commit() == {T0: OffsetAndMetadata(40)}
 
 
-def test_records_below_the_position_are_skipped_in_silence() -> None:
+def test_records_below_the_position_are_skipped() -> None:
     """A fetch into the middle of a batch returns the whole batch."""
     delivery = owning(T0, start=2)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
@@ -213,7 +213,7 @@ def test_partitions_take_turns_by_batches() -> None:
     assert took.times == 5
 
 
-def test_buffered_bytes_count_what_waits() -> None:
+def test_buffered_bytes_count_undelivered_records() -> None:
     delivery = owning(T0, T1)
     first, second = batch(0, "a"), batch(0, "long" * 9, tp=T1)
     delivery.add(delivery.owned[T0], [first])
@@ -249,7 +249,7 @@ def test_on_room_is_called_when_the_buffers_shrink(shrink: Callable[[Delivery], 
 # ---------------------------------------------------------------- gaps
 
 
-def test_s8_markers_and_compaction_move_position_and_commit() -> None:
+def test_s8_control_records_and_compaction_advance_position_and_commit() -> None:
     """Without that, a group that has read everything shows a lag of one for ever."""
     delivery = owning(T0)
     delivery.add(
@@ -264,14 +264,14 @@ def test_s8_markers_and_compaction_move_position_and_commit() -> None:
     assert delivery.to_commit() == {T0: OffsetAndMetadata(11, leader_epoch=7)}
 
 
-def test_a_marker_that_comes_alone_moves_on_too() -> None:
+def test_a_batch_of_control_records_alone_advances_the_position() -> None:
     delivery = owning(T0, start=4)
     delivery.add(delivery.owned[T0], [marker(4)])
     assert ask(delivery) is None
     assert state(delivery) == (5, 5, 5)
 
 
-def test_a_gap_does_not_make_the_record_in_flight_processed() -> None:
+def test_a_gap_does_not_mark_the_record_in_flight_as_processed() -> None:
     """`getmany` looks for more while the application still has nothing."""
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a"), marker(1)])
@@ -298,7 +298,7 @@ def test_a_batch_is_processed_as_a_whole() -> None:
     assert state(delivery) == (3, 3, 3)
 
 
-def test_batches_without_asking_add_up_in_hand() -> None:
+def test_several_batches_in_flight_add_up() -> None:
     delivery = owning(T0, T1)
     delivery.add(delivery.owned[T0], [batch(0, "a")])
     delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
@@ -315,7 +315,7 @@ def test_batches_without_asking_add_up_in_hand() -> None:
 # ---------------------------------------------------------------- ownership
 
 
-def test_own_makes_only_what_is_not_owned() -> None:
+def test_own_creates_only_partitions_that_are_not_owned() -> None:
     delivery = owning(T0)
     before = delivery.owned[T0]
     fresh = delivery.own([T0, T1])
@@ -323,7 +323,7 @@ def test_own_makes_only_what_is_not_owned() -> None:
     assert delivery.owned == {T0: before, T1: fresh[0]}
 
 
-def test_s9_nothing_is_handed_out_once_revoked() -> None:
+def test_s9_nothing_is_delivered_from_a_revoked_partition() -> None:
     """Neither the rest of the open batch nor what was fetched ahead."""
     delivery = owning(T0, T1)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
@@ -409,7 +409,7 @@ def test_seek_keeps_records_of_other_partitions_in_flight() -> None:
     assert state(delivery, T1) == (2, 1, 2)
 
 
-def test_seek_clears_what_had_gone_wrong() -> None:
+def test_a_seek_clears_the_error_of_its_partition() -> None:
     owned = OwnedPartition(T0, failure=NoOffsetError((T0,)), reset=True, attempts=3, retry_at=9.0)
     owned.leader_epoch = 4
     owned.start_at(7, leader_epoch=5)
@@ -444,7 +444,7 @@ def test_delivered_records_are_uncommitted_in_flight_and_processed() -> None:
     assert owned.is_uncommitted
 
 
-def test_a_start_waits_for_no_commit_and_a_seek_does() -> None:
+def test_a_starting_position_needs_no_commit_and_a_seek_does() -> None:
     delivery = Delivery()
     (owned,) = delivery.own([T0])
     assert not owned.is_uncommitted
@@ -460,7 +460,7 @@ def test_a_start_waits_for_no_commit_and_a_seek_does() -> None:
     assert not owned.is_uncommitted
 
 
-def test_a_seek_past_a_bad_record_leaves_what_was_delivered_before_it_uncommitted() -> None:
+def test_a_seek_past_a_bad_record_leaves_the_records_before_it_uncommitted() -> None:
     delivery = owning(T0)
     owned = delivery.owned[T0]
     delivery.add(owned, [batch(0, "a", "b")])
@@ -471,7 +471,7 @@ def test_a_seek_past_a_bad_record_leaves_what_was_delivered_before_it_uncommitte
     assert not owned.is_uncommitted
 
 
-def test_markers_and_compaction_wait_for_no_commit_of_the_application() -> None:
+def test_control_records_and_compaction_need_no_commit_by_the_application() -> None:
     """Lost behind a commit of all that was delivered they would be reported, for nothing."""
     delivery = owning(T0)
     owned = delivery.owned[T0]
@@ -510,7 +510,7 @@ def test_a_corrupt_batch_raises_once_and_skips_nothing() -> None:
     assert ask(delivery) == record(2, "c")
 
 
-def test_a_corrupt_record_behind_good_ones_waits_for_its_turn() -> None:
+def test_a_corrupt_record_is_raised_after_the_records_before_it() -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [damaged(0, "a", "b")])
     assert ask_batch(delivery, 10) == Batch("t", 0, (record(0, "a"),))
@@ -535,7 +535,7 @@ def converted(offset: int, value: str) -> Record:
     return record(offset, b"")._replace(value=value)
 
 
-def test_a_record_that_does_not_deserialize_is_met_until_the_application_seeks() -> None:
+def test_a_failing_deserializer_is_raised_until_the_application_seeks() -> None:
     delivery = owning(T0, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "bad", "c")])
     assert ask(delivery) == converted(0, "a")
@@ -549,7 +549,7 @@ def test_a_record_that_does_not_deserialize_is_met_until_the_application_seeks()
     assert ask(delivery) == converted(2, "c")
 
 
-def test_a_batch_ends_before_a_record_that_does_not_deserialize() -> None:
+def test_a_batch_ends_before_a_record_whose_deserializer_fails() -> None:
     delivery = owning(T0, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "bad", "c")])
     assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"), converted(1, "b")))
@@ -561,7 +561,7 @@ def test_a_batch_ends_before_a_record_that_does_not_deserialize() -> None:
 
 
 @pytest.mark.parametrize("bad", [damaged(0, "a", "b"), batch(0, "a", "bad")], ids=["torn", "bad"])
-def test_an_error_behind_a_batch_goes_with_its_partition(bad: RecordBatch) -> None:
+def test_an_error_after_a_batch_is_dropped_with_its_partition(bad: RecordBatch) -> None:
     """It was once raised after a seek away from it, or for a partition that was gone."""
     for let_go in (
         lambda d: d.seek(T0, 5),
@@ -605,7 +605,7 @@ def awaited(delivery: Delivery) -> Record:
     return raw
 
 
-def test_a_record_is_delivered_only_when_it_is_converted() -> None:
+def test_a_record_is_delivered_after_its_conversion() -> None:
     delivery = suspending(batch(0, "a", "b"))
     assert ask(delivery) is None
     assert state(delivery) == (0, 0, 2)
@@ -618,7 +618,7 @@ def test_a_record_is_delivered_only_when_it_is_converted() -> None:
     assert state(delivery) == (1, 1, 2)
 
 
-def test_it_is_awaited_anew_after_a_cancellation() -> None:
+def test_a_cancelled_conversion_is_awaited_again() -> None:
     delivery = suspending(batch(0, "a"))
     for _ in range(3):
         assert ask(delivery) is None
@@ -663,7 +663,7 @@ def test_records_converted_after_a_loss_are_dropped(
     assert delivery.unconverted is None
 
 
-def test_a_pause_repeats_what_was_being_converted() -> None:
+def test_a_record_being_converted_is_repeated_after_a_pause() -> None:
     delivery = suspending(batch(0, "a", "b"))
     ask(delivery)
     awaited(delivery)
@@ -718,7 +718,7 @@ def test_a_batch_ends_before_a_record_whose_awaited_deserializer_fails() -> None
         assert state(delivery) == (1, 1, 2)
 
 
-def test_a_partition_rests_until_the_application_seeks() -> None:
+def test_a_failed_partition_is_stopped_until_the_application_seeks() -> None:
     """The error of the one was taken for the next partition's."""
     rested: list[None] = []
     conversion = Conversion(None, decode)
@@ -765,7 +765,7 @@ def skipping(*batches: RecordBatch) -> Delivery:
     return delivery
 
 
-def test_a_skipped_record_moves_position_and_commit() -> None:
+def test_a_skipped_record_advances_position_and_commit() -> None:
     """Else lag would stay above zero for ever where the last record is bad."""
     delivery = skipping(batch(0, "a", "bad", "c", "bad"))
     assert [ask(delivery), ask(delivery)] == [converted(0, "a"), converted(2, "c")]
@@ -774,7 +774,7 @@ def test_a_skipped_record_moves_position_and_commit() -> None:
     assert state(delivery) == (4, 4, 4)
 
 
-def test_a_skipped_record_is_no_cover_for_those_before_it() -> None:
+def test_a_skipped_record_does_not_mark_the_records_before_it_as_processed() -> None:
     """S4: they are in hand still, whatever comes behind them."""
     delivery = skipping(batch(0, "a", "bad", "bad"))
     assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
@@ -783,13 +783,13 @@ def test_a_skipped_record_is_no_cover_for_those_before_it() -> None:
     assert state(delivery) == (3, 3, 3)
 
 
-def test_a_batch_of_which_all_is_skipped_is_passed_over() -> None:
+def test_a_batch_with_all_records_skipped_is_not_delivered() -> None:
     delivery = skipping(batch(0, "bad", "bad"), batch(2, "c"))
     assert ask_batch(delivery, 10) == Batch("t", 0, (converted(2, "c"),))
     assert state(delivery) == (3, 2, 3)
 
 
-def test_records_that_are_skipped_when_they_are_awaited() -> None:
+def test_records_skipped_by_a_coroutine_deserializer_are_not_delivered() -> None:
     delivery = suspending(batch(0, "a", "b", "c"))
     for n in range(3):
         assert ask_batch(delivery, 3) is None
@@ -800,7 +800,7 @@ def test_records_that_are_skipped_when_they_are_awaited() -> None:
     assert state(delivery) == (3, 0, 3)
 
 
-def test_the_position_follows_the_record_that_came_not_the_one_that_replaces_it() -> None:
+def test_the_position_follows_the_original_record_and_not_its_replacement() -> None:
     delivery = owning(T0, delivery=Delivery(picky(lambda raw, _: raw._replace(offset=99))))
     delivery.add(delivery.owned[T0], [batch(0, "bad", "b")])
     replaced = ask(delivery)
@@ -814,7 +814,7 @@ def test_the_position_follows_the_record_that_came_not_the_one_that_replaces_it(
 
 
 @pytest.mark.parametrize("bad", [damaged(3, "d", "e"), batch(3, "d", "bad")], ids=["torn", "bad"])
-def test_no_error_takes_away_the_batches_before_it(bad: RecordBatch) -> None:
+def test_an_error_does_not_drop_the_batches_before_it(bad: RecordBatch) -> None:
     """They were in hand, so the next call counted them as processed: `getmany` lost them."""
     delivery = owning(T0, T1, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c"), bad])
@@ -831,7 +831,7 @@ def test_no_error_takes_away_the_batches_before_it(bad: RecordBatch) -> None:
 
 
 @pytest.mark.parametrize("bad", [batch(1, "bad"), damaged(1, "b")], ids=["bad", "torn"])
-def test_an_error_in_the_first_record_behind_a_batch_waits(bad: RecordBatch) -> None:
+def test_an_error_in_the_record_after_a_batch_is_raised_after_the_batch(bad: RecordBatch) -> None:
     delivery = owning(T0, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a"), bad])
     assert [b.records for b in delivery.next_batches(100)] == [(converted(0, "a"),)]
@@ -852,7 +852,7 @@ def test_an_error_in_the_first_record_behind_a_batch_waits(bad: RecordBatch) -> 
     ),
     data=st.data(),
 )
-def test_s4_s6_s8_each_record_once_in_order_and_no_commit_beyond_what_was_processed(
+def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processed_ones(
     moves: list[str], data: st.DataObject
 ) -> None:
     """One partition, whose log is its offsets with a marker at each multiple of seven."""

@@ -13,7 +13,7 @@ def share(room: FetchBudget, buffered: int = 0, unread: int | None = None, lanes
     )
 
 
-def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() -> None:
+def test_the_target_doubles_up_to_its_limit_when_the_application_waits() -> None:
     room = FetchBudget(7 * MIB)
     asked = []
     for _ in range(5):
@@ -22,7 +22,7 @@ def test_an_application_that_had_to_wait_gets_twice_as_much_up_to_the_bound() ->
     assert asked == [MIB, 2 * MIB, 4 * MIB, 6 * MIB, 6 * MIB]
 
 
-def test_unused_room_halves_the_target_down_to_a_mebibyte() -> None:
+def test_an_unused_target_halves_down_to_a_mebibyte() -> None:
     room = FetchBudget(50 * MIB)
     room.target = 8 * MIB
     room.on_records(6 * MIB)
@@ -34,7 +34,7 @@ def test_unused_room_halves_the_target_down_to_a_mebibyte() -> None:
     assert room.target == MIB
 
 
-def test_nothing_is_fetched_while_enough_is_unread() -> None:
+def test_nothing_is_fetched_while_enough_records_are_buffered() -> None:
     room = FetchBudget(50 * MIB)
     assert share(room, buffered=MIB) == 0
     assert share(room, buffered=MIB - 1) == MIB
@@ -47,7 +47,7 @@ def test_paused_partitions_count_only_for_their_memory() -> None:
     assert share(room, buffered=3 * MIB, unread=0) == 0
 
 
-def test_fetches_in_flight_take_room_until_they_are_answered() -> None:
+def test_fetches_in_flight_reserve_bytes_until_their_response() -> None:
     room = FetchBudget(4 * MIB)
     room.target = 3 * MIB
     room.on_request(2 * MIB)
@@ -56,7 +56,7 @@ def test_fetches_in_flight_take_room_until_they_are_answered() -> None:
     assert (room.in_flight_bytes, share(room)) == (0, 3 * MIB)
 
 
-def test_no_lane_takes_the_room_of_another() -> None:
+def test_no_connection_uses_the_bytes_of_another() -> None:
     room = FetchBudget(9 * MIB)
     room.target = 8 * MIB
     asked = []
@@ -66,7 +66,7 @@ def test_no_lane_takes_the_room_of_another() -> None:
     assert asked == [2 * MIB] * 4
 
 
-def test_a_bound_below_a_mebibyte_holds() -> None:
+def test_a_limit_below_a_mebibyte_is_respected() -> None:
     room = FetchBudget(1000)
     room.on_records(0)
     assert share(room) == 750
@@ -74,7 +74,7 @@ def test_a_bound_below_a_mebibyte_holds() -> None:
     assert share(room, buffered=1) == 749
 
 
-def test_long_polls_leave_room_for_an_immediate_fetch() -> None:
+def test_long_polls_leave_bytes_for_an_immediate_fetch() -> None:
     """A broker may hold a long poll for seconds, and with it the bytes that it may bring."""
     room = FetchBudget(4 * MIB)
     room.target = 4 * MIB
@@ -85,7 +85,7 @@ def test_long_polls_leave_room_for_an_immediate_fetch() -> None:
     assert room.immediate_share(buffered=0) == 0
 
 
-def test_an_immediate_fetch_heeds_what_is_buffered_but_not_what_is_unread() -> None:
+def test_an_immediate_fetch_is_limited_by_buffered_bytes_only() -> None:
     room = FetchBudget(4 * MIB)
     assert share(room, buffered=2 * MIB) == 0
     assert room.immediate_share(buffered=2 * MIB) == MIB

@@ -20,7 +20,7 @@ def owned(partition: int = 0, offset: int = 5) -> OwnedPartition:
     return made
 
 
-def test_a_response_counts_for_what_was_asked_for() -> None:
+def test_a_response_counts_for_the_requested_position() -> None:
     one, other = owned(0), owned(1)
     fetch = FetchInFlight(1, [one])
     assert (fetch.find(one.tp), fetch.find(other.tp)) == (one, None)
@@ -52,7 +52,7 @@ def _revoked(one: OwnedPartition) -> None:
 
 
 @pytest.mark.parametrize("change", [_sought, _sought_and_back, _checked, _revoked])
-def test_no_response_counts_for_another_position(
+def test_a_response_for_another_position_does_not_count(
     change: Callable[[OwnedPartition], None],
 ) -> None:
     one = owned()
@@ -61,7 +61,7 @@ def test_no_response_counts_for_another_position(
     assert fetch.find(one.tp) is None
 
 
-def test_an_assignment_that_came_back_is_another() -> None:
+def test_a_reassigned_partition_is_a_new_assignment() -> None:
     fetch = FetchInFlight(1, [owned()])
     assert not fetch.covers(owned())
 
@@ -78,7 +78,7 @@ def _in_flight() -> tuple[OwnedPartition, FetchInFlight]:
     return before, fetch
 
 
-def test_an_assignment_that_came_back_to_the_same_position_takes_the_long_poll_over() -> None:
+def test_a_partition_reassigned_at_the_same_position_adopts_its_long_poll() -> None:
     before, fetch = _in_flight()
     now = owned()
     assert fetch.adopt(now, 1, TOPIC)
@@ -100,7 +100,7 @@ def test_a_fetch_of_a_partition_still_owned_is_not_adopted() -> None:
 @pytest.mark.parametrize(
     ("offset", "leader_epoch", "topic_id"), [(6, 1, TOPIC), (5, 2, TOPIC), (5, 1, OTHER)]
 )
-def test_no_long_poll_for_another_log_or_position_is_taken_over(
+def test_a_long_poll_for_another_log_or_position_is_not_adopted(
     offset: int, leader_epoch: int, topic_id: UUID
 ) -> None:
     _, fetch = _in_flight()

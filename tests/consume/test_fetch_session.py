@@ -104,21 +104,21 @@ def test_after_an_error_all_partitions_are_listed_again(code: ErrorCode, session
     assert session.request(BOTH, IDS) == full_after(session_id)
 
 
-def test_a_session_that_the_broker_closed_is_replaced() -> None:
+def test_a_session_closed_by_the_broker_is_replaced() -> None:
     session = begun()
     session.request(BOTH, IDS)
     session.on_response(0, 0)
     assert session.request(BOTH, IDS) == FULL
 
 
-def test_an_answer_from_another_session_ends_this_one() -> None:
+def test_a_response_of_another_session_ends_this_one() -> None:
     session = begun()
     session.request(BOTH, IDS)
     session.on_response(78, 0)
     assert session.request(BOTH, IDS) == FULL
 
 
-def test_after_a_lost_answer_everything_is_said_again() -> None:
+def test_after_a_lost_response_all_partitions_are_listed_again() -> None:
     """The broker may have heard the change or not: going on would leave a partition behind."""
     session = begun()
     session.request({**BOTH, T0: at(0, 6)}, IDS)
@@ -137,14 +137,14 @@ def test_the_epoch_wraps_to_1() -> None:
     assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
 
 
-def test_a_session_by_name_stays_by_name_when_nothing_is_said() -> None:
+def test_a_session_by_name_stays_by_name_in_empty_requests() -> None:
     """An empty request has no topic whose missing id would tell."""
     ids = {"t": T_ID}
     session = begun(ids=ids)
     assert session.request(BOTH, ids) == SessionRequest(77, 1, {}, (), {}, by_id=False)
 
 
-def test_a_topic_without_an_id_begins_a_session_by_name() -> None:
+def test_a_topic_without_an_id_starts_a_session_by_name() -> None:
     session = begun({T0: at(0, 5)})
     assert session.request(BOTH, {"t": T_ID}) == SessionRequest(
         77, 0, BOTH, (), {"t": T_ID, "u": NO_ID}, by_id=False
@@ -155,7 +155,7 @@ def test_a_topic_without_an_id_begins_a_session_by_name() -> None:
     )
 
 
-def test_a_recreated_topic_begins_a_new_session() -> None:
+def test_a_recreated_topic_starts_a_new_session() -> None:
     session = begun()
     assert session.request(BOTH, {**IDS, "u": NEW_ID}) == SessionRequest(
         77, 0, BOTH, (), {"t": T_ID, "u": NEW_ID}, by_id=True

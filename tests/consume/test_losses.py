@@ -26,7 +26,7 @@ def test_nothing_is_lost() -> None:
     assert losses.take({}) is None
 
 
-def test_it_is_reported_once_with_the_reason() -> None:
+def test_a_loss_is_reported_once_with_the_reason() -> None:
     losses = Losses()
     losses.add(delivered(T1, 5), "the generation is over")
     losses.add(delivered(T0, 5), "the generation is over")
@@ -42,7 +42,7 @@ def test_it_is_reported_once_with_the_reason() -> None:
     assert losses.take({}) is None
 
 
-def test_each_reason_has_its_partitions() -> None:
+def test_a_loss_lists_the_partitions_of_each_reason() -> None:
     losses = Losses()
     losses.add(delivered(T2, 5), "a rebalance revoked it")
     losses.add(delivered(T0, 5), "the application stopped polling")
@@ -52,7 +52,7 @@ def test_each_reason_has_its_partitions() -> None:
     )
 
 
-def test_a_thousand_partitions_are_counted() -> None:
+def test_a_loss_of_a_thousand_partitions_shows_their_number() -> None:
     losses = Losses()
     for n in range(1_000):
         losses.add(delivered(TopicPartition("t", n), 5), "the generation is over")
@@ -63,14 +63,14 @@ def test_a_thousand_partitions_are_counted() -> None:
     assert "t/19 and 980 more failed" in str(error)
 
 
-def test_an_answer_that_comes_late_counts() -> None:
+def test_a_late_commit_response_counts() -> None:
     losses, owned = Losses(), delivered(T0, 5)
     losses.add(owned, "the generation is over")
     owned.acknowledge(5)
     assert losses.take({}) is None
 
 
-def test_a_late_answer_for_one_tenure_says_nothing_of_the_one_before() -> None:
+def test_a_late_commit_response_does_not_count_for_an_earlier_assignment() -> None:
     losses, first, second = Losses(), delivered(T0, 5), delivered(T0, 7)
     losses.add(first, "first")
     losses.add(second, "second")

@@ -38,13 +38,13 @@ def test_a_recreated_topic_is_a_new_assignment(before: UUID, now: UUID, anew: bo
     assert OwnedPartition(TP, topic_id=before).is_recreated(now) is anew
 
 
-def test_a_new_start_forgets_the_log() -> None:
+def test_a_new_starting_position_resets_validation_and_topic_id() -> None:
     owned = OwnedPartition(TP, fetch_epoch=3, checked_epoch=4, topic_id=OLD)
     owned.start_at(7, leader_epoch=2)
     assert (owned.fetch_epoch, owned.checked_epoch, owned.topic_id) == (2, -1, NO_ID)
 
 
-def test_the_epoch_goes_with_the_fetch_offset() -> None:
+def test_the_leader_epoch_belongs_to_the_fetch_offset() -> None:
     owned = OwnedPartition(TP)
     owned.start_at(0)
     for offset, epoch in ((0, 3), (1, 5)):

@@ -50,7 +50,7 @@ def test_several_partitions(values: Any) -> None:
     assert partitions_of(*values) == [A, B]
 
 
-def test_none_at_all() -> None:
+def test_no_partitions() -> None:
     assert partitions_of() == partitions_of([]) == partitions_of(()) == []
 
 

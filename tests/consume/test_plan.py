@@ -25,7 +25,7 @@ def ask(*partitions: OwnedPartition, now: float = 10.0, room: int = 1) -> list[i
     return [o.tp.partition for o in found]
 
 
-def test_those_with_the_least_buffered_come_first() -> None:
+def test_partitions_with_the_least_buffered_come_first() -> None:
     """A broker fills its answer in the order asked: the last ones may get nothing."""
     assert ask(
         owned(0, buffered_bytes=99),
@@ -35,13 +35,13 @@ def test_those_with_the_least_buffered_come_first() -> None:
     ) == [2, 1, 3, 0]
 
 
-def test_back_pressure_by_partition_and_in_all() -> None:
+def test_back_pressure_applies_to_each_partition_and_in_total() -> None:
     assert ask(owned(0, buffered_records=50), owned(1, buffered_records=49)) == [1]
     assert ask(owned(0), room=0) == []
     assert ask(owned(0), room=-1) == []
 
 
-def test_a_partition_that_cannot_be_fetched_is_left_out() -> None:
+def test_a_partition_that_cannot_be_fetched_is_omitted() -> None:
     assert ask(
         OwnedPartition(TopicPartition("t", 0)),
         owned(1, revoked=True),
@@ -52,13 +52,13 @@ def test_a_partition_that_cannot_be_fetched_is_left_out() -> None:
     ) == [5]
 
 
-def test_a_partition_that_backs_off_is_left_out_until_then() -> None:
+def test_a_partition_in_backoff_is_omitted() -> None:
     waiting = owned(0, retry_at=10.5)
     assert ask(waiting, now=10.25) == []
     assert ask(waiting, now=10.5) == [0]
 
 
-def test_every_fetch_error_has_its_row_and_what_has_none_is_raised() -> None:
+def test_every_fetch_error_has_a_reaction_and_unknown_errors_are_raised() -> None:
     rows: Mapping[ErrorAction, set[ErrorCode]] = {
         ErrorAction.REFRESH: {
             E.NOT_LEADER_OR_FOLLOWER,

@@ -61,7 +61,7 @@ def test_an_aborted_transaction_is_hidden_up_to_its_marker() -> None:
     assert hidden(batches, (RED, 0)) == [0, 3]
 
 
-def test_before_its_first_offset_the_same_producer_had_committed() -> None:
+def test_batches_before_the_first_aborted_offset_are_visible() -> None:
     batches = log(data(RED), marker(RED, COMMIT), data(RED), marker(RED, ABORT))
     assert hidden(batches, (RED, 2)) == [2]
 
@@ -83,7 +83,7 @@ def test_interleaved_producers_are_distinguished() -> None:
     assert hidden(batches, (RED, 0), (BLUE, 5)) == [0, 3, 5, 8]
 
 
-def test_the_order_in_which_the_broker_names_them_does_not_matter() -> None:
+def test_the_order_of_aborted_transactions_does_not_matter() -> None:
     """Brokers sort by where transactions end, not by where they begin."""
     made = (data(RED), data(BLUE), marker(BLUE, ABORT), data(RED), marker(RED, ABORT))
     assert hidden(log(*made), (RED, 0), (BLUE, 1)) == [0, 1, 3]
@@ -97,7 +97,7 @@ def test_two_aborted_transactions_of_one_producer() -> None:
     assert hidden(batches, (RED, 4), (RED, 0)) == [0, 4]
 
 
-def test_a_transaction_that_began_before_the_answer() -> None:
+def test_a_transaction_that_began_before_the_response_is_hidden() -> None:
     batches = log(data(BLUE), data(RED), marker(RED, ABORT))
     for batch in batches:
         batch.base_offset += 100
@@ -116,11 +116,11 @@ def test_non_transactional_records_are_never_hidden() -> None:
 
 
 @pytest.mark.parametrize("raw", [marker(RED, UNKNOWN), damaged_marker(RED)])
-def test_a_marker_that_is_not_known_ends_nothing(raw: bytes) -> None:
+def test_an_unknown_control_record_ends_no_transaction(raw: bytes) -> None:
     assert hidden(log(data(RED), raw, data(RED), marker(RED, ABORT), data(RED)), (RED, 0)) == [0, 2]
 
 
-def test_control_batches_are_not_hidden_but_passed_over() -> None:
+def test_control_batches_are_not_marked_as_hidden() -> None:
     batches = log(data(RED), marker(RED, ABORT))
     mark_aborted(batches, transactions([(RED, 0)]))
     assert [(b.hidden, b.is_control) for b in batches] == [(True, False), (False, True)]

@@ -151,7 +151,7 @@ async def test_a_partition_that_cannot_be_read_has_an_error(request_type, code, 
     assert "TOPIC_AUTHORIZATION_FAILED" in found.reason
 
 
-async def test_a_leader_that_moves_is_followed():
+async def test_a_moved_leader_is_followed():
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.produce("t", [b"x"])
         tp = TopicPartition("t", 0)

@@ -282,7 +282,7 @@ async def test_groups_are_deleted_with_their_offsets(bootstrap, name, fill):
         (DeleteGroupsRequest, lambda admin: admin.delete_groups(["g"])),
     ],
 )
-async def test_a_coordinator_that_moves_is_followed(request_type, call):
+async def test_a_moved_coordinator_is_found(request_type, call):
     with EmbeddedKafka({"t": 1}) as kafka:
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
             await admin.alter_offsets("g", {TopicPartition("t", 0): 0})

@@ -72,9 +72,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         CLASSIC + "test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join",
     ),
     "line_2": (
-        CLASSIC + "test_line_2_the_deadline_of_join_is_the_longer_of_request_and_rebalance_timeout",
+        CLASSIC + "test_line_2_the_join_timeout_is_the_longer_of_request_and_rebalance_timeout",
     ),
-    "line_3": (CLASSIC + "test_line_3_heartbeats_start_when_join_has_succeeded_before_sync",),
+    "line_3": (CLASSIC + "test_line_3_heartbeats_start_after_a_successful_join_before_sync",),
     "line_4": (
         CLASSIC + "test_line_4_rebalance_in_progress_extends_the_session_and_revokes",
         CLASSIC + "test_line_4_heartbeats_continue_while_the_application_drains",
@@ -83,7 +83,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_6": (
         CLASSIC + "test_line_6_an_application_that_did_not_poll_loses_and_leaves",
         "live/test_rebalancing.py::test_an_application_that_stops_polling_loses_its_partitions",
-        "runtime/test_threaded.py::test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back",
+        "runtime/test_threaded.py::test_a_loop_blocked_beyond_max_poll_interval_leaves_and_rejoins",
     ),
     "line_7": (
         CLASSIC + "test_line_7_a_sync_response_read_late_does_not_extend_the_lease",
@@ -96,14 +96,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "live/test_cancellation.py::test_cancelled_before_the_first_assignment",
     ),
     "line_10": (
-        CLASSIC + "test_by_join_or_sync",
-        CLASSIC + "test_by_a_heartbeat_the_assignment_is_lost",
+        CLASSIC + "test_line_10_a_join_or_sync_error_resets_the_generation",
+        CLASSIC + "test_line_10_a_heartbeat_error_loses_the_assignment",
     ),
-    "line_11": (CLASSIC + "test_line_11_a_stale_answer_changes_nothing",),
+    "line_11": (CLASSIC + "test_line_11_a_stale_response_changes_nothing",),
     "line_12": (
         CLASSIC + "test_line_12_fenced_instance_id_is_fatal_everywhere",
-        CLASSIC + "test_line_12_also_when_a_join_was_sent_after_the_heartbeat",
-        OFFSETS + "test_a_commit_by_a_member_that_was_replaced",
+        CLASSIC + "test_line_12_fenced_by_a_heartbeat_sent_before_a_join_is_fatal",
+        OFFSETS + "test_a_commit_by_a_fenced_static_member_is_fatal",
     ),
     "line_13": (CLASSIC + "test_line_13_while_sync_is_in_flight_its_result_is_discarded",),
     "line_14": (
@@ -112,7 +112,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_15": (
         "live/test_positions.py::test_a_pattern_matches_present_and_later_topics",
-        SUBSCRIBER + "test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those",
+        SUBSCRIBER
+        + "test_line_15_a_restarted_static_member_with_another_subscription_gets_its_topics",
         "live/test_cooperative.py::test_a_static_member_that_comes_back_for_other_topics_gets_those",
     ),
     "line_17": (CLASSIC + "test_line_17_skip_assignment_syncs_with_an_empty_list",),
@@ -125,7 +126,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         CLASSIC + "test_line_22_reset_while_leaving_is_lost_not_revoked",
         CLASSIC + "test_line_22_closing_in_a_cooperative_rebalance_loses_partitions",
     ),
-    "line_23": (CLASSIC + "test_line_23_all_protocols_go_into_one_join_per_attempt",),
+    "line_23": (CLASSIC + "test_line_23_each_attempt_sends_all_protocols_in_one_join",),
     "line_24": (
         "wire/test_group_log.py::test_line_24_newer_versions_parse_as_the_newest_known",
         "wire/test_group_log.py::test_line_24_topics_and_partitions_are_sorted",
@@ -155,23 +156,24 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_34": (
         NEW + "test_line_34_revoking_partitions_are_owned_until_the_application_releases_them",
-        NEW_CONSUMERS + "test_line_34_fenced_while_revoking_it_commits_and_assigns_nothing",
+        NEW_CONSUMERS + "test_line_34_a_member_fenced_while_it_revokes_commits_and_assigns_nothing",
     ),
     "line_35": (
         NEW + "test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied",
-        NEW_CONSUMERS + "test_line_35_what_metadata_cannot_name_yet_waits",
+        NEW_CONSUMERS + "test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_later",
     ),
     "line_36": (
         NEW_CONSUMERS + "test_line_36_buffered_records_of_revoking_partitions_are_not_delivered",
     ),
     "line_37": (
-        NEW + "test_line_37_a_fenced_member_loses_and_rejoins_without_a_pause",
-        NEW_CONSUMERS + "test_line_37_a_fenced_member_loses_all_and_rejoins_with_the_same_id",
+        NEW + "test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_at_once",
+        NEW_CONSUMERS
+        + "test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id",
     ),
     "line_38": (
         NEW + "test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal",
         NEW + "test_lines_38_and_40_permanent_errors_are_fatal",
-        NEW_CONSUMERS + "test_line_38_denied_topics_are_reported_and_the_member_stays",
+        NEW_CONSUMERS + "test_line_38_unauthorized_topics_are_reported_and_the_member_stays",
     ),
     "line_39": (
         NEW + "test_line_39_invalid_epochs_and_intervals_are_ignored",
@@ -179,7 +181,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_40": (
         NEW + "test_line_40_auto_falls_back_to_classic_where_the_protocol_is_missing",
-        NEW_CONSUMERS + "test_line_40_a_broker_that_has_it_switched_off",
+        NEW_CONSUMERS + "test_line_40_a_broker_with_the_consumer_protocol_disabled",
         NEW_LIVE + "test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
     ),
     "line_41": (
@@ -192,49 +194,48 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         NEW + "test_line_43_an_idle_group_uses_our_interval_unless_the_broker_overrides_it",
     ),
     "line_44": (
-        "runtime/test_driver.py::test_auto_commit_waits_in_silence_while_the_group_rebalances",
+        "runtime/test_driver.py::test_auto_commit_waits_without_warnings_during_a_rebalance",
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
         CONSUMING + "test_commits_of_partitions_owned_by_others_are_refused",
     ),
     "line_45": (
-        NEW_CONSUMERS + "test_line_45_a_commit_with_an_epoch_that_has_moved_on_is_sent_again",
-        NEW_CONSUMERS + "test_line_45_a_commit_carries_the_epoch_of_the_moment_in_which_it_is_sent",
-        NEW_CONSUMERS
-        + "test_line_45_committed_offsets_are_read_in_the_epoch_that_the_member_is_in",
-        NEW_CONSUMERS + "test_line_45_a_look_up_with_an_epoch_that_has_moved_on_is_sent_again",
+        NEW_CONSUMERS + "test_line_45_a_commit_with_a_stale_epoch_is_retried",
+        NEW_CONSUMERS + "test_line_45_a_retried_commit_carries_the_current_epoch",
+        NEW_CONSUMERS + "test_line_45_committed_offsets_are_fetched_with_the_current_epoch",
+        NEW_CONSUMERS + "test_line_45_an_offset_fetch_with_a_stale_epoch_is_retried",
         "testing/test_embedded_consumer_groups.py::test_only_members_with_the_current_epoch_may_commit",
     ),
     "line_46": (
-        "runtime/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",
-        OFFSETS + "test_a_failed_look_up_is_tried_again_and_never_passes_for_no_offset",
+        "runtime/test_reading.py::test_a_failed_offset_fetch_never_applies_the_reset_policy",
+        OFFSETS + "test_a_failed_offset_fetch_is_retried_and_never_counts_as_no_offset",
         OFFSETS + "test_any_negative_offset_is_none",
     ),
     "line_47": (
         POSITIONS + "test_line_47_only_unstable_offsets_are_awaited_and_fetched_again",
-        POSITIONS + "test_line_47_an_offset_that_a_transaction_is_about_to_move_is_not_asked_for",
+        POSITIONS + "test_line_47_an_offset_fetch_requires_stable_offsets",
         POSITIONS + "test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times",
-        POSITIONS + "test_line_47_an_unknown_topic_that_comes_to_be_known",
-        POSITIONS + "test_line_47_a_refused_offset_is_reported_once_and_the_others_continue",
-        POSITIONS + "test_line_47_committed_offsets_that_the_application_asks_for",
-        POSITIONS + "test_line_47_a_committed_offset_that_cannot_be_read_is_named",
+        POSITIONS + "test_line_47_offsets_are_fetched_once_an_unknown_topic_is_known",
+        POSITIONS + "test_line_47_an_offset_error_is_raised_once_and_the_others_continue",
+        POSITIONS + "test_line_47_committed_waits_for_unstable_offsets",
+        POSITIONS + "test_line_47_an_error_names_the_partition_whose_offset_cannot_be_read",
     ),
     "line_48": (
         CLASSIC + "test_line_48_a_loading_coordinator_is_kept_and_retried",
         CLASSIC + "test_line_48_not_coordinator_looks_up_the_coordinator",
-        OFFSETS + "test_a_commit_that_is_tried_again",
+        OFFSETS + "test_a_commit_is_retried_after_a_retriable_error",
     ),
     "line_49": (
-        OFFSETS + "test_commits_stay_in_order",
+        OFFSETS + "test_commits_are_sent_in_order",
         OFFSETS + "test_a_commit_with_a_lost_response_is_retried_in_order",
         OFFSETS + "test_a_cancelled_commit_does_not_overtake_the_next",
     ),
     "line_50": (
-        OFFSETS + "test_metadata_and_epoch_are_committed_and_found_again",
-        "runtime/test_validation.py::test_a_commit_is_checked_on_resume",
-        "runtime/test_fetching.py::test_an_error_of_a_follower_leads_back_to_the_leader",
+        OFFSETS + "test_metadata_and_leader_epoch_of_a_commit_round_trip",
+        "runtime/test_validation.py::test_a_committed_position_is_validated_at_the_start",
+        "runtime/test_fetching.py::test_after_an_error_of_a_follower_the_leader_is_fetched_from",
     ),
     "delivery_processed": (
-        DELIVERY + "test_a_record_is_processed_when_the_next_one_is_asked_for",
+        DELIVERY + "test_a_record_counts_as_processed_when_the_next_is_requested",
         CONSUMING + "test_an_explicit_commit_includes_the_record_in_flight",
         CONSUMING + "test_two_tasks_cannot_wait_for_one_consumer",
     ),
@@ -244,40 +245,40 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "delivery_callbacks": (
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
-        "runtime/test_reading.py::test_a_seek_beats_the_look_up_that_is_on_its_way",
+        "runtime/test_reading.py::test_a_seek_overrides_an_offset_fetch_in_flight",
         CONSUMING + "test_stop_inside_the_loop_ends_it",
         CONSUMING + "test_stop_in_a_callback_takes_effect_after_it",
-        EMBEDDING + "test_the_users_exception_leaves_bare",
+        EMBEDDING + "test_the_users_exception_is_raised_unwrapped",
         EMBEDDING + "test_after_a_fatal_error_every_call_raises_it",
     ),
     "delivery_deserializer": (
         CONSUMING + "test_a_deserializer_that_fails_keeps_the_position",
-        DELIVERY + "test_a_record_that_does_not_deserialize_is_met_until_the_application_seeks",
+        DELIVERY + "test_a_failing_deserializer_is_raised_until_the_application_seeks",
     ),
     "delivery_fetch_errors": (
-        "consume/test_plan.py::test_every_fetch_error_has_its_row_and_what_has_none_is_raised",
-        "runtime/test_reading.py::test_a_position_that_is_not_in_the_log_is_reset_with_a_warning",
-        "runtime/test_reading.py::test_a_position_that_is_not_in_the_log_without_a_policy",
-        "runtime/test_fetching.py::test_a_new_leader_that_the_answer_names_needs_no_metadata",
+        "consume/test_plan.py::test_every_fetch_error_has_a_reaction_and_unknown_errors_are_raised",
+        "runtime/test_reading.py::test_a_position_out_of_range_is_reset_with_a_warning",
+        "runtime/test_reading.py::test_a_position_out_of_range_without_a_reset_policy_is_an_error",
+        "runtime/test_fetching.py::test_a_new_leader_named_in_a_fetch_response_needs_no_metadata",
         "runtime/test_validation.py::test_a_recreated_topic_is_read_from_its_start",
     ),
     "s4": (
         DELIVERY
-        + "test_s4_s6_s8_each_record_once_in_order_and_no_commit_beyond_what_was_processed",
+        + "test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processed_ones",
     ),
     "s8": (
-        DELIVERY + "test_s8_markers_and_compaction_move_position_and_commit",
-        "runtime/test_fetching.py::test_read_committed_hands_out_nothing_aborted",
+        DELIVERY + "test_s8_control_records_and_compaction_advance_position_and_commit",
+        "runtime/test_fetching.py::test_read_committed_delivers_no_aborted_records",
         "live/test_transactions.py::test_committed_aborted_and_open_transactions",
     ),
-    "s9": (DELIVERY + "test_s9_nothing_is_handed_out_once_revoked",),
+    "s9": (DELIVERY + "test_s9_nothing_is_delivered_from_a_revoked_partition",),
     "s10": (
-        CLASSIC + "test_line_11_a_stale_answer_changes_nothing",
+        CLASSIC + "test_line_11_a_stale_response_changes_nothing",
         DELIVERY + "test_a_late_fetch_of_a_previous_assignment_is_dropped",
-        "runtime/test_reading.py::test_a_fetch_that_comes_back_after_a_seek_is_dropped",
+        "runtime/test_reading.py::test_a_fetch_response_from_before_a_seek_is_dropped",
     ),
     "s11": (CLASSIC + "test_s11_the_member_id_survives_disconnects",),
-    "s12": ("runtime/test_reading.py::test_a_failed_look_up_never_falls_to_the_policy",),
+    "s12": ("runtime/test_reading.py::test_a_failed_offset_fetch_never_applies_the_reset_policy",),
     "s14": (
         ASSIGNORS + "test_s14_complete_disjoint_and_only_what_is_subscribed_to",
         ASSIGNORS + "test_s14_range_runs_of_a_topic_differ_by_at_most_one",
@@ -290,7 +291,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "l3": ("live/test_rebalancing.py::test_heartbeats_continue_while_the_application_awaits",),
     "l4": (
         EMBEDDING + "test_closing_keeps_its_one_deadline_when_no_broker_answers",
-        "runtime/test_service.py::test_stop_twice_and_at_the_same_time",
+        "runtime/test_service.py::test_stop_may_be_called_twice_and_concurrently",
     ),
 }
 

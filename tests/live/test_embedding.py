@@ -236,7 +236,7 @@ class Mine(Exception):
 
 
 @pytest.mark.parametrize("what", ["consumer", "member"])
-async def test_the_users_exception_leaves_bare(what: str, network: Network) -> None:
+async def test_the_users_exception_is_raised_unwrapped(what: str, network: Network) -> None:
     async with broker(network) as kafka:
         with pytest.raises(Mine):
             if what == "consumer":

@@ -286,14 +286,14 @@ def test_a_started_member_asks_any_broker_for_its_coordinator() -> None:
     assert step(IDLE, Started(now=10.0)) == (FINDING, (find(1),))
 
 
-def test_it_joins_as_soon_as_the_coordinator_is_known() -> None:
+def test_a_member_joins_as_soon_as_the_coordinator_is_known() -> None:
     assert step(FINDING, reply(1, found())) == (
         evolve(JOINING, next_heartbeat_at=10.0),
         (join(2),),
     )
 
 
-def test_line_2_the_deadline_of_join_is_the_longer_of_request_and_rebalance_timeout() -> None:
+def test_line_2_the_join_timeout_is_the_longer_of_request_and_rebalance_timeout() -> None:
     for rebalance, request, expected in ((60.0, 30.0, 65.0), (10.0, 30.0, 30.0)):
         config = evolve(CONFIG, rebalance_timeout=rebalance, request_timeout=request)
         _, effects = step(evolve(FINDING, config=config), reply(1, found()))
@@ -328,7 +328,7 @@ def test_a_group_without_permission_is_fatal() -> None:
     )
 
 
-def test_nothing_is_sent_before_back_off_is_over() -> None:
+def test_nothing_is_sent_during_backoff() -> None:
     waiting = evolve(FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125)
     assert step(waiting, Woke(now=10.0)) == (waiting, (WakeAt(time=10.125),))
     assert step(waiting, Woke(now=10.125)) == (
@@ -497,7 +497,7 @@ def test_the_lease_runs_from_when_the_answered_sync_was_sent() -> None:
 # ---------------------------------------------------------------- heartbeats
 
 
-def test_line_3_heartbeats_start_when_join_has_succeeded_before_sync() -> None:
+def test_line_3_heartbeats_start_after_a_successful_join_before_sync() -> None:
     member, effects = step(COMPUTING, Woke(now=13.0))
     assert (member, effects) == (
         evolve(
@@ -614,7 +614,9 @@ def test_a_new_coordinator_gets_a_heartbeat_at_once() -> None:
 class TestLine10TheGenerationIsReset:
     """UNKNOWN_MEMBER_ID resets the id; ILLEGAL_GENERATION keeps it."""
 
-    def test_by_join_or_sync(self, code: int, member_id: str, reason: str) -> None:
+    def test_line_10_a_join_or_sync_error_resets_the_generation(
+        self, code: int, member_id: str, reason: str
+    ) -> None:
         for member, token, message in (
             (REJOINING, 3, joined(code)),
             (SYNCING, 5, synced(code)),
@@ -634,7 +636,7 @@ class TestLine10TheGenerationIsReset:
                 (WakeAt(time=10.125),),
             )
 
-    def test_by_a_heartbeat_the_assignment_is_lost(
+    def test_line_10_a_heartbeat_error_loses_the_assignment(
         self, code: int, member_id: str, reason: str
     ) -> None:
         for member, token in ((HEARTBEAT_SENT, 6), (DRAINING, 7)):
@@ -707,7 +709,7 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
     assert (left.phase, effects) == (Phase.LEFT, (Leave(),))
 
 
-def test_line_12_also_when_a_join_was_sent_after_the_heartbeat() -> None:
+def test_line_12_fenced_by_a_heartbeat_sent_before_a_join_is_fatal() -> None:
     """Its joins were put off by a coordinator that moved; it once went on asking for the place."""
     config = evolve(CONFIG, group_instance_id="i")
     fenced = reply(7, heartbeat_response(E.FENCED_INSTANCE_ID), now=14.0)
@@ -881,7 +883,7 @@ def test_a_broker_that_is_too_old_is_fatal() -> None:
     )
 
 
-def test_a_coordinator_lost_while_the_assignor_worked_starts_over() -> None:
+def test_losing_the_coordinator_during_the_assignment_restarts_the_join() -> None:
     orphan = evolve(COMPUTING, coordinator=None, retry_at=10.0)
     assert step(orphan, Computed(now=11.0, token=4, assignments={})) == (
         evolve(
@@ -919,7 +921,7 @@ def test_a_coordinator_lost_while_the_assignor_worked_starts_over() -> None:
     ],
     ids=lambda e: type(e).__name__,
 )
-def test_line_11_a_stale_answer_changes_nothing(member: Member, event: Event) -> None:
+def test_line_11_a_stale_response_changes_nothing(member: Member, event: Event) -> None:
     after, effects = step(member, event)
     assert after is member
     assert all(isinstance(effect, WakeAt) for effect in effects)
@@ -958,7 +960,7 @@ def test_line_18_owned_partitions_are_revoked_before_joining() -> None:
 
 
 @pytest.mark.parametrize("member", [REJOINING, COMPUTING, SYNCING], ids=lambda m: m.phase.value)
-def test_a_rejoin_asked_for_in_a_rebalance_waits_for_its_end(member: Member) -> None:
+def test_a_rejoin_requested_during_a_rebalance_waits_for_its_end(member: Member) -> None:
     after, _ = step(member, RejoinRequested(now=10.0, reason="changed"))
     assert after == evolve(member, must_rejoin=True, reason="changed")
 
@@ -982,7 +984,7 @@ def test_before_a_pending_join_only_the_supported_protocols_change(member: Membe
     assert after == evolve(member, protocols=(("range", b"new"),))
 
 
-def test_line_23_all_protocols_go_into_one_join_per_attempt() -> None:
+def test_line_23_each_attempt_sends_all_protocols_in_one_join() -> None:
     """Counted over a whole rebalance that meets an error in each request once."""
     world = World({JoinGroupRequest: [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR]})
     world.run(until=5.0)
@@ -1090,7 +1092,7 @@ def test_a_leaving_static_member_sends_its_instance_id() -> None:
 
 
 @pytest.mark.parametrize("member", [IDLE, FINDING, JOINING], ids=lambda m: m.phase.value)
-def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
+def test_a_member_without_an_id_sends_no_leave(member: Member) -> None:
     assert step(member, CLOSED) == (
         evolve(member, phase=Phase.LEFT, pending=None, lookup_in_flight=None, leaving=CLOSED),
         (Leave(),),
@@ -1105,7 +1107,7 @@ def test_a_member_without_an_id_has_nothing_to_leave(member: Member) -> None:
     ],
     ids=["coordinator unknown", "static"],
 )
-def test_no_leave_is_sent_where_it_cannot_or_must_not_be(member: Member) -> None:
+def test_no_leave_is_sent_without_a_coordinator_or_after_fencing(member: Member) -> None:
     member = evolve(member, leaving=CLOSED)
     assert step(member, Revoked(now=11.0, token=6)) == (
         evolve(member, phase=Phase.LEFT, pending=None, lookup_in_flight=None, is_assigned=False),

@@ -670,7 +670,7 @@ GONE = [E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID]
 
 
 @pytest.mark.parametrize("code", [*GONE, E.GROUP_ID_NOT_FOUND, E.STALE_MEMBER_EPOCH])
-def test_line_37_a_fenced_member_loses_and_rejoins_without_a_pause(code: int) -> None:
+def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_at_once(code: int) -> None:
     member, effects = step(BEATING_, reply(4, answer(code)))
     reason = str(BrokerError(code))
     lost = evolve(LOSING, reason=reason, loss_count=1, next_heartbeat_at=13.0)
@@ -718,7 +718,7 @@ def test_a_member_fenced_before_any_assignment_loses_nothing(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", GONE)
-def test_a_join_that_is_fenced_is_tried_again_after_a_pause(code: int) -> None:
+def test_a_fenced_join_is_retried_after_a_backoff(code: int) -> None:
     member, effects = step(JOINING, reply(2, answer(code)))
     assert (member.phase, effects) == (Phase.UNJOINED, (WakeAt(time=10.125),))
 
@@ -883,7 +883,7 @@ def test_line_39_leave_is_sent_once_and_always_succeeds(event: ConsumerEvent) ->
     assert step(LEAVING, event)[1] == (Leave(),)
 
 
-def test_fenced_while_leaving_it_loses_and_closes() -> None:
+def test_a_member_fenced_while_leaving_loses_its_partitions_and_closes() -> None:
     member = evolve(
         REVOKING,
         heartbeat_in_flight=5,
@@ -915,7 +915,7 @@ def test_a_second_close_changes_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("member", [JOINING, JOINED, TAKING, BEATING_, REVOKING, LOSING, LEAVING])
-def test_s10_a_stale_answer_changes_nothing(member: Member, event: ConsumerEvent) -> None:
+def test_s10_a_stale_response_changes_nothing(member: Member, event: ConsumerEvent) -> None:
     assert step(member, event)[0] == member
 
 

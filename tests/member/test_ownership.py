@@ -21,7 +21,7 @@ def test_the_lease_runs_from_when_the_acknowledged_request_was_sent():
     assert OWNING.lease_expires_at == 15.0
 
 
-def test_an_answer_to_an_older_request_never_shortens_the_lease():
+def test_a_response_to_an_older_request_never_shortens_the_lease():
     assert OWNING.acknowledge(12.0, 5.0).lease_expires_at == 17.0
     assert OWNING.acknowledge(9.0, 5.0) == OWNING
 
@@ -39,7 +39,7 @@ def test_revoking_partitions_are_owned_until_they_are_released():
     )
 
 
-def test_it_is_replaced_and_never_changed():
+def test_ownership_is_replaced_and_never_modified():
     """The application reads it while the heartbeat thread goes on."""
     with pytest.raises(FrozenInstanceError):
         OWNING.is_assigned = False

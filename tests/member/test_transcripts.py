@@ -537,11 +537,11 @@ def test_transcript(story: Path) -> None:
         assert replayed == written
 
 
-def test_transcripts_exist() -> None:
+def test_there_are_transcripts() -> None:
     assert len(STORIES) >= 8
 
 
-def test_a_transcript_notices_a_change() -> None:
+def test_a_changed_command_changes_the_transcript() -> None:
     story = next(path for path in STORIES if path.stem == "second_member")
     shorter = story.read_text("utf-8").replace("> drain a 1", "> drain a 2")
     assert replay(shorter) != shorter

@@ -524,7 +524,7 @@ def test_the_session_is_confirmed_while_leaving_for_the_last_commit():
     assert run(member, Woke(now=102.0))[1] == [Confirm(token=11)]
 
 
-def test_a_stalled_application_is_not_waited_for():
+def test_leaving_does_not_wait_for_a_stalled_application():
     member, effects = run(OWNING, Leaving(now=101.0, reason="stuck", lost=True))
     assert effects == [Disconnect(session=1), Lose(token=10, reason="stuck")]
     assert run(member, Revoked(now=102.0, token=10))[0].phase is Phase.LEFT
@@ -539,7 +539,7 @@ def test_a_stalled_application_is_not_waited_for():
     ],
     ids=["connecting", "registering", "without partitions"],
 )
-def test_without_records_in_flight_it_leaves_at_once(member):
+def test_a_member_without_records_in_flight_leaves_at_once(member):
     member, effects = run(member, Leaving(now=101.0, reason="closed"))
     assert (effects, member.phase) == ([Disconnect(session=1)], Phase.LEAVING)
 
@@ -571,7 +571,7 @@ def test_phases_change_only_as_the_transition_table_allows():
 METADATA = Metadata("consumer", (("range", b"\x00\xff"), ("sticky", b"")))
 
 
-def test_metadata_comes_back_as_it_was_written():
+def test_metadata_survives_a_round_trip():
     assert decode_metadata(encode_metadata(METADATA)) == METADATA
     assert encode_metadata(METADATA) == (
         b'{"type": "consumer", "protocols": [["range", "AP8="], ["sticky", ""]]}'

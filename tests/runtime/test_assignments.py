@@ -65,7 +65,7 @@ def stores(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
         ("del one.a", ["one.a"]),
     ],
 )
-def test_every_kind_of_assignment_is_seen(statement: str, found: list[str]) -> None:
+def test_every_kind_of_attribute_assignment_is_detected(statement: str, found: list[str]) -> None:
     assert list(stores(ast.parse(statement))) == [("", name) for name in found]
     inside = ast.parse(f"class C:\n  async def f():\n    {statement}")
     assert list(stores(inside)) == [("f", name) for name in found]

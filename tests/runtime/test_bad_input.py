@@ -96,7 +96,7 @@ def memory(limit: int) -> Iterator[None]:
 # ---------------------------------------------------------------- frames
 
 
-async def test_a_frame_of_two_gibibytes_is_refused_on_its_claim(listening: Any) -> None:
+async def test_a_frame_length_of_two_gibibytes_closes_the_connection(listening: Any) -> None:
     """CVE-2026-10142: a client that believes the claim grows until it is killed."""
     sent: list[int] = []
 
@@ -125,7 +125,7 @@ async def test_a_frame_of_two_gibibytes_is_refused_on_its_claim(listening: Any) 
         assert len(sent) == before
 
 
-async def test_a_frame_within_the_limit_takes_only_what_really_comes(listening: Any) -> None:
+async def test_a_frame_within_the_limit_allocates_only_the_bytes_received(listening: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         asked = await peer.read()
@@ -141,7 +141,7 @@ async def test_a_frame_within_the_limit_takes_only_what_really_comes(listening: 
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 3])
-async def test_a_negative_or_short_frame(listening: Any, size: int) -> None:
+async def test_a_negative_or_too_short_frame_length_is_an_error(listening: Any, size: int) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await peer.read()
@@ -153,7 +153,7 @@ async def test_a_negative_or_short_frame(listening: Any, size: int) -> None:
             await broker.request(METADATA)
 
 
-async def test_an_answer_to_api_versions_beyond_a_mebibyte(listening: Any) -> None:
+async def test_an_api_versions_response_larger_than_a_mebibyte_is_an_error(listening: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.read()
         await peer.stream.send((MEBIBYTE + 1).to_bytes(4, "big"))
@@ -172,7 +172,7 @@ async def test_an_answer_to_api_versions_beyond_a_mebibyte(listening: Any) -> No
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_an_answer_that_was_never_asked_for(listening: Any, late: bool) -> None:
+async def test_an_unsolicited_response_is_an_error(listening: Any, late: bool) -> None:
     """Also after the real answer: a second one of the same number."""
 
     async def handler(peer: Any) -> None:
@@ -215,7 +215,9 @@ async def test_an_answer_that_was_never_asked_for(listening: Any, late: bool) ->
         ("", "ends early"),
     ],
 )
-async def test_a_body_that_is_not_what_it_claims(listening: Any, body: str, message: str) -> None:
+async def test_a_malformed_response_body_is_an_error(
+    listening: Any, body: str, message: str
+) -> None:
     async def handler(peer: Any) -> None:
         await peer.serve({MetadataRequest: lambda _: bytes.fromhex(body)})
 
@@ -230,7 +232,7 @@ async def test_a_body_that_is_not_what_it_claims(listening: Any, body: str, mess
             await broker.request(METADATA)
 
 
-async def test_an_address_in_metadata_that_is_none_is_a_dead_broker(
+async def test_an_invalid_address_in_metadata_counts_as_an_unreachable_broker(
     listening: Any, leader_of: Any
 ) -> None:
     leader = leader_of(lambda offset: b"")
@@ -332,7 +334,7 @@ async def met_once(consumer: Consumer, leader: Any, error: type[Exception]) -> E
 
 
 @pytest.mark.parametrize("name", CORRUPT)
-async def test_a_damaged_batch_surfaces_once(listening: Any, leader_of: Any, name: str) -> None:
+async def test_a_damaged_batch_is_raised_once(listening: Any, leader_of: Any, name: str) -> None:
     data, reason = CORRUPT[name]
     leader = leader_of(lambda offset: data if offset == 0 else b"")
     async with listening(leader) as port:
@@ -360,7 +362,7 @@ async def test_batches_before_a_corrupt_one_are_delivered(listening: Any, leader
             assert found == [0, 1]
 
 
-async def test_a_batch_from_before_the_position_and_one_cut_short_are_no_errors(
+async def test_batches_that_start_below_the_position_or_are_truncated_raise_no_error(
     listening: Any, leader_of: Any
 ) -> None:
     """Brokers answer with whole batches, from the one that holds the position, and cut the last."""
@@ -395,7 +397,7 @@ def bombs() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_batch_that_inflates_beyond_the_limit_surfaces_once(
+async def test_a_batch_that_inflates_beyond_the_limit_is_raised_once(
     listening: Any, leader_of: Any
 ) -> None:
     for name, data in bombs().items():
@@ -410,7 +412,7 @@ async def test_a_batch_that_inflates_beyond_the_limit_surfaces_once(
         assert "134217728 bytes (max_batch_bytes)" in str(error), name
 
 
-async def test_garbage_for_every_fetch_makes_no_hot_loop(listening: Any, leader_of: Any) -> None:
+async def test_malformed_fetch_responses_cause_no_hot_loop(listening: Any, leader_of: Any) -> None:
     """Each costs a connection; the back-off between them grows, and metadata goes on."""
     leader = leader_of(lambda offset: b"")
     honest = leader.fetch
@@ -462,7 +464,7 @@ def assignment(*topics: tuple[bytes, list[int]], version: int = 0) -> bytes:
     ],
     ids=["many", "utf-8", "twice", "topic twice", "negative", "version", "short", "count"],
 )
-async def test_an_assignment_that_cannot_be(
+async def test_an_undecodable_assignment_is_an_error(
     listening: Any, leader_of: Any, data: bytes, error: type[Exception], message: str
 ) -> None:
     leader = leader_of(lambda offset: b"")
@@ -486,7 +488,7 @@ async def test_an_assignment_that_cannot_be(
     ],
     ids=["empty", "utf-8", "count", "twice"],
 )
-async def test_a_member_with_a_subscription_that_cannot_be(
+async def test_the_leader_reports_a_member_with_an_undecodable_subscription(
     listening: Any, leader_of: Any, metadata: bytes
 ) -> None:
     """It comes from another client, not from the broker: the leader meets it first."""

@@ -64,7 +64,7 @@ async def test_partitions_revoked_on_reconnection_are_committed_first(
                     tasks.cancel_scope.cancel()
 
 
-async def test_a_commit_goes_on_for_as_long_as_the_partitions_are_claimed(
+async def test_a_commit_is_retried_while_the_partitions_are_claimed(
     network: Any, sessions: list[Kindly]
 ) -> None:
     """A coordinator was away for longer than one look at the claims is good for, and the commit
@@ -84,7 +84,7 @@ async def test_a_commit_goes_on_for_as_long_as_the_partitions_are_claimed(
                 assert kafka.committed("g", "t") == {0: 1}
 
 
-async def test_a_commit_is_not_repeated_once_its_partition_is_another_tenures(
+async def test_a_commit_is_not_retried_after_its_partition_was_reassigned(
     network: Any, sessions: list[Kindly]
 ) -> None:
     """It would put the group back to where this member was in a session before."""

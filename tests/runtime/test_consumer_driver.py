@@ -74,7 +74,7 @@ async def until(condition: Any) -> None:
         await anyio.sleep(0.01)
 
 
-async def test_line_37_a_fenced_member_loses_all_and_rejoins_with_the_same_id(
+async def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id(
     network: Any,
 ) -> None:
     story: list[Any] = []
@@ -90,7 +90,7 @@ async def test_line_37_a_fenced_member_loses_all_and_rejoins_with_the_same_id(
     assert took < 0.3
 
 
-async def test_line_34_fenced_while_revoking_it_commits_and_assigns_nothing(
+async def test_line_34_a_member_fenced_while_it_revokes_commits_and_assigns_nothing(
     network: Any,
 ) -> None:
     """The other member has joined; records in hand keep the first one from letting go."""
@@ -137,7 +137,7 @@ async def test_line_36_buffered_records_of_revoking_partitions_are_not_delivered
             await until(lambda: len(second.assignment()) == 1)
 
 
-async def test_line_45_a_commit_with_an_epoch_that_has_moved_on_is_sent_again(network: Any) -> None:
+async def test_line_45_a_commit_with_a_stale_epoch_is_retried(network: Any) -> None:
     async with cluster(network) as kafka, member(enable_auto_commit=False) as consumer:
         await consumer.getone()
         kafka.fail(OffsetCommitRequest, ErrorCode.STALE_MEMBER_EPOCH, times=2)
@@ -145,7 +145,7 @@ async def test_line_45_a_commit_with_an_epoch_that_has_moved_on_is_sent_again(ne
         assert sum(kafka.committed("g", "t").values()) == 1
 
 
-async def test_line_45_a_commit_carries_the_epoch_of_the_moment_in_which_it_is_sent(
+async def test_line_45_a_retried_commit_carries_the_current_epoch(
     network: Any,
 ) -> None:
     """It is tried again and again; meanwhile a topic grows, and the epoch moves on."""
@@ -170,7 +170,7 @@ async def test_line_45_a_commit_carries_the_epoch_of_the_moment_in_which_it_is_s
     assert sorted(set(seen)) == [2, 3]
 
 
-async def test_line_45_committed_offsets_are_read_in_the_epoch_that_the_member_is_in(
+async def test_line_45_committed_offsets_are_fetched_with_the_current_epoch(
     network: Any,
 ) -> None:
     asked: list[Any] = []
@@ -188,7 +188,7 @@ async def test_line_45_committed_offsets_are_read_in_the_epoch_that_the_member_i
     ]
 
 
-async def test_line_45_a_look_up_with_an_epoch_that_has_moved_on_is_sent_again(
+async def test_line_45_an_offset_fetch_with_a_stale_epoch_is_retried(
     network: Any,
 ) -> None:
     """Two members join at once: the epoch moves on while the first still looks where to start."""
@@ -199,7 +199,7 @@ async def test_line_45_a_look_up_with_an_epoch_that_has_moved_on_is_sent_again(
         assert len(kafka.requests(OffsetFetchRequest)) == 3
 
 
-async def test_a_look_up_of_who_is_not_known_any_more_is_no_error_of_the_applications(
+async def test_an_offset_fetch_by_an_expired_member_raises_nothing_and_it_rejoins(
     network: Any,
 ) -> None:
     """Its next heartbeat brings that all was lost, and it joins again."""
@@ -212,7 +212,7 @@ async def test_a_look_up_of_who_is_not_known_any_more_is_no_error_of_the_applica
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_by_hand_after_a_membership_offsets_are_those_of_no_member(
+async def test_manually_assigned_partitions_are_committed_without_a_member_id_after_leaving(
     network: Any, protocol: str
 ) -> None:
     """Commits were refused: they still named the member that had left."""
@@ -226,7 +226,7 @@ async def test_by_hand_after_a_membership_offsets_are_those_of_no_member(
         assert kafka.committed("g", "t") == {0: 1}
 
 
-async def test_a_commit_of_what_was_lost_meanwhile_fails(network: Any) -> None:
+async def test_a_commit_of_partitions_lost_in_the_meantime_fails(network: Any) -> None:
     async with cluster(network) as kafka, member(enable_auto_commit=False) as consumer:
         await consumer.getone()
         kafka.fail(OffsetCommitRequest, ErrorCode.STALE_MEMBER_EPOCH, times=None)
@@ -235,7 +235,9 @@ async def test_a_commit_of_what_was_lost_meanwhile_fails(network: Any) -> None:
             await consumer.commit()
 
 
-async def test_line_35_what_metadata_cannot_name_yet_waits(network: Any) -> None:
+async def test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_later(
+    network: Any,
+) -> None:
     """A topic that the broker's pattern found, which this client has not heard of."""
     async with cluster(network) as kafka, member(topics=(), pattern="t.*") as consumer:
         assert await consumer.wait_assignment() == {T0, T1}
@@ -251,7 +253,7 @@ async def test_line_35_what_metadata_cannot_name_yet_waits(network: Any) -> None
                 break
 
 
-async def test_line_38_denied_topics_are_reported_and_the_member_stays(network: Any) -> None:
+async def test_line_38_unauthorized_topics_are_reported_and_the_member_stays(network: Any) -> None:
     async with cluster(network) as kafka, member() as consumer:
         await consumer.wait_assignment()
         kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=5)
@@ -298,7 +300,7 @@ async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network:
         assert story[3:] == [("lost", (T0, T1))]
 
 
-async def test_a_heartbeat_that_was_given_up_before_it_left_never_leaves(network: Any) -> None:
+async def test_a_heartbeat_that_timed_out_before_it_was_sent_is_never_sent(network: Any) -> None:
     """It waited for a throttled broker, and its owned partitions may be out of date: the
     coordinator would assign partitions to another member that were assigned to this one since."""
     reported: list[Any] = []
@@ -363,7 +365,7 @@ async def test_a_leaving_static_member_does_not_remove_its_successor(network: An
             assert holder.member_id == new._session.membership.identity.member_id != me
 
 
-async def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(network: Any) -> None:
+async def test_a_coordinator_change_loses_no_record(network: Any) -> None:
     story: list[Any] = []
     async with cluster(network, nodes=2) as kafka, member(story) as consumer:
         await consumer.wait_assignment()
@@ -376,7 +378,7 @@ async def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(network: An
     assert [what for what, _ in story] == ["assigned", "revoked"]
 
 
-async def test_heartbeats_slow_down_to_the_pace_at_rest(network: Any) -> None:
+async def test_heartbeats_slow_down_to_the_idle_interval(network: Any) -> None:
     async with cluster(network) as kafka, member() as consumer:
         await consumer.wait_assignment()
         await anyio.sleep(10)
@@ -386,7 +388,7 @@ async def test_heartbeats_slow_down_to_the_pace_at_rest(network: Any) -> None:
         assert math.isclose(len(after) - len(before), 60, abs_tol=1)
 
 
-async def test_line_40_a_broker_that_has_it_switched_off(network: Any) -> None:
+async def test_line_40_a_broker_with_the_consumer_protocol_disabled(network: Any) -> None:
     async with cluster(network) as kafka:
         kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNSUPPORTED_VERSION, times=None)
         async with member(group_protocol="auto", topics=(), pattern="t") as consumer:
@@ -399,7 +401,7 @@ async def test_line_40_a_broker_that_has_it_switched_off(network: Any) -> None:
                 await consumer.getone()
 
 
-async def test_line_40_a_broker_that_has_never_heard_of_it(network: Any) -> None:
+async def test_line_40_a_broker_without_the_consumer_protocol(network: Any) -> None:
     async with cluster(network, settings=BrokerSettings(consumer_groups=False)) as kafka:
         async with member(group_protocol="auto", topics=(), pattern="t") as consumer:
             assert len(await consumer.wait_assignment()) == 2

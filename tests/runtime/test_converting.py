@@ -90,7 +90,7 @@ async def test_batches_come_in_order(cluster: Any, make: Callable[[], Any]) -> N
 
 @deserializers
 @pytest.mark.parametrize("timeout", [0.0, 0.015])
-async def test_hardly_any_time_is_enough_for_what_has_arrived(
+async def test_a_short_timeout_returns_records_that_have_arrived(
     cluster: Any, make: Callable[[], Any], timeout: float
 ) -> None:
     """Cut short, the conversion would begin anew with each call and never end."""
@@ -102,7 +102,7 @@ async def test_hardly_any_time_is_enough_for_what_has_arrived(
     assert values == list(range(10))
 
 
-async def test_nothing_has_arrived(cluster: Any) -> None:
+async def test_getmany_returns_nothing_after_its_timeout(cluster: Any) -> None:
     async with cluster() as (_, consumer), consumer("two") as c:
         await c.wait_assignment()
         before = anyio.current_time()
@@ -110,7 +110,7 @@ async def test_nothing_has_arrived(cluster: Any) -> None:
         assert anyio.current_time() == pytest.approx(before + 3, abs=0.1)
 
 
-async def test_a_cancellation_repeats_the_record(cluster: Any) -> None:
+async def test_a_cancelled_conversion_is_repeated(cluster: Any) -> None:
     slow = Slow(5)
     async with cluster() as (kafka, consumer), consumer(value_deserializer=slow) as c:
         for _ in range(2):
@@ -151,7 +151,7 @@ async def until(condition: Callable[[], object]) -> None:
         await anyio.sleep(0.01)
 
 
-async def test_no_commit_includes_a_record_that_is_being_converted(cluster: Any) -> None:
+async def test_a_record_being_converted_is_not_committed(cluster: Any) -> None:
     slow, taken = Slow(hangs_at=4), []
     async with cluster() as (kafka, consumer), consumer(value_deserializer=slow) as c:
         async with anyio.create_task_group() as tasks:
@@ -170,7 +170,7 @@ async def test_no_commit_includes_a_record_that_is_being_converted(cluster: Any)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_a_revocation_drops_the_record_and_does_not_wait_for_it(
+async def test_a_revocation_drops_a_record_being_converted_without_waiting(
     cluster: Any, protocol: str
 ) -> None:
     """The next owner delivers it: once, and not late."""
@@ -199,7 +199,7 @@ async def test_a_revocation_drops_the_record_and_does_not_wait_for_it(
     assert sorted(map(str, [*taken, *others])) == sorted(map(str, [*range(5), *range(10, 15)]))
 
 
-async def test_a_seek_drops_the_record(cluster: Any) -> None:
+async def test_a_seek_drops_a_record_being_converted(cluster: Any) -> None:
     slow = Slow(5)
     async with cluster() as (_, consumer), consumer(value_deserializer=slow) as c:
         async with anyio.create_task_group() as tasks:
@@ -212,7 +212,7 @@ async def test_a_seek_drops_the_record(cluster: Any) -> None:
     assert taken == [7, 8, 9]
 
 
-async def test_a_pause_drops_the_record_and_resuming_repeats_it(cluster: Any) -> None:
+async def test_a_pause_drops_a_record_being_converted_and_resuming_repeats_it(cluster: Any) -> None:
     """S15: nothing is delivered from a paused partition."""
     slow = Slow(5)
     async with cluster() as (_, consumer), consumer(value_deserializer=slow) as c:
@@ -229,7 +229,7 @@ async def test_a_pause_drops_the_record_and_resuming_repeats_it(cluster: Any) ->
     assert (taken, slow.asked[:2]) == ([0], [0, 0])
 
 
-async def test_a_deserializer_that_hangs_does_not_keep_partitions(cluster: Any) -> None:
+async def test_a_member_with_a_hanging_deserializer_loses_its_partitions(cluster: Any) -> None:
     """It is the application's own code: `max_poll_interval_ms` is for that, too."""
     slow, lost = Slow(600), []
     options = {"max_poll_interval_ms": 20_000, "on_partitions_lost": lost.append}
@@ -243,7 +243,7 @@ async def test_a_deserializer_that_hangs_does_not_keep_partitions(cluster: Any) 
         assert (await c.getone()).value == 0
 
 
-async def test_long_batches_are_no_absence(cluster: Any) -> None:
+async def test_converting_a_long_batch_counts_as_polling(cluster: Any) -> None:
     """Each record that is begun is progress: only one that hangs is too late."""
     lost: list[object] = []
     options = {"max_poll_interval_ms": 20_000, "on_partitions_lost": lost.append}
@@ -253,7 +253,7 @@ async def test_long_batches_are_no_absence(cluster: Any) -> None:
     assert lost == []
 
 
-async def test_others_run_between_records_that_are_converted_at_once(
+async def test_other_tasks_run_between_records_that_are_converted_at_once(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats among them. A coroutine that finds all it needs in a cache never lets go of the
@@ -309,7 +309,7 @@ kinds = pytest.mark.parametrize("deserializer", [plain, picky], ids=["plain", "c
 
 
 @kinds
-async def test_the_position_stays_until_the_application_seeks(
+async def test_the_position_stays_at_a_record_that_fails_until_the_application_seeks(
     cluster: Any, deserializer: Any
 ) -> None:
     async with cluster() as (kafka, consumer), consumer(value_deserializer=deserializer) as c:
@@ -326,7 +326,7 @@ async def test_the_position_stays_until_the_application_seeks(
 
 
 @kinds
-async def test_skipped_records_keep_nobody_from_the_loop(cluster: Any, deserializer: Any) -> None:
+async def test_other_tasks_run_while_records_are_skipped(cluster: Any, deserializer: Any) -> None:
     """The last record is bad, too: lag and commit go past it."""
     options = {"value_deserializer": deserializer, "on_deserialization_error": "skip"}
     async with cluster() as (kafka, consumer), consumer(**options) as c:
@@ -341,7 +341,9 @@ async def test_skipped_records_keep_nobody_from_the_loop(cluster: Any, deseriali
 
 @kinds
 @pytest.mark.parametrize("take", ["records", "batches", "getmany"])
-async def test_a_handler_sets_records_aside(cluster: Any, deserializer: Any, take: str) -> None:
+async def test_an_error_handler_may_write_to_a_dead_letter_topic(
+    cluster: Any, deserializer: Any, take: str
+) -> None:
     """A dead letter topic: written to in a coroutine, and nothing else is held up or lost."""
     aside: list[object] = []
 
@@ -371,7 +373,7 @@ async def test_a_handler_sets_records_aside(cluster: Any, deserializer: Any, tak
 
 
 @kinds
-async def test_getmany_gives_what_came_before_the_bad_record(
+async def test_getmany_returns_the_records_before_a_bad_record(
     cluster: Any, deserializer: Any
 ) -> None:
     """They were in hand, and never seen: the call raised, and the next one counted them as
@@ -387,7 +389,7 @@ async def test_getmany_gives_what_came_before_the_bad_record(
         assert [record.value for record in records] == [4, 5, 6, 7, 8]
 
 
-async def test_a_timeout_of_the_handlers_own_is_raised(cluster: Any) -> None:
+async def test_a_timeout_error_of_the_handler_is_raised(cluster: Any) -> None:
     """`getmany` must not take it for its own."""
 
     def handle(record: Any, error: DeserializationError) -> Any:

@@ -20,7 +20,7 @@ from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 pytestmark = pytest.mark.anyio
 
 
-async def test_auto_commit_waits_in_silence_while_the_group_rebalances(
+async def test_auto_commit_waits_without_warnings_during_a_rebalance(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A cooperative member goes on reading meanwhile. It once warned with each interval that what
@@ -52,7 +52,7 @@ async def test_auto_commit_waits_in_silence_while_the_group_rebalances(
     assert caplog.messages == []
 
 
-async def test_an_auto_commit_that_a_coordinator_in_trouble_never_took_does_not_end_the_application(
+async def test_an_auto_commit_rejected_until_its_timeout_raises_nothing(
     network: Any,
 ) -> None:
     """Commits were refused with NOT_COORDINATOR until the request timeout; that, which the next
@@ -81,7 +81,7 @@ async def test_an_auto_commit_that_a_coordinator_in_trouble_never_took_does_not_
     assert after == {0: 2}
 
 
-async def test_a_revocation_waits_for_the_commit_that_the_application_has_under_way(
+async def test_a_revocation_waits_for_the_applications_commit_in_flight(
     network: Any,
 ) -> None:
     """JoinGroup goes over another connection and was once ahead of it: had the next generation

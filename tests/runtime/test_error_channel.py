@@ -75,7 +75,7 @@ def test_a_missing_position_is_raised_until_the_application_seeks() -> None:
     assert not channel.is_pending
 
 
-def test_nothing_is_raised_of_a_revoked_partition() -> None:
+def test_errors_of_a_revoked_partition_are_not_raised() -> None:
     channel, owned = Channel(), OwnedPartition(TP)
     owned.revoked = True
     channel.fail_partition(owned, NoOffsetError((TP,)))

@@ -252,7 +252,9 @@ async def test_an_idle_consumer_sends_empty_session_requests(network: Any, scrip
         )
 
 
-async def test_in_a_session_only_what_has_moved_is_said(network: Any, script: Script) -> None:
+async def test_a_session_request_lists_only_changed_partitions(
+    network: Any, script: Script
+) -> None:
     script.answer = sessions = Sessions(end=2)
     async with network, client() as c:
         await c.assign([T0])
@@ -299,7 +301,7 @@ async def test_in_a_session_only_what_has_moved_is_said(network: Any, script: Sc
         (E.FETCH_SESSION_TOPIC_ID_ERROR, 77),
     ],
 )
-async def test_a_session_error_is_mended_at_once(
+async def test_a_session_error_is_followed_by_a_full_request_at_once(
     network: Any, script: Script, code: ErrorCode, session_id: int
 ) -> None:
     script.answer = sessions = Sessions(end=1)
@@ -315,7 +317,7 @@ async def test_a_session_error_is_mended_at_once(
 
 
 @pytest.mark.parametrize("code", [E.FETCH_SESSION_ID_NOT_FOUND, E.INVALID_FETCH_SESSION_EPOCH])
-async def test_a_session_error_that_stays_makes_no_hot_loop(
+async def test_a_permanent_session_error_causes_no_hot_loop(
     network: Any, script: Script, code: ErrorCode
 ) -> None:
     script.answer = lambda _: FetchResponse(error_code=code, responses=())
@@ -325,7 +327,9 @@ async def test_a_session_error_that_stays_makes_no_hot_loop(
     assert 8 < len(script.fetches) < 40
 
 
-async def test_after_a_lost_answer_everything_is_said_again(network: Any, script: Script) -> None:
+async def test_after_a_lost_response_all_partitions_are_listed_again(
+    network: Any, script: Script
+) -> None:
     sessions = Sessions(end=1)
     script.answer = lambda found: None if found.session[1] == 3 else sessions(found)
     async with network, client() as c:
@@ -340,7 +344,7 @@ async def test_after_a_lost_answer_everything_is_said_again(network: Any, script
 
 
 @pytest.mark.parametrize("versions", [Versions(4, 18), Versions(4, 11)])
-async def test_without_topic_ids_a_session_goes_by_name_throughout(
+async def test_without_topic_ids_every_request_of_a_session_uses_names(
     network: Any, script: Script, versions: Versions
 ) -> None:
     """An empty request names no topic: of a later version it would end the session."""
@@ -376,7 +380,7 @@ async def test_a_broker_that_ignores_max_wait_causes_no_hot_loop(
         assert anyio.current_time() - start <= 1.2  # the longest back-off, and its jitter
 
 
-async def test_a_partition_that_backed_off_does_not_wait_for_the_long_poll(
+async def test_a_partition_after_its_backoff_does_not_wait_for_the_long_poll(
     network: Any, script: Script
 ) -> None:
     """The long poll does not include it, and lasts `fetch_max_wait_ms`."""
@@ -439,7 +443,7 @@ def requests_noted() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_application_has_its_records_before_the_next_request_leaves(
+async def test_records_are_delivered_before_the_next_request_is_sent(
     network: Any, script: Script
 ) -> None:
     """Making and sending a request took longer than all else between socket and application. trio
@@ -521,7 +525,7 @@ async def test_the_application_is_woken_as_the_response_is_delivered(
     assert "response woken delivered" in " ".join(story)
 
 
-async def test_records_end_the_back_off(network: Any, script: Script) -> None:
+async def test_records_end_the_backoff(network: Any, script: Script) -> None:
     """Else a topic with a record now and then would be a second late for ever."""
     seen = {"empty": 0}
 
@@ -590,7 +594,7 @@ def log_from(starts: Iterable[int], aborted: tuple[tuple[int, int], ...]) -> Any
 STARTS = (0, 2, 4, 5, 6, 7, 8, 9)
 
 
-async def test_read_committed_hands_out_nothing_aborted(network: Any, script: Script) -> None:
+async def test_read_committed_delivers_no_aborted_records(network: Any, script: Script) -> None:
     script.answer = log_from(STARTS, ((2, 2),))
     async with network, client(isolation_level="read_committed") as c:
         await c.assign([T0])
@@ -613,7 +617,7 @@ async def test_read_committed_from_the_middle_of_an_aborted_transaction(
         assert await offsets_of(c, 1) == [8]
 
 
-async def test_read_uncommitted_hands_out_everything_but_markers(
+async def test_read_uncommitted_delivers_everything_but_control_records(
     network: Any, script: Script
 ) -> None:
     script.answer = log_from(STARTS, ())
@@ -626,7 +630,7 @@ async def test_read_uncommitted_hands_out_everything_but_markers(
     assert {f.request.isolation_level for f in script.fetches} == {0}
 
 
-async def test_markers_and_aborted_records_count_as_processed(network: Any) -> None:
+async def test_control_records_and_aborted_records_count_as_processed(network: Any) -> None:
     """On the embedded broker, which keeps whatever batches it is given."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
@@ -675,7 +679,7 @@ def nodes_of(fetches: Iterable[Fetch]) -> list[int]:
     return nodes
 
 
-async def test_the_replica_that_the_leader_names_is_read_from(network: Any, script: Script) -> None:
+async def test_the_preferred_replica_is_fetched_from(network: Any, script: Script) -> None:
     script.answer = Replicas()
     async with network, client(client_rack="here") as c:
         await c.assign([T0])
@@ -688,14 +692,14 @@ async def test_the_replica_that_the_leader_names_is_read_from(network: Any, scri
     assert {f.request.max_wait_ms for f in script.fetches} == {500}
 
 
-async def test_without_a_rack_none_is_sent(network: Any, script: Script) -> None:
+async def test_without_a_client_rack_no_rack_is_sent(network: Any, script: Script) -> None:
     async with network, client() as c:
         await c.assign([T0])
         await anyio.sleep(1)
     assert {f.request.rack_id for f in script.fetches} == {""}
 
 
-async def test_the_leader_is_fetched_from_again_in_time(network: Any, script: Script) -> None:
+async def test_the_leader_is_fetched_from_again_after_a_while(network: Any, script: Script) -> None:
     """The nearest may be another by then, or none."""
     script.answer = replicas = Replicas(end=1)
     async with network, client(client_rack="here", metadata_max_age_ms=60_000) as c:
@@ -721,7 +725,7 @@ async def test_the_leader_is_fetched_from_again_in_time(network: Any, script: Sc
     ],
     ids=str,
 )
-async def test_an_error_of_a_follower_leads_back_to_the_leader(
+async def test_after_an_error_of_a_follower_the_leader_is_fetched_from(
     network: Any, script: Script, error: int
 ) -> None:
     """A follower that lags behind knows no better: no reset, no error for the application. The
@@ -741,7 +745,7 @@ async def test_an_error_of_a_follower_leads_back_to_the_leader(
 
 
 @pytest.mark.parametrize("error", [E.OFFSET_OUT_OF_RANGE, -1])
-async def test_a_leader_that_keeps_sending_us_to_a_bad_replica_makes_no_hot_loop(
+async def test_a_leader_that_keeps_naming_a_failing_replica_causes_no_hot_loop(
     network: Any, script: Script, error: int
 ) -> None:
     script.answer = replicas = Replicas()
@@ -756,7 +760,7 @@ async def test_a_leader_that_keeps_sending_us_to_a_bad_replica_makes_no_hot_loop
         assert await offsets_of(c, 2) == [0, 1]
 
 
-async def test_a_bad_replica_beside_a_busy_partition_makes_no_hot_loop(
+async def test_a_failing_replica_beside_a_busy_partition_causes_no_hot_loop(
     network: Any, script: Script
 ) -> None:
     """What the leader has of the other partition must not count as success for this one."""
@@ -789,7 +793,9 @@ async def test_an_unknown_replica_causes_no_hot_loop(network: Any, script: Scrip
         assert await offsets_of(c, 2) == [0, 1]
 
 
-async def test_a_replica_that_leaves_the_cluster_is_left(network: Any, script: Script) -> None:
+async def test_a_replica_that_leaves_the_cluster_is_not_fetched_from(
+    network: Any, script: Script
+) -> None:
     script.answer = replicas = Replicas(end=2)
     async with network, client(client_rack="here", metadata_max_age_ms=1000) as c:
         await c.assign([T0])
@@ -801,7 +807,7 @@ async def test_a_replica_that_leaves_the_cluster_is_left(network: Any, script: S
 # ---------------------------------------------------------------- new leaders (KIP-951)
 
 
-async def test_a_new_leader_that_the_answer_names_needs_no_metadata(
+async def test_a_new_leader_named_in_a_fetch_response_needs_no_metadata(
     network: Any, script: Script
 ) -> None:
     """Broker 3 is one that metadata has not named yet: its address comes along."""
@@ -838,7 +844,7 @@ async def test_a_new_leader_that_the_answer_names_needs_no_metadata(
     ],
     ids=["none", "old", "nowhere"],
 )
-async def test_a_leader_that_is_no_news_is_asked_for(
+async def test_metadata_is_refreshed_if_a_fetch_error_names_no_newer_leader(
     network: Any, script: Script, named: LeaderIdAndEpoch, endpoints: tuple[NodeEndpoint, ...]
 ) -> None:
     def answer(found: Fetch) -> FetchResponse:
@@ -859,9 +865,7 @@ async def test_a_leader_that_is_no_news_is_asked_for(
     assert nodes_of(script.fetches) == [1, 2]
 
 
-async def test_a_leader_named_beside_records_is_of_no_interest(
-    network: Any, script: Script
-) -> None:
+async def test_a_leader_named_beside_records_is_ignored(network: Any, script: Script) -> None:
     def answer(found: Fetch) -> FetchResponse:
         (offset,) = found.offsets.values()
         return fetch_response(
@@ -876,7 +880,7 @@ async def test_a_leader_named_beside_records_is_of_no_interest(
 
 
 @pytest.mark.parametrize("epoch", [-1, 1])
-async def test_a_leader_that_cannot_be_asked_about_epochs_is_read_from(
+async def test_a_leader_without_offset_for_leader_epoch_is_fetched_from(
     network: Any, script: Script, epoch: int
 ) -> None:
     """Brokers before 2.1 tell no epochs, those before 2.0 know no OffsetForLeaderEpoch."""
@@ -896,7 +900,7 @@ async def test_a_leader_that_cannot_be_asked_about_epochs_is_read_from(
     assert nodes_of(script.fetches) == [1, 2]
 
 
-async def test_lag_is_known_of_what_is_owned_anew_though_the_broker_says_nothing_of_it(
+async def test_lag_of_a_reassigned_partition_is_known_without_a_new_end_offset(
     network: Any,
 ) -> None:
     """Within a session it tells the end of a log only where that has changed. The metrics once had

@@ -87,7 +87,7 @@ def plain(event: Rebalanced) -> tuple[Sequence[Cause], str, float, RebalancePhas
     return event.causes, event.reason, round(event.seconds, 9), RebalancePhases(**phases)
 
 
-async def test_a_life_from_joining_to_leaving(network: Any) -> None:
+async def test_the_events_of_a_member_from_joining_to_leaving(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         await one.wait_assignment()
         one_id = one._session.membership.identity.member_id
@@ -142,7 +142,7 @@ async def test_a_life_from_joining_to_leaving(network: Any) -> None:
     )
 
 
-async def test_the_first_join_and_where_its_time_went(network: Any) -> None:
+async def test_the_first_join_reports_the_duration_of_its_phases(network: Any) -> None:
     async def slowly(_: Any) -> None:
         await anyio.sleep(4)
 
@@ -164,7 +164,7 @@ async def test_the_first_join_and_where_its_time_went(network: Any) -> None:
     )
 
 
-async def test_a_follower_does_not_guess(network: Any) -> None:
+async def test_a_follower_reports_no_cause_that_it_does_not_know(network: Any) -> None:
     async with cluster(network), consumer() as one, consumer() as two:
         events = one.events()
         await two.wait_assignment()
@@ -176,7 +176,7 @@ async def test_a_follower_does_not_guess(network: Any) -> None:
     assert plain(unknown)[:2] == ((Cause.UNKNOWN,), "")
 
 
-async def test_this_members_own_subscription_change_is_the_cause(network: Any) -> None:
+async def test_a_subscription_change_of_this_member_is_reported_as_the_cause(network: Any) -> None:
     async with cluster(network), consumer() as one:
         await one.wait_assignment()
         events = one.events()
@@ -185,7 +185,7 @@ async def test_this_members_own_subscription_change_is_the_cause(network: Any) -
     assert found[:2] == ((Cause.SUBSCRIPTION,), "the subscription changed")
 
 
-async def test_a_topic_that_grew_is_what_the_leader_sees(network: Any) -> None:
+async def test_the_leader_reports_added_partitions_as_the_cause(network: Any) -> None:
     async with cluster(network) as kafka, consumer(metadata_max_age_ms=1_000) as one:
         await one.wait_assignment()
         events = one.events()
@@ -194,7 +194,7 @@ async def test_a_topic_that_grew_is_what_the_leader_sees(network: Any) -> None:
     assert found[:2] == ((Cause.TOPICS,), "topic t went from 4 to 6 partitions")
 
 
-async def test_a_topic_that_grows_between_the_computing_and_the_assignment(network: Any) -> None:
+async def test_partitions_added_during_the_assignment_cause_a_rebalance(network: Any) -> None:
     """The leader once missed a change that came before its first generation."""
     async with cluster(network) as kafka:
         kafka.fail(SyncGroupRequest, Delay(3))
@@ -206,7 +206,9 @@ async def test_a_topic_that_grows_between_the_computing_and_the_assignment(netwo
                 await anyio.sleep(0.1)
 
 
-async def test_a_topic_that_grows_while_the_static_leader_is_away(network: Any) -> None:
+async def test_partitions_added_while_the_static_leader_is_away_cause_a_rebalance(
+    network: Any,
+) -> None:
     """When it returns, its assignment is still valid, and no member computes another (KIP-814)."""
     static = {"group_instance_id": "a", "metadata_max_age_ms": 300_000}
     async with cluster(network) as kafka:
@@ -225,7 +227,7 @@ async def test_a_topic_that_grows_while_the_static_leader_is_away(network: Any) 
     assert found == [((Cause.JOINING,), ""), grown]
 
 
-async def test_partitions_that_nobody_knew_are_why_the_coordinator_assigns(network: Any) -> None:
+async def test_added_partitions_are_the_cause_when_the_coordinator_assigns(network: Any) -> None:
     async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
         await one.wait_assignment()
         events = one.events()
@@ -234,7 +236,7 @@ async def test_partitions_that_nobody_knew_are_why_the_coordinator_assigns(netwo
     assert found[:2] == ((Cause.TOPICS,), "topic t went from 4 to 6 partitions or more")
 
 
-async def test_cooperative_members_and_the_second_round(network: Any) -> None:
+async def test_a_cooperative_member_reports_both_rebalances(network: Any) -> None:
     """The other member causes the round in which it revokes; it causes the next one itself."""
 
     async def slowly(_: Any) -> None:
@@ -256,7 +258,7 @@ async def test_cooperative_members_and_the_second_round(network: Any) -> None:
     assert plain(second)[:2] == ((Cause.HANDOVER,), "revoked 2 partitions")
 
 
-async def test_the_coordinators_protocol_tells_less(network: Any) -> None:
+async def test_the_consumer_protocol_reports_no_cause(network: Any) -> None:
     """KIP-848: an assignment comes without a word why. What is taken up is counted."""
 
     async def slowly(_: Any) -> None:
@@ -283,7 +285,7 @@ async def test_the_coordinators_protocol_tells_less(network: Any) -> None:
     assert (lost.cause, fenced.causes) == (Cause.FENCED, (Cause.FENCED,))
 
 
-async def test_an_application_that_stays_away(network: Any) -> None:
+async def test_an_application_that_stops_polling_is_reported(network: Any) -> None:
     async with cluster(network) as kafka, consumer(max_poll_interval_ms=10_000) as one:
         kafka.produce("t", ["0"], partition=0)
         await one.getone()
@@ -301,7 +303,7 @@ async def test_an_application_that_stays_away(network: Any) -> None:
     assert back.causes == (Cause.JOINING,)
 
 
-async def test_members_of_any_group(network: Any) -> None:
+async def test_members_of_custom_groups_are_supported(network: Any) -> None:
     one = worker()
     events = one.events()
     async with cluster(network), one:
@@ -327,7 +329,7 @@ async def test_members_of_any_group(network: Any) -> None:
     assert (metrics.rebalances, metrics.last_rebalance) == (3, asked)
 
 
-async def test_a_rebalance_that_the_application_asks_for(network: Any) -> None:
+async def test_a_rebalance_requested_by_the_application_has_that_cause(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         owned = await one.wait_assignment()
         joins = len(kafka.requests(JoinGroupRequest))
@@ -340,7 +342,7 @@ async def test_a_rebalance_that_the_application_asks_for(network: Any) -> None:
         assert len(kafka.requests(JoinGroupRequest)) == joins + 1
 
 
-async def test_a_rebalance_that_is_asked_for_when_this_member_has_joined_in_one(
+async def test_a_rebalance_requested_during_a_join_follows_that_join(
     network: Any,
 ) -> None:
     async with cluster(network) as kafka, consumer() as one:
@@ -391,7 +393,7 @@ async def test_a_rebalance_request_in_the_consumer_protocol_sends_a_full_heartbe
     ]
 
 
-async def test_without_a_group_a_rebalance_request_is_refused(network: Any) -> None:
+async def test_a_rebalance_request_without_a_group_is_an_error(network: Any) -> None:
     one = consumer()
     with pytest.raises(ConsumerClosedError):
         one.rejoin()
@@ -404,7 +406,7 @@ async def test_without_a_group_a_rebalance_request_is_refused(network: Any) -> N
         one.rejoin()
 
 
-async def test_a_coordinator_that_moved(network: Any) -> None:
+async def test_a_coordinator_change_is_reported(network: Any) -> None:
     async with network, EmbeddedKafka({"t": 1}, nodes=2, listen=False) as kafka:
         network.serve_embedded(kafka)
         async with consumer() as one:
@@ -456,13 +458,13 @@ async def test_a_waiting_reader_gets_events_at_once_and_the_end() -> None:
     assert received == [left(1)]
 
 
-async def test_a_reader_that_is_thrown_away_is_forgotten() -> None:
+async def test_a_discarded_reader_is_removed() -> None:
     feed = EventFeed()
     feed.open(1)
     assert len(feed._readers) == 0
 
 
-def test_events_need_a_group_that_kafka_coordinates() -> None:
+def test_events_need_a_group_coordinated_by_kafka() -> None:
     kept = ZooKeeperMembership("zk")
     elsewhere = consumer(membership=kept)
     member = GroupMember("w", protocol(), membership=kept)

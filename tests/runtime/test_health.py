@@ -52,7 +52,7 @@ def sick(problem: HealthProblem, detail: str, partition: TopicPartition | None =
 
 
 @BOTH
-async def test_to_have_joined_and_own_nothing_is_healthy(network: Any, protocol: Any) -> None:
+async def test_a_joined_member_without_partitions_is_healthy(network: Any, protocol: Any) -> None:
     options = {"group_protocol": protocol}
     async with cluster(network), consumer(**options) as one, consumer(**options) as two:
         for _ in range(9):
@@ -73,7 +73,7 @@ def test_health_is_truthy_when_healthy_and_lists_its_findings_as_text() -> None:
     assert str(both) == "stalled: t/0 stands still; silence: no answer"
 
 
-async def test_one_that_does_not_run(network: Any) -> None:
+async def test_a_stopped_consumer_is_unhealthy(network: Any) -> None:
     one = consumer()
     out = sick(HealthProblem.NOT_RUNNING, "not started, or closed")
     assert one.health() == out
@@ -91,7 +91,7 @@ async def test_a_missing_permission_counts_as_failed(network: Any) -> None:
         assert one.health() == sick(HealthProblem.FAILED, str(caught.value))
 
 
-async def test_a_rebalance_may_take_its_time_but_not_for_ever(network: Any) -> None:
+async def test_a_rebalance_beyond_its_timeout_is_a_finding(network: Any) -> None:
     async with cluster(network) as kafka:
         kafka.fail(JoinGroupRequest, Delay(1_000), times=None)
         async with consumer() as one:
@@ -104,7 +104,7 @@ async def test_a_rebalance_may_take_its_time_but_not_for_ever(network: Any) -> N
 
 
 @BOTH
-async def test_a_coordinator_that_does_not_answer(network: Any, protocol: Any) -> None:
+async def test_an_unresponsive_coordinator_is_a_finding(network: Any, protocol: Any) -> None:
     """Others may have the partitions once the session is over."""
     async with cluster(network) as kafka, consumer(group_protocol=protocol) as one:
         await one.wait_assignment()
@@ -147,7 +147,7 @@ def stalled_of(seconds: int, lag: int) -> Health:
     return sick(HealthProblem.STALLED, detail, T0)
 
 
-async def test_a_partition_that_is_paused_may_stand_still(network: Any) -> None:
+async def test_a_paused_partition_is_not_reported_as_stalled(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         await one.wait_assignment()
         kafka.produce("t", ["0"], partition=0)
@@ -170,7 +170,7 @@ async def test_a_consumer_without_a_group_stalls_too(network: Any) -> None:
         assert one.health(stalled_after=60) == stalled_of(60, 2)
 
 
-async def test_an_application_that_stays_away(network: Any) -> None:
+async def test_an_application_that_stops_polling_is_reported(network: Any) -> None:
     async with cluster(network) as kafka, consumer(max_poll_interval_ms=10_000) as one:
         kafka.produce("t", ["0"], partition=0)
         await one.getone()
@@ -183,7 +183,7 @@ async def test_an_application_that_stays_away(network: Any) -> None:
     assert (away, back) == (sick(HealthProblem.AWAY, detail), WELL)
 
 
-async def test_a_loop_that_was_late(network: Any) -> None:
+async def test_a_stalled_event_loop_is_a_finding(network: Any) -> None:
     async with cluster(network), consumer() as one:
         await one.wait_assignment()
         one._session.lag.note(4.5, anyio.current_time())
@@ -193,7 +193,7 @@ async def test_a_loop_that_was_late(network: Any) -> None:
     assert (found, loop_lag) == ((WELL, late), 4.5)
 
 
-async def test_members_of_any_group(network: Any) -> None:
+async def test_members_of_custom_groups_are_supported(network: Any) -> None:
     protocol = GroupProtocol("workers", "all", b"", lambda members: dict.fromkeys(members, b""))
     one = GroupMember("w", protocol, bootstrap_servers="kafka-1")
     out = sick(HealthProblem.NOT_RUNNING, "not started, or closed")
@@ -249,7 +249,7 @@ def look(checkup: Checkup, now: float, *partitions: OwnedPartition) -> list[int]
     return [int(f.detail.split()[2]) for f in found]
 
 
-def test_lag_that_does_not_grow_is_no_finding() -> None:
+def test_a_constant_lag_is_no_finding() -> None:
     checkup, one = Checkup(LoopLag("g", 45.0, threaded=False)), owned(5, 9)
     assert [look(checkup, at, one) for at in (0.0, 60.0, 600.0)] == [[], [], []]
     one.end = 10
@@ -258,7 +258,7 @@ def test_lag_that_does_not_grow_is_no_finding() -> None:
     assert look(checkup, 603.0, owned(5, 10)) == []  # granted anew
 
 
-def test_enough_is_buffered_and_nothing_fetched_so_no_lag_is_seen_to_grow() -> None:
+def test_a_partition_that_waits_behind_buffered_records_is_not_reported() -> None:
     """As long as the application takes anything, a partition may wait for its turn."""
     checkup = Checkup(LoopLag("g", 45.0, threaded=False))
     waiting, other = buffered(owned(5, 9)), buffered(owned(1, 9))

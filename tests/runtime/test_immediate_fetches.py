@@ -113,7 +113,7 @@ async def test_a_partition_that_becomes_fetchable_does_not_wait_for_the_long_pol
         assert await c.getmany(timeout=10) == {}
 
 
-async def test_a_seek_is_served_whatever_is_in_flight(reading: Any) -> None:
+async def test_a_seek_is_fetched_at_once_while_other_fetches_are_in_flight(reading: Any) -> None:
     """Also while what was sought before has nothing and is waited for."""
     async with reading() as (_, consumer), consumer() as c:
         await c.assign([T0, T1, T2])
@@ -128,7 +128,7 @@ async def test_a_seek_is_served_whatever_is_in_flight(reading: Any) -> None:
                 assert await offsets_of(c, 5) == [5, 6, 7, 8, 9]
 
 
-async def test_a_thousand_seeks_take_one_more_connection(reading: Any, network: Any) -> None:
+async def test_a_thousand_seeks_open_one_additional_connection(reading: Any, network: Any) -> None:
     async with reading() as (_, consumer), consumer() as c:
         await c.assign([T0, T1])
         await offsets_of(c, 10)
@@ -169,7 +169,7 @@ async def test_a_seek_does_not_wait_for_fetch_min_bytes(reading: Any) -> None:
 
 
 @pytest.mark.parametrize(("least", "seconds"), [(1, 0.0), (100_000, 0.5)])
-async def test_a_seek_that_meets_no_long_poll_in_flight_is_the_next_one(
+async def test_a_seek_without_a_long_poll_in_flight_starts_the_next_long_poll(
     reading: Any, least: int, seconds: float
 ) -> None:
     """As the first fetch of all, it waits for `fetch_min_bytes`, up to `fetch_max_wait_ms`."""
@@ -227,7 +227,7 @@ async def test_a_partition_outside_the_long_poll_is_polled_until_the_next_one(re
         assert len(sent) == polls
 
 
-async def test_each_record_comes_once_whichever_request_brings_it(reading: Any) -> None:
+async def test_each_record_is_delivered_once_over_both_connections(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([T0, T1])
         await offsets_of(c, 10)
@@ -251,7 +251,7 @@ async def test_each_record_comes_once_whichever_request_brings_it(reading: Any) 
 # ---------------------------------------------------------------- the second connection
 
 
-async def test_no_second_connection_where_it_is_not_needed(reading: Any, network: Any) -> None:
+async def test_no_second_connection_is_opened_unless_needed(reading: Any, network: Any) -> None:
     async with reading() as (kafka, consumer), consumer("t", group_id="g") as c:
         sent = immediate_fetches(kafka)
         await offsets_of(c, 10)
@@ -265,7 +265,7 @@ async def test_no_second_connection_where_it_is_not_needed(reading: Any, network
 
 
 @pytest.mark.parametrize("reading", [slices.SLICE_SIZE], ids=["few"], indirect=True)
-async def test_a_partition_that_a_rebalance_gives_back_takes_the_long_poll_over(
+async def test_a_partition_reassigned_at_the_same_position_adopts_the_long_poll(
     reading: Any, network: Any
 ) -> None:
     """Members that are fenced again and again fetched each assignment a dozen times."""
@@ -288,9 +288,7 @@ async def test_a_partition_that_a_rebalance_gives_back_takes_the_long_poll_over(
             assert (seen, len(network.dialled) - opened) == ([], 0)
 
 
-async def test_the_second_connection_is_closed_when_it_is_not_used(
-    reading: Any, network: Any
-) -> None:
+async def test_an_idle_second_connection_is_closed(reading: Any, network: Any) -> None:
     async with reading() as (_, consumer), consumer() as c:
         await c.assign([T0])
         await offsets_of(c, 10)
@@ -323,7 +321,7 @@ async def test_without_a_second_connection_a_partition_waits_for_the_long_poll(
         network.handlers["kafka-1", 9092] = handler
 
 
-async def test_a_lost_immediate_fetch_is_sent_again(reading: Any) -> None:
+async def test_a_lost_immediate_fetch_is_retried(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([T0])
         await offsets_of(c, 10)

@@ -7,7 +7,7 @@ import pytest
 from kafkagroup.runtime.lag import LoopLag
 
 
-def test_the_worst_of_the_last_minute_is_kept() -> None:
+def test_the_largest_loop_lag_of_the_last_minute_is_kept() -> None:
     lag = LoopLag("g", 45.0, threaded=False)
     kept = []
     for now, late in [(0, 0.0), (1, 0.2), (2, 0.7), (20, 0.1), (31, 0.3), (59, 0.0), (62, 0.1)]:
@@ -23,7 +23,7 @@ def test_an_early_wakeup_counts_as_no_lag() -> None:
 
 
 @pytest.mark.parametrize(("session", "enough"), [(6.0, 2.0), (45.0, 5.0)])
-def test_lag_that_endangers_the_session_is_reported_once_a_minute(
+def test_loop_lag_that_endangers_the_session_is_warned_about_once_a_minute(
     caplog: pytest.LogCaptureFixture, session: float, enough: float
 ) -> None:
     lag = LoopLag("g", session, threaded=False)

@@ -45,14 +45,14 @@ def calls(consumer: Consumer) -> list[Callable[[], Awaitable[object]]]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("number", range(6))
-async def test_a_consumer_that_was_never_started(number: int) -> None:
+async def test_a_consumer_that_was_never_started_raises(number: int) -> None:
     """The loop ended quietly, as after a stop, and the process with exit code 0."""
     with pytest.raises(NotStartedError, match="not started; use `async with` or start"):
         await calls(Consumer("t"))[number]()
 
 
 @pytest.mark.anyio
-async def test_loops_over_what_was_stopped_end_quietly(network: Any) -> None:
+async def test_iterating_a_stopped_client_ends_without_an_error(network: Any) -> None:
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka, 1)
         consumer = Consumer("t", bootstrap_servers="kafka-1")
@@ -64,7 +64,7 @@ async def test_loops_over_what_was_stopped_end_quietly(network: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_member_that_was_never_started() -> None:
+async def test_a_member_that_was_never_started_raises() -> None:
     """It waited for ever."""
     member, election = GroupMember("g", PROTOCOL), Election("g")
     waiting: list[Callable[[], Awaitable[object]]] = [
@@ -102,7 +102,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
-def test_one_that_is_open_at_the_end_of_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_open_when_the_loop_ends_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     thing = Thing()
     with pytest.warns(ResourceWarning) as caught:
         asyncio.run(thing.start())
@@ -112,7 +112,7 @@ def test_one_that_is_open_at_the_end_of_the_loop(caplog: pytest.LogCaptureFixtur
     assert thing.story == ["open", "closed"]
 
 
-def test_in_debug_mode_the_log_says_where_it_was_started(
+def test_in_debug_mode_the_warning_shows_where_the_client_was_started(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def somewhere() -> None:
@@ -170,7 +170,7 @@ async def never_started() -> None:
         never_started,
     ],
 )
-def test_closed_consumers_warn_of_nothing(
+def test_a_closed_consumer_causes_no_warning(
     story: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Warnings are errors in these tests."""
@@ -214,7 +214,7 @@ CLIENTS = {
 
 @pytest.mark.parametrize("end", ["run", "close", "exit"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_each_client_is_named_once_however_its_loop_ends(client: str, end: str) -> None:
+def test_each_open_client_is_warned_about_once_however_its_loop_ends(client: str, end: str) -> None:
     made = CLIENTS[client].format(SERVERS="bootstrap_servers=kafka.bootstrap_servers")
     program = PROGRAM.replace("{CLIENT}", made)
     done = subprocess.run(
@@ -230,7 +230,7 @@ def test_each_client_is_named_once_however_its_loop_ends(client: str, end: str) 
     assert done.stderr.count(f"ResourceWarning: {warning}\n") == 1
 
 
-def test_the_clients_say_which_they_are() -> None:
+def test_the_repr_of_a_client_names_it() -> None:
     assert repr(Consumer(client_id="c")) == "Consumer(group_id=None, client_id='c')"
     assert repr(GroupMember("g", PROTOCOL)) == "GroupMember(group_id='g', client_id='kafkagroup')"
     assert repr(Admin()) == "Admin(client_id='kafkagroup')"

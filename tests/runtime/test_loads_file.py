@@ -49,7 +49,7 @@ def log_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return found
 
 
-async def test_each_call_reads_the_file_as_it_is_now(path: Path) -> None:
+async def test_each_call_reads_the_current_file(path: Path) -> None:
     source = LoadsFile(path, max_age=60, clock=lambda: MADE_AT)
     write(path)
     assert await source() == LOADS
@@ -57,7 +57,7 @@ async def test_each_call_reads_the_file_as_it_is_now(path: Path) -> None:
     assert await source() == {}
 
 
-async def test_every_change_of_trouble_is_logged_once(
+async def test_each_new_problem_with_the_file_is_logged_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -87,9 +87,7 @@ async def test_every_change_of_trouble_is_logged_once(
     assert log_lines(caplog) == [("WARNING", stale)]
 
 
-async def test_a_file_that_was_always_right_is_worth_no_word(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_valid_file_is_not_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source = LoadsFile(path, max_age=60, clock=lambda: MADE_AT)
     write(path)
@@ -99,7 +97,7 @@ async def test_a_file_that_was_always_right_is_worth_no_word(
     assert log_lines(caplog) == []
 
 
-async def test_a_file_that_cannot_be_read_in_time_is_given_up(
+async def test_reading_the_file_has_a_timeout(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe without a writer blocks its reader, as a file on a file system that hangs does."""
@@ -128,6 +126,6 @@ async def test_the_file_is_read_outside_the_loop(path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_age", [0, -1, float("nan")])
-def test_an_age_that_nothing_could_have_is_refused(path: Path, max_age: float) -> None:
+def test_an_invalid_maximum_age_is_an_error(path: Path, max_age: float) -> None:
     with pytest.raises(ConfigurationError, match="expected seconds, more than 0"):
         LoadsFile(path, max_age=max_age)

@@ -164,7 +164,9 @@ async def test_callbacks_come_before_the_error(network: Any, protocol: str) -> N
 
 
 @each_protocol
-async def test_the_coordinator_may_know_of_the_loss_first(network: Any, protocol: str) -> None:
+async def test_a_commit_error_response_is_raised_as_the_loss_after_the_callbacks(
+    network: Any, protocol: str
+) -> None:
     """Its refusal was raised before the callbacks, and the loss was raised again later."""
     async with cluster(network) as kafka:
         member = Member(protocol)
@@ -177,7 +179,7 @@ async def test_the_coordinator_may_know_of_the_loss_first(network: Any, protocol
             await consumer.commit()
 
 
-async def test_a_refusal_without_a_loss_is_raised_as_it_is(network: Any) -> None:
+async def test_a_commit_error_without_lost_partitions_is_raised_unchanged(network: Any) -> None:
     async with cluster(network) as kafka:
         member = Member("eager")
         async with member.consumer as consumer:
@@ -217,7 +219,9 @@ async def test_owned_partitions_are_committed_before_the_error(network: Any, pro
                 await consumer.commit()
 
 
-async def test_an_eager_rebalance_that_did_not_wait(network: Any) -> None:
+async def test_records_in_flight_are_lost_in_an_eager_rebalance_that_did_not_wait(
+    network: Any,
+) -> None:
     """The partition comes back to the same member: what was in hand of it is lost all the same."""
     async with cluster(network) as kafka:
         member = Member("eager", rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
@@ -317,7 +321,7 @@ async def test_a_loss_waits_for_a_commit_that_succeeds(network: Any) -> None:
                 await consumer.commit()
 
 
-async def test_a_seek_that_was_to_be_committed_is_lost_like_a_record(network: Any) -> None:
+async def test_an_uncommitted_seek_is_lost_like_a_record(network: Any) -> None:
     async with cluster(network) as kafka:
         member = Member("consumer")
         async with member.consumer as consumer:
@@ -353,7 +357,7 @@ async def test_records_committed_before_the_revocation_are_not_lost(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["revoked", "lost"])
-async def test_nothing_is_lost_of_what_was_only_started(network: Any, late: bool) -> None:
+async def test_a_partition_without_delivered_records_is_not_lost(network: Any, late: bool) -> None:
     """The position from the reset policy would be committed, but no record was delivered."""
     async with cluster(network) as kafka:
         member = Member("eager")
@@ -410,7 +414,7 @@ async def test_manually_assigned_partitions_are_never_lost(network: Any) -> None
             await consumer.commit()
 
 
-async def test_a_pattern_that_the_coordinator_matches(network: Any) -> None:
+async def test_losses_are_reported_with_a_pattern_matched_by_the_coordinator(network: Any) -> None:
     """The client knows no list of topics then, and still did not unsubscribe."""
     async with cluster(network) as kafka:
         member = Member("consumer")
@@ -426,7 +430,7 @@ async def test_a_pattern_that_the_coordinator_matches(network: Any) -> None:
             await consumer.commit()
 
 
-async def test_a_commit_on_its_way_when_the_partition_went_may_have_been_in_time(
+async def test_a_commit_in_flight_during_the_revocation_may_succeed(
     network: Any,
 ) -> None:
     """The coordinator takes it, and answers after the member has let go."""
@@ -444,7 +448,7 @@ async def test_a_commit_on_its_way_when_the_partition_went_may_have_been_in_time
             await consumer.commit()
 
 
-async def test_neither_the_auto_commit_nor_the_close_tells_of_it(network: Any) -> None:
+async def test_auto_commit_and_close_do_not_raise_the_loss(network: Any) -> None:
     async with cluster(network) as kafka:
         member = Member(
             "consumer",
@@ -463,7 +467,7 @@ async def test_neither_the_auto_commit_nor_the_close_tells_of_it(network: Any) -
         assert len(member.calls_of("lost")) == 2
 
 
-async def test_a_callback_commits_what_is_owned_and_leaves_the_error_to_the_others(
+async def test_a_commit_in_a_callback_raises_no_loss(
     network: Any,
 ) -> None:
     """It is told of the loss as it is; who waits for the batch in hand is not."""
@@ -483,7 +487,7 @@ async def test_a_callback_commits_what_is_owned_and_leaves_the_error_to_the_othe
             await consumer.commit()
 
 
-async def test_given_offsets_are_refused_as_before(network: Any) -> None:
+async def test_a_commit_of_given_offsets_of_unowned_partitions_is_an_error(network: Any) -> None:
     async with cluster(network) as kafka:
         member = Member("consumer", max_poll_interval_ms=3_000)
         async with member.consumer as consumer:

@@ -14,7 +14,7 @@ from kafkagroup.runtime.mailbox import Mailbox
 pytestmark = pytest.mark.anyio
 
 
-async def test_items_are_taken_in_order_also_those_that_come_meanwhile() -> None:
+async def test_items_are_received_in_order_including_those_that_arrive_meanwhile() -> None:
     mailbox: Mailbox[int] = Mailbox()
     taken = []
 
@@ -33,7 +33,7 @@ async def test_items_are_taken_in_order_also_those_that_come_meanwhile() -> None
     assert taken == [1, 2, 3, 4]
 
 
-async def test_nothing_comes_in_time() -> None:
+async def test_receiving_times_out_without_an_item() -> None:
     mailbox: Mailbox[int] = Mailbox()
     began = anyio.current_time()
     assert await mailbox.take(began + 5) is None
@@ -60,7 +60,7 @@ def spawner(tasks: TaskGroup, names: list[str]) -> Callable[..., None]:
     return spawn
 
 
-async def test_a_coalescing_task_has_one_task_at_a_time_and_none_when_it_is_done() -> None:
+async def test_a_coalescing_task_runs_once_at_a_time_and_ends() -> None:
     todo, done, names = [1, 2], [], []
 
     async def work() -> None:
@@ -82,7 +82,7 @@ async def test_a_coalescing_task_has_one_task_at_a_time_and_none_when_it_is_done
     assert (done, names) == ([1, 2, 3, 4], ["sweeping", "sweeping"])
 
 
-async def test_a_coalescing_task_that_was_cancelled_is_done_again_on_request() -> None:
+async def test_a_cancelled_coalescing_task_runs_again_on_request() -> None:
     done: list[int] = []
 
     async def work() -> None:

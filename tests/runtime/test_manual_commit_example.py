@@ -28,7 +28,7 @@ def example() -> Any:
     return module
 
 
-async def test_it_stores_again_what_it_could_not_commit(
+async def test_records_that_could_not_be_committed_are_stored_again(
     network: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = example()

@@ -11,7 +11,7 @@ from typing import Any
 from kafkagroup.runtime.metrics import GroupMeters, GroupMetrics, Meter, RequestMetrics
 
 
-def test_a_meter_that_has_measured_nothing() -> None:
+def test_a_meter_without_measurements() -> None:
     found = Meter().read(100.0)
     assert found.rate == 0.0
     assert math.isnan(found.average)
@@ -35,13 +35,13 @@ def test_values_older_than_a_minute_are_dropped() -> None:
     assert meter.read(400.0).rate == 0.0
 
 
-def test_a_young_meter_does_not_boast() -> None:
+def test_a_new_meter_does_not_extrapolate_its_rate() -> None:
     meter = Meter()
     meter.record(100.0, 0.0)
     assert meter.read(100.0).rate == 1.0
 
 
-def test_another_thread_may_read_at_any_moment() -> None:
+def test_a_meter_can_be_read_by_another_thread() -> None:
     """It divided by zero between the first record of a slot and its count."""
     meter, read = Meter(), []
 
@@ -69,7 +69,7 @@ def test_a_meter_keeps_sums_only() -> None:
     assert meter.read(now) == RequestMetrics(rate=480 / 59.875, average=0.5, maximum=0.5)
 
 
-def test_all_meters_of_a_member() -> None:
+def test_the_metrics_of_a_member_have_all_meters() -> None:
     meters = GroupMeters()
     for meter in (meters.heartbeat, meters.join, meters.sync, meters.commit, meters.rebalance):
         meter.record(10.0, 1.0)

@@ -109,7 +109,9 @@ RAISED = (
 @pytest.mark.parametrize(
     ("code", "looked_up"), [*((c, 1) for c in SAME), *((c, 2) for c in REDISCOVER)]
 )
-async def test_a_commit_that_is_tried_again(network: Any, code: ErrorCode, looked_up: int) -> None:
+async def test_a_commit_is_retried_after_a_retriable_error(
+    network: Any, code: ErrorCode, looked_up: int
+) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, code)
         await group.commit(7)
@@ -121,7 +123,9 @@ async def test_a_commit_that_is_tried_again(network: Any, code: ErrorCode, looke
 
 
 @pytest.mark.parametrize("code", OVER)
-async def test_a_commit_of_an_assignment_that_is_over(network: Any, code: ErrorCode) -> None:
+async def test_a_commit_rejected_after_a_rebalance_is_not_retried(
+    network: Any, code: ErrorCode
+) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, code)
         with pytest.raises(CommitFailedError, match=f"^committing t/0: {code.name}.*rebalanced"):
@@ -129,7 +133,7 @@ async def test_a_commit_of_an_assignment_that_is_over(network: Any, code: ErrorC
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
 
-async def test_a_commit_is_not_tried_again_once_its_membership_is_over(network: Any) -> None:
+async def test_a_commit_is_not_retried_after_the_membership_has_ended(network: Any) -> None:
     """After a stop of the process a commit was sent for a membership that the group had ended."""
     async with grouped(network) as group:
         refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR)
@@ -140,7 +144,7 @@ async def test_a_commit_is_not_tried_again_once_its_membership_is_over(network: 
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
 
-async def test_a_static_member_that_joins_again_is_not_fenced_by_its_own_old_commit(
+async def test_a_rejoined_static_member_is_not_fenced_by_its_earlier_commit(
     network: Any,
 ) -> None:
     """It has a new member id by then, and the commit with the old one is answered as if another
@@ -155,7 +159,7 @@ async def test_a_static_member_that_joins_again_is_not_fenced_by_its_own_old_com
 
 
 @pytest.mark.parametrize("code", RAISED)
-async def test_a_commit_that_nothing_here_can_mend(network: Any, code: ErrorCode) -> None:
+async def test_a_permanent_commit_error_is_raised(network: Any, code: ErrorCode) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, code)
         with pytest.raises(BrokerError) as caught:
@@ -166,20 +170,20 @@ async def test_a_commit_that_nothing_here_can_mend(network: Any, code: ErrorCode
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
 
-async def test_a_commit_by_a_member_that_was_replaced(network: Any) -> None:
+async def test_a_commit_by_a_fenced_static_member_is_fatal(network: Any) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
         with pytest.raises(FencedError, match=r"^committing t/0: another member took"):
             await group.commit(7)
 
 
-async def test_a_commit_of_a_non_member_is_refused_by_the_coordinator(network: Any) -> None:
+async def test_a_commit_by_an_unknown_member_is_an_error(network: Any) -> None:
     async with grouped(network) as group:
         with pytest.raises(CommitFailedError, match="GROUP_ID_NOT_FOUND"):
             await group.offsets.commit(Identity(3, "nobody"), {TP: OffsetAndMetadata(1)}, timeout=5)
 
 
-async def test_metadata_and_epoch_are_committed_and_found_again(network: Any) -> None:
+async def test_metadata_and_leader_epoch_of_a_commit_round_trip(network: Any) -> None:
     async with grouped(network) as group:
         full = OffsetAndMetadata(7, "note", 3)
         await group.offsets.commit(NO_MEMBERSHIP, {TP: full}, timeout=5)
@@ -203,14 +207,14 @@ async def test_a_permanent_error_is_raised_at_the_deadline_without_a_hot_loop(
         assert 15 < group.count(OffsetCommitRequest) < 60
 
 
-async def test_no_answer_at_all_by_the_deadline(network: Any) -> None:
+async def test_a_commit_without_a_response_fails_at_its_deadline(network: Any) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, Swallow(), times=None)
         with pytest.raises(TransportError, match="the commit was not answered within 2 s"):
             await group.commit(7, timeout=2)
 
 
-async def test_the_deadline_counts_while_another_commit_is_in_the_way(network: Any) -> None:
+async def test_the_deadline_of_a_commit_includes_the_wait_for_another_commit(network: Any) -> None:
     """Closing must not wait for the auto-commit that a dead coordinator holds up; what could not be
     committed in time the next commit covers."""
     async with grouped(network) as group:
@@ -252,7 +256,7 @@ async def test_the_timeout_of_a_commit_includes_the_wait_for_its_turn(network: A
         assert ended == [pytest.approx(10), pytest.approx(10)]
 
 
-async def test_closing_does_not_wait_for_the_commit_that_is_in_the_way(
+async def test_closing_does_not_wait_for_a_commit_in_flight(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is the last commit that is given up then, not the good order of the end."""
@@ -284,7 +288,7 @@ async def test_closing_does_not_wait_for_the_commit_that_is_in_the_way(
 # ---------------------------------------------------------------- order
 
 
-async def test_commits_stay_in_order(network: Any) -> None:
+async def test_commits_are_sent_in_order(network: Any) -> None:
     """The first meets an error; were the second to overtake it, the offset would go back."""
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=2)
@@ -324,7 +328,7 @@ async def test_a_cancelled_commit_does_not_overtake_the_next(network: Any) -> No
         assert group.committed == 2
 
 
-async def test_a_coordinator_that_moves_is_followed(network: Any) -> None:
+async def test_a_moved_coordinator_is_found(network: Any) -> None:
     async with grouped(network, nodes=2) as group:
         await group.commit(1)
         there = group.kafka.coordinator("g")
@@ -356,7 +360,7 @@ FETCH_AGAIN = (
 
 
 @pytest.mark.parametrize("action", [*FETCH_AGAIN, Close(), Close(before=True), Swallow()], ids=str)
-async def test_a_failed_look_up_is_tried_again_and_never_passes_for_no_offset(
+async def test_a_failed_offset_fetch_is_retried_and_never_counts_as_no_offset(
     network: Any, action: Any
 ) -> None:
     async with grouped(network) as group:
@@ -367,7 +371,7 @@ async def test_a_failed_look_up_is_tried_again_and_never_passes_for_no_offset(
 
 
 @pytest.mark.parametrize("code", [E.GROUP_AUTHORIZATION_FAILED, E.UNKNOWN_SERVER_ERROR])
-async def test_a_look_up_that_nothing_here_can_mend(network: Any, code: ErrorCode) -> None:
+async def test_a_permanent_offset_fetch_error_is_raised(network: Any, code: ErrorCode) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetFetchRequest, code)
         with pytest.raises(BrokerError) as caught:
@@ -376,7 +380,7 @@ async def test_a_look_up_that_nothing_here_can_mend(network: Any, code: ErrorCod
 
 
 @pytest.mark.parametrize("code", [E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS])
-async def test_the_coordinator_is_looked_for_until_it_is_found(
+async def test_the_coordinator_lookup_is_retried_until_it_succeeds(
     network: Any, code: ErrorCode
 ) -> None:
     async with grouped(network) as group:
@@ -385,7 +389,7 @@ async def test_the_coordinator_is_looked_for_until_it_is_found(
         assert group.count(FindCoordinatorRequest) == 4
 
 
-async def test_a_coordinator_that_may_not_be_looked_for(network: Any) -> None:
+async def test_an_unauthorized_coordinator_lookup_is_an_error(network: Any) -> None:
     async with grouped(network) as group:
         group.kafka.fail(FindCoordinatorRequest, E.GROUP_AUTHORIZATION_FAILED)
         with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
@@ -423,7 +427,7 @@ async def test_any_negative_offset_is_none(
         assert await group.offsets.committed([TP]) == {TP: expected}
 
 
-async def test_an_answer_that_leaves_a_partition_out_is_asked_for_again(network: Any) -> None:
+async def test_a_partition_missing_from_a_response_is_requested_again(network: Any) -> None:
     answers = iter([OffsetFetchResponse(), OffsetFetchResponse(), found(3)])
     coordinator = Coordinator(key="g", node_id=1, host="kafka-1", port=9092)
     async with grouped(network) as group:
@@ -451,7 +455,7 @@ async def knowing_t(network: Any) -> AsyncIterator[Group]:
 
 
 @pytest.mark.parametrize("known", [grouped, knowing_t])
-async def test_topics_go_by_id_where_metadata_is_kept_of_them(network: Any, known: Any) -> None:
+async def test_requests_use_the_topic_ids_of_the_metadata(network: Any, known: Any) -> None:
     async with known(network) as group:
         await group.commit(7)
         assert await group.offsets.committed([TP]) == {TP: OffsetAndMetadata(7)}
@@ -460,7 +464,7 @@ async def test_topics_go_by_id_where_metadata_is_kept_of_them(network: Any, know
             assert [seen.version for seen in group.kafka.requests(api)] == [version]
 
 
-async def test_offsets_of_a_deleted_topic_are_not_committed_to_a_recreated_one(
+async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_recreated_topic(
     network: Any,
 ) -> None:
     """By name it was, and the group would have begun in the middle of the new topic."""
@@ -473,7 +477,7 @@ async def test_offsets_of_a_deleted_topic_are_not_committed_to_a_recreated_one(
         assert group.committed is None
 
 
-async def test_nor_where_metadata_has_the_new_topic_and_the_position_is_of_the_old(
+async def test_a_position_in_a_deleted_topic_is_not_committed_with_the_new_topic_id(
     network: Any,
 ) -> None:
     """Between the two the commit went by the new topic's id, and was stored."""
@@ -489,7 +493,7 @@ async def test_nor_where_metadata_has_the_new_topic_and_the_position_is_of_the_o
         assert group.committed is None
 
 
-async def test_nor_where_metadata_has_no_topic_of_that_name(network: Any) -> None:
+async def test_a_position_in_a_deleted_topic_is_not_committed_by_name(network: Any) -> None:
     """The commit went by name, and was stored once there was a topic of the name again."""
     async with knowing_t(network) as group:
         cluster = group.offsets._cluster
@@ -507,9 +511,7 @@ GONE = "committing topic 't' of group 'g': it was deleted, or recreated, after i
 
 
 @pytest.mark.parametrize("way", ["deleted", "recreated", "deleted, by name", "deleted, by pattern"])
-async def test_a_commit_of_a_topic_that_is_gone_is_repeated_a_few_times(
-    network: Any, way: str
-) -> None:
+async def test_a_commit_of_a_deleted_topic_is_retried_a_few_times(network: Any, way: str) -> None:
     """It was for as long as there was time: 30 s by default, also in a rebalance."""
     async with knowing_t(network) as group:
         cluster = group.offsets._cluster
@@ -531,7 +533,7 @@ async def test_a_commit_of_a_topic_that_is_gone_is_repeated_a_few_times(
 
 
 @pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION])
-async def test_a_commit_waits_for_a_coordinator_that_has_not_heard_of_the_topic(
+async def test_a_commit_is_retried_until_the_coordinator_knows_the_topic(
     network: Any, code: ErrorCode
 ) -> None:
     async with knowing_t(network) as group:
@@ -540,7 +542,7 @@ async def test_a_commit_waits_for_a_coordinator_that_has_not_heard_of_the_topic(
         assert group.committed == 7
 
 
-async def test_a_commit_survives_metadata_that_loses_the_topic_for_moments(network: Any) -> None:
+async def test_a_commit_survives_metadata_that_briefly_omits_the_topic(network: Any) -> None:
     """A broker that lags behind the others answers for a topic that is new to it."""
     async with knowing_t(network) as group:
         commits = 0
@@ -563,7 +565,7 @@ async def test_a_commit_survives_metadata_that_loses_the_topic_for_moments(netwo
         assert (commits, group.committed) == (10, 7)
 
 
-async def test_a_commit_is_repeated_while_no_metadata_is_to_be_had(network: Any) -> None:
+async def test_a_commit_is_retried_while_metadata_is_unavailable(network: Any) -> None:
     async with knowing_t(network) as group:
         group.kafka.fail(OffsetCommitRequest, E.UNKNOWN_TOPIC_ID, times=3)
         group.kafka.fail(MetadataRequest, Close(), times=3)
@@ -571,7 +573,7 @@ async def test_a_commit_is_repeated_while_no_metadata_is_to_be_had(network: Any)
         assert group.committed == 7
 
 
-async def test_a_look_up_finds_the_topic_that_was_made_anew(network: Any) -> None:
+async def test_an_offset_fetch_finds_a_recreated_topic(network: Any) -> None:
     async with knowing_t(network) as group:
         group.kafka.delete_topic("t")
         group.kafka.create_topic("t", 2)
@@ -582,7 +584,7 @@ async def test_a_look_up_finds_the_topic_that_was_made_anew(network: Any) -> Non
 # ---------------------------------------------------------------- retries, and notes
 
 
-async def test_a_commit_is_tried_again_as_often_as_allowed_after_pauses_of_its_own(
+async def test_the_number_and_backoff_of_commit_retries_are_configurable(
     network: Any,
 ) -> None:
     async with grouped(network) as group:
@@ -600,7 +602,7 @@ async def test_a_commit_is_tried_again_as_often_as_allowed_after_pauses_of_its_o
         assert 3.2 <= anyio.current_time() - start <= 4.8
 
 
-async def test_no_retry_at_all(network: Any) -> None:
+async def test_zero_commit_retries_raise_the_first_error(network: Any) -> None:
     async with grouped(network) as group:
         group.session.committer.bind(GroupOffsets(group.offsets._cluster, "g", max_retries=0))
         group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS)
@@ -609,7 +611,7 @@ async def test_no_retry_at_all(network: Any) -> None:
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
 
-async def test_a_note_goes_beside_offsets_without_metadata(network: Any) -> None:
+async def test_default_commit_metadata_is_added_to_offsets_without_metadata(network: Any) -> None:
     async with grouped(network) as group:
         other = TopicPartition("t", 1)
         group.session.delivery.own([other])
@@ -630,7 +632,7 @@ async def test_metadata_beyond_the_limit_is_omitted(network: Any) -> None:
         assert group.count(OffsetCommitRequest) == 2
 
 
-async def test_metadata_of_the_applications_own_is_never_left_out(network: Any) -> None:
+async def test_metadata_given_by_the_application_is_never_omitted(network: Any) -> None:
     async with grouped(network) as group:
         with pytest.raises(BrokerError) as caught:
             await group.session.committer.commit(
@@ -640,7 +642,7 @@ async def test_metadata_of_the_applications_own_is_never_left_out(network: Any) 
         assert group.committed is None
 
 
-async def test_commits_are_measured(network: Any) -> None:
+async def test_commits_are_counted_in_the_metrics(network: Any) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, Delay(0.5))
         for offset in (7, 8):

@@ -165,7 +165,7 @@ async def test_line_47_only_unstable_offsets_are_awaited_and_fetched_again(
         assert broker.resets == 0
 
 
-async def test_line_47_a_refused_offset_is_reported_once_and_the_others_continue(
+async def test_line_47_an_offset_error_is_raised_once_and_the_others_continue(
     scripted: Opened,
 ) -> None:
     """As a fetch that is refused: it rests until the application seeks, and is not reset."""
@@ -215,7 +215,7 @@ async def test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times(
         assert broker.asked[5:] == [(1,)] * 5
 
 
-async def test_line_47_an_unknown_topic_that_comes_to_be_known(scripted: Opened) -> None:
+async def test_line_47_offsets_are_fetched_once_an_unknown_topic_is_known(scripted: Opened) -> None:
     unknown = [E.UNKNOWN_TOPIC_ID] * 4
     script = [*unknown, E.UNSTABLE_OFFSET_COMMIT, *unknown, 6]
     async with scripted([8], script, [9]) as (broker, c):
@@ -224,7 +224,7 @@ async def test_line_47_an_unknown_topic_that_comes_to_be_known(scripted: Opened)
         assert broker.asked == [(1,)] * 10
 
 
-async def test_line_47_committed_offsets_that_the_application_asks_for(scripted: Opened) -> None:
+async def test_line_47_committed_waits_for_unstable_offsets(scripted: Opened) -> None:
     unstable = [E.UNSTABLE_OFFSET_COMMIT] * 3
     async with scripted([8], [*unstable, 7], [-1]) as (broker, c):
         assert await c.committed([A, B, C]) == {
@@ -235,7 +235,7 @@ async def test_line_47_committed_offsets_that_the_application_asks_for(scripted:
         assert broker.asked == [(0, 1, 2), (1,), (1,), (1,)]
 
 
-async def test_line_47_an_offset_that_a_transaction_is_about_to_move_is_not_asked_for(
+async def test_line_47_an_offset_fetch_requires_stable_offsets(
     scripted: Opened,
 ) -> None:
     """KIP-447: without that a broker tells of the offset before it, and never of "unstable"."""
@@ -249,7 +249,7 @@ async def test_line_47_an_offset_that_a_transaction_is_about_to_move_is_not_aske
 @pytest.mark.parametrize(
     ("code", "times"), [(E.TOPIC_AUTHORIZATION_FAILED, 1), (E.UNKNOWN_TOPIC_ID, 5)]
 )
-async def test_line_47_a_committed_offset_that_cannot_be_read_is_named(
+async def test_line_47_an_error_names_the_partition_whose_offset_cannot_be_read(
     scripted: Opened, code: ErrorCode, times: int
 ) -> None:
     async with scripted([8], [code], [9]) as (broker, c):

@@ -47,7 +47,7 @@ class Reading:
         return None if record is None else record.offset
 
 
-async def test_nothing_is_ready_before_somebody_looked_around() -> None:
+async def test_no_record_is_ready_before_the_first_full_check() -> None:
     reading = Reading()
     assert reading.ready() is None
     assert await reading.next() == 0
@@ -65,7 +65,7 @@ async def test_taking_a_ready_record_counts_the_previous_one_as_processed() -> N
     assert reading.session.polls.last_poll_at == reading.now
 
 
-async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
+async def test_other_tasks_run_after_a_few_milliseconds() -> None:
     reading = Reading()
     await reading.next()
     reading.now += 0.0009
@@ -74,7 +74,7 @@ async def test_others_get_the_loop_after_a_few_milliseconds() -> None:
     assert reading.ready() is None
 
 
-async def test_nothing_is_ready_after_the_lease_expired() -> None:
+async def test_no_record_is_ready_after_the_lease_expired() -> None:
     reading = Reading(lease_timeout=0.001)
     await reading.next()
     reading.now += 0.0009
@@ -93,7 +93,7 @@ async def test_nothing_is_ready_after_the_lease_expired() -> None:
     ],
     ids=["tell", "fail", "notify", "lose"],
 )
-async def test_a_change_of_the_session_is_handled_before_the_next_record(change: Any) -> None:
+async def test_a_membership_change_is_handled_before_the_next_record(change: Any) -> None:
     reading = Reading()
     await reading.next()
     change(reading.session)
@@ -109,7 +109,7 @@ async def test_an_error_is_raised_before_the_next_record() -> None:
     assert await reading.next() == 1
 
 
-async def test_closing_ends_it() -> None:
+async def test_no_record_is_ready_after_closing() -> None:
     reading = Reading()
     await reading.next()
     reading.session.begin_close()
@@ -132,7 +132,7 @@ async def test_draining_is_notified_of_each_processed_record() -> None:
     assert anyio.current_time() < reading.now + 2
 
 
-async def test_a_batch_is_gone_over_as_often_as_one_likes() -> None:
+async def test_a_batch_can_be_iterated_repeatedly() -> None:
     reading = Reading()
     batch = reading.delivery.next_batch(4)
     assert batch is not None
@@ -145,6 +145,6 @@ async def test_a_batch_is_gone_over_as_often_as_one_likes() -> None:
     assert [record.offset for record in batch.records] == [4, 5, 6, 7, 8, 9]
 
 
-async def test_batches_of_arrow_are_of_bytes() -> None:
+async def test_arrow_batches_contain_bytes() -> None:
     with pytest.raises(ConfigurationError, match="leave out the deserializers"):
         Consumer(value_deserializer=bytes.decode).batches(arrow=True)

@@ -115,7 +115,7 @@ async def test_the_reset_policy(reading: Any, policy: Any, start: int) -> None:
             assert await c.position(TP) == start
 
 
-async def test_a_duration_finds_the_first_record_that_is_young_enough(
+async def test_a_duration_starts_at_the_first_young_enough_record(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafkagroup.runtime.positions.time.time", lambda: 10.0)
@@ -123,7 +123,7 @@ async def test_a_duration_finds_the_first_record_that_is_young_enough(
         assert await read(consumer(auto_offset_reset=timedelta(seconds=4.5)), 2) == [6, 7]
 
 
-async def test_no_policy_and_no_commit(reading: Any) -> None:
+async def test_a_partition_without_a_commit_or_reset_policy_is_an_error(reading: Any) -> None:
     async with reading() as (_, consumer), consumer(auto_offset_reset="none", group_id="g") as c:
         await c.assign([TP])
         with pytest.raises(NoOffsetError) as caught:
@@ -240,7 +240,7 @@ async def test_polling_without_a_position_counts_as_polling(reading: Any) -> Non
     assert lost == []
 
 
-async def test_the_committed_offset_comes_before_the_policy(reading: Any) -> None:
+async def test_the_committed_offset_takes_precedence_over_the_reset_policy(reading: Any) -> None:
     async with reading() as (kafka, consumer):
         async with consumer(group_id="g") as c:
             await c.assign([TP])
@@ -254,7 +254,9 @@ async def test_the_committed_offset_comes_before_the_policy(reading: Any) -> Non
     [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR, E.UNSTABLE_OFFSET_COMMIT, Close()],
     ids=str,
 )
-async def test_a_failed_look_up_never_falls_to_the_policy(reading: Any, action: Any) -> None:
+async def test_a_failed_offset_fetch_never_applies_the_reset_policy(
+    reading: Any, action: Any
+) -> None:
     """S12: a failed offset fetch is not offset 0, nor the end."""
     async with reading() as (kafka, consumer):
         async with consumer(group_id="g") as c:
@@ -267,7 +269,7 @@ async def test_a_failed_look_up_never_falls_to_the_policy(reading: Any, action: 
         assert kafka.requests(ListOffsetsRequest) == before
 
 
-async def test_a_look_up_that_is_refused_reaches_the_application(reading: Any) -> None:
+async def test_a_permanent_offset_fetch_error_reaches_the_application(reading: Any) -> None:
     async with reading() as (kafka, consumer):
         kafka.fail(OffsetFetchRequest, E.GROUP_AUTHORIZATION_FAILED)
         async with consumer(group_id="g") as c:
@@ -283,7 +285,7 @@ async def test_a_look_up_that_is_refused_reaches_the_application(reading: Any) -
 
 
 @pytest.mark.parametrize("committed", [None, 2])
-async def test_a_seek_beats_the_look_up_that_is_on_its_way(
+async def test_a_seek_overrides_an_offset_fetch_in_flight(
     reading: Any, committed: int | None
 ) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
@@ -300,7 +302,7 @@ async def test_a_seek_beats_the_look_up_that_is_on_its_way(
         assert await offsets_of(c, 2) == [5, 6]
 
 
-async def test_a_seek_beats_the_refusal_that_is_on_its_way(reading: Any) -> None:
+async def test_a_seek_overrides_an_offset_fetch_error_in_flight(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
         kafka.fail(OffsetFetchRequest, Close(), times=3)
         kafka.fail(OffsetFetchRequest, E.GROUP_AUTHORIZATION_FAILED)
@@ -326,14 +328,14 @@ async def test_a_seek_beats_the_refusal_that_is_on_its_way(reading: Any) -> None
     ],
     ids=str,
 )
-async def test_looking_for_the_start_is_tried_again(reading: Any, action: Any) -> None:
+async def test_a_failed_list_offsets_request_is_retried(reading: Any, action: Any) -> None:
     async with reading() as (kafka, consumer):
         kafka.fail(ListOffsetsRequest, action, times=3)
         assert await read(consumer(), 1) == [0]
         assert len(kafka.requests(ListOffsetsRequest)) == 4
 
 
-async def test_looking_for_the_start_is_refused(reading: Any) -> None:
+async def test_a_permanent_list_offsets_error_is_raised(reading: Any) -> None:
     async with reading() as (kafka, consumer):
         kafka.fail(ListOffsetsRequest, E.TOPIC_AUTHORIZATION_FAILED)
         async with consumer() as c:
@@ -365,7 +367,9 @@ RAISED = (E.CORRUPT_MESSAGE, E.TOPIC_AUTHORIZATION_FAILED, E.UNSUPPORTED_COMPRES
 @pytest.mark.parametrize(
     ("code", "refreshed"), [*((c, 0) for c in RETRIED), *((c, 3) for c in REFRESHED)]
 )
-async def test_a_fetch_that_is_tried_again(reading: Any, code: ErrorCode, refreshed: int) -> None:
+async def test_a_fetch_is_retried_after_a_retriable_error(
+    reading: Any, code: ErrorCode, refreshed: int
+) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         before = len(kafka.requests(MetadataRequest))
@@ -375,7 +379,7 @@ async def test_a_fetch_that_is_tried_again(reading: Any, code: ErrorCode, refres
 
 
 @pytest.mark.parametrize("code", RAISED)
-async def test_a_fetch_that_nothing_here_can_mend(reading: Any, code: ErrorCode) -> None:
+async def test_a_permanent_fetch_error_is_raised_once(reading: Any, code: ErrorCode) -> None:
     """Raised once; the partition rests until the application seeks, the others go on."""
     async with reading() as (kafka, consumer), consumer() as c:
         other = TopicPartition("t", 1)
@@ -403,7 +407,7 @@ async def test_a_fetch_that_nothing_here_can_mend(reading: Any, code: ErrorCode)
         assert await offsets_of(c, 2) == [4, 5]
 
 
-async def test_a_leader_that_moves_is_followed(reading: Any) -> None:
+async def test_a_moved_leader_is_followed(reading: Any) -> None:
     async with reading(nodes=2) as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         assert await offsets_of(c, 10) == list(range(10))
@@ -413,7 +417,7 @@ async def test_a_leader_that_moves_is_followed(reading: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_a_leader_that_dies_is_replaced(reading: Any, how: str) -> None:
+async def test_a_dead_leader_is_replaced(reading: Any, how: str) -> None:
     async with reading(nodes=2) as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await offsets_of(c, 10)
@@ -432,7 +436,7 @@ async def test_a_leader_that_dies_is_replaced(reading: Any, how: str) -> None:
 
 
 @pytest.mark.parametrize(("policy", "after"), [("earliest", 6), ("latest", 10)])
-async def test_a_position_that_is_not_in_the_log_is_reset_with_a_warning(
+async def test_a_position_out_of_range_is_reset_with_a_warning(
     reading: Any, policy: Any, after: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset=policy) as c:
@@ -453,7 +457,7 @@ async def test_a_position_that_is_not_in_the_log_is_reset_with_a_warning(
         assert await c.position(TP) == after
 
 
-async def test_a_position_that_is_not_in_the_log_without_a_policy(reading: Any) -> None:
+async def test_a_position_out_of_range_without_a_reset_policy_is_an_error(reading: Any) -> None:
     async with reading() as (_, consumer), consumer(auto_offset_reset="none") as c:
         await c.assign([TP])
         c.seek(TP, 99)
@@ -469,7 +473,7 @@ async def test_a_position_that_is_not_in_the_log_without_a_policy(reading: Any) 
         assert await offsets_of(c, 1) == [9]
 
 
-async def test_a_reset_that_never_helps_makes_no_hot_loop(reading: Any) -> None:
+async def test_a_repeated_ineffective_reset_causes_no_hot_loop(reading: Any) -> None:
     """L6: at most 20 requests a second under a permanent error."""
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.fail(FetchRequest, E.OFFSET_OUT_OF_RANGE, times=None)
@@ -481,7 +485,7 @@ async def test_a_reset_that_never_helps_makes_no_hot_loop(reading: Any) -> None:
 
 
 @pytest.mark.parametrize("code", [*RETRIED, *REFRESHED])
-async def test_a_permanent_fetch_error_makes_no_hot_loop(reading: Any, code: ErrorCode) -> None:
+async def test_a_permanent_fetch_error_causes_no_hot_loop(reading: Any, code: ErrorCode) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.fail(FetchRequest, code, times=None)
         await c.assign([TP])
@@ -493,7 +497,7 @@ async def test_a_permanent_fetch_error_makes_no_hot_loop(reading: Any, code: Err
 # ---------------------------------------------------------------- what comes back
 
 
-async def test_a_batch_that_is_larger_than_the_fetch_size_comes_whole(reading: Any) -> None:
+async def test_a_batch_larger_than_the_fetch_size_is_delivered(reading: Any) -> None:
     """KIP-74: the broker sends at least one batch, however large."""
     async with reading(records=0) as (kafka, consumer):
         for size in (50_000, 10, 70_000):
@@ -543,7 +547,7 @@ async def test_a_paused_partition_with_a_full_buffer_delays_no_other(reading: An
             assert (await c.getone()).value == b"the other"
 
 
-async def test_a_fetch_that_comes_back_after_a_seek_is_dropped(reading: Any) -> None:
+async def test_a_fetch_response_from_before_a_seek_is_dropped(reading: Any) -> None:
     """Taken, it would put the records from 6 on where those from 2 on belong."""
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.fail(FetchRequest, Delay(5))
@@ -554,7 +558,7 @@ async def test_a_fetch_that_comes_back_after_a_seek_is_dropped(reading: Any) -> 
         assert await offsets_of(c, 3) == [2, 3, 4]
 
 
-async def test_a_fetch_that_comes_back_after_the_partition_went_and_came_is_dropped(
+async def test_a_fetch_response_of_an_earlier_assignment_is_dropped(
     reading: Any,
 ) -> None:
     """It is another assignment: what was asked for on behalf of the first has no owner."""
@@ -569,7 +573,7 @@ async def test_a_fetch_that_comes_back_after_the_partition_went_and_came_is_drop
         assert await offsets_of(c, 3) == [2, 3, 4]
 
 
-async def test_records_below_the_position_are_skipped_in_silence(reading: Any) -> None:
+async def test_records_below_the_position_are_skipped(reading: Any) -> None:
     async with reading(records=0) as (kafka, consumer), consumer() as c:
         kafka.produce("t", ["0", "1", "2", "3"], partition=0)
         await c.assign([TP])
@@ -577,7 +581,7 @@ async def test_records_below_the_position_are_skipped_in_silence(reading: Any) -
         assert await offsets_of(c, 2) == [2, 3]
 
 
-async def test_a_full_buffer_is_not_added_to(reading: Any) -> None:
+async def test_a_partition_with_a_full_buffer_is_not_fetched(reading: Any) -> None:
     async with reading(records=0) as (kafka, consumer):
         for _ in range(10):
             kafka.produce("t", [b"x" * 1000], partition=0)
@@ -589,7 +593,7 @@ async def test_a_full_buffer_is_not_added_to(reading: Any) -> None:
             assert await offsets_of(c, 10) == list(range(10))
 
 
-async def test_a_large_answer_leaves_the_loop_to_others_between_partitions(
+async def test_other_tasks_run_between_the_partitions_of_a_large_response(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look at this clock takes 2 ms, as checking a few MB for damage does."""
@@ -621,7 +625,7 @@ async def test_a_large_answer_leaves_the_loop_to_others_between_partitions(
     assert "turn" in seen[first:third]
 
 
-async def test_a_partition_at_its_end_holds_up_none_that_has_more(reading: Any) -> None:
+async def test_a_partition_at_its_end_does_not_delay_one_with_more_records(reading: Any) -> None:
     """What had an answer's worth waiting was left out of the next fetch. The broker had nothing of
     the others then, and kept that fetch for half a second, while what waited was soon gone."""
     async with reading(records=0) as (kafka, consumer):
@@ -650,7 +654,7 @@ def lone(**options: Any) -> Consumer:
     return Consumer(bootstrap_servers="b:9092", **options)
 
 
-async def test_a_partition_without_a_leader_is_looked_at_again_soon(
+async def test_metadata_of_a_partition_without_a_leader_is_refreshed_soon(
     network: Any, leader_of: Any
 ) -> None:
     """During an election, do not wait five minutes for the next metadata refresh."""
@@ -666,7 +670,7 @@ async def test_a_partition_without_a_leader_is_looked_at_again_soon(
         assert leader.count("metadata") == 4
 
 
-async def test_a_partition_that_stays_without_a_leader_makes_no_hot_loop(
+async def test_a_partition_without_a_leader_causes_no_hot_loop(
     network: Any, leader_of: Any
 ) -> None:
     leader = leader_of(lambda offset: batch_at(offset))
@@ -680,7 +684,7 @@ async def test_a_partition_that_stays_without_a_leader_makes_no_hot_loop(
 
 
 @pytest.mark.parametrize("offset", [-2, -(2**63)])
-async def test_a_log_that_starts_below_zero_is_none(
+async def test_a_negative_log_start_offset_is_requested_again(
     network: Any, leader_of: Any, offset: int
 ) -> None:
     leader = leader_of(lambda offset: batch_at(offset), offset)
@@ -695,7 +699,7 @@ async def test_a_log_that_starts_below_zero_is_none(
         assert await offsets_of(c, 1) == [4]
 
 
-async def test_batches_that_end_below_the_position_surface_once(
+async def test_a_response_entirely_below_the_position_is_raised_once(
     network: Any, leader_of: Any
 ) -> None:
     """Passed over in silence they would be asked for again at once, for ever."""
@@ -739,7 +743,7 @@ async def test_records_fetched_before_an_error_are_delivered_before_it(
             await c.getone()
 
 
-async def test_an_error_behind_where_the_application_goes_on_is_not_raised(
+async def test_an_error_below_the_new_position_is_not_raised(
     network: Any, fails_at_three: Any
 ) -> None:
     network.handlers[HERE] = fails_at_three
@@ -751,7 +755,7 @@ async def test_an_error_behind_where_the_application_goes_on_is_not_raised(
         assert await offsets_of(c, 3) == [0, 1, 2]
 
 
-async def test_a_batch_cut_short_that_never_comes_whole_surfaces_once(
+async def test_a_batch_that_is_always_truncated_is_raised_once(
     network: Any, leader_of: Any
 ) -> None:
     leader = leader_of(lambda offset: batch_at(offset)[:-1])
@@ -796,7 +800,9 @@ async def test_a_truncated_last_batch_is_dropped_and_fetched_again(
         assert await offsets_of(c, 2) == [0, 1]
 
 
-async def test_partitions_that_were_not_requested_are_skipped(network: Any, leader_of: Any) -> None:
+async def test_partitions_in_a_response_that_were_not_requested_are_ignored(
+    network: Any, leader_of: Any
+) -> None:
     leader = leader_of(lambda offset: batch_at(offset))
     honest = leader.fetch
 
@@ -822,9 +828,7 @@ async def test_partitions_that_were_not_requested_are_skipped(network: Any, lead
 
 @pytest.mark.parametrize("how", ["asked", "by itself", "revoked", "closing"])
 @pytest.mark.parametrize("offset", [10, 1])
-async def test_a_commit_covers_where_the_application_has_sought_to(
-    reading: Any, how: str, offset: int
-) -> None:
+async def test_a_commit_includes_the_target_of_a_seek(reading: Any, how: str, offset: int) -> None:
     """At the end of the log nothing comes after it: the group would lag behind for ever."""
     options = {"group_id": "g", "enable_auto_commit": how != "asked"}
     async with reading() as (kafka, consumer):
@@ -843,7 +847,7 @@ async def test_a_commit_covers_where_the_application_has_sought_to(
         assert kafka.committed("g", "t")[0] == offset
 
 
-async def test_a_seek_to_where_the_group_is_already_leaves_nothing_to_commit(reading: Any) -> None:
+async def test_a_seek_to_the_committed_offset_needs_no_commit(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer("t", group_id="g") as c:
         await offsets_of(c, 3)
         await c.commit()
@@ -852,7 +856,7 @@ async def test_a_seek_to_where_the_group_is_already_leaves_nothing_to_commit(rea
         assert len(kafka.requests(OffsetCommitRequest)) == 1
 
 
-async def test_a_lost_commit_is_not_lost(reading: Any) -> None:
+async def test_a_commit_with_a_lost_response_is_retried(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
         await c.assign([TP])
         await offsets_of(c, 3)
@@ -988,7 +992,9 @@ async def test_several_fetchers_share_the_partitions_of_a_broker(reading: Any) -
 
 
 @pytest.mark.parametrize("fetchers", [1, 3])
-async def test_each_fetcher_has_its_connection(reading: Any, network: Any, fetchers: int) -> None:
+async def test_each_fetcher_has_its_own_connection(
+    reading: Any, network: Any, fetchers: int
+) -> None:
     async with reading() as (kafka, consumer):
         kafka.add_partitions("t", 3)
         async with consumer("t", num_consumer_fetchers=fetchers) as c:
@@ -998,7 +1004,7 @@ async def test_each_fetcher_has_its_connection(reading: Any, network: Any, fetch
             assert network.open == fetchers + 1
 
 
-async def test_getmany_without_a_timeout_hands_out_what_has_arrived(reading: Any) -> None:
+async def test_getmany_without_a_timeout_returns_records_that_have_arrived(reading: Any) -> None:
     """Each call let others run first, within a timeout that was over by then: whoever came less
     often than every few milliseconds was never given anything."""
     async with reading() as (_, consumer), consumer() as c:
@@ -1016,7 +1022,7 @@ async def test_getmany_without_a_timeout_hands_out_what_has_arrived(reading: Any
 # ---------------------------------------------------------------- columns
 
 
-async def test_batches_of_arrow(reading: Any) -> None:
+async def test_next_batch_returns_arrow_record_batches(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.produce("t", [NewRecord(b"k", None)] * 3, partition=1)
         await c.assign([TP])
@@ -1098,7 +1104,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ],
     ids=lambda value: str(getattr(value, "name", value)),
 )
-async def test_a_thread_inflates_what_would_keep_the_loop(
+async def test_large_batches_are_inflated_in_a_thread(
     reading: Any, threads: list[object], read_all: Any, codec: Codec, size: int
 ) -> None:
     async with reading(records=0) as (kafka, consumer), consumer() as c:
@@ -1109,7 +1115,7 @@ async def test_a_thread_inflates_what_would_keep_the_loop(
         assert len(threads) == 1
 
 
-async def test_a_thread_inflates_what_is_small_and_inflates_to_much(
+async def test_small_batches_that_inflate_to_a_large_size_are_inflated_in_a_thread(
     reading: Any, threads: list[object]
 ) -> None:
     async with reading(records=0) as (kafka, consumer), consumer() as c:
@@ -1119,7 +1125,7 @@ async def test_a_thread_inflates_what_is_small_and_inflates_to_much(
         assert len(threads) == 1
 
 
-async def test_a_thread_goes_past_what_lies_below_the_position_until_it_is_left(
+async def test_a_thread_skips_records_below_the_position_until_the_application_seeks(
     reading: Any, threads: list[object]
 ) -> None:
     many = encode_batch([NewRecord(None, b"", 1_000)] * 450_000)
@@ -1174,7 +1180,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
 SMALL = encode_batch([NewRecord(None, b"", 1_000)])
 
 
-async def test_others_run_while_an_answer_of_many_batches_is_looked_through(
+async def test_other_tasks_run_while_a_response_of_many_batches_is_parsed(
     reading: Any, pauses: Pauses
 ) -> None:
     """40 MiB of tiny batches once held the loop for two seconds."""
@@ -1186,9 +1192,7 @@ async def test_others_run_while_an_answer_of_many_batches_is_looked_through(
         assert pauses.count >= 4
 
 
-async def test_a_seek_while_an_answer_is_looked_through_drops_it(
-    reading: Any, pauses: Pauses
-) -> None:
+async def test_a_seek_while_a_response_is_parsed_drops_it(reading: Any, pauses: Pauses) -> None:
     async with reading(records=0) as (kafka, consumer), consumer() as c:
         for _ in range(1_200):
             kafka.append("t", 0, SMALL)
@@ -1198,7 +1202,7 @@ async def test_a_seek_while_an_answer_is_looked_through_drops_it(
         assert await offsets_of(c, 500) == [*range(700, 1_200)]
 
 
-async def test_of_many_batches_the_rest_is_asked_for_again(
+async def test_batches_beyond_the_limit_of_one_response_are_fetched_again(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_response, "_MOST_BATCHES", 100)
@@ -1243,7 +1247,9 @@ async def test_a_failed_inflation_in_a_thread_names_its_offset(
         assert len(threads) == 1
 
 
-async def test_without_pyarrow_no_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pyarrow_an_arrow_batch_raises_before_a_batch_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It was said with the first batch in hand, which the next call then took for processed."""
     schema.cache_clear()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -1251,7 +1257,7 @@ async def test_without_pyarrow_no_batch_is_taken(monkeypatch: pytest.MonkeyPatch
         Consumer("t").batches(arrow=True)
 
 
-async def test_keys_and_values_as_views_of_what_came(reading: Any) -> None:
+async def test_keys_and_values_are_views_of_the_received_bytes(reading: Any) -> None:
     """They are read-only, though they are views of the received bytes."""
     async with reading(records=0) as (kafka, consumer), consumer(views=True) as c:
         kafka.produce("t", [NewRecord(b"k", b"x" * 1000), NewRecord(None, None)], partition=0)
@@ -1266,7 +1272,7 @@ async def test_keys_and_values_as_views_of_what_came(reading: Any) -> None:
         assert all(isinstance(part, memoryview) and part.readonly for part in parts)
 
 
-async def test_deserializers_are_given_views(reading: Any) -> None:
+async def test_deserializers_receive_views(reading: Any) -> None:
     async with reading(records=1) as (_, consumer):
         async with consumer(views=True, value_deserializer=lambda view: view.obj) as c:
             await c.assign([TP])

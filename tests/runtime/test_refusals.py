@@ -34,7 +34,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_refused_connection_says_so_and_names_the_address(host: str) -> None:
+async def test_a_refused_connection_is_reported_with_its_address(host: str) -> None:
     """It once said "All connection attempts failed", whatever the reason was."""
     port = closed_port()
     with pytest.raises(ConnectionLostError) as caught:
@@ -47,7 +47,7 @@ async def test_a_refused_connection_says_so_and_names_the_address(host: str) -> 
     assert str(none.value) == f"no broker answered: {host}:{port}: Connection refused"
 
 
-def test_several_reasons_are_named_once_each() -> None:
+def test_each_reason_of_a_failed_connection_is_named_once() -> None:
     """A name with an address of IPv6 and two of IPv4."""
     failed = OSError("All connection attempts failed")
     failed.__cause__ = ExceptionGroup(
@@ -63,7 +63,7 @@ def test_several_reasons_are_named_once_each() -> None:
     assert reason(OSError("refused")) == "refused"
 
 
-async def test_tls_to_a_port_without_it() -> None:
+async def test_tls_to_a_plaintext_port_is_explained() -> None:
     """Kafka takes a ClientHello for a request that is far too large, and closes."""
     with EmbeddedKafka({"t": 1}) as kafka:
         host, port = kafka.bootstrap_servers.split(":")
@@ -78,7 +78,7 @@ async def test_tls_to_a_port_without_it() -> None:
     )
 
 
-async def test_no_tls_to_a_port_with_it() -> None:
+async def test_plaintext_to_a_tls_port_is_explained() -> None:
     """The address was missing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     CA().issue_cert("127.0.0.1").configure_cert(context)
@@ -92,7 +92,7 @@ async def test_no_tls_to_a_port_with_it() -> None:
         assert str(caught.value).endswith("; the listener speaks TLS: set security=Security(...)")
 
 
-async def test_two_tasks_that_read_at_once() -> None:
+async def test_two_concurrent_readers_raise_an_error() -> None:
     """The error is ours, and anyio's."""
     with EmbeddedKafka({"t": 1}) as kafka:
         async with Consumer("t", bootstrap_servers=kafka.bootstrap_servers) as consumer:

@@ -86,7 +86,7 @@ def running() -> set[int]:
 # ---------------------------------------------------------------- three ways in
 
 
-async def test_async_with(no_task_left: Any) -> None:
+async def test_async_with_starts_and_stops(no_task_left: Any) -> None:
     before = running()
     thing = Thing()
     async with thing as entered:
@@ -119,7 +119,7 @@ async def test_start_and_stop_from_different_tasks(no_task_left: Any) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
-async def test_start_is_refused_on_trio() -> None:
+async def test_start_on_trio_is_an_error() -> None:
     thing = Thing()
     with pytest.raises(IllegalStateError, match=r"nursery.start\(x.run\)"):
         await thing.start()
@@ -129,7 +129,7 @@ async def test_start_is_refused_on_trio() -> None:
     assert thing.story == WHOLE
 
 
-def test_made_outside_of_an_event_loop() -> None:
+def test_a_service_can_be_created_outside_an_event_loop() -> None:
     thing = Thing()
 
     async def use() -> None:
@@ -143,7 +143,7 @@ def test_made_outside_of_an_event_loop() -> None:
 # ---------------------------------------------------------------- out of order
 
 
-async def test_a_second_start_is_refused_without_side_effects(no_task_left: Any) -> None:
+async def test_a_second_start_is_an_error_without_side_effects(no_task_left: Any) -> None:
     before = running()
     thing = Thing()
     async with thing:
@@ -161,7 +161,7 @@ async def test_a_second_start_is_refused_without_side_effects(no_task_left: Any)
 
 
 @ASYNCIO_ONLY
-async def test_start_twice_then_stop(no_task_left: Any) -> None:
+async def test_stop_after_a_second_start_still_closes(no_task_left: Any) -> None:
     before = running()
     thing = Thing(closing=0.01)
     await thing.start()
@@ -174,7 +174,7 @@ async def test_start_twice_then_stop(no_task_left: Any) -> None:
     await no_task_left(before)
 
 
-async def test_stop_twice_and_at_the_same_time() -> None:
+async def test_stop_may_be_called_twice_and_concurrently() -> None:
     thing = Thing(closing=1)
     async with thing:
         async with anyio.create_task_group() as tasks:
@@ -185,7 +185,7 @@ async def test_stop_twice_and_at_the_same_time() -> None:
     assert thing.story == WHOLE
 
 
-async def test_stopped_before_it_was_started_it_opens_nothing(no_task_left: Any) -> None:
+async def test_a_service_stopped_before_its_start_opens_nothing(no_task_left: Any) -> None:
     before = running()
     thing = Thing(opening=60)
     await thing.stop()
@@ -198,7 +198,7 @@ async def test_stopped_before_it_was_started_it_opens_nothing(no_task_left: Any)
     await no_task_left(before)
 
 
-async def test_stopped_while_it_opens() -> None:
+async def test_a_service_stopped_while_it_opens_closes() -> None:
     thing = Thing(opening=60)
     start = anyio.current_time()
     async with anyio.create_task_group() as tasks:
@@ -213,7 +213,7 @@ async def test_stopped_while_it_opens() -> None:
 
 
 @pytest.mark.parametrize("way", ["with", "run", "start"])
-async def test_a_failure_to_open_leaves_bare_and_closes(
+async def test_a_failure_to_open_is_raised_unwrapped_and_closes(
     way: str, anyio_backend_name: str, no_task_left: Any
 ) -> None:
     before = running()
@@ -232,7 +232,7 @@ async def test_a_failure_to_open_leaves_bare_and_closes(
     await no_task_left(before)
 
 
-async def test_the_users_exception_leaves_bare_after_closing(no_task_left: Any) -> None:
+async def test_the_users_exception_is_raised_unwrapped_after_closing(no_task_left: Any) -> None:
     before = running()
     thing = Thing()
     with pytest.raises(ValueError, match=r"^mine$"):
@@ -242,7 +242,7 @@ async def test_the_users_exception_leaves_bare_after_closing(no_task_left: Any) 
     await no_task_left(before)
 
 
-async def test_a_failure_to_close_is_logged_and_replaces_nothing(
+async def test_a_failure_to_close_is_logged_and_replaces_no_exception(
     caplog: pytest.LogCaptureFixture, no_task_left: Any
 ) -> None:
     """The user's own exception must not be lost behind it, nor wrapped together with it."""
@@ -257,7 +257,7 @@ async def test_a_failure_to_close_is_logged_and_replaces_nothing(
     await no_task_left(before)
 
 
-async def test_a_crash_in_the_background_reaches_the_user_not_the_task_group(
+async def test_a_crash_of_a_background_task_is_raised_by_the_users_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     thing = Thing()
@@ -279,7 +279,7 @@ async def test_a_crash_in_the_background_reaches_the_user_not_the_task_group(
 
 @pytest.mark.parametrize("way", ["with", "run", "start"])
 @pytest.mark.parametrize(("opening", "at"), [(60.0, 1.0), (60.0, 0.0), (0.0, 1.0)])
-async def test_cancelled_it_closes_in_good_order(
+async def test_a_cancelled_service_closes_gracefully(
     way: str, opening: float, at: float, anyio_backend_name: str, no_task_left: Any
 ) -> None:
     """Shielded: otherwise no member could leave the group or commit any more."""
@@ -305,7 +305,7 @@ async def test_cancelled_it_closes_in_good_order(
     await no_task_left(before)
 
 
-async def test_cancelled_it_closes_by_force_when_the_timeout_has_passed(
+async def test_a_cancelled_service_closes_forcibly_after_the_close_timeout(
     caplog: pytest.LogCaptureFixture, no_task_left: Any
 ) -> None:
     before = running()
@@ -321,7 +321,7 @@ async def test_cancelled_it_closes_by_force_when_the_timeout_has_passed(
 
 
 @ASYNCIO_ONLY
-async def test_a_host_that_is_cancelled_twice_still_waits_for_the_end(no_task_left: Any) -> None:
+async def test_a_host_task_cancelled_twice_still_waits_for_the_close(no_task_left: Any) -> None:
     """asyncio.run cancels what is left at its end; the group must still be left."""
     before = running()
     thing = Thing(closing=0.05)
@@ -339,7 +339,9 @@ async def test_a_host_that_is_cancelled_twice_still_waits_for_the_end(no_task_le
 
 
 @pytest.mark.parametrize("how", ["body", "stop", "cancel", "error"])
-async def test_a_consumer_leaves_no_connection(network: Any, how: str, no_task_left: Any) -> None:
+async def test_a_consumer_leaves_no_connection_open(
+    network: Any, how: str, no_task_left: Any
+) -> None:
     from kafkagroup.testing import EmbeddedKafka
 
     before = running()
@@ -365,7 +367,9 @@ async def test_a_consumer_leaves_no_connection(network: Any, how: str, no_task_l
     await no_task_left(before)
 
 
-async def test_a_consumer_that_finds_no_broker(network: Any, no_task_left: Any) -> None:
+async def test_a_consumer_without_a_reachable_broker_raises(
+    network: Any, no_task_left: Any
+) -> None:
     before = running()
     async with network:
         with pytest.raises(NoBrokersAvailableError, match="kafka-1:9092: refused"):

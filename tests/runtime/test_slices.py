@@ -57,14 +57,14 @@ async def turns_of_another_task(work: Callable[[], Any]) -> tuple[Any, int]:
     return made, during - before
 
 
-async def test_few_are_gone_through_at_once() -> None:
+async def test_few_items_are_processed_at_once() -> None:
     items = range(slices.SLICE_SIZE)
     made, turns = await turns_of_another_task(lambda: slices.process_in_slices(list, items))
     assert (made, turns) == ([*items], 0)
     assert not slices.are_many(items)
 
 
-async def test_others_run_while_many_are_gone_through() -> None:
+async def test_other_tasks_run_while_many_items_are_processed() -> None:
     items = range(3 * slices.SLICE_SIZE + 1)
     sizes: list[int] = []
 
@@ -141,7 +141,9 @@ async def test_starting_positions_of_many_partitions_are_requested_in_slices(rea
         assert committed == starts == [[0, 1], [2, 3], [4]]
 
 
-async def test_a_coordinator_that_answers_nothing_is_not_asked_for_the_others(reading: Any) -> None:
+async def test_after_a_slice_without_a_response_the_other_slices_are_not_requested(
+    reading: Any,
+) -> None:
     async with reading() as (kafka, c):
         committed = recorded_requests(kafka, OffsetFetchRequest)
         kafka.fail(OffsetFetchRequest, Close(), times=1)
@@ -270,7 +272,7 @@ async def test_partitions_lost_during_a_commit_are_not_committed(
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
-async def test_nothing_is_revoked_before_all_of_it_is_committed(
+async def test_partitions_are_revoked_after_all_slices_are_committed(
     reading: Any, protocol: str, auto_commit: bool
 ) -> None:
     async with reading(
@@ -302,7 +304,9 @@ async def test_nothing_is_revoked_before_all_of_it_is_committed(
             tasks.cancel_scope.cancel()
 
 
-async def test_offsets_given_of_many_are_committed_only_if_all_are_owned(reading: Any) -> None:
+async def test_given_offsets_of_many_partitions_are_committed_only_if_all_are_owned(
+    reading: Any,
+) -> None:
     async with reading(enable_auto_commit=False) as (kafka, c):
         await c.assign(ALL[:4])
         with pytest.raises(CommitFailedError) as caught:
@@ -314,7 +318,9 @@ async def test_offsets_given_of_many_are_committed_only_if_all_are_owned(reading
         assert kafka.committed("g", "t") == dict.fromkeys(range(4), 4)
 
 
-async def test_all_of_a_commit_has_one_deadline_and_what_was_answered_counts(reading: Any) -> None:
+async def test_all_slices_of_a_commit_share_a_deadline_and_acknowledged_ones_count(
+    reading: Any,
+) -> None:
     async with reading(enable_auto_commit=False, request_timeout_ms=5_000) as (kafka, c):
         await c.assign(ALL)
         await all_of(c, 50)
@@ -366,7 +372,7 @@ async def test_other_tasks_run_between_two_slices() -> None:
     assert "other" in story[story.index("slice 0") : story.index("slice 2")]
 
 
-async def test_one_slice_keeps_the_loop() -> None:
+async def test_one_slice_runs_without_yielding() -> None:
     story: list[str] = []
     assert await noted(story, 1, first=False) == "done"
     assert story[0] == "slice 0"
@@ -381,7 +387,7 @@ async def test_the_first_slice_needs_no_task() -> None:
     assert story == ["slice 0", "slice 1"]
 
 
-async def test_errors_of_the_work_are_raised() -> None:
+async def test_errors_of_a_slice_are_raised() -> None:
     def fail() -> Generator[None, None, None]:
         yield
         raise ValueError("no good")

@@ -261,7 +261,7 @@ async def test_partitions_that_an_absent_static_member_lost_are_assigned_again(
     assert owned == [TopicPartition("t", 0), TopicPartition("t", 1)]
 
 
-async def test_line_15_a_static_member_that_comes_back_for_other_topics_gets_those(
+async def test_line_15_a_restarted_static_member_with_another_subscription_gets_its_topics(
     network: Any,
 ) -> None:
     """The coordinator gave it its old share without a rebalance, and again each time that it
@@ -302,7 +302,7 @@ def own_assignor(spec: GroupSpec) -> Any:
     ids=["range", "own"],
 )
 @pytest.mark.parametrize("size", ["large", "small"])
-async def test_a_thread_does_the_work_of_a_large_groups_leader(
+async def test_the_leader_of_a_large_group_assigns_in_a_thread(
     network: Any, monkeypatch: pytest.MonkeyPatch, assignor: Any, in_thread: list[str], size: str
 ) -> None:
     """900 members once blocked the leader's loop for two seconds. An application's own assignor is
@@ -325,7 +325,7 @@ async def test_a_thread_does_the_work_of_a_large_groups_leader(
     assert done == ([*in_thread, "decode_assignment"] if size == "large" else [])
 
 
-async def test_members_that_subscribe_to_the_same_topics_share_one_set_of_them(
+async def test_members_with_equal_subscriptions_share_one_set_of_topics(
     network: Any,
 ) -> None:
     """900 members of 900 topics were 800,000 names that the collector looked through, and stopped
@@ -352,7 +352,7 @@ async def test_members_that_subscribe_to_the_same_topics_share_one_set_of_them(
     assert len(set(map(id, topics))) == 2
 
 
-async def test_racks_that_move_back_while_a_thread_compares_them_are_no_reason_to_rejoin(
+async def test_racks_that_change_back_during_the_comparison_cause_no_rejoin(
     network: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joins: list[JoinGroupRequest] = []

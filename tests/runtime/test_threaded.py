@@ -129,7 +129,9 @@ def until_blocking(condition: Any) -> None:
 
 
 @pytest.mark.parametrize("threaded", [True, False])
-async def test_a_blocked_loop_costs_no_membership(kafka: EmbeddedKafka, threaded: bool) -> None:
+async def test_a_blocked_loop_does_not_lose_the_membership(
+    kafka: EmbeddedKafka, threaded: bool
+) -> None:
     recorder = RecordingConsumer(kafka, heartbeat_thread=threaded)
     async with recorder.consumer as consumer:
         first = await consumer.getone()
@@ -149,7 +151,7 @@ async def test_a_blocked_loop_costs_no_membership(kafka: EmbeddedKafka, threaded
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
-async def test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back(
+async def test_a_loop_blocked_beyond_max_poll_interval_leaves_and_rejoins(
     kafka: EmbeddedKafka,
 ) -> None:
     recorder = RecordingConsumer(kafka, max_poll_interval_ms=300, session_timeout_ms=30_000)
@@ -164,7 +166,7 @@ async def test_a_loop_blocked_past_max_poll_leaves_at_once_and_comes_back(
     assert len(kafka.requests(LeaveGroupRequest)) == 2
 
 
-async def test_waiting_in_the_client_does_not_excuse_a_blocked_loop(kafka: EmbeddedKafka) -> None:
+async def test_a_blocked_loop_does_not_count_as_polling(kafka: EmbeddedKafka) -> None:
     recorder = RecordingConsumer(kafka, max_poll_interval_ms=1_500, auto_offset_reset="latest")
 
     async def read() -> None:
@@ -182,7 +184,7 @@ async def test_waiting_in_the_client_does_not_excuse_a_blocked_loop(kafka: Embed
         await consumer.stop()
 
 
-async def test_a_revocation_waits_for_a_blocked_loop_and_heartbeats_do_not(
+async def test_a_revocation_waits_for_a_blocked_loop_while_heartbeats_continue(
     kafka: EmbeddedKafka,
 ) -> None:
     recorder = RecordingConsumer(kafka)
@@ -229,7 +231,7 @@ def consumer_owns(consumer: Consumer) -> bool:
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("how", ["away", "unknown"])
 @pytest.mark.parametrize("threaded", [True, False])
-async def test_a_commit_right_after_the_loop_was_blocked_reports_what_was_lost(
+async def test_a_commit_after_a_blocked_loop_reports_lost_partitions(
     kafka: EmbeddedKafka, protocol: str, how: str, threaded: bool
 ) -> None:
     """The thread knows of the loss, the application's loop has not run since; without a thread
@@ -260,7 +262,7 @@ async def test_a_commit_right_after_the_loop_was_blocked_reports_what_was_lost(
         assert 1 in kafka.committed("g", "t").values()
 
 
-async def test_a_callback_that_blocks_the_loop_while_closing_costs_nothing(
+async def test_a_callback_that_blocks_the_loop_while_closing_loses_nothing(
     kafka: EmbeddedKafka,
 ) -> None:
     recorder = RecordingConsumer(kafka, on_partitions_revoked=lambda _: block(2 * SESSION))
@@ -297,7 +299,7 @@ async def test_a_cancelled_consumer_leaves_and_its_thread_ends(kafka: EmbeddedKa
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
-async def test_closing_keeps_its_deadline_without_a_coordinator_response(
+async def test_closing_ends_within_its_timeout_without_a_coordinator_response(
     kafka: EmbeddedKafka,
 ) -> None:
     async with RecordingConsumer(kafka, close_timeout=0.3).consumer as consumer:
@@ -308,7 +310,7 @@ async def test_closing_keeps_its_deadline_without_a_coordinator_response(
     assert anyio.current_time() - began < 10  # the request itself waits for 30 s
 
 
-async def test_a_consumer_may_be_stopped_before_its_thread_is_up(
+async def test_a_consumer_can_be_stopped_before_its_thread_has_started(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.fail(FindCoordinatorRequest, Swallow(), times=None)
@@ -318,7 +320,7 @@ async def test_a_consumer_may_be_stopped_before_its_thread_is_up(
     assert "closed by force" not in caplog.text
 
 
-async def test_a_member_that_is_refused_fails_and_its_thread_ends(kafka: EmbeddedKafka) -> None:
+async def test_a_rejected_member_fails_and_its_thread_ends(kafka: EmbeddedKafka) -> None:
     kafka.fail(SyncGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     async with RecordingConsumer(kafka).consumer as consumer:
         with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"), anyio.fail_after(20):
@@ -337,7 +339,7 @@ async def test_an_assignor_that_raises_fails_the_member(kafka: EmbeddedKafka) ->
         await until(lambda: threads() == 0)
 
 
-async def test_unsubscribing_and_subscribing_again_takes_a_new_thread(
+async def test_unsubscribing_and_subscribing_again_starts_a_new_thread(
     kafka: EmbeddedKafka,
 ) -> None:
     recorder = RecordingConsumer(kafka)
@@ -390,7 +392,7 @@ class Clumsy:
 @pytest.mark.parametrize(
     "where", ["on_generation_end", "on_lease_extended", "poll_due_at", "revoke", "assign"]
 )
-async def test_a_bug_on_either_side_of_the_border_ends_the_membership(
+async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership(
     kafka: EmbeddedKafka, where: str
 ) -> None:
     """Raised in a callback of the loop, it would be lost, or end trio."""
@@ -431,7 +433,9 @@ def worker(kafka: EmbeddedKafka, **options: Any) -> GroupMember:
     )
 
 
-async def test_work_of_a_group_of_any_type_outlasts_a_blocked_loop(kafka: EmbeddedKafka) -> None:
+async def test_the_work_of_a_group_member_continues_after_a_blocked_loop(
+    kafka: EmbeddedKafka,
+) -> None:
     async with worker(kafka, session_timeout_ms=int(SESSION * 1000)) as member:
         generation = await anext(member)
         with generation.scope() as scope:
@@ -444,7 +448,7 @@ async def test_work_of_a_group_of_any_type_outlasts_a_blocked_loop(kafka: Embedd
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
-async def test_a_group_does_not_wait_for_ever_for_a_loop_that_is_blocked_for_good(
+async def test_a_group_waits_for_a_blocked_loop_only_up_to_the_rebalance_timeout(
     kafka: EmbeddedKafka,
 ) -> None:
     async with worker(kafka, rebalance_timeout_ms=300) as member:
@@ -458,7 +462,9 @@ async def test_a_group_does_not_wait_for_ever_for_a_loop_that_is_blocked_for_goo
         assert second.assignment == b"work"
 
 
-async def test_a_coordinator_out_of_reach_ends_the_work_in_time(kafka: EmbeddedKafka) -> None:
+async def test_work_is_cancelled_when_the_lease_at_an_unreachable_coordinator_expires(
+    kafka: EmbeddedKafka,
+) -> None:
     """Its scopes have no deadline where heartbeats have a thread."""
     async with worker(kafka, session_timeout_ms=int(SESSION * 1000)) as member:
         generation = await anext(member)
@@ -490,7 +496,7 @@ async def test_loop_lag_is_measured_and_reported(
         )
 
 
-async def test_lag_without_a_thread_is_that_of_the_heartbeats(
+async def test_without_a_thread_loop_lag_is_measured_by_heartbeats(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = RecordingConsumer(kafka, heartbeat_thread=False)
@@ -506,7 +512,7 @@ async def test_lag_without_a_thread_is_that_of_the_heartbeats(
         )
 
 
-async def test_a_coordinator_that_moves_while_the_loop_is_blocked_is_found(
+async def test_a_coordinator_change_while_the_loop_is_blocked_is_followed(
     anyio_backend: str,
 ) -> None:
     """By the addresses that the application has learned: the bootstrap address is gone."""
@@ -529,7 +535,7 @@ async def test_a_coordinator_that_moves_while_the_loop_is_blocked_is_found(
             assert (recorder.callbacks, recorder.generation()) == (["assigned"], before)
 
 
-def test_a_thread_does_not_outlive_the_loop_that_it_serves(kafka: EmbeddedKafka) -> None:
+def test_the_thread_ends_with_the_loop_that_it_serves(kafka: EmbeddedKafka) -> None:
     """A loop may be closed without a word. The member is silent from then on, and given up."""
     loop = asyncio.new_event_loop()
     consumer = RecordingConsumer(kafka).consumer
@@ -542,7 +548,7 @@ def test_a_thread_does_not_outlive_the_loop_that_it_serves(kafka: EmbeddedKafka)
     until_blocking(lambda: threads() == 0)
 
 
-async def test_events_of_the_thread_are_reported_in_the_loop(kafka: EmbeddedKafka) -> None:
+async def test_events_of_the_thread_are_delivered_in_the_loop(kafka: EmbeddedKafka) -> None:
     """Readers wait on what belongs to their loop."""
     one = RecordingConsumer(kafka, heartbeat_thread=True).consumer
     events = one.events()

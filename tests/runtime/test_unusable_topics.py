@@ -90,7 +90,7 @@ def topics(one: Consumer) -> list[str]:
 
 
 @WAYS
-async def test_topics_of_no_use_are_named_within_three_seconds_and_every_five_minutes(
+async def test_unusable_topics_are_warned_about_after_three_seconds_and_every_five_minutes(
     cluster: Any, warned: Any, options: Any
 ) -> None:
     async with cluster() as kafka, consumer("t", "orders", "my orders", **options) as one:
@@ -119,7 +119,9 @@ async def test_topics_of_no_use_are_named_within_three_seconds_and_every_five_mi
 
 
 @WAYS
-async def test_topics_that_are_subscribed_to_later(cluster: Any, warned: Any, options: Any) -> None:
+async def test_missing_topics_subscribed_to_later_are_warned_about(
+    cluster: Any, warned: Any, options: Any
+) -> None:
     """Metadata is looked at every five minutes: it was that long until one was noticed."""
     async with cluster(), consumer("t", **options) as one:
         await anyio.sleep(60.0)
@@ -134,7 +136,7 @@ async def test_topics_that_are_subscribed_to_later(cluster: Any, warned: Any, op
         assert warned() == [ILLEGAL]
 
 
-async def test_a_topic_that_is_assigned_by_hand(cluster: Any, warned: Any) -> None:
+async def test_a_missing_topic_assigned_manually_is_warned_about(cluster: Any, warned: Any) -> None:
     async with cluster(), consumer(group_id=None) as one:
         await one.assign([("orders", 0)])
         await anyio.sleep(3.0)
@@ -157,7 +159,9 @@ def hidden(network: Any, leader_of: Any) -> None:
     network.handlers["b", 9092] = Hidden(lambda offset: b"")
 
 
-async def test_a_topic_that_must_not_be_seen(network: Any, hidden: None, warned: Any) -> None:
+async def test_an_unauthorized_topic_is_warned_about(
+    network: Any, hidden: None, warned: Any
+) -> None:
     """The next call raises, once; who catches that, and goes on, is told all the same."""
     async with network, Consumer("t", bootstrap_servers="b:9092") as one:
         with pytest.raises(AuthorizationError):
@@ -168,7 +172,7 @@ async def test_a_topic_that_must_not_be_seen(network: Any, hidden: None, warned:
 
 
 @WAYS
-async def test_a_topic_that_goes_away(cluster: Any, warned: Any, options: Any) -> None:
+async def test_a_deleted_topic_is_warned_about(cluster: Any, warned: Any, options: Any) -> None:
     async with cluster() as kafka, consumer("t", metadata_max_age_ms=5_000, **options) as one:
         await one.wait_assignment()
         await anyio.sleep(20.0)
@@ -178,7 +182,7 @@ async def test_a_topic_that_goes_away(cluster: Any, warned: Any, options: Any) -
         assert warned()[0] == MISSING.replace("orders", "t")
 
 
-async def test_a_topic_that_is_made_at_the_same_time_is_no_trouble(
+async def test_a_topic_created_at_the_same_time_is_not_warned_about(
     cluster: Any, warned: Any
 ) -> None:
     async with cluster() as kafka, consumer("orders", group_id="g") as one:
@@ -188,7 +192,7 @@ async def test_a_topic_that_is_made_at_the_same_time_is_no_trouble(
         assert (warned(), bool(one.health())) == ([], True)
 
 
-async def test_a_topic_that_nobody_has_answered_for_is_not_said_to_be_missing(
+async def test_a_topic_without_a_metadata_response_is_not_reported_as_missing(
     cluster: Any, warned: Any, network: Any
 ) -> None:
     async with cluster(), consumer("t", group_id=None) as one:
@@ -231,7 +235,7 @@ async def test_waiting_for_records_without_a_subscription_is_an_error(
 
 
 @WAYS
-async def test_waiting_with_a_limit_for_records_of_nothing_is_warned_of(
+async def test_waiting_with_a_timeout_without_a_subscription_is_warned_about(
     cluster: Any, warned: Any, options: Any
 ) -> None:
     """It does not wait for ever: another task may subscribe before the next call."""
@@ -317,7 +321,7 @@ async def test_waiting_for_an_assignment_without_a_subscription_is_an_error(clus
         assert len(await one.wait_assignment()) == 2
 
 
-async def test_a_reader_that_waits_continues_with_the_next_subscription(cluster: Any) -> None:
+async def test_a_waiting_reader_continues_with_the_next_subscription(cluster: Any) -> None:
     """Another task changes the subscription."""
     async with cluster() as kafka, consumer("t", group_id="g") as one:
         kafka.create_topic("u", 1)
@@ -355,7 +359,7 @@ async def test_iterating_a_closed_consumer_ends(cluster: Any) -> None:
         (("my orders", 0), "INVALID_TOPIC_EXCEPTION"),
     ],
 )
-async def test_offsets_of_what_is_not_there(cluster: Any, partition: Any, message: str) -> None:
+async def test_offsets_of_a_missing_topic_raise(cluster: Any, partition: Any, message: str) -> None:
     """They ran into the request timeout, and then said that the leaders did not answer."""
     tp = TopicPartition(*partition)
     async with cluster(), consumer(group_id=None) as one:
@@ -374,13 +378,13 @@ async def test_offsets_of_what_is_not_there(cluster: Any, partition: Any, messag
             await one.lag()
 
 
-async def test_offsets_of_what_must_not_be_seen(network: Any, hidden: None) -> None:
+async def test_offsets_of_an_unauthorized_topic_raise(network: Any, hidden: None) -> None:
     async with network, Consumer(bootstrap_servers="b:9092") as one:
         with pytest.raises(AuthorizationError, match="DESCRIBE on topic 't' is not allowed"):
             await one.end_offsets([T0])
 
 
-async def test_offsets_of_a_topic_that_was_just_made(cluster: Any) -> None:
+async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None:
     """Not every broker knows it at once."""
     async with cluster() as kafka, consumer(group_id=None) as one:
         async with anyio.create_task_group() as tasks:

@@ -100,7 +100,7 @@ async def commit(consumer: Consumer, offset: int, leader_epoch: int) -> None:
 # ---------------------------------------------------------------- a new leader
 
 
-async def test_nothing_is_validated_while_the_leader_stays(
+async def test_positions_are_not_validated_while_the_leader_is_unchanged(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
@@ -111,7 +111,7 @@ async def test_nothing_is_validated_while_the_leader_stays(
         assert epoch_requests == []
 
 
-async def test_a_position_is_checked_with_a_new_leader_before_it_is_read_from(
+async def test_a_position_is_validated_at_a_new_leader_before_it_is_fetched(
     reading: Any,
     epoch_requests: EpochRequests,
 ) -> None:
@@ -133,7 +133,7 @@ async def test_a_position_is_checked_with_a_new_leader_before_it_is_read_from(
         assert epoch_requests == [(1, 0), (2, 1)]
 
 
-async def test_a_position_without_an_epoch_is_not_checked(
+async def test_a_position_without_an_epoch_is_not_validated(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="latest") as c:
@@ -145,7 +145,7 @@ async def test_a_position_without_an_epoch_is_not_checked(
         assert epoch_requests == []
 
 
-async def test_after_a_truncation_reading_goes_on_where_the_logs_diverge(
+async def test_after_a_truncation_reading_continues_where_the_logs_diverge(
     reading: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
@@ -159,7 +159,9 @@ async def test_after_a_truncation_reading_goes_on_where_the_logs_diverge(
         assert kafka.committed_offsets("g") == {TP: OffsetAndMetadata(12, leader_epoch=1)}
 
 
-async def test_a_log_that_is_shorter_after_a_truncation(reading: Any) -> None:
+async def test_after_a_truncation_reading_continues_at_the_end_of_a_shorter_log(
+    reading: Any,
+) -> None:
     """Unchecked, the position would be out of range, and the policy would skip or repeat."""
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="earliest") as c:
         await c.assign([TP])
@@ -171,7 +173,7 @@ async def test_a_log_that_is_shorter_after_a_truncation(reading: Any) -> None:
         assert await values_of(c, 1) == ["new 6"]
 
 
-async def test_without_a_policy_a_truncation_is_raised_until_the_application_seeks(
+async def test_without_a_reset_policy_a_truncation_is_raised_until_a_seek(
     reading: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="none") as c:
@@ -225,7 +227,7 @@ async def test_a_fetch_response_from_before_a_truncation_is_dropped(
         assert await values_of(c, 4) == [f"new {n}" for n in range(10, 14)]
 
 
-async def test_the_batch_that_is_open_is_read_to_its_end(reading: Any) -> None:
+async def test_a_partly_delivered_batch_is_delivered_to_its_end(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
         kafka.produce("t", [f"old {n}" for n in range(10, 20)], partition=0)
         fill(kafka, 20, 25)
@@ -241,7 +243,9 @@ async def test_the_batch_that_is_open_is_read_to_its_end(reading: Any) -> None:
         assert await values_of(c, 12) == [*expected, "new 22"]
 
 
-async def test_an_unfinished_batch_does_not_pull_the_position_up_again(reading: Any) -> None:
+async def test_an_unfinished_batch_does_not_advance_the_position_after_a_truncation(
+    reading: Any,
+) -> None:
     """The application holds the last record of a batch, so the batch is open, when its position
     goes back: at its end the batch once pushed the position up, and what lay between was lost."""
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="earliest") as c:
@@ -256,7 +260,7 @@ async def test_an_unfinished_batch_does_not_pull_the_position_up_again(reading: 
 # ---------------------------------------------------------------- resuming
 
 
-async def test_a_commit_is_checked_on_resume(
+async def test_a_committed_position_is_validated_at_the_start(
     reading: Any, epoch_requests: EpochRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group was away while the log was truncated and grew again past its commit."""
@@ -271,7 +275,7 @@ async def test_a_commit_is_checked_on_resume(
         assert warnings(caplog) == ["t/0: the log was truncated: position 8, but it diverges at 4"]
 
 
-async def test_a_commit_that_is_still_good_is_kept(
+async def test_a_valid_committed_position_is_kept(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
     async with reading() as (_, consumer):
@@ -282,7 +286,7 @@ async def test_a_commit_that_is_still_good_is_kept(
         assert epoch_requests == [(0, 0)]
 
 
-async def test_a_commit_behind_a_marker_is_of_the_markers_epoch(
+async def test_a_commit_after_a_control_record_has_its_epoch(
     reading: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It named the epoch of the last record, in which the log ends before the marker: whoever
@@ -305,7 +309,7 @@ async def test_a_commit_behind_a_marker_is_of_the_markers_epoch(
 
 
 @pytest.mark.parametrize(("policy", "first"), [("earliest", "old 0"), ("latest", "new 10")])
-async def test_an_epoch_that_the_leader_never_heard_of_goes_by_the_policy(
+async def test_an_epoch_unknown_to_the_leader_applies_the_reset_policy(
     reading: Any,
     epoch_requests: EpochRequests,
     policy: Any,
@@ -340,7 +344,7 @@ def kip848_consumer(**options: Any) -> Consumer:
     )
 
 
-async def test_a_recreated_topic_is_read_when_the_coordinator_has_assigned_it(reading: Any) -> None:
+async def test_a_recreated_topic_is_read_once_the_coordinator_has_assigned_it(reading: Any) -> None:
     """A coordinator assigns by topic id, and may assign the new topic to another member, which then
     read it beside this one."""
     events: list[str] = []
@@ -373,7 +377,9 @@ async def test_no_auto_commit_delays_a_revocation(reading: Any) -> None:
             assert 0 <= times["assigned"] - times["revoked"] < 0.5
 
 
-async def test_an_epoch_that_the_leader_never_heard_of_without_a_policy(reading: Any) -> None:
+async def test_an_epoch_unknown_to_the_leader_without_a_reset_policy_is_an_error(
+    reading: Any,
+) -> None:
     async with reading() as (_, consumer):
         await commit(consumer(group_id="g"), 8, 7)
         async with consumer(group_id="g", auto_offset_reset="none") as c:
@@ -383,7 +389,7 @@ async def test_an_epoch_that_the_leader_never_heard_of_without_a_policy(reading:
             assert caught.value.offsets == {TP: 8}
 
 
-async def test_metadata_older_than_the_commit_is_asked_for_again_first(
+async def test_metadata_older_than_the_commit_is_refreshed_first(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
     """The leader that it names is deposed, and would say that it never heard of the epoch."""
@@ -416,7 +422,7 @@ async def test_metadata_older_than_the_commit_is_asked_for_again_first(
     ],
     ids=str,
 )
-async def test_a_check_is_tried_again(
+async def test_a_failed_validation_is_retried(
     reading: Any, epoch_requests: EpochRequests, action: Any
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
@@ -429,7 +435,7 @@ async def test_a_check_is_tried_again(
         assert epoch_requests == [(1, 0)] * 4
 
 
-async def test_a_check_that_is_refused_reaches_the_application_once(
+async def test_a_permanent_validation_error_is_raised_once(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
@@ -453,7 +459,9 @@ async def test_a_check_that_is_refused_reaches_the_application_once(
 @pytest.mark.parametrize(
     "action", [E.FENCED_LEADER_EPOCH, E.OFFSET_NOT_AVAILABLE, Close()], ids=str
 )
-async def test_a_check_that_never_succeeds_makes_no_hot_loop(reading: Any, action: Any) -> None:
+async def test_a_validation_that_never_succeeds_causes_no_hot_loop(
+    reading: Any, action: Any
+) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
@@ -466,7 +474,7 @@ async def test_a_check_that_never_succeeds_makes_no_hot_loop(reading: Any, actio
         assert 8 < len(kafka.requests()) - before < 100
 
 
-async def test_a_seek_beats_the_check_that_is_on_its_way(reading: Any) -> None:
+async def test_a_seek_overrides_a_validation_in_flight(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
@@ -537,7 +545,7 @@ async def test_a_recreated_topic_follows_the_reset_policy(reading: Any) -> None:
         assert await c.position(TP) == 20
 
 
-async def test_a_recreated_topic_without_a_reset_policy(reading: Any) -> None:
+async def test_a_recreated_topic_without_a_reset_policy_is_an_error(reading: Any) -> None:
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="none") as c:
         await c.assign([TP])
         c.seek(TP, 5)
@@ -551,7 +559,9 @@ async def test_a_recreated_topic_without_a_reset_policy(reading: Any) -> None:
         assert await values_of(c, 1) == ["new 1"]
 
 
-async def test_a_topic_recreated_before_the_first_fetch(reading: Any) -> None:
+async def test_a_topic_recreated_before_the_first_fetch_is_read_from_its_start(
+    reading: Any,
+) -> None:
     """Paused since its position was found: the commit is of the old topic."""
     async with reading() as (kafka, consumer):
         await commit(consumer(group_id="g"), 8, -1)
@@ -565,7 +575,7 @@ async def test_a_topic_recreated_before_the_first_fetch(reading: Any) -> None:
             assert await values_of(c, 1) == ["new 0"]
 
 
-async def test_a_topic_recreated_while_its_committed_offset_is_in_flight(
+async def test_a_topic_recreated_during_the_offset_fetch_is_read_from_its_start(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer was of the old topic, and counted as one of the new: its start was skipped."""
@@ -588,7 +598,9 @@ async def test_a_topic_recreated_while_its_committed_offset_is_in_flight(
             assert await values_of(c, 1) == ["new 0"]
 
 
-async def test_a_topic_that_is_gone_for_a_while(reading: Any) -> None:
+async def test_a_topic_deleted_for_a_while_is_read_from_its_start_once_recreated(
+    reading: Any,
+) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)

@@ -32,7 +32,7 @@ def consumer(kafka: EmbeddedKafka, **options: Any) -> Consumer:
 
 @BOTH
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_a_position_beyond_the_log_is_reset_or_raised(protocol: str, reset: str) -> None:
+def test_a_position_out_of_range_is_reset_or_raised(protocol: str, reset: str) -> None:
     """A fetch response that started a task ended the consumer with a NoEventLoopError."""
 
     async def story() -> None:
@@ -61,7 +61,7 @@ def test_a_position_beyond_the_log_is_reset_or_raised(protocol: str, reset: str)
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ],
 )
-def test_a_fetch_that_is_refused_is_repeated(code: ErrorCode) -> None:
+def test_a_failed_fetch_is_retried(code: ErrorCode) -> None:
     async def story() -> None:
         async with consumer(kafka) as one:
             assert (await one.getone()).offset == 0

@@ -58,7 +58,7 @@ async def test_a_topic_without_describe_permission_is_reported_once(
         assert (await consumer.getone()).value == b"x"
 
 
-async def test_a_group_that_must_not_be_seen(network: Any) -> None:
+async def test_a_group_without_permission_is_an_error(network: Any) -> None:
     async with EmbeddedKafka(listen=False) as kafka, network:
         network.serve_embedded(kafka)
         kafka.create_topic("t")
@@ -69,7 +69,7 @@ async def test_a_group_that_must_not_be_seen(network: Any) -> None:
             assert (caught.value.resource, caught.value.operation) == ("group 'g'", "DESCRIBE")
 
 
-async def test_several_errors_at_once_leave_bare() -> None:
+async def test_concurrent_errors_are_raised_as_one_unwrapped_error() -> None:
     """Three brokers refuse the credentials at the same time: users catch the error, no group."""
     first, other = AuthenticationError("1"), AuthenticationError("2")
 

@@ -97,7 +97,7 @@ async def test_a_fetch_waits_for_the_given_time(kafka: EmbeddedKafka) -> None:
         assert values(fetched.responses[0].partitions[0].records) == [b"late"]
 
 
-async def test_produce_without_an_answer(kafka: EmbeddedKafka) -> None:
+async def test_produce_without_acknowledgement(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka)) as broker:
         assert await broker.produce_messages({ZERO: batch(b"a")}, acks=0) is None
         # Answered in order, on the same connection: by then the records are there.
@@ -105,7 +105,7 @@ async def test_produce_without_an_answer(kafka: EmbeddedKafka) -> None:
         assert kafka.log_end("t", 0) == 1
 
 
-async def test_metadata_and_offsets_of_logs(kafka: EmbeddedKafka) -> None:
+async def test_metadata_and_log_offsets(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", ["a", "b", "c"], partition=0)
     kafka.delete_records("t", 0, 1)
     async with Broker.open(*address(kafka)) as broker:
@@ -125,7 +125,7 @@ async def test_metadata_and_offsets_of_logs(kafka: EmbeddedKafka) -> None:
         assert found == {-2: [1, 0], -1: [3, 0]}
 
 
-async def test_committed_offsets_go_over_their_own_channel(kafka: EmbeddedKafka) -> None:
+async def test_committed_offsets_are_requested_over_their_own_channel(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka), offsets_channel_timeout=9) as broker:
         assert not broker.offsets_channel_connected
         answer = await broker.commit_consumer_group_offsets(
@@ -145,7 +145,7 @@ async def test_committed_offsets_go_over_their_own_channel(kafka: EmbeddedKafka)
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_committed_offsets_go_by_name_or_by_id_and_answers_have_names(
+async def test_committed_offsets_are_requested_by_name_or_id_and_returned_by_name(
     kafka: EmbeddedKafka, by_id: bool
 ) -> None:
     t = kafka._cluster.topics["t"].topic_id
@@ -168,7 +168,7 @@ async def test_committed_offsets_go_by_name_or_by_id_and_answers_have_names(
     assert versions == ([10, 10] if by_id else [9, 9])
 
 
-async def test_a_look_up_on_behalf_of_a_member_says_its_epoch(kafka: EmbeddedKafka) -> None:
+async def test_an_offset_fetch_of_a_member_has_its_epoch(kafka: EmbeddedKafka) -> None:
     asked: list[OffsetFetchRequest] = []
     kafka.fail(OffsetFetchRequest, Swallow(), when=lambda request: bool(asked.append(request)))
     async with Broker.open(*address(kafka)) as broker:
@@ -181,7 +181,7 @@ async def test_a_look_up_on_behalf_of_a_member_says_its_epoch(kafka: EmbeddedKaf
     ]
 
 
-async def test_a_life_in_a_group(kafka: EmbeddedKafka) -> None:
+async def test_a_member_joins_syncs_sends_heartbeats_and_leaves(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka)) as broker:
         first = await broker.join_group(
             "g", "", protocol_type="work", protocols=[("even", b"me")], rebalance_timeout=5
@@ -239,7 +239,7 @@ async def test_a_pending_join_does_not_block_other_connections(kafka: EmbeddedKa
             tasks.cancel_scope.cancel()
 
 
-async def test_a_broker_made_from_metadata_connects_on_request(kafka: EmbeddedKafka) -> None:
+async def test_a_broker_created_from_metadata_connects_on_request(kafka: EmbeddedKafka) -> None:
     host, port = address(kafka)
     entry = MetadataResponseBroker(node_id=1, host=host, port=port)
     async with anyio.create_task_group() as tasks:
@@ -254,7 +254,7 @@ async def test_a_broker_made_from_metadata_connects_on_request(kafka: EmbeddedKa
         assert (broker.connected, broker.offsets_channel_connected) == (False, False)
 
 
-async def test_a_broker_made_from_metadata_has_the_timeouts_that_it_is_given(
+async def test_a_broker_created_from_metadata_has_the_given_timeouts(
     kafka: EmbeddedKafka,
 ) -> None:
     host, port = address(kafka)
@@ -271,7 +271,7 @@ async def test_a_broker_made_from_metadata_has_the_timeouts_that_it_is_given(
         await broker.aclose()
 
 
-async def test_the_source_address_is_the_one_that_the_broker_sees() -> None:
+async def test_the_broker_sees_the_configured_source_address() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
         source = free.getsockname()
@@ -293,7 +293,7 @@ async def test_the_source_address_is_the_one_that_the_broker_sees() -> None:
     assert seen == [source]
 
 
-async def test_a_broker_that_dies_and_comes_back(kafka: EmbeddedKafka) -> None:
+async def test_a_restarted_broker_is_reconnected(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka)) as broker:
         kafka.kill(1)
         with pytest.raises(ConnectionLostError):
@@ -313,13 +313,13 @@ async def test_an_unresponsive_broker_times_out(kafka: EmbeddedKafka) -> None:
         await broker.fetch_consumer_group_offsets("g")
 
 
-async def test_the_client_says_who_it_is(kafka: EmbeddedKafka) -> None:
+async def test_requests_contain_the_client_id(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka), options=ClientOptions(client_id="me")) as broker:
         await broker.request_metadata()
     assert kafka.requests(MetadataRequest) == [Seen(1, "me", MetadataRequest, 13)]
 
 
-async def test_a_limit_for_each_partition(kafka: EmbeddedKafka) -> None:
+async def test_a_fetch_has_a_byte_limit_for_each_partition(kafka: EmbeddedKafka) -> None:
     for partition in (0, 1):
         for value in (b"a", b"b"):
             kafka.append("t", partition, batch(value))
@@ -352,7 +352,7 @@ async def test_requests_larger_than_the_socket_buffer_keep_their_order(
     assert sorted(codes) == [0, 0, too_large, too_large]
 
 
-async def test_as_much_is_asked_of_the_socket_as_it_is_told(
+async def test_the_socket_is_read_in_chunks_of_the_configured_size(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[int] = set()

@@ -61,7 +61,7 @@ async def test_the_channel_reads_directly_from_the_socket() -> None:
         channel.close()
 
 
-async def test_no_more_is_read_than_is_asked_for_or_there_is_room_for() -> None:
+async def test_no_more_is_read_than_requested_or_than_the_buffer_holds() -> None:
     async with connected() as (stream, peer):
         await peer.send(b"abcdefgh")
         channel = Channel(stream, 3)
@@ -71,7 +71,7 @@ async def test_no_more_is_read_than_is_asked_for_or_there_is_room_for() -> None:
         channel.close()
 
 
-async def test_the_end_comes_after_all_that_was_sent() -> None:
+async def test_end_of_stream_is_reported_after_all_data() -> None:
     async with connected() as (stream, peer):
         channel = Channel(stream, 1000)
         await peer.send(b"all")
@@ -82,7 +82,7 @@ async def test_the_end_comes_after_all_that_was_sent() -> None:
         channel.close()
 
 
-async def test_a_socket_that_always_has_more_leaves_the_loop_to_others() -> None:
+async def test_other_tasks_run_while_a_socket_always_has_data() -> None:
     async with connected() as (stream, peer):
         await peer.send(bytes(10_000))
         turns = 0
@@ -131,7 +131,7 @@ async def test_on_asyncio_the_loop_reads_without_a_task() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_room_that_is_filled_is_followed_by_the_next_in_the_same_turn() -> None:
+async def test_a_full_buffer_is_replaced_by_the_next_without_yielding() -> None:
     """An answer that is longer than the first room came a turn of the loop late for each growth."""
     async with connected() as (stream, peer):
         await peer.send(bytes(5_000))
@@ -170,7 +170,7 @@ async def test_an_error_of_the_receiving_callback_is_raised_by_receive() -> None
         channel.close()
 
 
-async def test_cancelled_while_it_waits_it_has_taken_nothing() -> None:
+async def test_a_cancelled_receive_consumes_no_data() -> None:
     async with connected() as (stream, peer):
         channel = Channel(stream, 1000)
         with anyio.move_on_after(0.05) as scope:
@@ -181,7 +181,7 @@ async def test_cancelled_while_it_waits_it_has_taken_nothing() -> None:
         channel.close()
 
 
-async def test_tls_data_goes_through_the_stream() -> None:
+async def test_tls_data_is_received_through_the_stream() -> None:
     authority = trustme.CA()
     theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("broker").configure_cert(theirs)

@@ -70,7 +70,7 @@ def serving(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
 # ---------------------------------------------------------------- bootstrap
 
 
-async def test_the_first_addresses_are_dead(network: Any) -> None:
+async def test_unreachable_bootstrap_addresses_are_skipped(network: Any) -> None:
     network.handlers |= {B: None, C: serving(knows(n1=C))}
     async with network, clustered(A, B, C) as cluster:
         start = anyio.current_time()
@@ -79,7 +79,7 @@ async def test_the_first_addresses_are_dead(network: Any) -> None:
         assert network.dialled == [A, B, C]
 
 
-async def test_all_addresses_are_dead_and_each_reason_is_named(network: Any) -> None:
+async def test_the_error_names_the_reason_of_each_unreachable_address(network: Any) -> None:
     async def web_server(peer: Any) -> None:
         await peer.read()
         await peer.stream.send(b"HTTP/1.1 400 Bad Request\r\n")
@@ -108,7 +108,7 @@ async def test_the_connection_to_a_bootstrap_address_is_closed_once_brokers_are_
         assert (network.dialled, network.open) == ([A, B], 1)
 
 
-async def test_a_broker_that_wants_silence_at_its_bootstrap_address_wants_it_under_its_name(
+async def test_a_throttle_at_the_bootstrap_address_applies_to_the_broker(
     network: Any,
 ) -> None:
     """KIP-219. Its Metadata answer asked for it, and the next request came at once."""
@@ -128,7 +128,7 @@ def muting(seconds: float) -> Callable[[MetadataRequest], MetadataResponse]:
     return lambda request: attrs.evolve(knows(n1=A)(request), throttle_time_ms=next(throttles))
 
 
-async def test_a_broker_that_wants_silence_under_its_name_wants_it_at_its_bootstrap_address(
+async def test_a_throttle_of_a_broker_applies_to_its_bootstrap_address(
     network: Any,
 ) -> None:
     """KIP-219. The coordinator is known before there is metadata: then others are asked first."""
@@ -140,7 +140,7 @@ async def test_a_broker_that_wants_silence_under_its_name_wants_it_at_its_bootst
         assert anyio.current_time() - start == pytest.approx(2.0)
 
 
-async def test_a_broker_that_is_gone_for_a_while_wants_its_silence_still(network: Any) -> None:
+async def test_a_throttle_survives_the_brokers_absence_from_metadata(network: Any) -> None:
     """KIP-219. Metadata may leave out for a moment a broker that lives."""
     network.handlers[A] = serving(muting(2.0))
     async with network, clustered(A) as cluster:
@@ -153,7 +153,7 @@ async def test_a_broker_that_is_gone_for_a_while_wants_its_silence_still(network
         assert anyio.current_time() - start == pytest.approx(2.0)
 
 
-async def test_a_broker_that_is_still_starting_names_none(network: Any) -> None:
+async def test_a_starting_cluster_may_report_no_brokers(network: Any) -> None:
     answers = iter([knows(), knows(n1=A)])
     network.handlers[A] = serving(lambda request: next(answers)(request))
     async with network, clustered(A) as cluster:
@@ -161,7 +161,9 @@ async def test_a_broker_that_is_still_starting_names_none(network: Any) -> None:
         assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
 
 
-async def test_a_cluster_whose_brokers_were_all_replaced_is_found_again(network: Any) -> None:
+async def test_a_cluster_with_all_brokers_replaced_is_found_through_bootstrap_addresses(
+    network: Any,
+) -> None:
     network.handlers |= {A: serving(knows(n1=B, n2=C)), B: serving(knows(n1=B, n2=C))}
     async with network, clustered(A) as cluster:
         await cluster.refresh()
@@ -191,7 +193,7 @@ async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> Non
                 assert again.partition_counts(["t"]) == {"t": 3}
 
 
-async def test_an_address_that_no_socket_takes_is_one_dead_broker(network: Any) -> None:
+async def test_an_invalid_address_in_metadata_counts_as_an_unreachable_broker(network: Any) -> None:
     """An invalid response must not make the next request fail."""
     network.handlers[A] = serving(knows(n1=("x", -1), n2=("x", 2**31 - 1), n3=A))
     async with network, clustered(A) as cluster:
@@ -203,7 +205,7 @@ async def test_an_address_that_no_socket_takes_is_one_dead_broker(network: Any) 
 # ---------------------------------------------------------------- refreshing
 
 
-async def test_callers_at_the_same_time_share_one_request(network: Any) -> None:
+async def test_concurrent_callers_share_one_metadata_request(network: Any) -> None:
     asked: list[int] = []
 
     async def handler(peer: Any) -> None:
@@ -227,7 +229,7 @@ async def test_callers_at_the_same_time_share_one_request(network: Any) -> None:
         assert len(asked) == 2
 
 
-async def test_a_topic_added_after_the_request_left_is_asked_for_again(network: Any) -> None:
+async def test_a_topic_added_during_a_metadata_request_is_requested_again(network: Any) -> None:
     """An answer to a request sent before may not know what the caller wants to know."""
 
     async def handler(peer: Any) -> None:
@@ -291,7 +293,7 @@ def large(leader: int = 1, epoch: int = 0) -> MetadataResponse:
     return attrs.evolve(knows(n1=A, n2=B)(MetadataRequest(topics=())), topics=(topic,))
 
 
-async def test_a_large_answer_is_merged_in_a_thread(network: Any) -> None:
+async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> None:
     """What a fetch response says of a leader meanwhile is not forgotten."""
     work: list[object] = []
     tp = TopicPartition("t", 7)
@@ -322,7 +324,7 @@ async def test_a_large_answer_is_merged_in_a_thread(network: Any) -> None:
 # ---------------------------------------------------------------- brokers that move
 
 
-async def test_a_broker_that_moves_is_reached_at_its_new_address(network: Any) -> None:
+async def test_a_moved_broker_is_connected_at_its_new_address(network: Any) -> None:
     where = [A]
     network.handlers |= {
         A: serving(lambda request: knows(n1=where[0])(request)),
@@ -340,7 +342,7 @@ async def test_a_broker_that_moves_is_reached_at_its_new_address(network: Any) -
         assert (new.node_id, new.host, new is old) == (1, "b", False)
 
 
-async def test_a_broker_that_has_left_is_closed(network: Any) -> None:
+async def test_connections_to_a_removed_broker_are_closed(network: Any) -> None:
     nodes: list[dict[str, Address]] = [{"n1": A, "n2": B}]
     handler = serving(lambda request: knows(**nodes[0])(request))
     network.handlers |= {A: handler, B: handler}
@@ -353,7 +355,7 @@ async def test_a_broker_that_has_left_is_closed(network: Any) -> None:
         assert (two.is_connected("fetch"), cluster.metadata.nodes) == (False, {1: Node(1, *A)})
 
 
-async def test_an_address_from_elsewhere_replaces_a_broker_and_closes_the_old_one(
+async def test_an_address_from_another_response_replaces_a_broker_and_closes_the_old_one(
     network: Any,
 ) -> None:
     """FindCoordinator may report a moved node before Metadata does: close the old connection."""

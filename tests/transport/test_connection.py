@@ -105,7 +105,7 @@ async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
     assert outcomes.of == {"1": beaten(1), "2": beaten(2), "3": beaten(3)}
 
 
-async def test_on_response_runs_before_any_task_that_the_answer_wakes(network: Any) -> None:
+async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) -> None:
     """A fetch hands records to the application there, and not a turn of the loop later."""
 
     async def handler(peer: Any) -> None:
@@ -154,7 +154,9 @@ async def test_on_response_runs_before_any_task_that_the_answer_wakes(network: A
     assert "1 goes on" in story
 
 
-async def test_a_deadline_closes_the_connection_and_fails_what_waits_behind(network: Any) -> None:
+async def test_a_timeout_closes_the_connection_and_fails_the_requests_behind_it(
+    network: Any,
+) -> None:
     """A broker answers in order: what is behind the silent request would wait too."""
 
     async def handler(peer: Any) -> None:
@@ -181,7 +183,7 @@ async def test_a_deadline_closes_the_connection_and_fails_what_waits_behind(netw
             await connection.request(METADATA, timeout=1)
 
 
-async def test_the_answer_to_a_cancelled_request_is_dropped(network: Any) -> None:
+async def test_the_response_to_a_cancelled_request_is_dropped(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         first, second = await peer.read(), await peer.read()
@@ -198,7 +200,7 @@ async def test_the_answer_to_a_cancelled_request_is_dropped(network: Any) -> Non
         assert (connection.is_closed, len(network.streams)) == (False, 1)
 
 
-async def test_a_request_that_was_given_up_on_closes_a_connection_that_never_answers_it(
+async def test_an_unanswered_cancelled_request_closes_the_connection_at_its_timeout(
     network: Any,
 ) -> None:
     """Commits on a half-open connection were given up on by their callers at the same moment as
@@ -220,7 +222,7 @@ async def test_a_request_that_was_given_up_on_closes_a_connection_that_never_ans
         assert (connection.is_closed, network.open) == (True, 0)
 
 
-async def test_cancelled_while_the_writer_is_blocked_half_a_frame_is_never_left(
+async def test_a_cancelled_write_leaves_no_partial_frame(
     network: Any,
 ) -> None:
     big = beat("g" * 5000)
@@ -249,7 +251,9 @@ async def test_cancelled_while_the_writer_is_blocked_half_a_frame_is_never_left(
 
 
 @pytest.mark.parametrize("cut", [3, 4, 9])
-async def test_the_broker_closes_in_the_middle_of_an_answer(network: Any, cut: int) -> None:
+async def test_a_connection_closed_in_the_middle_of_a_response_is_an_error(
+    network: Any, cut: int
+) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await peer.read()
@@ -262,7 +266,7 @@ async def test_the_broker_closes_in_the_middle_of_an_answer(network: Any, cut: i
         assert connection.is_closed
 
 
-async def test_the_broker_closes_instead_of_the_first_answer(network: Any) -> None:
+async def test_a_connection_closed_before_the_first_response_is_explained(network: Any) -> None:
     """Kafka's SASL listeners answer ApiVersions to unauthenticated clients, and nothing else."""
 
     async def handler(peer: Any) -> None:
@@ -285,7 +289,7 @@ async def outcomes_of_two_requests(network: Any) -> Outcomes:
     return outcomes
 
 
-async def test_a_protocol_error_fails_everything_that_waits(network: Any) -> None:
+async def test_a_protocol_error_fails_all_requests_in_flight(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await peer.read()
@@ -336,7 +340,7 @@ def large(name: str) -> MetadataResponse:
     return MetadataResponse(brokers=(node,) * 1_001, topics=(), cluster_id=name)
 
 
-async def test_a_large_answer_is_decoded_in_a_thread(network: Any) -> None:
+async def test_a_large_response_is_decoded_in_a_thread(network: Any) -> None:
     """And what came behind it is delivered after it."""
 
     async def handler(peer: Any) -> None:
@@ -371,7 +375,7 @@ async def test_a_large_answer_is_decoded_in_a_thread(network: Any) -> None:
     assert 1 <= ends["large"][0] <= ends["behind"][0] < 1.1
 
 
-async def test_a_large_answer_that_is_damaged_fails_the_connection(network: Any) -> None:
+async def test_a_malformed_large_response_fails_the_connection(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         incoming = await peer.read()
@@ -385,7 +389,9 @@ async def test_a_large_answer_that_is_damaged_fails_the_connection(network: Any)
         assert connection.is_closed
 
 
-async def test_closing_while_a_large_answer_is_decoded_fails_what_waits(network: Any) -> None:
+async def test_closing_while_a_large_response_is_decoded_fails_the_requests_in_flight(
+    network: Any,
+) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await peer.answer(await peer.read(), large("c"))
@@ -402,7 +408,7 @@ async def test_closing_while_a_large_answer_is_decoded_fails_what_waits(network:
     assert (outcomes.of, thread.ran) == ({"1": ConnectionLostError}, [])
 
 
-async def test_closing_fails_what_waits(network: Any) -> None:
+async def test_closing_fails_the_requests_in_flight(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await anyio.sleep_forever()
@@ -442,7 +448,9 @@ async def test_connection_refused(network: Any) -> None:
 
 
 @pytest.mark.parametrize("shakes", [False, True])
-async def test_a_refused_connection_is_an_error(network: Any, shakes: bool) -> None:
+async def test_a_connection_attempt_without_a_response_times_out(
+    network: Any, shakes: bool
+) -> None:
     """Neither a black hole nor a peer that accepts and then says nothing is waited for long."""
 
     async def silent(peer: Any) -> None:
@@ -472,7 +480,7 @@ async def test_cancelled_while_connecting_leaves_no_connection(network: Any) -> 
 
 
 @pytest.mark.parametrize("host", ["\udcff", "é" * 60], ids=["surrogate", "too long"])
-async def test_a_host_name_that_is_none(host: str) -> None:
+async def test_an_invalid_host_name_is_a_connection_error(host: str) -> None:
     """Addresses come from the broker, too: a bad one is a dead broker, not a crash."""
     async with anyio.create_task_group() as tasks:
         with pytest.raises(ConnectionLostError):
@@ -480,7 +488,7 @@ async def test_a_host_name_that_is_none(host: str) -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 65536, 2**31 - 1])
-async def test_a_port_that_is_none(port: int) -> None:
+async def test_an_invalid_port_is_a_connection_error(port: int) -> None:
     async with anyio.create_task_group() as tasks:
         with pytest.raises(ConnectionLostError, match=f"^127.0.0.1:{port}: "):
             await BrokerConnection.connect("127.0.0.1", port, OPTIONS, tasks)
@@ -493,7 +501,7 @@ async def test_a_port_that_is_none(port: int) -> None:
         (ClientOptions(source_host="127.0.0.2", source_port=4000), ("127.0.0.2", 4000)),
     ],
 )
-async def test_the_local_address_is_the_one_asked_for(
+async def test_the_local_address_is_the_configured_one(
     network: Any, options: ClientOptions, expected: tuple[str | None, int | None]
 ) -> None:
     network.handlers[HERE] = lambda peer: peer.serve({})
@@ -516,7 +524,7 @@ async def test_a_request_in_no_common_version_leaves_the_connection_open(network
         assert await broker.request(beat("g")) == beaten(0)
 
 
-async def test_a_broker_that_knows_only_old_api_versions_is_asked_again(network: Any) -> None:
+async def test_api_versions_is_retried_in_a_version_that_the_broker_supports(network: Any) -> None:
     """KIP-511: the refusal is in v0 and names what the broker does speak."""
     seen: list[int] = []
 
@@ -543,9 +551,7 @@ async def test_a_broker_that_knows_only_old_api_versions_is_asked_again(network:
 
 
 @pytest.mark.parametrize("body", ["0023 00000000", "0023 00000001 0012 0000 7fff"])
-async def test_a_refusal_that_names_nothing_useful_is_followed_by_v0(
-    network: Any, body: str
-) -> None:
+async def test_api_versions_falls_back_to_v0_once(network: Any, body: str) -> None:
     """Once, at most: a broker that refuses for ever is not asked for ever."""
     seen: list[int] = []
 
@@ -571,7 +577,7 @@ async def test_a_refusal_that_names_nothing_useful_is_followed_by_v0(
     ("throttle_ms", "seconds"),
     [(1500, 1.5), (0, 0), (-1, 0), (-(2**31), 0), (2**31 - 1, 30.0)],
 )
-async def test_a_throttle_time_mutes_us_and_is_clamped(
+async def test_a_throttle_delays_requests_up_to_a_maximum(
     network: Any, throttle_ms: int, seconds: float
 ) -> None:
     """KIP-219: the broker answers first and counts on us to hold back."""
@@ -588,7 +594,7 @@ async def test_a_throttle_time_mutes_us_and_is_clamped(
     assert [arrived[1] - arrived[0], arrived[2] - arrived[1]] == pytest.approx([seconds, 0])
 
 
-async def test_a_throttle_time_holds_back_every_connection_of_the_broker(network: Any) -> None:
+async def test_a_throttle_delays_every_connection_to_the_broker(network: Any) -> None:
     arrived: list[tuple[str, float]] = []
 
     def answer(request: HeartbeatRequest) -> HeartbeatResponse:
@@ -616,7 +622,7 @@ async def test_a_throttle_time_holds_back_every_connection_of_the_broker(network
     ]
 
 
-async def test_a_throttle_time_counts_where_nobody_waits_for_the_answer_any_more(
+async def test_a_throttle_in_the_response_to_a_cancelled_request_applies(
     network: Any,
 ) -> None:
     """The answer to a commit that was cancelled asked for silence, and was not heard."""
@@ -636,7 +642,7 @@ async def test_a_throttle_time_counts_where_nobody_waits_for_the_answer_any_more
     assert arrived[1] - arrived[0] == pytest.approx(2.5)
 
 
-async def test_a_throttle_that_grows_while_muted_is_waited_out(network: Any) -> None:
+async def test_a_later_response_may_extend_a_throttle(network: Any) -> None:
     """Two requests were on their way; the later answer asks for the longer silence."""
     arrived: list[tuple[str, float]] = []
 
@@ -678,7 +684,7 @@ async def test_a_throttle_that_grows_while_muted_is_waited_out(network: Any) -> 
 # ---------------------------------------------------------------- the broker's connections
 
 
-async def test_connections_are_kept_apart_by_their_id(network: Any) -> None:
+async def test_each_connection_id_has_its_own_connection(network: Any) -> None:
     """A parked JoinGroup must not hold up a heartbeat or a commit."""
 
     def answer(request: HeartbeatRequest) -> HeartbeatResponse | None:
@@ -709,7 +715,7 @@ async def test_connections_are_kept_apart_by_their_id(network: Any) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_first_uses_at_the_same_time_open_one_connection(network: Any) -> None:
+async def test_concurrent_first_uses_open_one_connection(network: Any) -> None:
     network.handlers[HERE] = lambda peer: peer.serve({MetadataRequest: lambda _: metadata()})
     async with network, anyio.create_task_group() as tasks:
         broker = Broker(1, *HERE, tasks, OPTIONS)
@@ -720,7 +726,7 @@ async def test_first_uses_at_the_same_time_open_one_connection(network: Any) -> 
         await broker.aclose()
 
 
-async def test_a_lost_connection_is_opened_again_at_the_next_use(network: Any) -> None:
+async def test_a_lost_connection_is_reopened_at_the_next_use(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await peer.answer(await peer.read(), metadata())
@@ -734,7 +740,7 @@ async def test_a_lost_connection_is_opened_again_at_the_next_use(network: Any) -
         assert len(network.streams) == 2
 
 
-async def test_an_answer_that_came_is_not_lost_to_the_close_behind_it(network: Any) -> None:
+async def test_a_response_received_before_the_close_is_delivered(network: Any) -> None:
     """Whichever task runs first: a commit that was acknowledged must not pass for lost."""
 
     async def handler(peer: Any) -> None:
@@ -748,7 +754,7 @@ async def test_an_answer_that_came_is_not_lost_to_the_close_behind_it(network: A
                 assert await broker.request(METADATA) == metadata()
 
 
-async def test_one_users_cancellation_does_not_end_the_connecting_of_another(
+async def test_cancelling_one_caller_does_not_cancel_the_connecting_of_another(
     network: Any,
 ) -> None:
     async def handler(peer: Any) -> None:
@@ -773,7 +779,7 @@ async def test_one_users_cancellation_does_not_end_the_connecting_of_another(
         assert network.open == 0
 
 
-async def test_closing_a_broker_closes_what_is_still_being_connected(network: Any) -> None:
+async def test_closing_a_broker_closes_connections_still_being_opened(network: Any) -> None:
     """Otherwise the connection to a broker that has left the cluster would stay open."""
 
     async def handler(peer: Any) -> None:
@@ -792,7 +798,7 @@ async def test_closing_a_broker_closes_what_is_still_being_connected(network: An
         assert network.open == 0
 
 
-async def test_the_deadline_of_the_offsets_channel_is_its_own(network: Any) -> None:
+async def test_the_offsets_channel_has_its_own_timeout(network: Any) -> None:
     network.handlers[HERE] = lambda peer: peer.serve(
         {HeartbeatRequest: lambda _: None, OffsetFetchRequest: lambda _: None}
     )
@@ -826,7 +832,7 @@ async def test_committed_offsets_share_the_main_connection_unless_they_have_thei
                 assert len(network.streams) - before == connections
 
 
-async def test_produce_without_acknowledgement_waits_for_nothing(network: Any) -> None:
+async def test_produce_without_acknowledgement_returns_at_once(network: Any) -> None:
     seen: list[int] = []
 
     def take(request: ProduceRequest) -> None:
@@ -845,7 +851,7 @@ async def test_produce_without_acknowledgement_waits_for_nothing(network: Any) -
 # ---------------------------------------------------------------- errors leave bare
 
 
-async def test_the_users_exception_leaves_bare(network: Any) -> None:
+async def test_the_users_exception_is_raised_unwrapped(network: Any) -> None:
     network.handlers[HERE] = lambda peer: peer.serve({})
     async with network:
         with pytest.raises(ValueError, match=r"^mine$"):
@@ -864,7 +870,7 @@ async def test_the_users_cancellation_passes_through(network: Any) -> None:
         assert network.open == 0
 
 
-async def test_a_protocol_error_of_the_handshake_leaves_bare(network: Any) -> None:
+async def test_a_protocol_error_of_the_handshake_is_raised_unwrapped(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.read()
         await peer.stream.send(b"HTTP/1.1 400 Bad Request\r\n")

@@ -63,7 +63,7 @@ def led(*leaders: tuple[int, int], topic_id: UUID = ONE, error_code: int = 0) ->
     return TopicMetadata(topic_id, partitions, error_code)
 
 
-def test_the_first_answer_is_taken_as_it_is() -> None:
+def test_the_first_metadata_response_is_used_as_it_is() -> None:
     found = merge(ClusterMetadata(), answer(partition(1, 2, 7), partition(0, 1, 5)))
     assert found == known(led((1, 5), (2, 7)))
     assert list(found.topics["t"].partitions) == [0, 1]
@@ -86,27 +86,27 @@ def test_a_recreated_topic_replaces_metadata_whatever_its_epochs() -> None:
     assert found == known(led((2, 0), topic_id=TWO))
 
 
-def test_an_election_is_no_reason_to_forget_the_partitions() -> None:
+def test_partitions_stay_known_during_a_leader_election() -> None:
     found = merge(known(led((1, 5))), answer(error_code=ErrorCode.LEADER_NOT_AVAILABLE))
     assert found == known(led((1, 5), error_code=5))
     assert merge(found, answer(partition(0, 2, 6))) == known(led((2, 6)))
 
 
-def test_a_deleted_topic_is_forgotten() -> None:
+def test_a_deleted_topic_is_removed() -> None:
     gone = answer(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic_id=UUID(int=0))
     found = merge(known(led((1, 5))), gone)
     assert found == known(led(topic_id=UUID(int=0), error_code=3))
     assert (found.partition_counts(["t"]), found.leader(TopicPartition("t", 0))) == ({}, None)
 
 
-def test_brokers_are_replaced_and_topics_that_were_not_asked_for_stay() -> None:
+def test_brokers_are_replaced_and_topics_not_requested_stay() -> None:
     before = ClusterMetadata("old", {9: Node(9, "z", 1)}, {"other": led((9, 1))})
     assert merge(before, answer(partition(0, 1, 0))) == ClusterMetadata(
         "c", {1: NODE}, {"other": led((9, 1)), "t": led((1, 0))}
     )
 
 
-def test_a_topic_without_a_name_is_passed_over() -> None:
+def test_a_topic_without_a_name_is_ignored() -> None:
     assert merge(ClusterMetadata(), answer(name=None)) == ClusterMetadata("c", {1: NODE}, {})
 
 
@@ -127,12 +127,12 @@ def test_counts_and_leaders() -> None:
     assert found.leader(TopicPartition("unknown", 0)) is None
 
 
-def test_the_coordinator_that_an_answer_names() -> None:
+def test_a_coordinator_response_names_the_coordinator() -> None:
     found = Coordinator(key="g", node_id=3, host="h", port=9)
     assert coordinator_in(FindCoordinatorResponse(coordinators=(found,))) == Node(3, "h", 9)
 
 
-def test_an_answer_with_an_error_instead_of_a_coordinator() -> None:
+def test_a_coordinator_response_with_an_error_raises_it() -> None:
     refusal = Coordinator(
         key="g", node_id=-1, host="", port=-1, error_code=15, error_message="later"
     )
@@ -141,13 +141,13 @@ def test_an_answer_with_an_error_instead_of_a_coordinator() -> None:
     assert (caught.value, caught.value.retriable) == (BrokerError(15, "later"), True)
 
 
-def test_an_answer_that_names_no_coordinator() -> None:
+def test_a_coordinator_response_without_a_coordinator_is_an_error() -> None:
     with pytest.raises(BrokerError, match="the answer names no coordinator") as caught:
         coordinator_in(FindCoordinatorResponse())
     assert caught.value.retriable
 
 
-def test_partitions_that_are_equal_are_one_value() -> None:
+def test_equal_partitions_are_one_object() -> None:
     """A cluster of 200,000 of them would give the collector as many objects to look through."""
     found = merge(ClusterMetadata(), answer(*(partition(i, 1, 5) for i in range(3))))
     partitions = found.topics["t"].partitions
@@ -155,7 +155,7 @@ def test_partitions_that_are_equal_are_one_value() -> None:
     assert partitions[0] is partitions[1] is partitions[2]
 
 
-def test_a_partition_that_stays_as_it_was_is_the_same_value() -> None:
+def test_an_unchanged_partition_is_the_same_object() -> None:
     """Comparing two states of the cluster then stops at the identity."""
     before = merge(ClusterMetadata(), answer(partition(0, 1, 5), partition(1, 2, 5)))
     after = merge(before, answer(partition(0, 1, 5), partition(1, 2, 6)))

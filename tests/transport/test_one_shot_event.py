@@ -10,7 +10,7 @@ from kafkagroup.transport.one_shot_event import OneShotEvent
 pytestmark = pytest.mark.anyio
 
 
-def test_it_is_made_and_set_where_no_loop_runs() -> None:
+def test_an_event_can_be_created_and_set_without_a_loop() -> None:
     latch = OneShotEvent()
     assert not latch.is_set()
     latch.set()
@@ -63,7 +63,7 @@ async def test_a_cancelled_waiter_delays_no_other() -> None:
     assert latch.is_set()
 
 
-async def test_a_wait_ends_at_its_time_and_tells_whether_it_happened() -> None:
+async def test_a_wait_with_a_timeout_returns_whether_the_event_is_set() -> None:
     latch, began = OneShotEvent(), anyio.current_time()
     assert not await latch.wait(began - 1)
     assert not await latch.wait(began + 5)

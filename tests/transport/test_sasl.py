@@ -84,7 +84,7 @@ async def test_plain_sends_user_and_password_and_returns_the_session_lifetime() 
     assert script.received == ["PLAIN", b"\0me\0word"]
 
 
-async def test_the_mechanism_is_never_the_servers_choice() -> None:
+async def test_the_server_cannot_choose_the_mechanism() -> None:
     """A server that would rather have PLAIN is told nothing at all."""
     script = Script(offered=("PLAIN", "GSSAPI\x1b[2J", "x" * 600), handshake_error=33)
     with pytest.raises(AuthenticationError) as caught:
@@ -97,12 +97,12 @@ async def test_the_mechanism_is_never_the_servers_choice() -> None:
     assert len(text) < 650
 
 
-async def test_a_listener_without_sasl() -> None:
+async def test_a_listener_without_sasl_is_an_error() -> None:
     with pytest.raises(AuthenticationError, match="does not use SASL: leave sasl_mechanism out"):
         await log_in(Plain("me", Secret("word")), Script(handshake_error=34))
 
 
-async def test_a_refusal_says_what_the_broker_says() -> None:
+async def test_an_authentication_error_contains_the_brokers_message() -> None:
     answer = response(error_code=58, error_message="bad\ncredentials \x1b[31m" + "!" * 1000)
     text = await refused(Plain("me", Secret("word")), answer)
     assert text.startswith(
@@ -112,7 +112,7 @@ async def test_a_refusal_says_what_the_broker_says() -> None:
 
 
 @pytest.mark.parametrize("lifetime", [0, -1, -(2**63)])
-async def test_sessions_without_an_end(lifetime: int) -> None:
+async def test_a_session_lifetime_of_zero_means_no_limit(lifetime: int) -> None:
     assert await log_in(Plain("me", PENCIL), Script([response(session_lifetime_ms=lifetime)])) == 0
 
 
@@ -129,7 +129,7 @@ async def test_the_error_of_a_mechanism_is_the_cause_and_not_in_the_message() ->
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-async def test_a_mechanism_may_ask_to_be_tried_again() -> None:
+async def test_a_mechanism_may_raise_a_retriable_error() -> None:
     class Away:
         name = "AWAY"
 
@@ -140,7 +140,7 @@ async def test_a_mechanism_may_ask_to_be_tried_again() -> None:
         await log_in(Away(), Script())
 
 
-async def test_plain_takes_no_conversation() -> None:
+async def test_plain_rejects_a_challenge() -> None:
     assert await refused(Plain("me", PENCIL), b"go on") == (
         "the broker answers PLAIN with more than yes or no"
     )
@@ -170,7 +170,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("algorithm", "nonce", "server_first", "final", "server_final"), VECTORS)
-def test_the_conversations_of_the_standards(
+def test_the_example_exchanges_of_the_standards(
     algorithm: str, nonce: str, server_first: str, final: str, server_final: str
 ) -> None:
     talk = Conversation(algorithm, "user", PENCIL, nonce)
@@ -182,7 +182,7 @@ def test_the_conversations_of_the_standards(
         talk.check(b"v=" + base64.b64encode(b"\0" * 32))
 
 
-def test_a_name_with_a_comma_is_still_one_name() -> None:
+def test_commas_and_equals_signs_in_names_are_escaped() -> None:
     assert Conversation("sha256", "a=b,c", PENCIL, "nonce").first() == b"n,,n=a=3Db=2Cc,r=nonce"
 
 
@@ -220,7 +220,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("message", "why"), HOSTILE.values(), ids=HOSTILE)
-def test_an_unused_challenge(message: str | bytes, why: str) -> None:
+def test_a_malformed_challenge_is_an_error(message: str | bytes, why: str) -> None:
     talk = Conversation("sha256", "user", PENCIL, "n")
     with pytest.raises(AuthenticationError) as caught:
         talk.take_challenge(message if isinstance(message, bytes) else message.encode())
@@ -236,7 +236,7 @@ def test_an_unused_challenge(message: str | bytes, why: str) -> None:
         (b"v=?", "base64 that is none"),
     ],
 )
-def test_an_end_that_is_none(message: bytes, why: str) -> None:
+def test_a_malformed_final_message_is_an_error(message: bytes, why: str) -> None:
     talk = Conversation("sha256", "user", PENCIL, "n")
     talk.final(talk.salted_password(*talk.take_challenge(f"r=nx,s={SALT},i=4096".encode())))
     with pytest.raises(AuthenticationError) as caught:
@@ -245,7 +245,7 @@ def test_an_end_that_is_none(message: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_nonces_are_new_each_time(name: str) -> None:
+async def test_each_exchange_has_a_new_nonce(name: str) -> None:
     script = Script([b"no", b"no"])
     for _ in range(2):
         with pytest.raises(AuthenticationError):
@@ -282,7 +282,7 @@ def bearer(value: str = "t0ken", **extensions: str) -> OAuthBearer:
     return OAuthBearer(lambda: Token(value, extensions))
 
 
-async def test_the_token_and_its_extensions() -> None:
+async def test_the_token_and_its_extensions_are_sent() -> None:
     script = Script([b""])
     await log_in(bearer(logicalCluster="lkc-1", pool="p 2"), script)
     assert script.received == [
@@ -291,7 +291,7 @@ async def test_the_token_and_its_extensions() -> None:
     ]
 
 
-async def test_the_callback_is_asked_each_time_and_may_be_a_coroutine() -> None:
+async def test_the_token_callback_is_called_each_time_and_may_be_a_coroutine() -> None:
     numbers = iter(range(9))
 
     async def token() -> Token:
@@ -307,7 +307,7 @@ async def test_the_callback_is_asked_each_time_and_may_be_a_coroutine() -> None:
     ]
 
 
-async def test_a_refused_token() -> None:
+async def test_a_rejected_token_is_an_error() -> None:
     """RFC 7628, 3.2.3: the reason comes first, and fails only once it was heard."""
     script = Script([b'{"status":"invalid_token"}\n', response(error_code=58, error_message="no")])
     with pytest.raises(AuthenticationError) as caught:
@@ -319,11 +319,11 @@ async def test_a_refused_token() -> None:
     )
 
 
-async def test_a_refusal_that_is_taken_back_is_still_one() -> None:
+async def test_a_success_after_a_token_error_is_still_an_error() -> None:
     assert await refused(bearer(), b"{\xff}", b"") == "the broker refuses the token: {\ufffd}"
 
 
-async def test_a_callback_that_fails_is_the_cause() -> None:
+async def test_an_error_of_the_token_callback_is_the_cause() -> None:
     def fails() -> Token:
         raise LookupError("the vault is closed")
 
@@ -332,7 +332,7 @@ async def test_a_callback_that_fails_is_the_cause() -> None:
     assert str(e.value.__cause__) == "the vault is closed"
 
 
-async def test_a_callback_that_answers_a_string() -> None:
+async def test_a_token_callback_that_returns_a_string_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="answered a str; expected a Token"):
         await log_in(OAuthBearer(lambda: "t0ken"), Script())  # type: ignore[arg-type,return-value]
 
@@ -349,9 +349,7 @@ async def test_a_callback_that_answers_a_string() -> None:
         ("a", {"k\x01": "b"}, "Token.extensions has 'k\\\\x01'"),
     ],
 )
-def test_a_token_cannot_say_more_than_it_is(
-    value: str, extensions: dict[str, str], why: str
-) -> None:
+def test_a_token_cannot_inject_fields(value: str, extensions: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         Token(value, extensions)
     assert isinstance(caught.value, KafkaGroupError)

@@ -170,7 +170,7 @@ async def test_authentication_comes_before_any_other_request(network: Any) -> No
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_each_mechanism_with_the_right_and_the_wrong_password(
+async def test_each_mechanism_accepts_the_right_and_rejects_a_wrong_password(
     network: Any, mechanism: str
 ) -> None:
     async with EmbeddedKafka(listen=False, users=USERS) as kafka, network:
@@ -187,7 +187,7 @@ async def test_each_mechanism_with_the_right_and_the_wrong_password(
         assert network.open == 0
 
 
-async def test_a_mechanism_that_the_broker_does_not_offer(network: Any) -> None:
+async def test_an_unsupported_mechanism_is_an_error(network: Any) -> None:
     async with EmbeddedKafka(listen=False, users=USERS, mechanisms=["PLAIN"]) as kafka, network:
         network.serve_embedded(kafka)
         with pytest.raises(AuthenticationError, match=r"not offer SCRAM-SHA-512;.* does: PLAIN$"):
@@ -195,7 +195,7 @@ async def test_a_mechanism_that_the_broker_does_not_offer(network: Any) -> None:
                 raise AssertionError
 
 
-async def test_a_broker_that_knows_no_sasl(network: Any) -> None:
+async def test_a_broker_without_sasl_is_an_error(network: Any) -> None:
     network.handlers[HERE] = lambda peer: peer.serve({})
     async with network:
         with pytest.raises(UnsupportedVersionError, match="does not know SaslHandshakeRequest"):
@@ -231,7 +231,7 @@ async def test_responses_before_authentication_are_limited_in_size(
                 raise AssertionError
 
 
-async def test_known_brokers_may_say_more(network: Any) -> None:
+async def test_responses_after_authentication_may_be_larger(network: Any) -> None:
     brokers = (MetadataResponseBroker(node_id=1, host="broker", port=1),) * 5_000
 
     async def handler(peer: Any) -> None:
@@ -264,7 +264,7 @@ async def test_an_unresponsive_broker_times_out(network: Any, silent_at: int) ->
         assert network.open == 0
 
 
-async def test_a_callback_without_an_end(network: Any) -> None:
+async def test_a_hanging_token_callback_times_out(network: Any) -> None:
     class Waits:
         name = "TIMEOUT"
 
@@ -283,7 +283,7 @@ async def test_a_callback_without_an_end(network: Any) -> None:
 
 
 @pytest.mark.parametrize("delay", [0.5, 1.5, 2.5])
-async def test_cancelled_anywhere_nothing_stays_open(network: Any, delay: float) -> None:
+async def test_a_cancelled_authentication_leaves_nothing_open(network: Any, delay: float) -> None:
     async def handler(peer: Any) -> None:
         await anyio.sleep(1)
         await peer.handshake(SASL)
@@ -306,7 +306,7 @@ async def test_cancelled_anywhere_nothing_stays_open(network: Any, delay: float)
 # ---------------------------------------------------------------- sessions that end (KIP-368)
 
 
-async def test_a_session_is_renewed_in_time_and_again(network: Any) -> None:
+async def test_a_session_is_reauthenticated_repeatedly_before_it_expires(network: Any) -> None:
     gate = network.handlers[HERE] = Gate([10_000, 20_000, 0])
     async with network, connected():
         await anyio.sleep(1000)
@@ -317,7 +317,7 @@ async def test_a_session_is_renewed_in_time_and_again(network: Any) -> None:
     assert 17 <= times[2] - times[1] <= 19
 
 
-async def test_no_request_is_lost_or_comes_between(network: Any) -> None:
+async def test_a_reauthentication_loses_no_request_and_is_not_interrupted(network: Any) -> None:
     """Brokers close the connection on whatever comes between the two, and what is in flight is
     answered first: its wait must not count as theirs."""
     gate = network.handlers[HERE] = Gate([10_000, 0], {"parked": 30.0})
@@ -340,7 +340,7 @@ async def test_no_request_is_lost_or_comes_between(network: Any) -> None:
     assert set(outcomes.values()) == {HeartbeatResponse(error_code=0)}
 
 
-async def test_a_request_without_a_response_waits_for_the_renewal(network: Any) -> None:
+async def test_a_request_without_a_response_waits_for_the_reauthentication(network: Any) -> None:
     gate = network.handlers[HERE] = Gate([10_000, 0], {"parked": 5.0})
     produce = ProduceRequest(acks=0, timeout_ms=1, topic_data=())
     async with network, connected() as connection, anyio.create_task_group() as tasks:
@@ -352,7 +352,7 @@ async def test_a_request_without_a_response_waits_for_the_renewal(network: Any) 
     assert gate.names == [*LOGIN, "parked", *LOGIN, "ProduceRequest"]
 
 
-async def test_waiting_for_a_renewal_ends_at_the_requests_timeout(network: Any) -> None:
+async def test_waiting_for_a_reauthentication_ends_at_the_requests_timeout(network: Any) -> None:
     network.handlers[HERE] = Gate([10_000], {"parked": 1000.0})
     outcomes: dict[str, Any] = {}
     async with network, connected() as connection:
@@ -378,7 +378,9 @@ async def ask_later(
     await outcome(lambda: connection.request(beat(name), timeout=timeout), into, name)
 
 
-async def test_a_refused_renewal_reaches_whoever_waits_and_is_tried_anew(network: Any) -> None:
+async def test_a_failed_reauthentication_fails_the_waiting_requests_and_is_retried(
+    network: Any,
+) -> None:
     gate = network.handlers[HERE] = Gate([10_000], {"parked": 5.0}, refuse_after=1)
     outcomes: dict[str, Any] = {}
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
@@ -394,7 +396,7 @@ async def test_a_refused_renewal_reaches_whoever_waits_and_is_tried_anew(network
     assert gate.names == [*LOGIN, "parked", *LOGIN, *LOGIN, "later"]
 
 
-async def test_keys_of_tls_that_change_under_a_writer_cost_the_connection_only(
+async def test_a_tls_key_update_during_a_write_closes_only_the_connection(
     network: Any,
 ) -> None:
     """TLS 1.3: the reader then has to write, which anyio refuses while the writer does."""
@@ -411,7 +413,7 @@ async def test_keys_of_tls_that_change_under_a_writer_cost_the_connection_only(
     assert outcomes == {"one": HeartbeatResponse(error_code=0), "two": ConnectionLostError}
 
 
-async def test_a_broken_connection_fails_every_waiter(network: Any) -> None:
+async def test_a_lost_connection_fails_every_waiting_request(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
         await peer.answer(await peer.read(), GREETED)
@@ -427,7 +429,9 @@ async def test_a_broken_connection_fails_every_waiter(network: Any) -> None:
 
 
 @pytest.mark.parametrize("lifetime", [1, 999])
-async def test_a_broker_cannot_have_us_do_nothing_else(network: Any, lifetime: int) -> None:
+async def test_a_short_session_lifetime_reauthenticates_at_most_once_a_second(
+    network: Any, lifetime: int
+) -> None:
     gate = network.handlers[HERE] = Gate([lifetime])
     async with network, connected():
         await anyio.sleep(10.5)
@@ -435,14 +439,16 @@ async def test_a_broker_cannot_have_us_do_nothing_else(network: Any, lifetime: i
 
 
 @pytest.mark.parametrize("lifetime", [0, -5, 2**63 - 1])
-async def test_a_session_without_an_end(network: Any, lifetime: int) -> None:
+async def test_a_session_without_a_lifetime_is_not_reauthenticated(
+    network: Any, lifetime: int
+) -> None:
     gate = network.handlers[HERE] = Gate([lifetime])
     async with network, connected():
         await anyio.sleep(30 * 86400)
     assert gate.names == LOGIN
 
 
-async def test_a_renewal_that_takes_too_long_closes_the_connection(network: Any) -> None:
+async def test_a_reauthentication_beyond_its_timeout_closes_the_connection(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
         await peer.answer(await peer.read(), GREETED)
@@ -459,7 +465,7 @@ async def test_a_renewal_that_takes_too_long_closes_the_connection(network: Any)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_a_consumer_lives_through_many_sessions(
+async def test_a_consumer_continues_through_many_reauthentications(
     network: Any, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)

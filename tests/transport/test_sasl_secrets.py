@@ -171,7 +171,7 @@ async def test_a_failed_authentication_shows_no_secret(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
-async def test_an_authentication_that_goes_well(
+async def test_a_successful_authentication_shows_no_secret(
     network: Any, caplog: pytest.LogCaptureFixture, mechanism: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -196,7 +196,7 @@ def test_values_show_no_secret(mechanism: str) -> None:
             check(formatted(error))
 
 
-def test_messages() -> None:
+def test_the_repr_of_a_message_shows_no_secret() -> None:
     """Their fields hold what they must; how they look does not tell."""
     request = SaslAuthenticateRequest(auth_bytes=f"\0me\0{PASSWORD}".encode())
     answer = said(PASSWORD.encode(), session_lifetime_ms=1, error_message="x")
@@ -230,14 +230,14 @@ def test_messages() -> None:
         lambda: Token(TOKEN, {"auth": "x"}),
     ],
 )
-def test_options_that_are_refused(make: Callable[[], object]) -> None:
+def test_errors_about_options_show_no_secret(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make()
     check(formatted(caught.value))
 
 
 @pytest.mark.anyio
-async def test_a_callback_that_answers_the_token_itself() -> None:
+async def test_a_callback_that_returns_the_bare_token_shows_no_secret() -> None:
     with pytest.raises(ConfigurationError) as caught:
         await OAuthBearer(lambda: TOKEN).authenticate(Nobody())  # type: ignore[arg-type,return-value]
     check(formatted(caught.value))
@@ -250,7 +250,7 @@ class Nobody:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
-async def test_a_session_that_is_not_renewed(
+async def test_a_failed_reauthentication_shows_no_secret(
     network: Any, caplog: pytest.LogCaptureFixture, mechanism: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -272,7 +272,7 @@ async def test_a_session_that_is_not_renewed(
     check(formatted(caught.value), caplog.text)
 
 
-def test_the_check_sees_what_it_looks_for() -> None:
+def test_the_check_detects_each_secret() -> None:
     for canary in canaries():
         with pytest.raises(AssertionError):
             check(f"x{canary}x")

@@ -44,7 +44,7 @@ def token() -> Token:
 # ---------------------------------------------------------------- what is given
 
 
-def test_it_is_safe_by_default() -> None:
+def test_security_is_safe_by_default() -> None:
     assert Security().security_protocol == "SSL"
     assert Security(sasl_mechanism="PLAIN", **USER).security_protocol == "SASL_SSL"
 
@@ -62,13 +62,13 @@ def test_it_is_safe_by_default() -> None:
         ),
     ],
 )
-def test_mechanisms_by_their_name(given: dict[str, Any], kind: type, name: str) -> None:
+def test_mechanisms_are_selected_by_name(given: dict[str, Any], kind: type, name: str) -> None:
     mechanism = Security(**given).mechanism
     assert mechanism is not None
     assert (type(mechanism), mechanism.name) == (kind, name)
 
 
-def test_a_mechanism_of_ones_own() -> None:
+def test_a_custom_mechanism() -> None:
     class Mine:
         name = "MINE"
 
@@ -190,27 +190,29 @@ def test_invalid_security_options_raise(given: dict[str, Any], why: str) -> None
     ],
     ids=["Consumer", "GroupMember", "Admin", "Election", "ClientOptions"],
 )
-def test_every_client_takes_it_and_nothing_else(make: Callable[[Any], object]) -> None:
+def test_every_client_accepts_only_a_security_object(make: Callable[[Any], object]) -> None:
     make(Security())
     with pytest.raises(ConfigurationError) as caught:
         make({"sasl_password": "word"})
     assert str(caught.value) == "security is a dict; expected kafkagroup.Security(...) or None"
 
 
-def test_it_is_neither_pickled_nor_copied() -> None:
+def test_security_cannot_be_pickled_or_copied() -> None:
     for way in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="Security holds secrets and is not pickled"):
             way(Security())
 
 
-def test_it_can_be_changed_into_another() -> None:
+def test_evolve_returns_a_changed_security() -> None:
     before = Security(sasl_mechanism="PLAIN", **USER)
     after = attrs.evolve(before, sasl_mechanism="SCRAM-SHA-256")
     assert isinstance(after.mechanism, Scram)
     assert after.mechanism.password.reveal() == "word"
 
 
-def test_keys_given_as_text_are_on_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_given_as_text_are_not_written_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     modes: list[int] = []
     unlink = os.unlink
 
@@ -241,7 +243,7 @@ def test_keys_given_as_text_are_on_no_disk(tmp_path: Path, monkeypatch: pytest.M
         ),
     ],
 )
-def test_switching_a_check_off_warns_at_the_line_that_does(given: dict[str, Any], lax: str) -> None:
+def test_disabling_a_check_warns_at_the_callers_line(given: dict[str, Any], lax: str) -> None:
     with pytest.warns(InsecureConnectionWarning, match=lax) as caught:
         Security(**given)
     assert [warning.filename for warning in caught] == [__file__]
@@ -313,7 +315,7 @@ async def connect(network: Any, listener: Any, **given: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_name_that_is_asked_for_is_the_name_that_is_checked(
+async def test_the_certificate_is_checked_against_the_requested_name(
     network: Any, listen: Any
 ) -> None:
     listener = listen()
@@ -323,7 +325,7 @@ async def test_the_name_that_is_asked_for_is_the_name_that_is_checked(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("way", ["file", "directory", "context"])
-async def test_certificates_of_the_authority(
+async def test_certificates_of_a_given_ca_are_accepted(
     network: Any, listen: Any, tmp_path: Path, way: str
 ) -> None:
     (tmp_path / "ca").mkdir()
@@ -347,9 +349,7 @@ def subject_hash(path: Path) -> str:
 
 
 @pytest.mark.anyio
-async def test_a_client_with_a_certificate_of_its_own(
-    network: Any, listen: Any, tmp_path: Path
-) -> None:
+async def test_a_client_certificate_is_presented(network: Any, listen: Any, tmp_path: Path) -> None:
     chain, key = tmp_path / "me.pem", tmp_path / "me.key"
     chain.write_text(ME.chain)
     key.write_text(ME.key_with("open"))
@@ -407,7 +407,7 @@ STRANGE = OTHER.issue("me@example.org").pem
     ],
     ids=["other authority", "other name", "expired", "no certificate", "another's", "old TLS"],
 )
-async def test_a_handshake_that_fails_says_whose_fault_it_is(
+async def test_a_failed_handshake_explains_the_cause(
     network: Any, listen: Any, name: str, server: dict[str, Any], given: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(TlsError) as caught:
@@ -424,7 +424,7 @@ async def test_a_handshake_that_fails_says_whose_fault_it_is(
         {"ssl_endpoint_identification_algorithm": "none"},
     ],
 )
-async def test_checks_that_are_off_are_off(
+async def test_disabled_checks_are_not_performed(
     network: Any, listen: Any, given: dict[str, Any]
 ) -> None:
     ca = OTHER if "ssl_ca_pem" in given else None
@@ -433,7 +433,9 @@ async def test_checks_that_are_off_are_off(
 
 
 @pytest.mark.anyio
-async def test_advertised_brokers_get_the_same_policy(network: Any, listen: Any) -> None:
+async def test_advertised_brokers_are_checked_with_the_same_policy(
+    network: Any, listen: Any
+) -> None:
     """A bootstrap server must not direct the client to a broker without a valid certificate."""
     async with EmbeddedKafka(nodes=2, listen=False) as kafka, network:
         for node_id, name in ((1, "kafka-1"), (2, "somebody.else")):
@@ -452,7 +454,7 @@ async def test_advertised_brokers_get_the_same_policy(network: Any, listen: Any)
 
 
 @pytest.mark.anyio
-async def test_a_port_without_tls(network: Any) -> None:
+async def test_tls_to_a_plaintext_port_is_an_error(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.stream.receive()
         await peer.stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -464,7 +466,7 @@ async def test_a_port_without_tls(network: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_port_with_tls_that_is_asked_without(network: Any) -> None:
+async def test_plaintext_to_a_tls_port_is_an_error(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.stream.receive()
         await peer.stream.send(b"\x15\x03\x03\x00\x02\x02\x0a")  # an alert: unexpected message
@@ -478,7 +480,7 @@ async def test_a_port_with_tls_that_is_asked_without(network: Any) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("cut", [0, 1, 20])
-async def test_a_handshake_that_is_cut_off_is_retriable(network: Any, cut: int) -> None:
+async def test_an_interrupted_handshake_is_retriable(network: Any, cut: int) -> None:
     async def handler(peer: Any) -> None:
         await peer.stream.receive()
         await peer.stream.send((b"\x16\x03\x03\x00\xff" + bytes(20))[:cut])
@@ -489,7 +491,7 @@ async def test_a_handshake_that_is_cut_off_is_retriable(network: Any, cut: int) 
 
 
 @pytest.mark.anyio
-async def test_a_handshake_without_an_end(network: Any) -> None:
+async def test_a_hanging_handshake_times_out(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await anyio.sleep_forever()
 
@@ -500,7 +502,7 @@ async def test_a_handshake_without_an_end(network: Any) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("host", ["", ".", "a\0b", "x" * 300, "a..b", "\ud800", "é" * 80])
-async def test_a_broker_with_a_name_that_is_none(network: Any, host: str) -> None:
+async def test_an_invalid_host_name_is_a_retriable_error(network: Any, host: str) -> None:
     """Names come from brokers too: whatever they are, one error that is not fatal."""
     network.handlers[host, 9093] = lambda peer: peer.stream.receive()
     options = ClientOptions(security=Security(ssl_ca_pem=CA), connect_timeout=3.0)
@@ -513,7 +515,7 @@ async def test_a_broker_with_a_name_that_is_none(network: Any, host: str) -> Non
 
 
 @pytest.mark.anyio
-async def test_the_systems_certificates_are_read_off_the_loop(
+async def test_the_systems_certificates_are_loaded_in_a_thread(
     network: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes some 20 ms, and is done once."""

@@ -71,7 +71,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return taken
 
 
-def test_it_warns_after_ten_seconds_then_every_minute(lines: Any) -> None:
+def test_lasting_trouble_is_warned_about_after_ten_seconds_and_every_minute(lines: Any) -> None:
     events: list[Any] = []
     troubles = Troubles(events.append)
     told = []
@@ -99,13 +99,13 @@ def test_a_recovery_in_time_is_not_reported(lines: Any) -> None:
     assert (lines(), events, troubles.lasting(27.0)) == ([], [], [])
 
 
-def test_a_try_that_took_long_counts_from_its_beginning(lines: Any) -> None:
+def test_trouble_starts_when_the_failed_attempt_began(lines: Any) -> None:
     troubles = Troubles()
     troubles.failed("key", 30.0, problem("no answer"), since=20.0)
     assert lines() == ["no progress for 10 s: a:1: no answer; look"]
 
 
-def test_failures_with_nothing_tried_between_are_not_one_trouble(lines: Any) -> None:
+def test_failures_far_apart_are_not_one_trouble(lines: Any) -> None:
     """A connection that is used every five minutes, and breaks twice."""
     troubles = Troubles()
     for now in (0.0, 300.0, 600.0):
@@ -114,7 +114,7 @@ def test_failures_with_nothing_tried_between_are_not_one_trouble(lines: Any) -> 
     assert lines() == []
 
 
-def test_one_cause_is_one_line_and_one_finding_wherever_it_is_met(lines: Any) -> None:
+def test_one_cause_is_reported_once_for_all_connections_and_partitions(lines: Any) -> None:
     """Four connections to one broker, or a thousand partitions of one topic."""
     events: list[Any] = []
     troubles = Troubles(events.append)
@@ -129,7 +129,7 @@ def test_one_cause_is_one_line_and_one_finding_wherever_it_is_met(lines: Any) ->
     assert [type(event) for event in events] == [TroubleReported, TroubleEnded]
 
 
-def test_a_cause_that_changes_makes_no_more_lines(lines: Any) -> None:
+def test_a_changing_cause_adds_no_warnings(lines: Any) -> None:
     troubles = Troubles()
     for second in range(70):
         troubles.failed("key", second, problem(f"cause {second % 3}"))
@@ -153,7 +153,7 @@ def test_abandoned_requests_are_forgotten() -> None:
     assert troubles.open == {}
 
 
-def test_it_keeps_no_more_than_a_thousand() -> None:
+def test_at_most_a_thousand_troubles_are_kept() -> None:
     """A broker may name a million addresses, each tried once."""
     troubles = Troubles()
     for key in range(3_000):
@@ -161,7 +161,7 @@ def test_it_keeps_no_more_than_a_thousand() -> None:
     assert len(troubles.open) == 1_000
 
 
-def test_troubles_of_the_heartbeat_thread_are_kept_on_the_applications_loop() -> None:
+def test_troubles_of_the_heartbeat_thread_are_stored_in_the_applications_loop() -> None:
     calls: list[Callable[[], object]] = []
     ours = Troubles()
     threads = _TroublesProxy(ours, calls.append)
@@ -267,7 +267,9 @@ CLIENTS = pytest.mark.parametrize(
 
 
 @CLIENTS
-async def test_a_coordinator_that_cannot_be_found(watched: Any, client: Callable[[], Any]) -> None:
+async def test_a_failing_coordinator_lookup_is_reported(
+    watched: Any, client: Callable[[], Any]
+) -> None:
     fault = FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE
     async with watched(client(), fault) as (_, watch, rules):
         await watch.lasts("membership of group", "COORDINATOR_NOT_AVAILABLE", "__consumer_offsets")
@@ -279,7 +281,7 @@ async def test_a_coordinator_that_cannot_be_found(watched: Any, client: Callable
 @pytest.mark.parametrize(
     "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
 )
-async def test_a_coordinator_that_takes_no_member(
+async def test_a_coordinator_that_rejects_every_join_is_reported(
     watched: Any, client: Callable[[], Any], code: ErrorCode
 ) -> None:
     faults = (JoinGroupRequest, code), (ConsumerGroupHeartbeatRequest, code)
@@ -291,7 +293,7 @@ async def test_a_coordinator_that_takes_no_member(
 
 
 @CLIENTS
-async def test_a_coordinator_where_nothing_listens(
+async def test_an_unreachable_coordinator_is_reported(
     watched: Any, client: Callable[[], Any], network: Any
 ) -> None:
     """Or one that is advertised by a wrong name."""
@@ -309,7 +311,7 @@ async def test_a_coordinator_where_nothing_listens(
 
 
 @CLIENTS
-async def test_requests_that_are_never_answered(watched: Any, client: Callable[[], Any]) -> None:
+async def test_unanswered_requests_are_reported(watched: Any, client: Callable[[], Any]) -> None:
     async with watched(client()) as (kafka, watch, _):
         await anyio.sleep(10.0)
         rules = [
@@ -325,7 +327,7 @@ async def test_requests_that_are_never_answered(watched: Any, client: Callable[[
         assert watch.findings() == []
 
 
-async def test_a_join_that_is_never_answered(watched: Any) -> None:
+async def test_an_unanswered_join_is_reported(watched: Any) -> None:
     """It may be the other members, who do not rejoin; that is told after half a minute, and by
     `health()` once the rebalance timeout is over."""
     async with watched(consumer("t"), (JoinGroupRequest, Swallow())) as (_, watch, _):
@@ -339,7 +341,7 @@ async def test_a_join_that_is_never_answered(watched: Any) -> None:
         assert [f.problem for f in watch.client.health().findings] == []
 
 
-async def test_a_leader_where_nothing_listens(watched: Any, network: Any) -> None:
+async def test_an_unreachable_leader_is_reported(watched: Any, network: Any) -> None:
     one = consumer(group_id=None)
     async with watched(one) as (kafka, watch, _):
         leader = kafka.leader("t", 0)
@@ -350,7 +352,7 @@ async def test_a_leader_where_nothing_listens(watched: Any, network: Any) -> Non
         await watch.ends()
 
 
-async def test_a_leader_that_is_a_black_hole(watched: Any, network: Any) -> None:
+async def test_a_leader_that_drops_packets_is_reported(watched: Any, network: Any) -> None:
     """The address neither accepts nor refuses connections."""
     one = consumer(group_id=None)
     async with watched(one) as (kafka, watch, _):
@@ -362,7 +364,7 @@ async def test_a_leader_that_is_a_black_hole(watched: Any, network: Any) -> None
         await watch.lasts("no connection within 10.0 s", "advertised.listeners")
 
 
-async def test_fetches_that_are_never_answered(watched: Any) -> None:
+async def test_unanswered_fetches_are_reported(watched: Any) -> None:
     one = consumer(group_id=None)
     async with watched(one, (FetchRequest, Swallow())) as (_, watch, rules):
         await one.assign([T0])
@@ -372,7 +374,7 @@ async def test_fetches_that_are_never_answered(watched: Any) -> None:
         assert watch.findings() == []
 
 
-async def test_a_broker_that_closes_instead_of_answering(watched: Any) -> None:
+async def test_a_broker_that_closes_each_connection_is_reported(watched: Any) -> None:
     one = consumer(group_id=None)
     async with watched(one, (FetchRequest, Close())) as (_, watch, rules):
         await one.assign([T0])
@@ -382,7 +384,7 @@ async def test_a_broker_that_closes_instead_of_answering(watched: Any) -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR])
-async def test_fetches_that_are_refused(watched: Any, code: ErrorCode) -> None:
+async def test_failing_fetches_are_reported(watched: Any, code: ErrorCode) -> None:
     one = consumer(group_id=None)
     async with watched(one, (FetchRequest, code), t=20) as (kafka, watch, rules):
         for partition in range(20):
@@ -394,7 +396,7 @@ async def test_fetches_that_are_refused(watched: Any, code: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("group_id", [None, "g"])
-async def test_a_partition_that_does_not_exist(watched: Any, group_id: str | None) -> None:
+async def test_a_missing_partition_is_reported(watched: Any, group_id: str | None) -> None:
     one = consumer(group_id=group_id)
     async with watched(one) as (kafka, watch, _):
         await one.assign([T0, ("t", 6), ("t", 7)])
@@ -403,7 +405,7 @@ async def test_a_partition_that_does_not_exist(watched: Any, group_id: str | Non
         await watch.ends()
 
 
-async def test_an_assignment_of_partitions_that_do_not_exist(watched: Any) -> None:
+async def test_an_assignment_of_missing_partitions_is_reported(watched: Any) -> None:
     """As a leader gives that knows of another cluster."""
 
     def wrong(spec: Any) -> Any:
@@ -420,7 +422,7 @@ async def test_an_assignment_of_partitions_that_do_not_exist(watched: Any) -> No
         (ListOffsetsRequest, "looking up where topic t starts and ends: "),
     ],
 )
-async def test_positions_that_cannot_be_looked_up(watched: Any, api: Any, words: str) -> None:
+async def test_failing_offset_fetches_are_reported(watched: Any, api: Any, words: str) -> None:
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     if api is ListOffsetsRequest:
         code = ErrorCode.LEADER_NOT_AVAILABLE
@@ -430,7 +432,7 @@ async def test_positions_that_cannot_be_looked_up(watched: Any, api: Any, words:
         await watch.ends()
 
 
-async def test_partitions_that_rest_after_an_error(watched: Any, lines: Any) -> None:
+async def test_partitions_stopped_by_an_error_are_reported(watched: Any, lines: Any) -> None:
     """It was raised once, and then there was no line of it: one for all of them, as what is refused
     for a group is refused for each of its partitions."""
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -466,7 +468,7 @@ async def looked_up(data: bytes) -> int:
 
 @pytest.mark.parametrize("deserializer", [plain, looked_up], ids=["plain", "coroutine"])
 @pytest.mark.parametrize("ended_by", ["seek", "success", "loss"])
-async def test_a_partition_that_rests_before_a_record_that_does_not_deserialize(
+async def test_a_partition_stopped_by_a_failing_deserializer_is_reported(
     watched: Any, lines: Any, deserializer: Any, ended_by: str
 ) -> None:
     """It was raised, and there was neither a line nor a finding."""
@@ -506,7 +508,7 @@ async def test_a_partition_that_rests_before_a_record_that_does_not_deserialize(
         assert "works again" in line
 
 
-async def test_a_partition_that_rests_before_damaged_bytes(watched: Any, lines: Any) -> None:
+async def test_a_partition_stopped_by_damaged_bytes_is_reported(watched: Any, lines: Any) -> None:
     one = consumer()
     async with watched(one) as (kafka, _, _):
         damaged = bytearray(encode_batch([NewRecord(None, b"1")]))
@@ -524,7 +526,7 @@ async def test_a_partition_that_rests_before_damaged_bytes(watched: Any, lines: 
 
 
 @BOTH
-async def test_the_auto_commit_adds_no_warnings_to_these(
+async def test_auto_commit_adds_no_warnings_to_reported_trouble(
     watched: Any, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There was one each time that a commit had been tried for the request timeout."""
@@ -543,7 +545,7 @@ async def test_the_auto_commit_adds_no_warnings_to_these(
 
 
 @BOTH
-async def test_commits_that_are_never_taken(watched: Any, protocol: Any) -> None:
+async def test_failing_commits_are_reported(watched: Any, protocol: Any) -> None:
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     one = consumer("t", group_protocol=protocol, auto_commit_interval_ms=1)
     async with watched(one, (OffsetCommitRequest, code)) as (kafka, watch, rules):
@@ -570,7 +572,9 @@ def loggers() -> Iterator[list[str]]:
     logging.getLogger("kafkagroup").removeHandler(handler)
 
 
-async def test_answers_to_other_questions(watched: Any, network: Any, loggers: list[str]) -> None:
+async def test_responses_with_wrong_correlation_ids_are_reported(
+    watched: Any, network: Any, loggers: list[str]
+) -> None:
     """Wrong correlation ids: each connection ends at its first answer, and the next begins. Each of
     them once made a warning of its own."""
     one = consumer(group_id=None)
@@ -594,7 +598,7 @@ async def test_answers_to_other_questions(watched: Any, network: Any, loggers: l
         await watch.ends()
 
 
-async def test_an_admin_that_is_refused_for_long(network: Any, lines: Any) -> None:
+async def test_a_failing_admin_call_is_reported(network: Any, lines: Any) -> None:
     """A call is tried again for a minute: its caller is told before that is over."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
@@ -606,7 +610,7 @@ async def test_an_admin_that_is_refused_for_long(network: Any, lines: Any) -> No
     assert "a request of the client: COORDINATOR_NOT_AVAILABLE (15)" in line
 
 
-async def test_a_producer_whose_broker_is_away(network: Any, lines: Any) -> None:
+async def test_an_unreachable_broker_of_a_producer_is_reported(network: Any, lines: Any) -> None:
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         async with Producer(bootstrap_servers="kafka-1") as producer:

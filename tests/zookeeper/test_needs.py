@@ -14,7 +14,7 @@ from kafkagroup.zookeeper import needs
 ROOT = Path(kafkagroup.__file__).parents[1]
 
 
-def test_a_kazoo_that_is_too_old_is_named(tmp_path: Path) -> None:
+def test_an_outdated_kazoo_is_an_error_that_names_its_version(tmp_path: Path) -> None:
     """pykafka 2.8.0 pins kazoo 2.5.0, which has no SASL; "needs kazoo" was no help there."""
     (tmp_path / "kazoo" / "protocol").mkdir(parents=True)
     for module in ("__init__", "client", "exceptions", "protocol/__init__"):
@@ -37,7 +37,7 @@ def test_a_kazoo_that_is_too_old_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_without_kazoo_the_extra_is_named(monkeypatch) -> None:
+def test_a_missing_kazoo_is_an_error_that_names_the_extra(monkeypatch) -> None:
     def none(_name: str) -> str:
         raise PackageNotFoundError
 

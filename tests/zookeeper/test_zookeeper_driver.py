@@ -112,7 +112,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 CONNECTING = "connecting, of group g, with ZooKeeper at zk:2181"
 
 
-async def test_a_session_that_does_not_begin_is_warned_about(
+async def test_a_session_that_cannot_be_opened_is_warned_about(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
@@ -206,7 +206,7 @@ async def owning(driver: ZooKeeperDriver, sessions: list[Kindly]) -> AsyncIterat
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-async def test_a_commit_may_be_sent_for_half_a_session_after_the_claims_were_checked(
+async def test_a_commit_may_be_sent_up_to_half_a_session_after_the_claim_check(
     sessions: list[Kindly],
 ) -> None:
     driver = member(Stuck())
