@@ -1,6 +1,6 @@
 """Records of `__consumer_offsets`: the same bytes as Kafka's own classes, and nothing is an error.
 
-What each class looks like is compared with Kafka's schemas in `test_the_repr_of_a_message_shows_no_secret`.
+What each class looks like is compared with Kafka's schemas in `test_messages`.
 """
 
 from __future__ import annotations
