@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 
 import attrs
 
-_MEMBERS = "tests/live/test_rebalancing.py::test_members_share_and_take_over"
-_PEERS = "test_each_client_leads_the_others_cooperatively_and_hands_over_cleanly"
+_MEMBERS = "tests/live/test_rebalancing.py::test_members_share_partitions_and_take_over"
+_PEERS = "test_each_client_leads_a_cooperative_group_with_clean_handovers"
 _NEW = "tests/live/test_consumer_protocol.py::"
 _KEEPER = "tests/live/test_zookeeper.py::"
 
@@ -30,12 +30,12 @@ STORIES: Mapping[str, tuple[str, ...]] = {
         f"tests/live/test_mixed.py::{_PEERS}[ours-java-librdkafka]",
     ),
     "Apache Kafka 4.3.1, consumer group protocol (KIP-848)": (
-        f"{_NEW}test_nothing_is_lost_while_members_come_and_go[asyncio-kafka]",
-        f"{_NEW}test_nothing_is_lost_while_members_come_and_go[trio-kafka]",
+        f"{_NEW}test_nothing_is_lost_while_members_join_and_leave[asyncio-kafka]",
+        f"{_NEW}test_nothing_is_lost_while_members_join_and_leave[trio-kafka]",
         f"{_NEW}test_a_group_migrates_to_the_consumer_protocol_and_back[eager-asyncio-kafka]",
     ),
     "Apache Kafka 4.3.1, three brokers": (
-        "tests/live/test_replicas.py::test_it_fetches_from_the_nearest_replica_and_then_from_a_new_leader",
+        "tests/live/test_replicas.py::test_a_consumer_fetches_from_the_nearest_replica_and_then_from_a_new_leader",
     ),
     "Apache ZooKeeper 3.9.3 beside Kafka 4.3.1": (
         f"{_KEEPER}test_members_share_the_partitions_and_hand_them_over[asyncio-kafka]",

@@ -24,7 +24,7 @@ def test_percentile_is_the_nearest_rank(percent, expected):
         (Target(100, 1.0), (0.5, 1.1), False),
     ],
 )
-def test_target(target, values, met):
+def test_a_target_is_met_or_missed(target, values, met):
     assert target.met(values) is met
     assert Figure(what="x", client="kafkagroup", values=values, target=target).missed is not met
 
@@ -32,13 +32,13 @@ def test_target(target, values, met):
 @pytest.mark.parametrize(
     ("values", "met"), [((8.0,), True), ((1.0, 8.1, 9.0), True), ((7.9, 7.9, 99.0), False)]
 )
-def test_what_must_be_large_is_so_in_the_median(values, met):
+def test_a_lower_bound_applies_to_the_median(values, met):
     target = Least(8.0)
     assert target.met(values) is met
     assert Figure(what="x", client="kafkagroup", values=values, target=target).missed is not met
 
 
-def test_ratios_are_of_the_same_round():
+def test_ratios_compare_values_of_the_same_round():
     ours = Figure(what="x", client="kafkagroup", values=(2.0, 9.0, 3.0))
     peer = Figure(what="x", client="aiokafka", values=(1.0, 3.0))
     assert ratios(ours, peer) == (2.0, 3.0)
@@ -54,7 +54,7 @@ def test_without_rounds_the_promised_percentile_is_compared():
     assert ratios(ours, Figure(what="x", client="aiokafka", values=(0.0,))) == ()
 
 
-def test_tell():
+def test_tell_formats_median_and_range():
     assert tell([1.0, 2.123, 4.0]) == "2.12 (1-4)"
     assert tell([145_000.0]) == "145 k"
 

@@ -9,7 +9,7 @@ from . import latency, trial
 from .command import SMALL
 
 
-def test_the_timeout_of_a_trial_follows_what_it_was_asked_for(monkeypatch):
+def test_the_timeout_of_a_trial_depends_on_its_planned_duration(monkeypatch):
     """A long run at 10 records a second was killed after 300 s."""
     timeouts = []
     turns = b'{"%s": []}' % b'": [], "'.join(b"%d" % n for n in range(24))

@@ -64,7 +64,7 @@ def test_a_port_in_use_is_an_error() -> None:
         (("--port", "65535", "--nodes", "2"), "broker: --port 65535 leaves no room for 2 nodes"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: tuple[str, ...], line: str) -> None:
+def test_wrong_arguments_are_an_error(arguments: tuple[str, ...], line: str) -> None:
     found = CliRunner().invoke(app, ["broker", *arguments])
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"kafkagroup: {line}")

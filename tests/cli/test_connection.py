@@ -124,7 +124,7 @@ def test_each_client_gets_the_options_that_it_accepts(profiles: Path) -> None:
     assert set(found.options()) <= set(found.options(GroupMember))
 
 
-def test_another_file(tmp_path: Path, profiles: Path) -> None:
+def test_another_configuration_file_can_be_given(tmp_path: Path, profiles: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("default.bootstrap.servers = 'other:1'")
     assert connection("--config", str(other)).bootstrap_servers == "other:1"
@@ -145,7 +145,7 @@ def test_spark_gets_strings_under_kafkas_option_names(profiles: Path) -> None:
     }
 
 
-def test_a_secret_does_not_show(profiles: Path) -> None:
+def test_the_repr_shows_no_secret(profiles: Path) -> None:
     assert "in-the-file" not in repr(connection("--profile", "production"))
 
 

@@ -45,7 +45,7 @@ def test_consumes_to_the_end_of_all_partitions(kafka: EmbeddedKafka) -> None:
     assert kafka.group_state("t") == "Dead"
 
 
-def test_fields_and_bytes(kafka: EmbeddedKafka) -> None:
+def test_fields_and_bytes_are_printed_as_requested(kafka: EmbeddedKafka) -> None:
     record = NewRecord(b"k", b"\xff", 1_000, (("h", None),))
     kafka.produce("t", [record, NewRecord(None, None, 2_000)], partition=1)
     form = r"{topic} {partition} {offset} {time} {timestamp} {key}={value} {headers}\n"
@@ -199,7 +199,7 @@ def test_a_missing_topic_is_an_error(kafka: EmbeddedKafka) -> None:
         (("a", "--group", ""), "group_id is empty; give a name"),
     ],
 )
-def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -> None:
     found = CliRunner().invoke(app, ["consume", *arguments])
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"kafkagroup: {line}")

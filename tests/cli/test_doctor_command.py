@@ -19,7 +19,9 @@ ADVICE = (
 )
 
 
-def test_all_is_well_on_sasl_ssl_by_a_profile(tmp_path: Path, nothing_configured: Path) -> None:
+def test_a_profile_for_a_healthy_sasl_ssl_cluster_has_no_findings(
+    tmp_path: Path, nothing_configured: Path
+) -> None:
     """As a new user would: a profile, and one command."""
     ca = tmp_path / "ca.pem"
     ca.write_text(authority().pem)
@@ -85,7 +87,7 @@ def test_json() -> None:
         (("-X", "sasl.mechanism=PLAIN"), "PLAIN needs sasl_username and sasl_password"),
     ],
 )
-def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -> None:
     found = CliRunner().invoke(app, ["doctor", *arguments])
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"kafkagroup: {line}")

@@ -227,7 +227,7 @@ def test_a_command_that_does_not_exist_is_an_error(
         (("g", "--value", "x" * 1025, "--", "true"), "value has 1025 bytes; the limit is 1024"),
     ],
 )
-def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -> None:
     found = CliRunner().invoke(app, ["elect", *arguments])
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"kafkagroup: {line}")

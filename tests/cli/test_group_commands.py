@@ -191,7 +191,7 @@ def test_brokers_that_do_not_list_their_groups_are_named(kafka: EmbeddedKafka) -
 @pytest.mark.parametrize(
     "arguments", [("lag", "TYPO"), ("lag", "idle", "TYPO"), ("describe", "TYPO")]
 )
-def test_a_group_that_does_not_exist(kafka: EmbeddedKafka, arguments: tuple[str, ...]) -> None:
+def test_a_missing_group_is_an_error(kafka: EmbeddedKafka, arguments: tuple[str, ...]) -> None:
     """A misspelt name looked like a group that is not behind."""
     result = run(*arguments, "--bootstrap-servers", kafka.bootstrap_servers)
     assert result.exit_code == 1
@@ -216,12 +216,12 @@ def test_a_group_with_members_that_has_committed_nothing_has_a_lag(kafka: Embedd
     assert json.loads(result.stdout)["groups"][0]["group_id"] == "new"
 
 
-def test_the_version() -> None:
+def test_version_is_printed() -> None:
     result = run("--version")
     assert (result.exit_code, result.stdout) == (0, f"kafkagroup {version('kafkagroup')}\n")
 
 
-def test_a_description_without_offsets(kafka: EmbeddedKafka) -> None:
+def test_a_group_without_offsets_is_described(kafka: EmbeddedKafka) -> None:
     kafka.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
     arguments = ("describe", "idle", "--bootstrap-servers", kafka.bootstrap_servers)
     result = run(*arguments)
@@ -233,7 +233,7 @@ def test_a_description_without_offsets(kafka: EmbeddedKafka) -> None:
     assert (group["state"], group["lag"], group["offsets"]) == ("Empty", None, None)
 
 
-def test_names_cannot_steer_the_terminal(kafka: EmbeddedKafka) -> None:
+def test_names_cannot_control_the_terminal(kafka: EmbeddedKafka) -> None:
     result = run("describe", "\x1b[2J[red]", "--bootstrap-servers", kafka.bootstrap_servers)
     assert result.exit_code == 1
     assert "\x1b" not in result.output

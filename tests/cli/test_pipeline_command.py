@@ -20,14 +20,14 @@ LEAST = ("pipeline", "run", "--bootstrap-servers", "nowhere.invalid:1", "--out",
         ((*LEAST, "--every", "0"), "run: Invalid value for '--every': 0.0 is not in the range"),
     ],
 )
-def test_asked_wrongly(arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], told: str) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert result.output.startswith(f"kafkagroup: {told}")
     assert result.output.count("\n") == 1
 
 
-def test_without_spark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     result = CliRunner().invoke(app, LEAST)
     assert result.exit_code == 2

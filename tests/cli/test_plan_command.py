@@ -118,7 +118,7 @@ Totals
 """
 
 
-def test_the_plan_of_one_assignor() -> None:
+def test_a_plan_of_one_assignor_is_printed() -> None:
     assert shown(run("--assignor", "range", spec=SPEC)) == ONE
 
 
@@ -162,7 +162,7 @@ Totals
 """
 
 
-def test_several_assignors_side_by_side() -> None:
+def test_several_assignors_are_compared() -> None:
     assert shown(run("--assignor", "range", "--assignor", "own:settled", spec=SPEC)) == SEVERAL
 
 
@@ -255,12 +255,12 @@ Totals
 """
 
 
-def test_nothing_to_move() -> None:
+def test_a_plan_without_moves_is_printed() -> None:
     spec = {"members": {"a": {"topics": ["t"], "owned": {"t": [0]}}}, "topics": {"t": 1}}
     assert shown(run("--assignor", "range", spec=spec)) == NOTHING
 
 
-def test_an_assignor_that_leaves_partitions_out_and_never_settles(here: Path) -> None:
+def test_an_incomplete_unstable_assignor_is_reported(here: Path) -> None:
     (here / "restless.py").write_text(
         "def restless(spec):\n"
         "    x, y = sorted(spec.members)\n"
@@ -277,7 +277,7 @@ def test_an_assignor_that_leaves_partitions_out_and_never_settles(here: Path) ->
     assert "\nrestless does not converge: members still revoke partitions after 10 rounds." in found
 
 
-def test_a_narrow_terminal_loses_nothing() -> None:
+def test_a_narrow_terminal_shows_everything() -> None:
     name = "a-member-with-a-long-name-of-its-own"
     spec = {"members": {name: {"topics": ["t"]}}, "topics": {"t": 1}}
     found = run("--assignor", "range", spec=spec, width=30)
@@ -424,7 +424,7 @@ def assert_failed(result: Result, exit_code: int, line: str) -> None:
     assert isinstance(result.exception, SystemExit)
 
 
-def test_a_server_that_does_not_answer() -> None:
+def test_an_unresponsive_server_is_an_error() -> None:
     assert_failed(run("--group", "g", "--bootstrap-server", "127.0.0.1:1"), 1, "no broker answere")
 
 
@@ -434,7 +434,7 @@ def test_arguments_cannot_control_the_terminal(here: Path) -> None:
     assert_failed(found, 2, "plan: \\x1b[2J is not UTF-8: ")
 
 
-def test_an_unknown_command() -> None:
+def test_an_unknown_command_is_an_error() -> None:
     assert_failed(CliRunner().invoke(app, ["plans"]), 2, "No such command 'plans'.")
 
 
@@ -451,7 +451,7 @@ def test_help_lists_every_command_and_assignor() -> None:
 # ---------------------------------------------------------------- live, and as a program
 
 
-def test_a_live_group() -> None:
+def test_a_running_group_is_planned() -> None:
     with EmbeddedKafka({"orders": 2}) as kafka:
         found = anyio.run(_planned, kafka.bootstrap_servers)
     (plan,) = json.loads(found.stdout)["plans"]
@@ -471,7 +471,7 @@ async def _planned(servers: str) -> Result:
         )
 
 
-def test_a_live_group_with_an_assignor_of_its_own() -> None:
+def test_a_running_group_with_a_custom_assignor_is_an_error() -> None:
     """Its name is known, what it does is not."""
 
     async def story(servers: str) -> Result:
@@ -490,7 +490,7 @@ def test_a_live_group_with_an_assignor_of_its_own() -> None:
     assert_failed(found, 2, "there is no assignor 'theirs'; expected ")
 
 
-def test_as_a_program(here: Path) -> None:
+def test_plan_runs_as_a_program(here: Path) -> None:
     (here / "spec.json").write_text(json.dumps(SPEC))
     command = [sys.executable, "-m", "kafkagroup", "plan", "--spec", "spec.json"]
     plain = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"}
@@ -504,7 +504,7 @@ def test_as_a_program(here: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
-def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
+def test_without_the_extra_the_error_names_what_to_install(missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; import kafkagroup.cli as c; c.main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (

@@ -75,7 +75,7 @@ def test_several_batches_keep_their_order(kafka: EmbeddedKafka) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed(kafka: EmbeddedKafka, codec: str) -> None:
+def test_records_are_compressed(kafka: EmbeddedKafka, codec: str) -> None:
     sent: list[ProduceRequest] = []
     kafka.fail(ProduceRequest, Close(), when=lambda request: bool(sent.append(request)))
     done = produce(kafka, b"x" * 9_000 + b"\n", "--compression", codec)
@@ -159,7 +159,7 @@ def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals)
     ],
     ids=["late", "none"],
 )
-def test_a_signal_while_a_record_is_not_acknowledged(
+def test_a_signal_during_an_unacknowledged_write_is_reported(
     kafka: EmbeddedKafka, answer: Delay | Swallow, told: bytes
 ) -> None:
     """What is said to be written is what is, or that it is not known."""
@@ -195,7 +195,7 @@ def test_a_missing_topic_is_reported_before_stdin_is_read(kafka: EmbeddedKafka) 
         (("t", "--partition", "-1"), "produce: Invalid value for '--partition': -1 is not in th"),
     ],
 )
-def test_asked_wrongly(arguments: tuple[str, ...], line: str) -> None:
+def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -> None:
     found = CliRunner().invoke(app, ["produce", *arguments])
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"kafkagroup: {line}")

@@ -15,7 +15,7 @@ def record(key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | 
     return Record("t", 3, 7, 1_000, TimestampType.CREATE_TIME, key, value, headers, 0)
 
 
-def test_a_line() -> None:
+def test_a_record_is_one_line_of_json() -> None:
     line = record_to_json(record("é".encode(), b"\xff\n", ("h", None), ("h", b"x")))
     assert line == (
         '{"topic": "t", "partition": 3, "offset": 7, "timestamp": 1000, "key": "é",'

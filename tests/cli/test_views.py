@@ -84,7 +84,7 @@ def test_a_live_table_has_the_largest_lags_that_fit() -> None:
     ]
 
 
-def test_lag_in_a_line() -> None:
+def test_lag_is_printed_in_a_line() -> None:
     lags = {
         ZERO: PartitionLag(committed=1, start=0, end=3, lag=2, seconds=1.25),
         ONE: PartitionLag(committed=3, start=0, end=3, lag=0, seconds=0.0),
@@ -133,7 +133,7 @@ def test_no_change_prints_nothing() -> None:
     assert changed(None, None).words() == "absent; 0 members"
 
 
-def test_a_rebalance_step_by_step() -> None:
+def test_the_steps_of_a_rebalance_are_shown() -> None:
     """While it rebalances a classic group does not tell who has what: what was known counts."""
     before = group(member("a", ZERO, ONE), member("b", TWO))
     busy = group(
@@ -183,7 +183,7 @@ def test_a_rebalance_without_a_visible_cause_is_shown() -> None:
     assert changed(group(member("a", ZERO)), busy).cause == cause
 
 
-def test_an_epoch_without_other_members() -> None:
+def test_a_new_epoch_of_a_single_member_is_shown() -> None:
     one = group(member("a", ZERO), type=GroupType.CONSUMER, group_epoch=4, assignment_epoch=4)
     change = changed(one, attrs.evolve(one, group_epoch=5))
     assert change.words() == (
@@ -192,14 +192,14 @@ def test_an_epoch_without_other_members() -> None:
     )
 
 
-def test_another_subscription() -> None:
+def test_a_changed_subscription_is_shown() -> None:
     other = member("a", ZERO, subscription=Subscription(topics=("orders", "audit")))
     change = changed(group(member("a", ZERO)), group(other))
     assert (change.cause, bool(change)) == ("1 changed subscription", True)
     assert changed(group(member("a")), group(member("a", topic_pattern="x.*"))).cause
 
 
-def test_a_group_that_is_first_seen_while_it_rebalances() -> None:
+def test_a_group_already_rebalancing_is_shown() -> None:
     busy = group(member("a", partitions=None), state=GroupState.PREPARING_REBALANCE)
     after = group(member("a", ZERO))
     assert changed(remembered(None, busy), after).taken_up == {"a": (ZERO,)}

@@ -71,7 +71,7 @@ async def active(*coordinators):
                 tasks.start_soon(coordinator.ensure_active_group)
 
 
-async def test_registration_leader_assignment_stabilization(bootstrap, name):
+async def test_a_group_forms_through_the_hooks_of_a_subclass(bootstrap, name):
     """Metadata is bytes or has `encode()`, and so is an assignment."""
     async with workers(bootstrap, name) as one:
         assert (one.generation, one.member_id, one.need_rejoin()) == (-1, "", True)
@@ -88,7 +88,7 @@ async def test_registration_leader_assignment_stabilization(bootstrap, name):
         assert len(one.story) == 3
 
 
-async def test_members_share_and_take_over(bootstrap, name):
+async def test_members_share_partitions_and_take_over(bootstrap, name):
     one, other = workers(bootstrap, name), workers(bootstrap, name)
     async with one:
         await active(one)
@@ -156,7 +156,7 @@ async def test_supported_protocols_are_read_before_each_join(bootstrap, name):
         assert one.generation > before
 
 
-async def test_closing_leaves_and_resets_and_the_group_may_be_joined_again(bootstrap, name):
+async def test_close_leaves_the_group_which_can_be_joined_again(bootstrap, name):
     async with workers(bootstrap, name) as one, Admin(bootstrap_servers=bootstrap) as admin:
         await active(one)
         await one.close()
@@ -169,7 +169,7 @@ async def test_closing_leaves_and_resets_and_the_group_may_be_joined_again(boots
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_outside_of_a_with_block_it_starts_on_first_use(bootstrap, name):
+async def test_outside_a_with_block_it_starts_on_first_use(bootstrap, name):
     one = workers(bootstrap, name)
     await active(one)
     assert one.jobs == b"abc"
@@ -195,7 +195,7 @@ async def test_on_join_prepare_runs_when_the_generation_ends(bootstrap, name):
 # ---------------------------------------------------------------- the coordinator
 
 
-async def test_it_knows_its_coordinator(bootstrap, name):
+async def test_coordinator_unknown_and_coordinator_dead(bootstrap, name):
     async with workers(bootstrap, name) as one, Admin(bootstrap_servers=bootstrap) as admin:
         assert (one.coordinator_unknown(), one.coordinator_id) == (True, None)
         await one.ensure_coordinator_known()
@@ -212,7 +212,7 @@ async def test_it_knows_its_coordinator(bootstrap, name):
         assert not one.need_rejoin()
 
 
-async def test_a_coordinator_that_fails_is_unknown_and_is_found_again():
+async def test_a_failed_coordinator_is_unknown_until_it_is_found_again():
     with EmbeddedKafka(nodes=3) as near:
         async with workers(near.bootstrap_servers, "g") as one:
             await active(one)
@@ -225,7 +225,7 @@ async def test_a_coordinator_that_fails_is_unknown_and_is_found_again():
             assert one.coordinator_id == near.coordinator("g")
 
 
-async def test_it_looks_for_the_coordinator_until_one_is_available():
+async def test_the_coordinator_is_looked_up_until_one_is_available():
     with EmbeddedKafka() as near:
         near.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=2)
         async with workers(near.bootstrap_servers, "g") as one:
@@ -282,7 +282,7 @@ async def test_disabling_heartbeats_leaves_and_the_next_use_rejoins():
 # ---------------------------------------------------------------- configuration
 
 
-def test_the_defaults_are_the_originals():
+def test_the_defaults_are_those_of_the_original():
     assert BaseCoordinator.DEFAULT_CONFIG == {
         "group_id": "kafka-python-default-group",
         "session_timeout_ms": 30000,
@@ -309,7 +309,7 @@ async def test_the_configuration_reaches_the_member():
             assert one._member._member.config.heartbeat_interval == 0.05
 
 
-def test_an_unknown_configuration_is_refused():
+def test_an_unknown_configuration_is_an_error():
     with pytest.raises(ConfigurationError, match="no such config: sesion_timeout_ms"):
         Workers(KafkaClient(), Metrics(), sesion_timeout_ms=1)
 

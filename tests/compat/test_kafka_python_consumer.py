@@ -66,7 +66,7 @@ async def committed(bootstrap, name):
 
 
 @TRIO_IS_LONG
-async def test_members_share_and_take_over(bootstrap, name, fill):
+async def test_members_share_partitions_and_take_over(bootstrap, name, fill):
     await fill(2, 3)
     listener = Listener()
     both = {TopicPartition(name, p) for p in range(2)}
@@ -97,7 +97,7 @@ async def test_members_share_and_take_over(bootstrap, name, fill):
     assert [what for what, _ in listener.story] == ["revoked", *["assigned", "revoked"] * 3]
 
 
-async def test_a_listener_that_raises_is_logged_and_consuming_goes_on(
+async def test_an_error_of_the_listener_is_logged_and_consuming_continues(
     bootstrap, name, fill, caplog
 ):
     await fill(1, 3)
@@ -157,7 +157,7 @@ def test_a_pattern_matches_from_the_start_of_the_name(pattern, matches):
     assert bool(subscription.whole_pattern().fullmatch("orders")) is matches
 
 
-async def test_partitions_given_by_hand_need_no_join(bootstrap, name, fill):
+async def test_manually_assigned_partitions_need_no_join(bootstrap, name, fill):
     await fill(2, 2)
     one = coordinator_of(bootstrap, name)
     tp = TopicPartition(name, 1)
@@ -195,7 +195,7 @@ async def test_metadata_is_what_the_broker_receives():
             assert dict(one.group_protocols()).keys() == {"range", "roundrobin"}
 
 
-async def test_what_ends_the_membership_is_raised():
+async def test_the_error_that_ends_the_membership_is_raised():
     with EmbeddedKafka({"t": 1}) as near:
         near.fail(JoinGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
         async with coordinator_of(near.bootstrap_servers, "t") as one:
@@ -204,7 +204,7 @@ async def test_what_ends_the_membership_is_raised():
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_outside_of_with_it_starts_when_it_is_used(bootstrap, name, fill):
+async def test_outside_a_with_block_it_starts_when_it_is_used(bootstrap, name, fill):
     await fill(1, 2)
     one = coordinator_of(bootstrap, name)
     await take(one, 1)
@@ -415,7 +415,7 @@ async def test_metrics(bootstrap, name, fill):
     assert 0 <= found["last-heartbeat-seconds-ago"] < 20
 
 
-def test_the_defaults_are_the_originals():
+def test_the_defaults_are_those_of_the_original():
     defaults = dict(ConsumerCoordinator.DEFAULT_CONFIG)
     assert defaults.pop("default_offset_commit_callback")({}, None) is True
     assert defaults == {

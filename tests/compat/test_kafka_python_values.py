@@ -35,7 +35,7 @@ def clock():
 # ---------------------------------------------------------------- heartbeats
 
 
-def test_the_defaults_are_the_originals():
+def test_the_defaults_are_those_of_the_original():
     assert Heartbeat.DEFAULT_CONFIG == {
         "heartbeat_interval_ms": 3000,
         "session_timeout_ms": 30000,
@@ -69,7 +69,7 @@ def test_when_the_session_has_expired(clock):
     assert (beat.last_reset, beat.session_expired(), beat.ttl()) == (121.0, False, 3.0)
 
 
-def test_a_members_heartbeats(clock):
+def test_the_heartbeat_object_reflects_the_members_heartbeats(clock):
     """What is sent and answered is what the member sent and heard."""
     found = GroupMetrics()
     beat = Heartbeat(clock=clock, observed=lambda: found, session_timeout_ms=10_000)
@@ -80,7 +80,7 @@ def test_a_members_heartbeats(clock):
     assert (beat.last_send, beat.last_receive) == (119.0, 118.0)
 
 
-def test_a_heartbeat_interval_beyond_the_session_timeout_is_refused():
+def test_a_heartbeat_interval_above_the_session_timeout_is_an_error():
     with pytest.raises(ConfigurationError, match="heartbeat_interval_ms=9 must not be more"):
         Heartbeat(heartbeat_interval_ms=9, session_timeout_ms=8)
 
@@ -96,7 +96,7 @@ MEASURED = GroupMetrics(
 )
 
 
-def test_the_metrics_of_a_member_have_the_originals_names():
+def test_the_metrics_of_a_member_have_the_names_of_the_original():
     """In milliseconds. The original's join-time-max and sync-time-max are averages."""
     metrics = Metrics()
     heartbeat = Heartbeat(observed=lambda: MEASURED)
@@ -125,7 +125,7 @@ def test_the_metrics_of_a_member_have_the_originals_names():
     )
 
 
-def test_the_metrics_of_a_consumer_have_the_originals_names():
+def test_the_metrics_of_a_consumer_have_the_names_of_the_original():
     metrics = Metrics()
     subscription = SubscriptionState()
     subscription.observed = lambda: MEASURED

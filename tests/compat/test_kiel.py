@@ -60,7 +60,7 @@ async def test_values_are_json_by_default(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("option", ["max_wait_time", "min_bytes", "max_bytes", "autocommit"])
-def test_errors_about_options_have_kiels_names(option):
+def test_errors_about_options_use_the_option_names_of_kiel(option):
     with pytest.raises(ConfigurationError, match=f"{option}=-1"):
         grouped("localhost:9092", "t", **{option: -1})
 
@@ -169,7 +169,7 @@ async def test_max_bytes_bounds_a_call(bootstrap, name, fill):
 # ---------------------------------------------------------------- sharing
 
 
-async def test_members_share_and_take_over(bootstrap, name, fill):
+async def test_members_share_partitions_and_take_over(bootstrap, name, fill):
     await fill(3)
     async with grouped(bootstrap, name) as one:
         await until(lambda: one.allocation == {name: [0, 1, 2]})
@@ -179,7 +179,7 @@ async def test_members_share_and_take_over(bootstrap, name, fill):
         await until(lambda: one.allocation == {name: [0, 1, 2]})
 
 
-async def test_members_share_and_take_over_through_zookeeper(
+async def test_members_share_partitions_and_take_over_through_zookeeper(
     bootstrap, name, fill, zookeeper, members_in
 ):
     await fill(3)
@@ -209,7 +209,7 @@ async def test_waiting_for_zookeeper_does_not_block_the_loop(bootstrap, name, fi
             await until(lambda: consumer.allocation == {name: [0]})
 
 
-async def test_members_of_the_original_kiel_are_a_group_of_their_own(
+async def test_members_of_the_original_kiel_form_a_separate_group(
     bootstrap, name, fill, zookeeper, keeper, members_in
 ):
     """They keep offsets in ZooKeeper, claim nothing, and could not tell who owns what."""
@@ -222,7 +222,7 @@ async def test_members_of_the_original_kiel_are_a_group_of_their_own(
 
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
-async def test_internal_topics_are_left_out_unless_they_are_named(bootstrap, name, fill):
+async def test_internal_topics_are_excluded_unless_they_are_named(bootstrap, name, fill):
     """kiel shares out the partitions of __consumer_offsets, too, which nobody consumes."""
     await fill(1)
     asked = []
@@ -264,7 +264,9 @@ async def test_a_custom_allocator(bootstrap, name, fill):
     assert all(members == sorted(members) for members, _ in asked)
 
 
-async def test_after_a_rebalance_offsets_are_those_committed(bootstrap, name, fill):
+async def test_after_a_rebalance_consuming_continues_at_the_committed_offsets(
+    bootstrap, name, fill
+):
     await fill(1, {0: values(1, 2, 3)})
     async with grouped(bootstrap, name) as one:
         await consumed(one, name, 3)
@@ -301,7 +303,7 @@ async def test_offsets_of_a_topic(bootstrap, name, fill):
         assert found[TopicPartition(name, 0)] == OffsetAndMetadata(2, "a note", 0)
 
 
-async def test_offsets_that_cannot_be_read():
+async def test_a_failed_offset_fetch_is_an_error():
     with EmbeddedKafka({"t": 1}) as near:
         async with grouped(near.bootstrap_servers, "t") as consumer:
             await until(lambda: consumer.allocation)
@@ -475,7 +477,7 @@ async def test_closing_leaves_the_group(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_start_and_stop_outside_of_a_with_block(bootstrap, name, fill):
+async def test_start_and_stop_outside_a_with_block(bootstrap, name, fill):
     await fill(1, {0: values(1)})
     consumer = grouped(bootstrap, name)
     await consumer.connect()

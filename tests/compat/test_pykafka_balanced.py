@@ -34,7 +34,7 @@ async def take(consumer, count):
         return [await consumer.consume() for _ in range(count)]
 
 
-def test_its_options_are_the_managed_ones_and_those_of_zookeeper():
+def test_the_options_are_those_of_the_managed_consumer_and_of_zookeeper():
     """With pykafka's defaults, which differ in what is of no use."""
     managed = inspect.signature(ManagedBalancedConsumer).parameters
     ours = inspect.signature(BalancedConsumer).parameters
@@ -50,7 +50,7 @@ def test_its_options_are_the_managed_ones_and_those_of_zookeeper():
     assert managed.keys() - ours.keys() == kafkas_own
 
 
-async def test_members_share_and_take_over_and_call_their_callbacks(
+async def test_members_share_partitions_take_over_and_call_their_callbacks(
     name, fill, consumer_of, members_in
 ):
     """What stays with a member is among what it owns after the rebalance, though it was not
@@ -88,7 +88,7 @@ async def test_a_custom_membership_protocol(fill, consumer_of):
 
 
 @pytest.mark.parametrize(("reset", "first"), [(OffsetType.EARLIEST, 0), (OffsetType.LATEST, 3)])
-async def test_resetting_on_start(bootstrap, name, fill, consumer_of, reset, first):
+async def test_offsets_are_reset_on_start(bootstrap, name, fill, consumer_of, reset, first):
     await fill(1, 3)
     async with consumer_of() as consumer:
         await take(consumer, 2)

@@ -88,7 +88,7 @@ async def found_coordinator(broker, group):
 # ---------------------------------------------------------------- connections
 
 
-async def test_its_attributes(bootstrap):
+async def test_the_attributes_of_a_broker(bootstrap):
     broker = broker_at(bootstrap)
     host, port = bootstrap.split(":")
     assert (broker.id, broker.host, broker.port) == (1, host, int(port))
@@ -108,7 +108,7 @@ async def test_its_attributes(bootstrap):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_outside_of_a_with_block_it_connects_on_request(bootstrap):
+async def test_outside_a_with_block_it_connects_on_request(bootstrap):
     """As in pykafka, where nobody enters a broker; from whichever task."""
     broker = broker_at(bootstrap)
     async with anyio.create_task_group() as tasks:
@@ -138,12 +138,12 @@ async def test_a_failed_connect_raises_the_cause_and_leaves_nothing_open():
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
-async def test_connecting_outside_of_with_is_for_asyncio(bootstrap):
+async def test_connecting_outside_a_with_block_needs_asyncio(bootstrap):
     with pytest.raises(IllegalStateError, match="asyncio"):
         await broker_at(bootstrap).connect()
 
 
-async def test_from_metadata(bootstrap):
+async def test_a_broker_is_created_from_metadata(bootstrap):
     host, port = bootstrap.split(":")
     made = Broker.from_metadata(BrokerMetadata(7, host.encode(), int(port)), None, 30_000, 10_000)
     assert (made.id, made.host, made.port) == (7, host, int(port))
@@ -176,7 +176,7 @@ async def test_a_fetch_honours_the_socket_timeout():
                 await broker.fetch_messages([PartitionFetchRequest("t", 0, 0)], timeout=30_000)
 
 
-async def test_buffer_size_and_source_address(monkeypatch):
+async def test_buffer_size_and_source_address_are_used(monkeypatch):
     """As the kernel meets them: where a socket to the broker is bound, what is read at a time."""
     reads = []
     recv_into = socket.socket.recv_into
@@ -202,7 +202,7 @@ async def test_buffer_size_and_source_address(monkeypatch):
     assert max(count for _, _, count in ours) == 512
 
 
-async def test_every_connection_speaks_tls():
+async def test_every_connection_uses_tls():
     """pykafka opens those of group membership without."""
     ca = CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -133,7 +133,7 @@ async def test_fetched_messages_are_returned_without_blocking(bootstrap, name, f
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_outside_of_a_with_block_it_starts_on_first_use_and_can_be_stopped(
+async def test_outside_a_with_block_it_starts_on_first_use_and_can_be_stopped(
     bootstrap, name, fill
 ):
     await fill(1, 3)
@@ -179,7 +179,7 @@ async def test_nothing_is_committed_by_default(bootstrap, name, fill):
     assert await committed(bootstrap, name) == {}
 
 
-async def test_a_rebalance_commits_what_was_consumed(bootstrap, name, fill):
+async def test_a_rebalance_commits_consumed_messages(bootstrap, name, fill):
     """By default, as in pykafka: without, a second member made the first hand out all again, 400
     deliveries of 200 messages."""
     await fill(2, 100)
@@ -255,7 +255,7 @@ async def test_held_offsets_follow_a_reset(bootstrap, name, fill):
 @pytest.mark.parametrize(
     ("reset", "first"), [(OffsetType.EARLIEST, 0), (OffsetType.LATEST, 3), (-2, 0), (-1, 3)]
 )
-async def test_where_to_start_without_a_commit(bootstrap, name, fill, produce, reset, first):
+async def test_the_starting_position_without_a_commit(bootstrap, name, fill, produce, reset, first):
     await fill(1, 3)
     async with consumer_of(bootstrap, name, auto_offset_reset=reset) as consumer:
         await consumer.start()
@@ -266,7 +266,7 @@ async def test_where_to_start_without_a_commit(bootstrap, name, fill, produce, r
 
 
 @pytest.mark.parametrize(("reset", "first"), [(-2, 0), (-1, 3)])
-async def test_resetting_on_start(bootstrap, name, fill, produce, reset, first):
+async def test_offsets_are_reset_on_start(bootstrap, name, fill, produce, reset, first):
     """Once, over what is committed, and committed at once."""
     await fill(1, 3)
     async with consumer_of(bootstrap, name) as consumer:
@@ -291,7 +291,7 @@ async def test_resetting_on_start(bootstrap, name, fill, produce, reset, first):
         assert [m.offset for m in await take(consumer, 1)] == [first + 2]
 
 
-async def test_resetting_offsets_to_places_in_the_log(bootstrap, name, fill):
+async def test_offsets_are_reset_to_positions_in_the_log(bootstrap, name, fill):
     stamps = [1_700_000_000_000 + 1_000 * n for n in range(5)]
     await fill(2, {p: [NewRecord(None, b"v", at) for at in stamps] for p in (0, 1)})
     second = datetime.fromtimestamp(1_700_000_000, UTC) + timedelta(seconds=3)
@@ -346,9 +346,7 @@ async def test_the_rebalance_callback_gets_old_and_new_offsets_and_may_change_th
     assert told[2] == (consumer, {mine: 4}, {0: 4, 1: 4})
 
 
-async def test_the_callback_is_given_the_offsets_where_reading_begins(
-    bootstrap, name, fill, produce
-):
+async def test_the_callback_receives_the_actual_starting_offsets(bootstrap, name, fill, produce):
     """It was given -2 for what begins at the log's end; giving that back replayed the topic."""
     await fill(1, 100)
     told = []
@@ -375,7 +373,7 @@ async def test_the_rebalance_callback_may_return_its_argument(bootstrap, name, f
             await consumer.commit_offsets([(0, 2)])
 
 
-async def test_a_callback_that_raises_surfaces(bootstrap, name, fill):
+async def test_an_error_of_the_callback_is_raised(bootstrap, name, fill):
     await fill(1, 3)
 
     def callback(*_):
@@ -437,7 +435,7 @@ def written_by_pykafka(*partitions):
     return encode_assignment(partitions, version=1)[:-4]
 
 
-async def test_a_member_beside_a_leader_of_pykafkas(bootstrap, name, fill):
+async def test_a_member_accepts_assignments_of_a_pykafka_leader(bootstrap, name, fill):
     """Its assignments end without user data; a group that moved from pykafka stood still."""
     assert written_by_pykafka(("t", 0), ("t", 1)) == FROM_PYKAFKA
     await fill(2, 1)
@@ -468,13 +466,13 @@ async def test_a_member_beside_a_leader_of_pykafkas(bootstrap, name, fill):
         tasks.cancel_scope.cancel()
 
 
-def test_a_managed_consumer_is_a_balanced_one():
+def test_a_managed_consumer_is_an_instance_of_balanced_consumer():
     """Applications ask `isinstance(consumer, BalancedConsumer)`, which holds in pykafka."""
     consumer = ManagedBalancedConsumer("t", "localhost", b"g")
     assert isinstance(consumer, BalancedConsumer)
 
 
-def test_a_protocol_of_another_type_is_refused():
+def test_a_protocol_of_another_type_is_an_error():
     workers = GroupMembershipProtocol(b"workers", b"x", b"", decide_partitions_range)
     with pytest.raises(ConfigurationError, match="GroupMember"):
         ManagedBalancedConsumer("t", "x", b"g", membership_protocol=workers)
@@ -489,7 +487,7 @@ def near():
         yield running
 
 
-async def test_rebalances_are_retried_as_often_and_as_slowly_as_configured(near):
+async def test_the_number_and_backoff_of_rebalance_retries_are_configurable(near):
     """pykafka waits 0, 1, 2 times the back-off; here it doubles, at most a second or itself."""
     near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
     options = {"rebalance_max_retries": 2, "rebalance_backoff_ms": 300}
@@ -501,7 +499,7 @@ async def test_rebalances_are_retried_as_often_and_as_slowly_as_configured(near)
     assert len(near.requests(JoinGroupRequest)) == 3
 
 
-async def test_commits_are_retried_as_often_and_as_slowly_as_configured(near):
+async def test_the_number_and_backoff_of_commit_retries_are_as_configured(near):
     near.produce("t", ["a"])
     options = {"offsets_commit_max_retries": 2, "offsets_channel_backoff_ms": 300}
     async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
@@ -526,14 +524,14 @@ async def test_a_member_unknown_to_the_coordinator_rejoins(near):
         assert [m.offset for m in await take(consumer, 2)] == [0, 1]
 
 
-async def test_heartbeats_go_out_while_the_application_is_busy(near):
+async def test_heartbeats_are_sent_while_the_application_is_busy(near):
     async with consumer_of(near.bootstrap_servers, "t") as consumer:
         await until(lambda: consumer.partitions)
         before = len(near.requests(HeartbeatRequest))
         await until(lambda: len(near.requests(HeartbeatRequest)) > before + 5)
 
 
-async def test_heartbeats_go_out_while_the_application_blocks_its_loop():
+async def test_heartbeats_are_sent_while_the_application_blocks_its_loop():
     settings = BrokerSettings(group_min_session_timeout=0.1)
     with EmbeddedKafka({"t": 1}, settings=settings) as near:
         options = {"heartbeat_interval_ms": 50, "session_timeout_ms": 1_000}
@@ -599,7 +597,7 @@ async def test_gaps_between_offsets_are_skipped(near, compacted):
         assert offsets == sorted(set(offsets))
 
 
-async def test_a_cluster_object_gives_the_addresses(near):
+async def test_the_addresses_are_taken_from_a_cluster_object(near):
     near.produce("t", ["a"])
     cluster = Cluster(near.bootstrap_servers)
     async with ManagedBalancedConsumer("t", cluster, "g") as consumer:
@@ -616,6 +614,6 @@ async def test_a_cluster_object_gives_the_addresses(near):
         ({"fetch_message_max_bytes": 0}, "fetch_message_max_bytes=0"),
     ],
 )
-def test_wrong_options_are_refused(option, words):
+def test_invalid_options_are_an_error(option, words):
     with pytest.raises(ConfigurationError, match=words):
         ManagedBalancedConsumer("t", "localhost", b"g", **option)

@@ -19,7 +19,7 @@ from kafkagroup.compat.pykafka.membership import assignor_of, metadata_of
 MINE = GroupMembershipProtocol(b"consumer", b"mine", b"m", decide_partitions_range)
 
 
-def test_its_fields():
+def test_the_fields_of_a_membership_protocol():
     assert (b"consumer", b"mine", b"m", decide_partitions_range) == MINE
     assert GroupMembershipProtocol._fields == (
         "protocol_type",
@@ -36,7 +36,7 @@ def test_its_fields():
     assert isinstance(MINE, tuple)
 
 
-def test_it_behaves_as_a_named_tuple():
+def test_a_membership_protocol_behaves_as_a_named_tuple():
     assert GroupMembershipProtocol._make(iter(MINE)) == MINE
     assert MINE._replace(metadata=b"n") == (b"consumer", b"mine", b"n", decide_partitions_range)
     assert MINE._asdict() == dict(zip(MINE._fields, MINE, strict=True))
@@ -45,7 +45,7 @@ def test_it_behaves_as_a_named_tuple():
     assert GroupMembershipProtocol.__new__(GroupMembershipProtocol, *MINE) == MINE
 
 
-def test_copies_and_pickles():
+def test_a_membership_protocol_can_be_copied_and_pickled():
     """As a plain tuple: there is no state beside it."""
     assert copy.copy(MINE) == copy.deepcopy(MINE) == pickle.loads(pickle.dumps(MINE)) == MINE
     assert MINE.__getstate__() is None

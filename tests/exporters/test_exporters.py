@@ -122,7 +122,7 @@ def test_every_metric_of_a_member(export: Any) -> None:
     assert export({"billing": Member(METRICS)}) == SCRAPED.split("\n")[1:-1]
 
 
-def test_no_metric_was_forgotten() -> None:
+def test_every_metric_is_exported() -> None:
     """Whoever adds one exports it; the last rebalance is an event."""
     exported = {
         "heartbeat",
@@ -155,7 +155,7 @@ def test_unknown_values_are_omitted(export: Any) -> None:
 
 
 @BOTH
-def test_several_members_and_stopped_ones(export: Any) -> None:
+def test_several_and_stopped_members_are_exported(export: Any) -> None:
     idle = Consumer("t", bootstrap_servers="nowhere:9092")
     members = {"a": Member(METRICS), "idle": idle, "b": Member(METRICS)}
     rates = [line for line in export(members) if line.startswith("kafkagroup_heartbeat_rate")]
@@ -167,7 +167,9 @@ def test_several_members_and_stopped_ones(export: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_running_clients_are_read_in_another_thread(export: Any, backend: Any) -> None:
+def test_metrics_of_running_clients_can_be_read_in_another_thread(
+    export: Any, backend: Any
+) -> None:
     """Prometheus' own server scrapes in one, where no event loop is to be found."""
     found: list[str] = []
 

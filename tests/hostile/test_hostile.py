@@ -86,7 +86,7 @@ def test_a_failed_trial_is_reported(changed: dict[str, object], fault: str | Non
     assert result.faults(HARMLESS) == ([] if fault is None else [fault])
 
 
-def test_an_honest_broker_is_no_attack(run: Run) -> None:
+def test_a_correct_broker_causes_no_error(run: Run) -> None:
     assert run(HARMLESS).faults(HARMLESS) == []
 
 

@@ -121,9 +121,7 @@ async def test_a_group_of_consumers(bootstrap, name, fill):
     )
 
 
-async def test_what_members_own_now_counts_not_what_they_owned_when_they_joined(
-    bootstrap, name, fill
-):
+async def test_a_spec_has_the_current_partitions_of_each_member(bootstrap, name, fill):
     await fill(4)
     first = Worker(bootstrap, name, assignors=[cooperative_sticky_assignor])
     second = Worker(bootstrap, name, assignors=[cooperative_sticky_assignor])
@@ -158,7 +156,7 @@ async def test_a_topic_that_does_not_exist_is_not_in_the_spec(bootstrap, name, f
         await member.stop()
 
 
-async def test_a_group_of_another_kind(bootstrap, name):
+async def test_a_group_of_another_protocol_type_has_no_spec(bootstrap, name):
     protocol = GroupProtocol("workers", "split", b"about me", lambda members: dict(members))
     async with GroupMember(name, protocol, bootstrap_servers=bootstrap, **FAST) as member:
         with anyio.fail_after(20):
@@ -187,14 +185,14 @@ async def test_a_group_without_members(bootstrap, name, fill):
     assert (found.state, found.members) == (GroupState.EMPTY, ())
 
 
-async def test_a_group_that_does_not_exist(bootstrap, name):
+async def test_a_missing_group_is_an_error(bootstrap, name):
     async with Admin(bootstrap_servers=bootstrap) as admin:
         with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
             await admin.describe_group(name)
     assert (caught.value.name, caught.value.retriable) == ("GROUP_ID_NOT_FOUND", False)
 
 
-async def test_a_broker_without_consumer_groups_has_no_such_group_either():
+async def test_a_broker_without_consumer_groups_reports_the_group_as_missing():
     with EmbeddedKafka(settings=BrokerSettings(consumer_groups=False)) as kafka:
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
             with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
@@ -202,7 +200,7 @@ async def test_a_broker_without_consumer_groups_has_no_such_group_either():
     assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_a_broker_too_old_to_filter_is_named_with_the_reason():
+async def test_a_broker_that_cannot_filter_groups_is_an_error_with_its_name():
     class Old:
         async def request(self, _):
             raise LocalProtocolError("types_filter is not in version 4")
@@ -211,7 +209,7 @@ async def test_a_broker_too_old_to_filter_is_named_with_the_reason():
         await list_groups(Old(), Node(1, "kafka-1", 9092), types=["consumer"])
 
 
-async def test_a_broker_that_calls_an_unknown_group_dead_says_the_same():
+async def test_a_missing_group_described_as_dead_is_an_error():
     """DescribeGroups 0-5 has no error for it."""
     dead = DescribedGroup(
         error_code=0,
@@ -259,7 +257,7 @@ async def test_a_rebalancing_group_has_no_spec(bootstrap, name):
     assert {m.subscription for m in found.members} == {None}
 
 
-async def test_a_group_of_kip_848(bootstrap, name, fill):
+async def test_a_group_of_the_consumer_protocol(bootstrap, name, fill):
     await fill(2)
     worker = Worker(
         bootstrap,
@@ -305,7 +303,7 @@ async def test_a_group_of_kip_848(bootstrap, name, fill):
     assert spec.members[member.member_id].owned == owned
 
 
-async def test_the_spec_of_a_group_whose_coordinator_evaluates_a_pattern_is_refused(embedded):
+async def test_a_group_with_a_pattern_evaluated_by_the_coordinator_has_no_spec(embedded):
     member = MemberDescription(
         member_id="m",
         client_id="",
@@ -368,7 +366,7 @@ async def test_groups_are_listed_by_state_and_type(bootstrap, name, fill):
     assert [group.group_id for group in both] == [name, f"{name}-848"]
 
 
-async def test_a_filter_that_names_nothing_is_refused(embedded):
+async def test_an_unknown_filter_value_is_an_error(embedded):
     async with Admin(bootstrap_servers=embedded) as admin:
         with pytest.raises(ConfigurationError, match="'Unknown' is none of Assigning, "):
             await admin.list_groups(states=[GroupState.UNKNOWN])
@@ -389,7 +387,7 @@ async def test_each_group_has_its_own_description_or_error(bootstrap, name, fill
     assert there.group_id == name
 
 
-async def test_one_brokers_failure_to_list_hides_no_other_groups():
+async def test_a_broker_that_fails_to_list_groups_does_not_hide_other_groups():
     with EmbeddedKafka({"t": 1}, nodes=2) as kafka:
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
             groups = [f"g{n}" for n in range(8)]
@@ -512,7 +510,7 @@ STREAMS = ListedGroup(
 )
 
 
-async def test_calls_before_the_start_and_after_the_close_are_refused(bootstrap, name):
+async def test_calls_before_the_start_and_after_the_close_raise(bootstrap, name):
     admin = Admin(bootstrap_servers=bootstrap)
     with pytest.raises(NotStartedError, match="not started; use `async with` or start"):
         await admin.describe_group(name)
@@ -602,7 +600,7 @@ async def test_undecodable_metadata_names_its_member():
     )
 
 
-async def test_no_broker_answers():
+async def test_without_a_reachable_broker_calls_raise():
     with anyio.fail_after(20), pytest.raises(NoBrokersAvailableError):
         async with Admin(bootstrap_servers="127.0.0.1:1"):
             pytest.fail("it opened")
@@ -622,7 +620,7 @@ def test_invalid_arguments_raise(options, message):
         Admin(**options)
 
 
-async def test_an_empty_group_id_is_refused(embedded):
+async def test_an_empty_group_id_is_an_error(embedded):
     async with Admin(bootstrap_servers=embedded) as admin:
         with pytest.raises(ConfigurationError, match="group_id is empty"):
             await admin.describe_group("")

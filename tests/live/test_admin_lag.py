@@ -19,7 +19,7 @@ from kafkagroup.wire.records import NewRecord, encode_batch
 pytestmark = pytest.mark.anyio
 
 
-async def test_lag_is_in_offsets_and_in_the_age_of_the_next_record(bootstrap, name, fill):
+async def test_lag_is_in_offsets_and_the_age_of_the_next_record(bootstrap, name, fill):
     """Exact also inside a batch: its records were made a minute apart."""
     now = time.time()
     made = [round((now - 60 * n) * 1000) for n in (30, 20, 10)]
@@ -177,7 +177,7 @@ async def test_a_group_without_permission_hides_no_other():
     assert sorted(kinds) == [False, True]
 
 
-def test_the_arithmetic_of_lag():
+def test_the_calculation_of_lag():
     assert (behind(3, 5), behind(6, 5)) == (2, 0)
     assert (age(1_000, 3.5), age(9_000, 3.5)) == (2.5, 0.0)
     assert age(None, 0.0) == "no record was found at the committed offset"

@@ -239,7 +239,7 @@ async def test_a_member_is_removed_and_joins_again(bootstrap, name, static):
 
 
 @pytest.mark.parametrize("static", [False, True])
-async def test_a_member_of_kip_848_is_removed_too(bootstrap, name, fill, static):
+async def test_a_member_of_the_consumer_protocol_is_removed(bootstrap, name, fill, static):
     await fill(1)
     more = {"group_instance_id": "node-1"} if static else {}
     worker = Worker(bootstrap, name, **MODERN, **more)

@@ -30,7 +30,7 @@ async def described(admin, name, partitions):
     return found
 
 
-async def test_a_topic_from_its_creation_to_its_deletion(bootstrap, name):
+async def test_topics_are_created_listed_grown_and_deleted(bootstrap, name):
     async with Admin(bootstrap_servers=bootstrap) as admin:
         new = NewTopic(name=name, partitions=2, replication_factor=1)
         assert codes(await admin.create_topics([new], validate_only=True)) == {name: None}
@@ -127,7 +127,7 @@ async def test_internal_topics_are_marked(bootstrap, name, fill):
     assert topics.get("__consumer_offsets", True) is True
 
 
-async def test_a_consumer_is_given_the_partitions_that_were_added(bootstrap, name, fill):
+async def test_added_partitions_are_assigned_to_a_consumer(bootstrap, name, fill):
     await fill(1)
     options = {"bootstrap_servers": bootstrap, "group_id": name, "metadata_max_age_ms": 100}
     async with Consumer(name, **options) as consumer, Admin(bootstrap_servers=bootstrap) as admin:

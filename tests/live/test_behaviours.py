@@ -88,12 +88,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_7": (
         CLASSIC + "test_line_7_a_sync_response_read_late_does_not_extend_the_lease",
         CLASSIC + "test_when_the_lease_expires",
-        "live/test_blocking.py::test_a_loop_blocked_for_twice_the_session",
+        "live/test_blocking.py::test_a_loop_blocked_for_twice_the_session_stays_a_member_only_with_a_thread",
     ),
     "line_8": (CLASSIC + "test_line_8_member_id_required_rejoins_at_once_with_the_id",),
     "line_9": (
         CLASSIC + "test_line_9_a_stable_member_revokes_then_leaves",
-        "live/test_cancellation.py::test_cancelled_before_the_first_assignment",
+        "live/test_cancellation.py::test_a_consumer_cancelled_before_the_first_assignment_continues",
     ),
     "line_10": (
         CLASSIC + "test_line_10_a_join_or_sync_error_resets_the_generation",
@@ -114,7 +114,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "live/test_positions.py::test_a_pattern_matches_present_and_later_topics",
         SUBSCRIBER
         + "test_line_15_a_restarted_static_member_with_another_subscription_gets_its_topics",
-        "live/test_cooperative.py::test_a_static_member_that_comes_back_for_other_topics_gets_those",
+        "live/test_cooperative.py::test_a_restarted_static_member_with_another_subscription_gets_its_topics",
     ),
     "line_17": (CLASSIC + "test_line_17_skip_assignment_syncs_with_an_empty_list",),
     "line_18": (
@@ -141,7 +141,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         STICKY + "test_line_26_nothing_is_handed_over_in_the_round_in_which_it_is_revoked",
         STICKY + "test_line_26_a_stale_claim_does_not_hide_the_transfer",
     ),
-    "line_30": ("live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share",),
+    "line_30": (
+        "live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share_the_partitions",
+    ),
     "line_31": (
         NEW + "test_lines_31_and_32_the_first_heartbeat_has_a_generated_id_and_all_fields",
         NEW + "test_s11_the_member_id_is_kept_whatever_happens",
@@ -241,7 +243,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "delivery_cancelled": (
         CONSUMING + "test_a_cancelled_await_loses_nothing",
-        "live/test_cancellation.py::test_cancelled_while_consuming",
+        "live/test_cancellation.py::test_a_consumer_cancelled_in_any_call_continues",
     ),
     "delivery_callbacks": (
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
@@ -290,7 +292,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "l2": (CLASSIC + "test_l2_a_healthy_member_sends_heartbeats_and_nothing_else",),
     "l3": ("live/test_rebalancing.py::test_heartbeats_continue_while_the_application_awaits",),
     "l4": (
-        EMBEDDING + "test_closing_keeps_its_one_deadline_when_no_broker_answers",
+        EMBEDDING + "test_closing_ends_within_its_timeout_without_a_broker_response",
         "runtime/test_service.py::test_stop_may_be_called_twice_and_concurrently",
     ),
 }

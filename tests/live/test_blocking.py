@@ -65,7 +65,9 @@ def block_until(bootstrap, group, state):
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
-async def test_a_loop_blocked_for_twice_the_session(bootstrap, name, fill):
+async def test_a_loop_blocked_for_twice_the_session_stays_a_member_only_with_a_thread(
+    bootstrap, name, fill
+):
     """behaviours, line 7: with a thread for the heartbeats nothing happens, unless the application
     was to poll in the meantime; without one the member is given up."""
     await fill(1, 3)
@@ -99,7 +101,7 @@ async def test_a_loop_blocked_for_twice_the_session(bootstrap, name, fill):
     assert steady.consumer.loop_lag > SESSION
 
 
-async def test_a_rebalance_waits_for_a_blocked_loop(bootstrap, name, fill):
+async def test_a_rebalance_waits_for_a_member_with_a_blocked_loop(bootstrap, name, fill):
     """It is alive, and what it has in hand is not given away."""
     await fill(2, 3)
     first = Worker(bootstrap, name, heartbeat_thread=True)

@@ -159,7 +159,9 @@ async def lag(reader: Reader) -> None:
 @pytest.mark.parametrize(
     "act", [getone, anext_, getmany, next_batch, committed, end_offsets, wait_assignment]
 )
-async def test_cancelled_before_the_first_assignment(act: Act, timing: str) -> None:
+async def test_a_consumer_cancelled_before_the_first_assignment_continues(
+    act: Act, timing: str
+) -> None:
     async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -190,7 +192,7 @@ async def test_cancelled_before_the_first_assignment(act: Act, timing: str) -> N
         lag,
     ],
 )
-async def test_cancelled_while_consuming(act: Act, timing: str) -> None:
+async def test_a_consumer_cancelled_in_any_call_continues(act: Act, timing: str) -> None:
     async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, network):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -210,7 +212,7 @@ async def test_cancelled_while_consuming(act: Act, timing: str) -> None:
     await cancel_at_each_suspension(timing, story)
 
 
-async def test_cancelled_while_connecting(timing: str) -> None:
+async def test_cancelling_the_connecting_leaves_no_connection_open(timing: str) -> None:
     """A connection that nobody waits for any more would stay open as long as the consumer."""
 
     async def story(canceller: Canceller) -> None:
@@ -238,7 +240,7 @@ async def rebalanced(reader: Reader, total: int) -> None:
 
 
 @pytest.mark.parametrize("to_end", [False, True])
-async def test_a_cancelled_seek_moves_each_partition_or_leaves_it(
+async def test_a_cancelled_seek_moves_each_partition_completely_or_not_at_all(
     to_end: bool, timing: str
 ) -> None:
     async def story(canceller: Canceller) -> None:
@@ -267,7 +269,7 @@ async def test_a_cancelled_seek_moves_each_partition_or_leaves_it(
     await cancel_at_each_suspension(timing, story)
 
 
-async def test_a_cancelled_wait_for_a_position(timing: str) -> None:
+async def test_a_cancelled_position_call_can_be_repeated(timing: str) -> None:
     async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer(bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -285,7 +287,7 @@ async def test_a_cancelled_wait_for_a_position(timing: str) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_cancelled_assign(again: bool, timing: str) -> None:
+async def test_a_cancelled_assign_can_be_repeated(again: bool, timing: str) -> None:
     """Whatever it had let go of by then can be assigned anew, in one go with the rest."""
 
     async def story(canceller: Canceller) -> None:
@@ -310,7 +312,7 @@ async def test_a_cancelled_assign(again: bool, timing: str) -> None:
     await cancel_at_each_suspension(timing, story)
 
 
-async def test_a_cancelled_subscribe(timing: str) -> None:
+async def test_a_cancelled_subscribe_can_be_repeated(timing: str) -> None:
     async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -329,7 +331,7 @@ async def test_a_cancelled_subscribe(timing: str) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_cancelled_unsubscribe(again: bool, timing: str) -> None:
+async def test_a_cancelled_unsubscribe_can_be_repeated(again: bool, timing: str) -> None:
     async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
@@ -405,7 +407,7 @@ async def stop_what_was_started(consumer: Consumer, canceller: Canceller) -> Non
 
 
 @pytest.mark.parametrize("act", [enter, exit_, run, start, stop_what_was_started])
-async def test_cancelled_while_opening_or_closing(
+async def test_a_consumer_cancelled_while_opening_or_closing_is_closed(
     act: Callable[[Consumer, Canceller], Coroutine[Any, Any, None]],
     timing: str,
     anyio_backend_name: str,
@@ -437,7 +439,9 @@ async def membership() -> AsyncIterator[tuple[GroupMember, EmbeddedKafka]]:
 
 
 @pytest.mark.parametrize("rejoining", [False, True])
-async def test_cancelled_while_waiting_for_a_generation(rejoining: bool, timing: str) -> None:
+async def test_a_member_cancelled_while_waiting_for_a_generation_continues(
+    rejoining: bool, timing: str
+) -> None:
     async def story(canceller: Canceller) -> None:
         async with membership() as (member, _), member:
             if rejoining:
@@ -463,7 +467,7 @@ async def test_cancelled_while_waiting_for_a_generation(rejoining: bool, timing:
     await cancel_at_each_suspension(timing, story)
 
 
-async def test_cancelled_while_others_watch_a_member(timing: str) -> None:
+async def test_a_member_observed_by_others_continues_after_a_cancellation(timing: str) -> None:
     async def story(canceller: Canceller) -> None:
         async with membership() as (member, _), member:
 
@@ -479,7 +483,7 @@ async def test_cancelled_while_others_watch_a_member(timing: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["enter", "exit", "stop"])
-async def test_cancelled_while_a_member_opens_or_closes(way: str, timing: str) -> None:
+async def test_a_member_cancelled_while_opening_or_closing_is_closed(way: str, timing: str) -> None:
     async def story(canceller: Canceller) -> None:
         async with membership() as (member, kafka):
 

@@ -566,7 +566,7 @@ async def test_a_coordination_client_closes_after_a_cancellation(
     await cancel_at_each_suspension(timing, story)
 
 
-async def test_cancelled_while_reading_events(timing: str) -> None:
+async def test_a_cancelled_read_of_events_loses_no_event(timing: str) -> None:
     """None is lost: not the one that comes in the moment of the cut."""
 
     async def story(canceller: Canceller) -> None:

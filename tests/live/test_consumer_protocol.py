@@ -44,7 +44,7 @@ async def describe(bootstrap, group):
 
 
 @pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
-async def test_only_moving_partitions_are_revoked_when_members_come_and_go(
+async def test_only_moving_partitions_are_revoked_when_members_join_and_leave(
     bootstrap, name, fill, thread
 ):
     await fill(4)
@@ -74,7 +74,7 @@ async def test_only_moving_partitions_are_revoked_when_members_come_and_go(
     assert await describe(bootstrap, name) == ("Empty", "uniform", [])
 
 
-async def test_nothing_is_lost_while_members_come_and_go(bootstrap, name, fill):
+async def test_nothing_is_lost_while_members_join_and_leave(bootstrap, name, fill):
     """Line 45: the commits of members whose epoch moves on under them."""
     await fill(4, 500)
     workers = [Worker(bootstrap, name, **NEW, auto_commit_interval_ms=20) for _ in range(3)]
@@ -284,7 +284,7 @@ async def test_a_group_migrates_to_the_consumer_protocol_and_back(bootstrap, nam
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_group_with_librdkafkas_members(bootstrap, name, fill):
+async def test_a_group_is_shared_with_members_of_librdkafka(bootstrap, name, fill):
     """It joins, both have their share, and one goes on where the other has left."""
     await fill(4, 50)
     theirs = confluent_kafka.Consumer(

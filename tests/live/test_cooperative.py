@@ -112,7 +112,7 @@ async def test_unsubscribing_revokes_everything(bootstrap, name, fill):
     assert worker.story == [("assigned", [0, 1]), ("revoked", [0, 1])] * 2
 
 
-async def test_nothing_is_lost_while_members_come_and_go(bootstrap, name, fill):
+async def test_nothing_is_lost_while_members_join_and_leave(bootstrap, name, fill):
     await fill(4, 500)
     workers = [Worker(bootstrap, name, **COOPERATIVE) for _ in range(3)]
     async with anyio.create_task_group() as tasks:
@@ -133,7 +133,7 @@ async def test_nothing_is_lost_while_members_come_and_go(bootstrap, name, fill):
     ]
 
 
-async def test_an_eager_and_a_cooperative_member_share(bootstrap, name, fill):
+async def test_an_eager_and_a_cooperative_member_share_the_partitions(bootstrap, name, fill):
     """behaviours, line 30: members that are being upgraded settle on what all of them have."""
     await fill(4, 100)
     old = Worker(bootstrap, name, assignors=[range_assignor, cooperative_sticky_assignor])
@@ -150,7 +150,7 @@ async def test_an_eager_and_a_cooperative_member_share(bootstrap, name, fill):
     assert sorted(old.seen + new.seen) == [(p, o) for p in range(4) for o in range(100)]
 
 
-async def test_a_static_member_comes_back_without_a_rebalance(bootstrap, name, fill):
+async def test_a_static_member_restarts_without_a_rebalance(bootstrap, name, fill):
     await fill(4)
     stays = Worker(bootstrap, name)
     async with stays.consumer, anyio.create_task_group() as tasks:
@@ -170,7 +170,9 @@ async def test_a_static_member_comes_back_without_a_rebalance(bootstrap, name, f
     assert [what for what, _ in stays_story] == ["assigned", "revoked", "assigned"]
 
 
-async def test_a_static_member_that_comes_back_for_other_topics_gets_those(bootstrap, name, fill):
+async def test_a_restarted_static_member_with_another_subscription_gets_its_topics(
+    bootstrap, name, fill
+):
     """The coordinator gives it its old share, and to one that rejoins in the same words again."""
     await fill(2)
     await fill(2, topic=f"{name}-other")
@@ -189,7 +191,7 @@ async def test_a_static_member_that_comes_back_for_other_topics_gets_those(boots
         await stays.consumer.stop()
 
 
-async def test_a_member_whose_instance_is_taken_is_fenced(bootstrap, name, fill):
+async def test_a_static_member_is_fenced_when_another_uses_its_instance_id(bootstrap, name, fill):
     await fill(2)
     first = Worker(bootstrap, name, group_instance_id="worker-1")
     second = Worker(bootstrap, name, group_instance_id="worker-1")

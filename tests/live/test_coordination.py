@@ -88,7 +88,7 @@ async def test_one_member_leads_and_all_observe_it(bootstrap, name):
     assert Candidate.leading == 0
 
 
-async def test_awaiting_the_next_leadership_resigns(bootstrap, name):
+async def test_waiting_for_the_next_leadership_resigns_from_the_current(bootstrap, name):
     first, second = (Candidate(bootstrap, name, value) for value in (b"one", b"two"))
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)
@@ -110,7 +110,7 @@ async def test_awaiting_the_next_leadership_resigns(bootstrap, name):
         await second.election.stop()
 
 
-async def test_shards_are_balanced_and_mostly_stay(bootstrap, name):
+async def test_shards_are_balanced_with_few_moves(bootstrap, name):
     workers = [Worker(bootstrap, name, value) for value in (b"one", b"two", b"three")]
     one, two, three = workers
     async with anyio.create_task_group() as tasks:
@@ -148,7 +148,7 @@ async def test_shards_are_balanced_and_mostly_stay(bootstrap, name):
         await three.shards.stop()
 
 
-async def test_a_member_with_another_number_of_shards_is_refused_alone(bootstrap, name):
+async def test_only_the_member_with_another_number_of_shards_is_rejected(bootstrap, name):
     worker = Worker(bootstrap, name, b"one", shards=8)
     async with anyio.create_task_group() as tasks:
         await tasks.start(worker.run)

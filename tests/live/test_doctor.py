@@ -251,19 +251,19 @@ async def test_an_unknown_host_is_reported() -> None:
     assert (failed.check, failed.subject) == ("name", "kafka.invalid:9092")
 
 
-async def test_one_server_of_several_is_enough(doors: Doors) -> None:
+async def test_one_reachable_bootstrap_server_is_enough(doors: Doors) -> None:
     found = await findings(f"127.0.0.1:{NOWHERE},{doors.bare}")
     assert the_failed(found).subject == f"127.0.0.1:{NOWHERE}"
     assert ("cluster", "ok") in statuses(found)
 
 
-async def test_a_plain_client_at_a_tls_port(doors: Doors) -> None:
+async def test_a_plaintext_client_at_a_tls_port_is_reported(doors: Doors) -> None:
     failed = the_failed(await findings(doors.tls))
     assert failed.check == "API versions"
     assert "TLS" in failed.text + failed.advice
 
 
-async def test_a_tls_client_at_a_plain_port(doors: Doors) -> None:
+async def test_a_tls_client_at_a_plaintext_port_is_reported(doors: Doors) -> None:
     failed = the_failed(await findings(doors.bare, trusting()))
     assert failed.check == "TLS"
     assert failed.advice.startswith("is this the port of a TLS listener?")
@@ -275,12 +275,12 @@ async def test_a_wrong_ca_is_reported(doors: Doors) -> None:
     assert "ssl_ca_location" in failed.advice
 
 
-async def test_a_certificate_that_has_expired(doors: Doors) -> None:
+async def test_an_expired_certificate_is_reported(doors: Doors) -> None:
     failed = the_failed(await findings(doors.expired, trusting()))
     assert (failed.check, "expired" in failed.text) == ("TLS", True)
 
 
-async def test_a_wrong_password(doors: Doors) -> None:
+async def test_a_wrong_password_is_reported(doors: Doors) -> None:
     found = await findings(doors.sasl, scram("ann", "canary"))
     failed = the_failed(found)
     assert (failed.check, "ok") not in statuses(found)
@@ -293,7 +293,7 @@ async def test_missing_sasl_is_reported(doors: Doors) -> None:
     assert "SASL" in failed.text + failed.advice + failed.check
 
 
-async def test_an_advertised_address_that_cannot_be_reached(doors: Doors) -> None:
+async def test_an_unreachable_advertised_address_is_reported(doors: Doors) -> None:
     """The classic mistake: the first address works, and where it leads does not."""
     found = await findings(doors.astray)
     failed = the_failed(found)
@@ -312,7 +312,7 @@ async def test_a_loading_coordinator_is_no_finding() -> None:
     assert ("coordinator", "ok") in statuses(found)
 
 
-async def test_a_broker_that_is_too_old() -> None:
+async def test_an_outdated_broker_is_reported() -> None:
     old = ApiVersionsResponse(
         error_code=0,
         api_keys=(
@@ -374,7 +374,7 @@ async def test_disabled_verification_is_reported(doors: Doors) -> None:
     assert ("TLS", "warning") in statuses(found)
 
 
-async def test_wrong_input_is_refused() -> None:
+async def test_invalid_input_is_an_error() -> None:
     for given in ({"timeout": 0}, {"bootstrap_servers": ""}):
         with pytest.raises(ConfigurationError):
             await anext(examine(**{"bootstrap_servers": "a:1", **given}))

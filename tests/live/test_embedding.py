@@ -110,7 +110,7 @@ def member(**options: Any) -> GroupMember:
 
 
 @ASYNCIO_ONLY
-async def test_it_may_be_started_used_and_stopped_by_three_tasks(network: Network) -> None:
+async def test_a_consumer_can_be_started_used_and_stopped_by_three_tasks(network: Network) -> None:
     """As in a web application: one task opens, another one works, a third one closes."""
     async with broker(network) as kafka:
         c = consumer()
@@ -130,7 +130,9 @@ async def test_it_may_be_started_used_and_stopped_by_three_tasks(network: Networ
 
 
 @ASYNCIO_ONLY
-async def test_in_an_async_generator_that_another_task_finishes(network: Network) -> None:
+async def test_a_consumer_in_an_async_generator_can_be_closed_by_another_task(
+    network: Network,
+) -> None:
     """As in a fixture of pytest-asyncio, whose two halves run in tasks of their own."""
 
     async def fixture() -> AsyncIterator[Consumer]:
@@ -153,7 +155,7 @@ async def test_in_an_async_generator_that_another_task_finishes(network: Network
 
 
 @ASYNCIO_ONLY
-async def test_in_a_task_group_of_asyncio(network: Network) -> None:
+async def test_a_consumer_runs_in_a_task_group_of_asyncio(network: Network) -> None:
     async with broker(network) as kafka:
         c = consumer()
         async with asyncio.TaskGroup() as tasks:
@@ -165,7 +167,7 @@ async def test_in_a_task_group_of_asyncio(network: Network) -> None:
         assert kafka.group_state("g") == "Empty"
 
 
-async def test_in_a_task_group_that_is_cancelled(network: Network) -> None:
+async def test_a_consumer_in_a_cancelled_task_group_closes(network: Network) -> None:
     async with broker(network) as kafka:
         c = consumer()
         async with anyio.create_task_group() as tasks:
@@ -179,7 +181,7 @@ async def test_in_a_task_group_that_is_cancelled(network: Network) -> None:
             await c.getone()
 
 
-async def test_two_consumers_in_one_program(network: Network) -> None:
+async def test_two_consumers_run_in_one_program(network: Network) -> None:
     async with broker(network) as kafka:
         kafka.create_topic("u", 4)
         kafka.produce("u", [b""] * 8)
@@ -208,7 +210,7 @@ async def test_two_consumers_in_one_program(network: Network) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_ctrl_c_closes(backend: str) -> None:
+def test_ctrl_c_closes_the_consumer(backend: str) -> None:
     """In real time, on sockets: the interrupt leaves bare, after the group has been left."""
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.produce("t", [b""] * 3)
@@ -266,7 +268,7 @@ async def test_the_users_exception_between_start_and_stop_is_raised_unwrapped(
         assert kafka.group_state("g") == "Empty"
 
 
-async def test_only_the_users_own_task_group_wraps_the_exception(network: Network) -> None:
+async def test_only_the_users_task_group_wraps_the_users_exception(network: Network) -> None:
     """`tasks.start(consumer.run)` cannot help that; the consumer closes in good order."""
     async with broker(network) as kafka:
         c = consumer()
@@ -316,7 +318,7 @@ EVERY_API = (
 @pytest.mark.parametrize("later", [0.0, 20.0])
 @pytest.mark.parametrize("fate", [die, vanish, fall_silent])
 @pytest.mark.parametrize("what", ["consumer", "member"])
-async def test_closing_keeps_its_one_deadline_when_no_broker_answers(
+async def test_closing_ends_within_its_timeout_without_a_broker_response(
     what: str, fate: Any, later: float, network: Network
 ) -> None:
     async with broker(network) as kafka:
@@ -441,7 +443,7 @@ async def test_after_stop_every_call_raises_and_iteration_ends(network: Network)
             assert [batch async for batch in c.batches()] == []
 
 
-async def test_after_a_fatal_error_a_member_raises_it_again_and_again(network: Network) -> None:
+async def test_after_a_fatal_error_every_call_of_a_member_raises_it(network: Network) -> None:
     async with broker(network) as kafka:
         async with member(group_instance_id="me") as m:
             generation = await anext(m)
@@ -513,7 +515,7 @@ WRONGS = (
 @ASYNCIO_ONLY
 @pytest.mark.parametrize("from_the_start", [True, False])
 @pytest.mark.parametrize("api", EVERY_API)
-async def test_no_permanent_error_makes_a_hot_loop(
+async def test_no_permanent_error_causes_a_hot_loop(
     api: Any, from_the_start: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a request is answered for ever, and whether or not it once went well."""

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_events_report_members_that_come_and_go(bootstrap, name, fill, protocol):
+async def test_events_report_members_that_join_and_leave(bootstrap, name, fill, protocol):
     await fill(4, 5)
     first, second = (Worker(bootstrap, name, group_protocol=protocol) for _ in range(2))
     events = first.consumer.events()

@@ -70,7 +70,7 @@ async def test_a_member_alone_leads_and_assigns_itself(bootstrap, name):
     assert generation.over.is_set()
 
 
-async def test_members_come_and_go(bootstrap, name):
+async def test_members_join_and_leave(bootstrap, name):
     first, second = Colleague(bootstrap, name), Colleague(bootstrap, name)
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)
@@ -133,7 +133,7 @@ async def test_a_rejoin_begins_a_new_generation(bootstrap, name):
         await colleague.member.stop()
 
 
-async def test_the_group_picks_a_protocol_that_all_members_support(bootstrap, name):
+async def test_the_group_uses_a_protocol_that_all_members_support(bootstrap, name):
     first = Colleague(bootstrap, name, protocol(name="new"), protocol(name="old"))
     second = Colleague(bootstrap, name, protocol(name="old"))
     async with anyio.create_task_group() as tasks:
@@ -147,7 +147,7 @@ async def test_the_group_picks_a_protocol_that_all_members_support(bootstrap, na
         await second.member.stop()
 
 
-async def test_a_member_without_a_protocol_in_common_is_refused(bootstrap, name):
+async def test_a_member_without_a_common_protocol_is_rejected(bootstrap, name):
     first = Colleague(bootstrap, name)
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)

@@ -62,7 +62,7 @@ async def test_commits_carry_metadata(bootstrap, name, fill):
             assert await consumer.committed() == {tp: OffsetAndMetadata(2)}
 
 
-async def test_stopping_without_a_commit(bootstrap, name, fill):
+async def test_a_stop_without_commit_commits_nothing(bootstrap, name, fill):
     await fill(1, 5)
     consumer = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
     async with consumer:
@@ -117,7 +117,7 @@ async def test_a_static_member_keeps_its_membership_or_leaves(bootstrap, name, f
     assert [m.instance_id for m in group.members] == ([] if leave else ["i"])
 
 
-async def test_who_coordinates(bootstrap, name, fill):
+async def test_the_coordinator_of_a_consumer_and_a_member(bootstrap, name, fill):
     await fill(1)
     consumer = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
     member = GroupMember(f"{name}-2", PROTOCOL, bootstrap_servers=bootstrap, **FAST)
@@ -184,7 +184,7 @@ async def test_invalidating_the_coordinator_looks_it_up_again_and_changes_nothin
             assert not generation.over.is_set()
 
 
-async def test_waiting_for_an_assignment(bootstrap, name, fill):
+async def test_wait_assignment_returns_the_partitions(bootstrap, name, fill):
     """Also for none at all: a member without partitions has joined as well."""
     await fill(1, 2)
     one = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
@@ -205,7 +205,7 @@ async def test_waiting_for_an_assignment(bootstrap, name, fill):
 
 
 @pytest.mark.parametrize("kind", ["consumer", "member"])
-async def test_giving_up_on_a_group_that_cannot_be_joined(kind):
+async def test_joining_fails_after_rebalance_max_retries(kind):
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
         options = {"bootstrap_servers": kafka.bootstrap_servers, "rebalance_max_retries": 1}

@@ -366,7 +366,7 @@ def wave(name, produce):
     ],
     ids="-".join,
 )
-async def test_each_client_leads_the_others_and_shares_with_them(
+async def test_each_client_leads_the_others_and_all_share_the_partitions(
     bootstrap, name, fill, wave, kinds
 ):
     """The first to come leads; as the leader leaves, one of the next kind comes, until none of the
@@ -404,7 +404,7 @@ def java():
     ],
     ids="-".join,
 )
-async def test_each_client_leads_the_others_cooperatively_and_hands_over_cleanly(
+async def test_each_client_leads_a_cooperative_group_with_clean_handovers(
     bootstrap, name, fill, wave, kinds
 ):
     """As above, and nobody ever gains a partition that its owner has not let go of."""
@@ -424,7 +424,7 @@ async def test_each_client_leads_the_others_cooperatively_and_hands_over_cleanly
 
 
 @pytest.mark.usefixtures("java")
-async def test_the_coordinator_assigns_to_each_client_and_they_hand_over_cleanly(
+async def test_all_clients_share_a_consumer_protocol_group_with_clean_handovers(
     bootstrap, name, fill, wave
 ):
     """KIP-848, from the first member to the last; and each kind takes another's place."""
@@ -478,7 +478,7 @@ async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back
     [("ours", "java", "aiokafka"), ("java", "aiokafka", "ours"), ("aiokafka", "ours", "java")],
     ids="-".join,
 )
-async def test_each_client_leads_the_others_and_assigns_stickily(
+async def test_each_client_leads_the_others_with_the_sticky_assignor(
     bootstrap, name, fill, wave, kinds
 ):
     """Eager and sticky: what members had is in their user data, in the same format everywhere."""
@@ -501,7 +501,9 @@ async def test_each_client_leads_the_others_and_assigns_stickily(
 
 
 @pytest.mark.parametrize("leader", ["ours", "librdkafka"])
-async def test_a_cooperative_leader_moves_no_more_than_it_must(bootstrap, name, fill, wave, leader):
+async def test_a_cooperative_leader_moves_as_few_partitions_as_possible(
+    bootstrap, name, fill, wave, leader
+):
     """Each understands what members of the other kind say that they own, and since when."""
     other = "librdkafka" if leader == "ours" else "ours"
     await fill(PARTITIONS)

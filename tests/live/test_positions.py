@@ -24,7 +24,7 @@ async def take(consumer, count):
         return [await consumer.getone() for _ in range(count)]
 
 
-async def test_offsets_of_any_partition(bootstrap, name, fill):
+async def test_offsets_of_partitions_that_are_not_assigned(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 10)})
     full, empty = TopicPartition(name, 0), TopicPartition(name, 1)
     async with Consumer(bootstrap_servers=bootstrap) as consumer:
@@ -147,7 +147,7 @@ async def test_a_pattern_that_matches_nothing_joins_the_group(
             assert (await consumer.getone()).topic == f"{name}-late"
 
 
-async def test_internal_topics_are_left_out_of_a_pattern(bootstrap, name, fill):
+async def test_a_pattern_does_not_match_internal_topics(bootstrap, name, fill):
     await fill(1, 1)
     pattern = re.compile(f"{name}|__consumer_offsets")
     async with Consumer(

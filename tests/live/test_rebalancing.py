@@ -11,7 +11,7 @@ from kafkagroup.errors import NotAssignedError
 pytestmark = pytest.mark.anyio
 
 
-async def test_members_share_and_take_over(bootstrap, name, fill, produce):
+async def test_members_share_partitions_and_take_over(bootstrap, name, fill, produce):
     await fill(4, 100)
     first, second = Worker(bootstrap, name), Worker(bootstrap, name)
     async with first.consumer, anyio.create_task_group() as tasks:
@@ -33,7 +33,7 @@ async def test_members_share_and_take_over(bootstrap, name, fill, produce):
     assert [what for what, _ in second.story] == ["assigned", "revoked"]
 
 
-async def test_the_record_in_flight_is_finished_before_its_partition_is_released(
+async def test_the_record_in_flight_is_processed_before_its_partition_is_released(
     bootstrap, name, fill
 ):
     """The handover waits for slow work: else the next owner would do it a second time."""

@@ -109,7 +109,7 @@ def told(process: Program) -> tuple[int, int]:
     return int(token), int(number)
 
 
-def test_one_of_two_leads_and_the_other_takes_over(bootstrap: str, name: str) -> None:
+def test_one_of_two_candidates_leads_and_the_other_takes_over(bootstrap: str, name: str) -> None:
     script = "echo $KAFKAGROUP_FENCING_TOKEN $$; exec sleep 60"
     command = ("elect", name, "--bootstrap-servers", bootstrap, "--", "sh", "-c", script)
     with running(*command) as one:

@@ -95,7 +95,9 @@ def late(monkeypatch):
 
 
 @TRIO_IS_LONG
-async def test_a_commit_in_flight(bootstrap, name, fill, consumer, late):
+async def test_a_commit_in_flight_while_the_topic_is_recreated_is_rejected(
+    bootstrap, name, fill, consumer, late
+):
     """It leaves before the topic is deleted, and arrives when there is another of its name."""
     await fill(1, {0: records(b"old", READ)})
     async with consumer:
@@ -110,7 +112,9 @@ async def test_a_commit_in_flight(bootstrap, name, fill, consumer, late):
 
 
 @TRIO_IS_LONG
-async def test_a_commit_when_metadata_has_the_new_topic(bootstrap, name, fill, consumer):
+async def test_a_commit_of_the_old_position_is_rejected_with_metadata_of_the_new_topic(
+    bootstrap, name, fill, consumer
+):
     """The position is of the old one: it was committed by the new one's id."""
     await fill(1, {0: records(b"old", READ)})
     async with consumer:
@@ -123,7 +127,9 @@ async def test_a_commit_when_metadata_has_the_new_topic(bootstrap, name, fill, c
 
 
 @TRIO_IS_LONG
-async def test_a_commit_when_metadata_has_no_such_topic(bootstrap, name, fill, consumer):
+async def test_a_commit_of_a_topic_missing_from_metadata_is_rejected(
+    bootstrap, name, fill, consumer
+):
     """It went by name, and was repeated until there was another topic of the name."""
     await fill(1, {0: records(b"old", READ)})
     async with consumer:
@@ -149,7 +155,9 @@ async def test_a_commit_ends_long_before_its_timeout(bootstrap, name, fill, cons
             await commit_fails(consumer)
 
 
-async def test_the_same_offset_is_committed_again(bootstrap, name, fill, consumer):
+async def test_the_same_offset_is_committed_again_in_the_recreated_topic(
+    bootstrap, name, fill, consumer
+):
     """The offset that was committed in the old topic counted as committed in the new one."""
     await fill(1, {0: records(b"old", NEW)})
     async with consumer:

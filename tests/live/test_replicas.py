@@ -57,7 +57,7 @@ async def led(brokers, node, but=0):
     return found
 
 
-async def test_it_fetches_from_the_nearest_replica_and_then_from_a_new_leader(brokers):
+async def test_a_consumer_fetches_from_the_nearest_replica_and_then_from_a_new_leader(brokers):
     new = CreatableTopic(
         name="t", num_partitions=1, replication_factor=3, assignments=(), configs=()
     )

@@ -358,7 +358,7 @@ async def test_plain_without_tls_needs_an_option(brokers: Brokers, topic: str) -
     assert await first_record(servers, topic, asked) == "a record"
 
 
-async def test_the_ca_from_a_file(brokers: Brokers, topic: str, tmp_path: Path) -> None:
+async def test_a_ca_is_loaded_from_a_file(brokers: Brokers, topic: str, tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.write_text(authority().pem)
     servers = await filled(brokers, "TLS", topic)
@@ -399,7 +399,7 @@ def by_files_encrypted(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("given", [by_string, by_string_encrypted, by_file, by_files_encrypted])
-async def test_a_client_certificate(
+async def test_a_client_certificate_is_accepted(
     brokers: Brokers, topic: str, tmp_path: Path, given: Callable[[Path], dict[str, object]]
 ) -> None:
     servers = await filled(brokers, "MUTUAL", topic)
@@ -442,14 +442,14 @@ async def test_wrong_credentials_are_reported_and_not_retried(
         assert len(brokers.behind("SASL").requests(SaslAuthenticateRequest)) == tokens
 
 
-async def test_a_mechanism_that_is_not_offered(brokers: Brokers, topic: str) -> None:
+async def test_an_unsupported_mechanism_is_reported(brokers: Brokers, topic: str) -> None:
     """What is offered is named, and never taken instead."""
     servers = await filled(brokers, "ONLY_SCRAM", topic)
     told = await refused(AuthenticationError, servers, topic, security("PLAIN"))
     assert {"PLAIN", *SCRAM} <= set(re.findall(r"[A-Z]+(?:-[A-Z0-9]+)*", told))
 
 
-async def test_a_token_that_has_expired(real: RealBrokers, topic: str) -> None:
+async def test_an_expired_token_is_reported(real: RealBrokers, topic: str) -> None:
     servers = await filled(real, "SASL", topic)
     expired = security("OAUTHBEARER", sasl_oauthbearer_token=lambda: token(-30.0))
     told = await refused(AuthenticationError, servers, topic, expired)
@@ -499,7 +499,7 @@ async def test_an_untrusted_client_certificate_is_reported(brokers: Brokers, top
 
 
 @pytest.mark.parametrize("given", [None, bare], ids=["none", "PLAINTEXT"])
-async def test_a_plain_client_at_a_tls_port(
+async def test_a_plaintext_client_at_a_tls_port_is_reported(
     brokers: Brokers, topic: str, given: Callable[[], Security] | None
 ) -> None:
     servers = await filled(brokers, "TLS", topic)
@@ -513,7 +513,7 @@ async def test_a_missing_authentication_is_reported(brokers: Brokers, topic: str
     assert "SASL" in told
 
 
-async def test_a_tls_client_at_a_plain_port(brokers: Brokers, topic: str) -> None:
+async def test_a_tls_client_at_a_plaintext_port_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "BARE", topic)
     told = await refused(KafkaGroupError, servers, topic, security())
     assert "TLS" in told
@@ -581,7 +581,7 @@ class TestSessions:
             ("trio", "SCRAM-SHA-256"),
         ],
     )
-    async def test_are_renewed_while_records_come(
+    async def test_a_session_is_reauthenticated_while_records_arrive(
         self, brokers: Brokers, topic: str, mechanism: str
     ) -> None:
         """Two renewals: no record is lost, no connection, and no generation."""
@@ -599,7 +599,9 @@ class TestSessions:
         await consume_for(brokers, "MORTAL", topic, security(mechanism), renewed_twice)
 
     @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-    async def test_last_no_longer_than_the_token(self, real: RealBrokers, topic: str) -> None:
+    async def test_a_session_is_reauthenticated_before_its_token_expires(
+        self, real: RealBrokers, topic: str
+    ) -> None:
         """The broker sets no limit; each token has two seconds."""
         made = security("OAUTHBEARER", sasl_oauthbearer_token=lambda: token(2.0))
         began = time.monotonic()

@@ -97,7 +97,7 @@ async def test_committed_aborted_and_open_transactions(bootstrap, name, producer
         assert found.offset == 11
 
 
-async def test_transactions_that_interleave(bootstrap, name, producer_of):
+async def test_interleaved_transactions(bootstrap, name, producer_of):
     red, blue = await producer_of("red"), await producer_of("blue")
     red.begin_transaction()
     blue.begin_transaction()

@@ -15,7 +15,7 @@ async def take(consumer, count):
         return [(await consumer.getone()).value for _ in range(count)]
 
 
-async def test_a_commit_beyond_the_end_of_its_epoch(bootstrap, name, fill):
+async def test_a_commit_past_a_truncation_continues_at_the_end_of_its_epoch(bootstrap, name, fill):
     """As if the log had been truncated since: with an epoch, the end of the log is the answer;
     without one, it would be the reset policy."""
     await fill(1, 5)

@@ -82,7 +82,7 @@ def session_with(hosts):
     )
 
 
-async def test_each_session_knows_why_it_cannot_connect():
+async def test_a_warning_of_a_session_names_why_it_cannot_connect():
     """A warning of it names the cause: kazoo keeps it to itself."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -98,7 +98,9 @@ async def test_each_session_knows_why_it_cannot_connect():
 
 
 @pytest.mark.parametrize(("servers", "seconds"), [(1, SESSION / 3), (5, SESSION / 5)])
-async def test_a_host_that_is_down_does_not_take_the_whole_session(monkeypatch, servers, seconds):
+async def test_a_host_that_is_down_does_not_use_up_the_session_timeout(
+    monkeypatch, servers, seconds
+):
     waits = []
 
     def connect(handler, *, timeout, **options):
@@ -183,7 +185,7 @@ async def test_a_member_whose_session_expired_loses_its_partitions_and_rejoins(
 
 
 @TRIO_IS_LONG
-async def test_a_disconnected_member_delivers_nothing_that_another_owns(
+async def test_a_disconnected_member_stops_delivery_before_its_partitions_are_reassigned(
     bootstrap, name, fill, zookeeper, membership
 ):
     """It hears nothing: its own clock tells it that its time is over, before ZooKeeper's tells the
@@ -252,7 +254,7 @@ class Split(LocalZooKeeper):
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("leads", [False, True])
-async def test_a_partitioned_ensemble_gives_no_partition_two_owners(name, leads):
+async def test_a_network_partition_of_the_ensemble_gives_no_partition_two_owners(name, leads):
     """A node that is cut off from the others goes on answering its clients for a while, one that
     led even what is asked of the leader. Its members stop before the others' are given anything."""
     config = {"initLimit": "6", "syncLimit": "4" if leads else "24"}
@@ -331,7 +333,7 @@ async def test_a_server_that_never_answers_one_connection_moves_nothing(
     assert worker.story == [("assigned", [0, 1]), ("revoked", [0, 1])]
 
 
-async def test_a_commit_checks_the_claim_first(bootstrap, name, fill, membership, keeper):
+async def test_a_commit_verifies_the_claim_first(bootstrap, name, fill, membership, keeper):
     await fill(2, 10)
     async with Consumer(
         name, bootstrap_servers=bootstrap, group_id=name, membership=membership
@@ -453,7 +455,7 @@ async def test_a_generation_begins_after_all_members_released_the_previous_one(n
         await first.stop()
 
 
-async def test_a_disconnected_member_ends_its_generation_by_its_own_clock(
+async def test_a_disconnected_member_ends_its_generation_when_its_lease_expires(
     name, zookeeper, membership
 ):
     with Gate(zookeeper.address(1)) as gate:
@@ -494,7 +496,7 @@ async def test_a_disconnected_member_ends_its_generation_by_its_own_clock(
                 await first.stop()
 
 
-async def test_elections_and_shards_run_on_it(name, membership):
+async def test_elections_and_shards_run_on_zookeeper(name, membership):
     async with Election(name, b"one", membership=membership) as election:
         async for leadership in election:
             assert leadership is not None
@@ -551,7 +553,7 @@ async def test_commits_are_refused_while_the_group_has_members_in_kafka(
         ({"partition_loads": dict}, "partition_loads"),
     ],
 )
-def test_options_that_only_a_coordinator_can_serve_are_refused(options, said):
+def test_options_that_need_a_coordinator_are_an_error(options, said):
     membership = ZooKeeperMembership("zk:2181")
     with pytest.raises(ConfigurationError, match=said):
         Consumer("t", **{"group_id": "g", "membership": membership, **options})
@@ -571,7 +573,7 @@ def test_options_that_only_a_coordinator_can_serve_are_refused(options, said):
         {"hosts": "zk:2181", "root": "/.."},
     ],
 )
-def test_wrong_options_of_a_membership_are_refused(options):
+def test_invalid_options_of_a_membership_are_an_error(options):
     with pytest.raises(ConfigurationError):
         ZooKeeperMembership(**options)
 

@@ -86,7 +86,7 @@ async def test_nodes_are_accessible_to_their_user_only(hosts):
             await generation_of(ZooKeeperMembership(hosts, **stranger))
 
 
-async def test_members_of_the_same_user_share(hosts):
+async def test_members_of_the_same_user_share_the_partitions(hosts):
     membership = ZooKeeperMembership(hosts, **ANN)
     async with member(membership, b"1") as one, member(membership, b"2") as other:
         with anyio.fail_after(20):
@@ -139,7 +139,7 @@ def test_contradictory_options_are_refused(puresasl, options, said):
         ZooKeeperMembership("zk:2181", **options)
 
 
-def test_sasl_needs_a_library():
+def test_sasl_without_its_library_is_an_error():
     with pytest.raises(ConfigurationError, match="pip install pure-sasl"):
         ZooKeeperMembership("zk:2181", username="a", password="x", sasl_mechanism="DIGEST-MD5")
 

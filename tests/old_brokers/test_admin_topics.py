@@ -9,7 +9,7 @@ from kafkagroup.errors import ErrorCode
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers]
 
 
-async def test_topics_from_their_creation_to_their_deletion(old, name):
+async def test_topics_are_created_described_grown_and_deleted(old, name):
     """2.4 gives topics no ids, and its controller is elected by ZooKeeper."""
 
     def codes(answers):

@@ -53,7 +53,7 @@ async def test_pykafkas_consumer(old, topic):
         await until(lambda: one.held_offsets == {0: 2, 1: 2})
 
 
-async def test_pykafkas_consumer_whose_group_zookeeper_keeps(old, topic):
+async def test_pykafkas_consumer_with_its_group_in_zookeeper(old, topic):
     with LocalZooKeeper() as zookeeper:
 
         def consumer():

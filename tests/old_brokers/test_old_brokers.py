@@ -112,7 +112,7 @@ def versions_of(sent, requests):
 # ------------------------------------------------------------ the handshake
 
 
-async def test_a_refused_version_is_retried_in_a_supported_one(old, sent):
+async def test_an_unsupported_api_versions_request_is_retried_in_a_supported_version(old, sent):
     """KIP-511: 2.4 knows ApiVersions up to 3, says so in version 0, and keeps the connection."""
     async with connected(old):
         pass
@@ -149,7 +149,7 @@ async def test_consuming_uses_the_highest_common_versions(old, name, sent):
     assert versions_of(sent, highest) == {request: {v} for request, v in highest.items()}
 
 
-async def test_what_was_committed_is_not_consumed_again(old, name):
+async def test_committed_records_are_not_consumed_again(old, name):
     await fill(old, name, 1, 10)
     for expected in ([0, 1, 2, 3], [3, 4, 5], [5, 6, 7, 8, 9]):
         # The record in hand when a consumer closes was not processed, and comes again.
@@ -159,7 +159,7 @@ async def test_what_was_committed_is_not_consumed_again(old, name):
             assert [r.offset for r in await take(consumer, len(expected))] == expected
 
 
-async def test_members_share_and_take_over(old, name):
+async def test_members_share_partitions_and_take_over(old, name):
     await fill(old, name, 4, 50)
     first, second = (Worker(old.bootstrap_servers, name) for _ in range(2))
     async with first.consumer, anyio.create_task_group() as tasks:
@@ -179,7 +179,7 @@ async def test_members_share_and_take_over(old, name):
     assert sorted(first.seen + second.seen) == [(p, n) for p in range(4) for n in range(110)]
 
 
-async def test_a_static_member_comes_back_without_a_rebalance(old, name):
+async def test_a_static_member_restarts_without_a_rebalance(old, name):
     """KIP-345: it goes on with what it had, and the others do not notice."""
     await fill(old, name, 2, 20)
     first, second, again = (
@@ -206,7 +206,7 @@ async def test_a_static_member_comes_back_without_a_rebalance(old, name):
         await first.consumer.stop()
 
 
-async def test_a_consumer_outlives_a_restart_of_the_broker(old, name):
+async def test_a_consumer_continues_after_a_broker_restart(old, name):
     """Metadata, coordinator and fetch sessions are all found anew."""
     await fill(old, name, 2, 20)
     worker = Worker(old.bootstrap_servers, name)
@@ -254,7 +254,7 @@ async def test_native_libraries_are_removed_with_the_broker(old, name):
     assert len(list(old.directory.glob("node-1/snappy-*.so"))) == 1
 
 
-async def test_offsets_of_logs(old, name):
+async def test_log_start_and_end_offsets(old, name):
     await fill(old, name, 1, 10)
     tp = TopicPartition(name, 0)
     async with Consumer(
@@ -378,7 +378,7 @@ async def test_every_version_of_produce_and_fetch(old, name):
             assert [b.base_offset for b in batches] == list(range(count + 1)), version
 
 
-async def test_every_version_of_offsets_of_logs(old, name):
+async def test_every_version_of_list_offsets(old, name):
     await fill(old, name, 1, 10)
     async with connected(old) as broker:
         for version in spoken(old, offsets.ListOffsetsRequest):
@@ -430,7 +430,7 @@ async def test_every_version_of_metadata_and_coordinator(old, name):
 
 
 @pytest.mark.parametrize("highest", range(10))
-async def test_a_members_life_in_every_version(old, name, highest):
+async def test_a_member_joins_commits_and_leaves_in_every_version(old, name, highest):
     """Joins, leads, beats, commits, reads what it committed, leaves: all in this version, or the
     nearest that both speak. LeaveGroup before 3 and OffsetFetch before 8 have shapes of their own.
     """

@@ -55,7 +55,7 @@ def brokers() -> Iterator[RealBrokers]:
 
 
 @all_traces
-async def test_an_older_kafka_answers_alike(
+async def test_an_older_kafka_gives_the_same_responses(
     path: Path, recorded: str, brokers: RealBrokers
 ) -> None:
     if DIFFERENT.get(path.stem) is NEWER:

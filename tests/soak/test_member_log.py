@@ -129,11 +129,11 @@ def test_a_member_commits_before_it_releases():
     assert invariants(result(first, [gets(1, 4, at=9), lets_go(20)])) == ["S7"]
 
 
-def test_a_killed_member_has_not_released():
+def test_a_member_that_ends_without_releasing_its_partitions_is_a_violation():
     assert invariants(result([gets(0, 4, at=0)], at=3)) == ["S2"]
 
 
-def test_the_group_is_left_where_the_last_member_left_it():
+def test_the_committed_offset_is_that_of_the_last_member():
     assert invariants(result([gets(0, 4, at=0), lets_go(5)], at=3)) == ["S5"]
 
 
@@ -142,7 +142,7 @@ def test_a_record_that_was_never_processed_is_lost():
     assert (found.violations, found.figures.lost, found.clean) == ((), 1, False)
 
 
-def test_a_skipped_record_is_lost_and_the_commit_above_it_wrong():
+def test_a_skipped_record_is_lost_and_the_commit_above_it_is_a_violation():
     found = result([gets(0, 2, at=0), lets_go(3)], [gets(3, 4, at=9), lets_go(20)])
     assert invariants(found) == ["S6"]
     assert found.figures.lost == 1
@@ -155,7 +155,7 @@ def test_the_last_record_of_a_partition_was_processed_before_the_partition_was_l
     assert invariants(result([in_hand, lost])) == ["S6"]
 
 
-def test_the_written_records_are_known_by_their_count():
+def test_written_records_are_derived_from_their_number():
     found = list(written("t", 2, 2_002))
     assert [(e.partition.partition, e.offset, e.sequence) for e in found[998:1002]] == [
         (0, 998, 998), (0, 999, 999), (1, 0, 1_000), (1, 1, 1_001)

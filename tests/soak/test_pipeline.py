@@ -8,7 +8,7 @@ from kafkagroup.testing.local import LocalKafkaUnavailable
 
 @pytest.mark.long
 @pytest.mark.serial  # stages are frozen for times that are compared with the session timeout
-def test_nothing_is_lost_on_the_way_from_topic_to_topic():
+def test_the_pipeline_loses_nothing_from_topic_to_topic():
     try:
         outcome = run(12_000, seed=2, rate=600, story=short_story, seconds=150.0)
     except LocalKafkaUnavailable as error:

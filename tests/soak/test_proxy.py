@@ -100,7 +100,7 @@ async def test_bytes_received_in_a_stall_pass_after_it():
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", [End.CLOSED, End.RESET])
-async def test_a_connection_is_cut_at_its_time(end):
+async def test_a_connection_is_cut_at_its_planned_time(end):
     async with passing(life=1.5, end=end) as passage:
         pass
     assert (passage.end, passage.took) == (end, pytest.approx(1.5))
@@ -205,7 +205,7 @@ class TestProxy:
     def connect(self, proxy, node=0):
         return socket.create_connection((HOST, proxy.ports[node]), timeout=10.0)
 
-    def test_it_leads_to_the_nodes(self, echo):
+    def test_the_proxy_forwards_to_the_nodes(self, echo):
         weather = Weather(life=(60.0, 60.0), fragmented=1.0, stalled=0.0, silenced=0.0)
         with Proxy(2, seed=1, weather=weather) as proxy:
             proxy.lead_to([f"{HOST}:1", echo])
@@ -218,7 +218,7 @@ class TestProxy:
         assert proxy.faults == {"fragmented": 1, "refused": 1}
         assert (proxy.connections, proxy.cut) == (2, 0)
 
-    def test_the_error_that_ends_it_is_raised(self, echo):
+    def test_the_error_that_ends_the_proxy_is_raised(self, echo):
         class Broken(Weather):
             def draw(self, seed, number):
                 raise LookupError("broken")
@@ -231,7 +231,7 @@ class TestProxy:
                 while True:
                     proxy.raise_if_ended()
 
-    def test_it_cuts_and_goes_on(self, echo):
+    def test_the_proxy_continues_after_cutting_connections(self, echo):
         with Proxy(1, seed=2, weather=Weather(life=(0.0, 0.0), stalled=0.0, silenced=0.0)) as proxy:
             proxy.lead_to([echo])
             ends = set()

@@ -47,7 +47,7 @@ def zookeeper(request):
     ensemble.stop()
 
 
-def test_nothing_is_lost_where_the_group_is_kept_in_zookeeper(zookeeper, embedded):
+def test_nothing_is_lost_with_the_group_in_zookeeper(zookeeper, embedded):
     result = soak_zookeeper(embedded, zookeeper, 20_000, rate=500)
     assert result.clean, result
     assert result.figures.periods > 2 * PARTITIONS

@@ -51,7 +51,7 @@ def written(folder: Path) -> list[int]:
         ("after the group", 2, 2, 2),
     ],
 )
-def test_a_driver_that_is_killed(
+def test_a_killed_driver_loses_and_duplicates_nothing(
     spark: Any,
     broker: Any,
     name: str,

@@ -45,12 +45,12 @@ def test_the_status_of_a_partition(
     assert evaluate(commits, ends, now, lag=lag) is status
 
 
-def test_an_allowed_lag_counts_as_none() -> None:
+def test_a_lag_within_the_allowed_lag_counts_as_no_lag() -> None:
     commits = window((10, 5), (20, 5), (30, 9))
     assert evaluate(commits, [39], 21.0, lag=9, allowed=9) is Status.OK
     assert evaluate(commits, [39], 21.0, lag=9, allowed=5) is Status.OK
     assert evaluate(commits, [39], 21.0, lag=9, allowed=4) is Status.WARN
 
 
-def test_the_worst_status_is_the_groups() -> None:
+def test_the_group_has_the_status_of_its_worst_partition() -> None:
     assert max(Status.WARN, Status.OK, Status.STALL) is Status.STALL

@@ -47,7 +47,7 @@ def tasks(planner: StreamReader, start: Any, end: Any) -> list[tuple[int, int, i
 
 
 @pytest.mark.parametrize("where", ["latest", "earliest", "3000"])
-def test_a_query_that_died_in_its_first_batch_starts_at_the_same_offsets(
+def test_a_query_that_failed_in_its_first_batch_restarts_at_the_same_offsets(
     broker: Any, name: str, planner: Planner, where: str
 ) -> None:
     """Spark keeps where a batch ends, and asks again where the first one begins: what had come
@@ -92,7 +92,7 @@ def test_a_new_partition_is_read_from_its_start(broker: Any, name: str, planner:
     assert tasks(reader, seen, end) == [(1, 4, 6)]
 
 
-def test_available_now_ends_at_the_offsets_of_the_start(
+def test_available_now_ends_at_the_log_ends_of_its_start(
     broker: Any, name: str, planner: Planner
 ) -> None:
     broker.create(name)
@@ -107,7 +107,7 @@ def test_available_now_ends_at_the_offsets_of_the_start(
     assert reader.latestOffset(second, ReadMaxRows(3)) == second
 
 
-def test_commits_never_go_back(broker: Any, name: str, planner: Planner) -> None:
+def test_commits_never_move_back(broker: Any, name: str, planner: Planner) -> None:
     tp = TopicPartition(name, 0)
     broker.create(name)
     broker.fill(name, 0, numbered(0, 5))

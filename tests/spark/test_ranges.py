@@ -30,7 +30,7 @@ def test_the_text_of_positions_does_not_depend_on_their_order() -> None:
     assert Positions.from_json(json.loads(text)) == one
 
 
-def test_the_offsets_of_another_source_are_refused() -> None:
+def test_offsets_of_another_source_are_an_error() -> None:
     with pytest.raises(ConfigurationError, match="not the offsets of a kafkagroup source"):
         Positions.from_json({"orders": {"0": 1}})
 
@@ -69,7 +69,7 @@ def test_tasks_cover_every_offset_once(
     assert all(t.start < t.end for t in tasks)
 
 
-def test_the_largest_are_split() -> None:
+def test_the_largest_ranges_are_split() -> None:
     a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     ranges = [Range(a, "i", 0, 90), Range(b, "i", 5, 15)]
     assert split(ranges, 2) == ranges

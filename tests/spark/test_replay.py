@@ -47,7 +47,7 @@ def generations(assignor: Any) -> list[tuple[int, ...]]:
     ]
 
 
-def test_one_recorded_group_through_three_assignors() -> None:
+def test_a_recorded_group_is_replayed_with_three_assignors() -> None:
     """Sticky moves as little as cooperative-sticky, but stops everything; range moves more."""
     assert generations(cooperative_sticky_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),

@@ -109,7 +109,7 @@ def test_members_are_shown_by_client_id_or_instance() -> None:
     assert shown == ["worker-a", "id-of-b", "id-of-c"]
 
 
-def test_the_lag_of_a_group_is_that_of_its_partitions() -> None:
+def test_the_lag_of_a_group_is_the_sum_of_its_partitions() -> None:
     samples = [(at(0), 0, 5), (at(0), 1, 2), (at(1), 0, 0), (at(3), 1, 4)]
     assert total_lag(samples) == [(at(0), 7), (at(1), 2), (at(3), 4)]
 

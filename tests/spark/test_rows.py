@@ -102,7 +102,7 @@ def test_aborted_records_and_markers_are_skipped() -> None:
     assert (position, offsets(made)) == (3, [0, 1])
 
 
-def test_damage_after_intact_records_is_an_error() -> None:
+def test_a_damaged_record_after_intact_ones_is_an_error() -> None:
     """The checksum is right, or is not checked: `checkCrcs=false`."""
     good = batch(0, 5)
     lax = attrs.evolve(READ, check_crcs=False)
@@ -110,7 +110,7 @@ def test_damage_after_intact_records_is_an_error() -> None:
         read(lax, 0, 10, good, batch(5, 5)[:-1] + b"\7")
 
 
-def test_an_empty_range() -> None:
+def test_an_empty_range_has_no_rows() -> None:
     assert read(READ, 4, 9) == (4, [])
 
 

@@ -134,7 +134,7 @@ def test_the_listener_commits_every_batch(
         spark.streams.removeListener(listener)
 
 
-def test_a_stream_that_commits_nothing(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+def test_a_stream_without_commits(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
     broker.create(name)
     broker.fill(name, 0, numbered(0, 5))
     options = {"subscribe": name, "group_id": name, "maxRowsPerBatch": "2", "commit": "off"}
@@ -161,7 +161,7 @@ def test_a_new_query_resumes_at_the_groups_offsets(
 
 
 @pytest.mark.parametrize("lost", ["the commit log", "the commit log and the sink", "nothing"])
-def test_a_driver_that_dies_around_its_last_batch_loses_nothing(
+def test_a_driver_killed_around_its_last_batch_loses_nothing(
     spark: Any, broker: Any, name: str, tmp_path: Path, lost: str
 ) -> None:
     """The group is never ahead of the sink, and level with it once the query has run again."""
@@ -207,7 +207,7 @@ def test_commits_to_a_group_with_members_are_refused(
         member.close()
 
 
-def test_a_groups_offsets_go_back_only_on_request(
+def test_the_offsets_of_a_group_move_back_only_on_request(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     tp = TopicPartition(name, 0)
@@ -317,7 +317,9 @@ def test_a_pattern_follows_created_and_deleted_topics(
     assert stream.rows() == sorted([*expected(p0=2), *expected(p0=4)])
 
 
-def test_a_compacted_topic(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+def test_a_compacted_topic_is_read_with_its_gaps(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
     """The latest record of each key, at the offsets that they had."""
     broker.create(
         name,

@@ -105,7 +105,9 @@ def test_records_that_a_group_has_not_read(spark: Any, broker: Any, name: str) -
     assert values(frame) == [(0, n, b"0/%d" % n) for n in range(3)] + [(1, 2, b"1/2")]
 
 
-def test_transactions(spark: Any, broker: Any, name: str) -> None:
+def test_a_table_of_committed_records_excludes_aborted_ones(
+    spark: Any, broker: Any, name: str
+) -> None:
     """A table of committed records ends at the end of what is decided, past aborted ones and
     markers, which are no rows."""
     broker.create(name)
@@ -169,7 +171,7 @@ def test_the_records_of_the_group_log(spark: Any, broker: Any, name: str) -> Non
     assert commits == [7]
 
 
-def test_an_empty_topic(spark: Any, broker: Any, name: str) -> None:
+def test_an_empty_topic_has_no_rows(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 2)
     assert table(spark, broker.address, subscribe=name).collect() == []
 

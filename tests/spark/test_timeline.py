@@ -41,7 +41,7 @@ def ownership(timeline: Timeline) -> list[tuple[Any, ...]]:
     return sorted(found, key=lambda t: (t[3], t[0], t[1]))
 
 
-def test_a_classic_group() -> None:
+def test_rebalances_of_a_classic_group() -> None:
     timeline = timeline_of(
         [
             classic(1, 10, member("a", 0, 1), took=3),
@@ -86,7 +86,7 @@ def current(name: str, number: int, state: int, time: int, *partitions: int) -> 
     return record("ConsumerGroupCurrentMemberAssignment", time, members=[of])
 
 
-def test_a_group_of_kip_848_is_unstable_until_every_member_is_there() -> None:
+def test_a_consumer_protocol_group_is_unstable_until_all_members_have_their_target() -> None:
     """b waits until a has revoked: meanwhile the partition has no owner, a pause."""
     timeline = timeline_of(
         [
@@ -112,7 +112,7 @@ def test_a_group_of_kip_848_is_unstable_until_every_member_is_there() -> None:
     }
 
 
-def test_a_member_of_kip_848_that_leaves() -> None:
+def test_a_consumer_protocol_member_leaves() -> None:
     gone = [member("a")]
     timeline = timeline_of(
         [

@@ -89,7 +89,7 @@ def poll(
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_librdkafka_shares_a_topic_between_two(kafka: EmbeddedKafka, strategy: str) -> None:
+def test_two_librdkafka_members_share_a_topic(kafka: EmbeddedKafka, strategy: str) -> None:
     produce(kafka)
     assert [kafka.log_end("t", n) for n in range(4)] == [10] * 4
     got: set[bytes] = set()
@@ -107,7 +107,7 @@ def test_librdkafka_shares_a_topic_between_two(kafka: EmbeddedKafka, strategy: s
     assert kafka.group_state("g") == "Empty"
 
 
-def test_librdkafka_static_member_is_back_without_a_rebalance(kafka: EmbeddedKafka) -> None:
+def test_a_librdkafka_static_member_restarts_without_a_rebalance(kafka: EmbeddedKafka) -> None:
     first = consumer(kafka, group_instance_id="one")
     poll([first], lambda: len(first.assignment()) == 4)
     first.close()
@@ -144,7 +144,7 @@ def test_librdkafka_rejoins_after_a_fault(kafka: EmbeddedKafka) -> None:
     one.close()
 
 
-def test_librdkafka_administers(kafka: EmbeddedKafka) -> None:
+def test_librdkafka_administers_topics_and_groups(kafka: EmbeddedKafka) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic("made", 3)])["made"].result(DEADLINE)
     assert len(admin.list_topics(timeout=DEADLINE).topics["made"].partitions) == 3
@@ -163,7 +163,7 @@ def test_librdkafka_administers(kafka: EmbeddedKafka) -> None:
 
 
 @pytest.mark.asyncio
-async def test_aiokafka_shares_a_topic_between_two(kafka: EmbeddedKafka) -> None:
+async def test_two_aiokafka_members_share_a_topic(kafka: EmbeddedKafka) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
     await producer.start()
     for n, value in enumerate(sorted(EVERYTHING)):
@@ -236,7 +236,7 @@ class KafkaPython:
 
 
 @pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
-def test_kafka_python_shares_a_topic_between_two(kafka: EmbeddedKafka) -> None:
+def test_two_kafka_python_members_share_a_topic(kafka: EmbeddedKafka) -> None:
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, enable_idempotence=False)
     for n, value in enumerate(sorted(EVERYTHING)):
         producer.send("t", value, partition=n % 4)
@@ -305,7 +305,7 @@ class JavaMember:
 
 
 @pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
-def test_java_shares_a_topic_between_two(kafka: EmbeddedKafka, assignor: str) -> None:
+def test_two_java_members_share_a_topic(kafka: EmbeddedKafka, assignor: str) -> None:
     produce(kafka)
     got: set[bytes] = set()
     members: list[JavaMember] = []

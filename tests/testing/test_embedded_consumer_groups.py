@@ -154,7 +154,7 @@ def test_a_leaving_member_releases_its_partitions() -> None:
     assert world.state() == "Empty"
 
 
-def test_a_static_member_comes_back_under_another_id_and_nothing_moves() -> None:
+def test_a_restarted_static_member_with_another_id_keeps_its_partitions() -> None:
     world = World(group_consumer_session_timeout=6.0)
     world.join("a", instance_id="i")
     assert world.join("b", instance_id="i") == (E.UNRELEASED_INSTANCE_ID,)
@@ -189,7 +189,7 @@ def test_a_full_heartbeat_is_answered_with_the_full_assignment() -> None:
     assert world.told(answer) == (2, {T: (0, 1, 2, 3)})
 
 
-def test_new_and_grown_topics_begin_an_epoch() -> None:
+def test_new_topics_and_partitions_start_a_new_epoch() -> None:
     world = World()
     world.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t.*")
     world.counts = {"t": 5, "u": 1}
@@ -208,7 +208,7 @@ def test_a_recreated_topic_is_another_topic() -> None:
     assert world.state() == "Stable"
 
 
-def test_the_assignor_that_most_members_prefer() -> None:
+def test_the_group_uses_the_assignor_that_most_members_prefer() -> None:
     world = World()
     world.counts = {"t": 2, "u": 2}
     for member in ("a", "b"):
@@ -221,7 +221,7 @@ def test_the_assignor_that_most_members_prefer() -> None:
     ] == [[("t", (0,)), ("u", (0,))], [("t", (1,)), ("u", (1,))]]
 
 
-def test_assignments_are_computed_no_more_often_than_they_may() -> None:
+def test_assignments_are_computed_at_most_once_per_interval() -> None:
     world = World(group_consumer_assignment_interval=1.0)
     world.join("a")
     assert world.join("b") == (2, {})
@@ -242,7 +242,9 @@ def test_assignments_are_computed_no_more_often_than_they_may() -> None:
     ],
     ids=str,
 )
-def test_a_join_must_have_all_fields_and_own_nothing(changes: dict[str, Any]) -> None:
+def test_a_join_must_have_all_fields_and_report_no_owned_partitions(
+    changes: dict[str, Any],
+) -> None:
     assert World().join("a", **changes) == (E.INVALID_REQUEST,)
 
 
@@ -281,7 +283,7 @@ def test_only_members_with_the_current_epoch_may_commit() -> None:
     assert check("g", "", -1, one) == E.NONE
 
 
-def test_a_new_coordinator_gives_every_member_a_session() -> None:
+def test_a_new_coordinator_restarts_every_members_session() -> None:
     world = World(group_consumer_session_timeout=6.0)
     world.join("a")
     world.wait(5)
@@ -290,7 +292,7 @@ def test_a_new_coordinator_gives_every_member_a_session() -> None:
     assert world.beat("a", 2) == (2, None)
 
 
-def test_a_full_response() -> None:
+def test_a_full_response_lists_the_whole_assignment() -> None:
     answer = World().ask(
         "a",
         0,

@@ -167,7 +167,7 @@ def not_synced(error: ErrorCode) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=error, assignment=b"")
 
 
-def test_the_first_join_gets_an_id_and_the_second_the_group() -> None:
+def test_the_first_join_gets_an_id_and_the_second_one_joins() -> None:
     story = Story()
     assert story.join() == [refused(E.MEMBER_ID_REQUIRED, "c-1")]
     assert story.join("c-1") == [joined("c-1", 1, members=told("c-1"))]
@@ -176,7 +176,7 @@ def test_the_first_join_gets_an_id_and_the_second_the_group() -> None:
     assert story.state == "Stable"
 
 
-def test_before_version_4_the_first_join_joins() -> None:
+def test_before_version_4_the_first_join_succeeds() -> None:
     assert Story().join(version=3) == [joined("c-1", 1, members=told("c-1"))]
 
 
@@ -190,7 +190,7 @@ def test_before_version_4_the_first_join_joins() -> None:
         ({"member": "who"}, refused(E.UNKNOWN_MEMBER_ID, "who")),
     ],
 )
-def test_joins_that_cannot_be(options: dict[str, Any], answer: JoinGroupResponse) -> None:
+def test_invalid_joins_are_rejected(options: dict[str, Any], answer: JoinGroupResponse) -> None:
     assert Story().join(**options) == [answer]
 
 
@@ -202,7 +202,7 @@ def test_a_member_must_share_type_and_a_protocol_with_the_group() -> None:
     assert story.join(protocols=(("sticky", b""),)) == inconsistent
 
 
-def test_the_initial_delay_gathers_members_and_is_prolonged_while_they_come() -> None:
+def test_the_initial_rebalance_delay_is_extended_while_members_join() -> None:
     story = Story(group_initial_rebalance_delay=3.0)
     first, a = story.joins()
     story.at(2.0)
@@ -231,7 +231,7 @@ def test_followers_wait_for_the_leaders_sync() -> None:
     assert story.sync(second, 2) == [synced(b"b")]
 
 
-def test_a_join_that_interrupts_the_sync_sends_everyone_back() -> None:
+def test_a_join_during_the_sync_makes_all_members_rejoin() -> None:
     story = Story()
     story.pair()
     story.join("c-1")
@@ -262,7 +262,7 @@ def test_sync_errors() -> None:
     assert replies == [inconsistent, inconsistent, synced(b"a")]
 
 
-def test_a_follower_that_repeats_its_join_learns_the_generation_it_has() -> None:
+def test_a_follower_that_repeats_its_join_gets_its_generation() -> None:
     story = Story()
     story.pair()
     assert story.join("c-2") == [joined("c-2", 2)]
@@ -375,7 +375,7 @@ def test_leaving_answers_the_members_own_pending_join() -> None:
     assert story.join(first) == [joined(first, 2, members=told(first))]
 
 
-def test_before_version_3_one_member_leaves_and_the_error_is_the_answers() -> None:
+def test_before_version_3_leave_group_has_one_member_and_one_error() -> None:
     story = Story()
     story.pair()
     caller = story.caller(2)
@@ -384,7 +384,7 @@ def test_before_version_3_one_member_leaves_and_the_error_is_the_answers() -> No
     assert story.coordinator.leave(request, caller) == LeaveGroupResponse(error_code=25)
 
 
-def test_the_last_to_leave_leaves_an_empty_group_behind() -> None:
+def test_the_group_is_empty_after_the_last_member_left() -> None:
     story = Story()
     story.pair()
     story.leave("c-1", "c-2")
@@ -401,7 +401,7 @@ def test_a_group_with_members_is_not_deleted() -> None:
     assert story.coordinator.delete("nope").error_code == E.GROUP_ID_NOT_FOUND
 
 
-def test_the_group_has_a_limit() -> None:
+def test_the_group_has_a_maximum_size() -> None:
     story = Story(group_max_size=2)
     story.pair()
     assert story.join() == [refused(E.GROUP_MAX_SIZE_REACHED)]
@@ -430,7 +430,7 @@ def test_each_member_votes_for_its_first_choice_among_those_that_all_have() -> N
 
 
 class TestCommits:
-    def test_of_members(self) -> None:
+    def test_commits_of_members_need_the_current_generation(self) -> None:
         story = Story()
         story.pair()
         assert story.commit("c-1", 2) == E.NONE
@@ -443,7 +443,7 @@ class TestCommits:
         story.join("c-2")
         assert story.commit("c-1", 3) == E.REBALANCE_IN_PROGRESS
 
-    def test_prolong_the_session(self) -> None:
+    def test_a_commit_extends_the_session(self) -> None:
         story = Story()
         story.pair()
         story.at(9.0)
@@ -452,14 +452,14 @@ class TestCommits:
         story.at(18.0)
         assert story.state == "Stable"
 
-    def test_without_membership_need_a_group_without_members(self) -> None:
+    def test_commits_without_membership_need_an_empty_group(self) -> None:
         story = Story()
         assert story.commit("", -1) == E.NONE
         assert story.state == "Empty"
         story.pair()
         assert story.commit("", -1) == E.UNKNOWN_MEMBER_ID
 
-    def test_to_an_unknown_group(self) -> None:
+    def test_a_commit_to_an_unknown_group(self) -> None:
         assert Story().commit("m", 3, version=8) == E.ILLEGAL_GENERATION
         assert Story().commit("m", 3, version=9) == E.GROUP_ID_NOT_FOUND
 
@@ -475,7 +475,9 @@ class TestStaticMembers:
         story.sync("x-1", 1, x_1="all")
         return story
 
-    def test_back_under_a_new_id_without_a_rebalance(self, story: Story) -> None:
+    def test_a_static_member_restarts_under_a_new_id_without_a_rebalance(
+        self, story: Story
+    ) -> None:
         back = joined(
             "x-2",
             1,
@@ -489,7 +491,9 @@ class TestStaticMembers:
         assert story.beat("x-1", 1) == E.UNKNOWN_MEMBER_ID
         assert story.beat("x-2", 1, "y") == E.UNKNOWN_MEMBER_ID
 
-    def test_before_version_9_it_is_told_that_another_leads(self, story: Story) -> None:
+    def test_before_version_9_a_restarted_static_leader_becomes_a_follower(
+        self, story: Story
+    ) -> None:
         assert story.join(instance="x", version=8) == [joined("x-2", 1, leader="x-1")]
 
     def test_a_change_of_the_groups_protocol_rebalances(self, story: Story) -> None:
@@ -497,7 +501,9 @@ class TestStaticMembers:
         assert answer.error_code == E.NONE
         assert (answer.generation_id, answer.protocol_name) == (2, "sticky")
 
-    def test_two_at_once_the_older_is_fenced(self, story: Story) -> None:
+    def test_of_two_static_members_with_one_instance_id_the_older_is_fenced(
+        self, story: Story
+    ) -> None:
         parked = story.join(instance="y")
         again = story.join(instance="y")
         assert parked == [refused(E.FENCED_INSTANCE_ID, "y-2")]
@@ -507,7 +513,9 @@ class TestStaticMembers:
         story.join(instance="y")
         assert waiting == [not_synced(E.FENCED_INSTANCE_ID)]
 
-    def test_stays_in_the_group_when_it_misses_a_rebalance(self, story: Story) -> None:
+    def test_a_static_member_stays_in_the_group_when_it_misses_a_rebalance(
+        self, story: Story
+    ) -> None:
         _, parked = story.joins()
         story.at(5.0)
         story.beat("x-1", 1, "x")
@@ -521,7 +529,7 @@ class TestStaticMembers:
         assert answer.leader == "c-2"
 
 
-def test_another_coordinator_knows_what_was_written() -> None:
+def test_another_coordinator_loads_the_written_group() -> None:
     story = Story()
     story.pair()
     _, parked = story.joins()
@@ -535,7 +543,7 @@ def test_another_coordinator_knows_what_was_written() -> None:
     assert story.beat("c-2", 2) == E.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_can_move_again_and_again() -> None:
+def test_a_group_can_move_repeatedly() -> None:
     story = Story()
     story.pair()
     for _ in range(3):
@@ -545,7 +553,7 @@ def test_a_group_can_move_again_and_again() -> None:
         assert story.state == "PreparingRebalance"
 
 
-def test_an_unwritten_generation_is_forgotten() -> None:
+def test_an_unwritten_generation_is_lost_when_the_coordinator_moves() -> None:
     story = Story()
     story.pair()
     story.join("c-1")

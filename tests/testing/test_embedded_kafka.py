@@ -228,7 +228,7 @@ def errors(answer: Any) -> list[int]:
 
 
 @LOOPS
-async def test_records_over_tcp_in_the_callers_loop() -> None:
+async def test_records_are_served_over_tcp_in_the_callers_loop() -> None:
     async with EmbeddedKafka({"t": 1}, wall=lambda: 12.0) as kafka, connected(kafka) as peer:
         assert kafka.produce("t", ["a", b"b"]) == (TopicPartition("t", 0),) * 2
         answer = await peer.ask(fetch_request(0), 12)
@@ -266,7 +266,7 @@ async def test_the_callers_exception_is_raised_unwrapped() -> None:
 
 
 @VIRTUAL
-async def test_a_fetch_waits_for_records_and_no_longer_than_asked() -> None:
+async def test_a_fetch_waits_for_records_up_to_its_timeout() -> None:
     kafka = EmbeddedKafka({"t": 2}, listen=False)
     async with in_memory(kafka) as (peer,):
         began = anyio.current_time()
@@ -339,7 +339,7 @@ async def test_a_response_can_be_dropped() -> None:
 
 
 @LOOPS
-async def test_api_versions_of_the_future_are_answered_in_version_0() -> None:
+async def test_unknown_api_versions_requests_are_answered_in_version_0() -> None:
     async with EmbeddedKafka() as kafka, connected(kafka) as peer:
         await peer.stream.send(struct.pack(">ihhih", 10, 18, 99, 1, -1))
         (size,) = struct.unpack(">i", await peer.reader.receive_exactly(4))
@@ -374,7 +374,7 @@ async def test_an_invalid_request_closes_the_connection(garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("api", _HANDLERS, ids=lambda api: api.__name__)
-def test_every_api_can_be_refused_in_every_version(api: type[Request[Any]]) -> None:
+def test_every_api_can_return_an_error_in_every_version(api: type[Request[Any]]) -> None:
     for version in api.versions:
         incoming = Incoming(_filled(api, version), version, 1, "")
         response = refuse(incoming.request, ErrorCode.UNKNOWN_SERVER_ERROR, version)
@@ -395,7 +395,7 @@ def _filled(kind: Any, version: int) -> Any:
 
 
 @LOOPS
-async def test_fetch_errors_by_partition() -> None:
+async def test_fetch_errors_can_be_set_for_a_partition() -> None:
     async with EmbeddedKafka({"t": 2}) as kafka, connected(kafka) as peer:
         kafka.produce("t", ["x"], partition=0)
         assert errors(await peer.ask(fetch_request(0, 5, 0), 12)) == [0, 1, 3]
@@ -499,7 +499,7 @@ async def test_a_moved_leader_is_named_with_its_address() -> None:
         assert answer.node_endpoints == (NodeEndpoint(node_id=2, host=host, port=int(port)),)
 
 
-def test_a_killed_node_is_cut_off_and_comes_back_on_its_port() -> None:
+def test_a_killed_node_is_disconnected_and_restarts_on_its_port() -> None:
     with EmbeddedKafka({"t": 2}, nodes=2) as kafka:
         kafka.produce("t", ["a", "b"])
         group = next(g for g in "abcdefgh" if kafka.coordinator(g) == 1)
@@ -521,7 +521,7 @@ def test_a_killed_node_is_cut_off_and_comes_back_on_its_port() -> None:
 
 
 @LOOPS
-async def test_the_next_coordinator_loads_what_the_killed_one_had_written() -> None:
+async def test_the_next_coordinator_loads_the_groups_of_the_killed_one() -> None:
     async with EmbeddedKafka(nodes=2) as kafka:
         async with connected(kafka, kafka.coordinator("g")) as peer:
             member = (await peer.ask(join_request(), 9)).member_id
@@ -581,7 +581,9 @@ async def test_planned_errors_occur_as_often_and_where_requested() -> None:
 
 @LOOPS
 @pytest.mark.parametrize(("close", "committed"), [(Close(), {0: 7}), (Close(before=True), {})])
-async def test_a_lost_acknowledgement(close: Close, committed: dict[int, int]) -> None:
+async def test_a_commit_with_a_lost_acknowledgement_may_be_stored(
+    close: Close, committed: dict[int, int]
+) -> None:
     async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
         kafka.fail(OffsetCommitRequest, close)
         await peer.send(commit_request(7), 8)
@@ -593,7 +595,7 @@ async def test_a_lost_acknowledgement(close: Close, committed: dict[int, int]) -
 # ---------------------------------------------------------------- conveniences
 
 
-def test_topics_and_groups_from_a_thread() -> None:
+def test_topics_and_groups_can_be_changed_from_a_thread() -> None:
     kafka = EmbeddedKafka({"t": 2})
     kafka.start()
     with pytest.raises(IllegalStateError):
@@ -623,7 +625,7 @@ def test_topics_and_groups_from_a_thread() -> None:
 
 
 @LOOPS
-async def test_deleted_topics_lose_their_offsets_and_return_with_new_ids() -> None:
+async def test_deleted_topics_lose_their_offsets_and_are_recreated_with_new_ids() -> None:
     async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
 
         async def topic_id() -> object:

@@ -37,7 +37,7 @@ def test_append_assigns_offsets_and_the_leader_epoch(log: PartitionLog) -> None:
     assert (log.start, log.end) == (0, 6)
 
 
-def test_append_takes_exactly_one_sound_batch() -> None:
+def test_append_accepts_exactly_one_valid_batch() -> None:
     log = PartitionLog()
     with pytest.raises(ValueError, match="expected one whole batch"):
         log.append(batch(1) + batch(2))
@@ -48,13 +48,13 @@ def test_append_takes_exactly_one_sound_batch() -> None:
     assert (log.end, log.read(0, 100)) == (0, b"")
 
 
-def test_read_begins_with_the_batch_that_holds_the_offset(log: PartitionLog) -> None:
+def test_read_starts_at_the_batch_that_contains_the_offset(log: PartitionLog) -> None:
     assert values(log.read(1, 10**6))[0] == (0, b"v10")
     assert values(log.read(4, 10**6)) == [(4, b"v50"), (5, b"v50")]
     assert log.read(6, 10**6) == b""
 
 
-def test_read_cuts_at_the_limit_but_sends_the_first_batch_whole(log: PartitionLog) -> None:
+def test_read_truncates_at_the_limit_but_returns_the_first_batch_whole(log: PartitionLog) -> None:
     whole = log.read(0, 10**6)
     first = len(batch(10, 30, 20))
     assert log.read(0, first + 7) == whole[: first + 7]
@@ -62,7 +62,7 @@ def test_read_cuts_at_the_limit_but_sends_the_first_batch_whole(log: PartitionLo
     assert log.read(0, 1, at_least_one=False) == b""
 
 
-def test_lookups_by_place_and_time(log: PartitionLog) -> None:
+def test_offset_lookups_by_position_and_time(log: PartitionLog) -> None:
     assert log.earliest() == TimedOffset(0, -1, 0)
     assert log.latest() == TimedOffset(6, -1, 2)
     assert log.newest() == TimedOffset(4, 50, 2)
@@ -89,7 +89,7 @@ def test_an_epoch_without_records_leaves_no_trace(log: PartitionLog) -> None:
     assert [log.end_of_epoch(epoch) for epoch in (2, 3, 4)] == [(2, 6), (2, 6), (4, 6)]
 
 
-def test_deleted_records_are_gone_but_their_batch_stays_while_needed(log: PartitionLog) -> None:
+def test_records_below_a_deletion_stay_in_a_batch_that_is_still_needed(log: PartitionLog) -> None:
     log.delete_before(1)
     assert (log.start, log.at_time(0)) == (1, TimedOffset(1, 30, 0))
     assert values(log.read(1, 10**6))[0] == (0, b"v10")
@@ -99,7 +99,7 @@ def test_deleted_records_are_gone_but_their_batch_stays_while_needed(log: Partit
         log.delete_before(7)
 
 
-def test_truncated_records_are_lost_with_their_batch(log: PartitionLog) -> None:
+def test_a_truncation_removes_whole_batches(log: PartitionLog) -> None:
     log.truncate(5)
     log.begin_epoch(3)
     assert (log.end, log.end_of_epoch(0), log.end_of_epoch(2)) == (4, (0, 4), (0, 4))

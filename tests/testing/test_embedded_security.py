@@ -223,7 +223,7 @@ class TestAsKafka:
         assert peer.ask(ApiVersionsRequest(), 2).error_code == 0
         assert peer.ask(ApiVersionsRequest(), 2) is None
 
-    def test_versions_after_a_version_of_the_future(self, peer: Peer) -> None:
+    def test_api_versions_may_be_repeated_after_an_unsupported_version(self, peer: Peer) -> None:
         # By hand: it cannot be encoded.
         peer.socket.sendall(struct.pack(">ihhihB", 11, 18, 99, 7, -1, 0))
         (size,) = struct.unpack(">i", peer.stream.read(4))
@@ -231,16 +231,16 @@ class TestAsKafka:
         assert peer.ask(ApiVersionsRequest(), 2).error_code == 0
         assert peer.handshake("PLAIN") == accepted()
 
-    def test_a_request_before_authentication_is_short(self, peer: Peer) -> None:
+    def test_requests_before_authentication_are_limited_in_size(self, peer: Peer) -> None:
         peer.socket.sendall(struct.pack(">i", 524_289))
         assert peer.closed
 
-    def test_plain(self, peer: Peer) -> None:
+    def test_plain_accepts_the_right_password(self, peer: Peer) -> None:
         assert peer.handshake("PLAIN") == accepted()
         assert peer.plain() == answer(ErrorCode.NONE, "")
         assert peer.answers
 
-    def test_plain_with_the_own_authorization_id(self, peer: Peer) -> None:
+    def test_plain_accepts_the_users_own_authorization_id(self, peer: Peer) -> None:
         peer.handshake("PLAIN")
         assert peer.token(f"ann\0ann\0{PASSWORD}".encode()) == answer(ErrorCode.NONE, "")
         assert peer.answers
@@ -258,19 +258,19 @@ class TestAsKafka:
         ],
         ids=["password", "user", "no user", "no password", "authorization id", "two", "four"],
     )
-    def test_plain_refused(self, peer: Peer, token: str, message: str) -> None:
+    def test_plain_rejects_a_wrong_password(self, peer: Peer, token: str, message: str) -> None:
         peer.handshake("PLAIN")
         assert peer.token(token.encode()) == failed(message)
         assert peer.closed
 
-    def test_a_mechanism_not_offered(self, peer: Peer) -> None:
+    def test_an_unsupported_mechanism_is_rejected(self, peer: Peer) -> None:
         assert peer.handshake("OAUTHBEARER") == SaslHandshakeResponse(
             error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=MECHANISMS
         )
         assert peer.closed
 
     @pytest.mark.parametrize("mechanism", MECHANISMS[1:])
-    def test_scram_with_another_password(self, peer: Peer, mechanism: str) -> None:
+    def test_scram_rejects_a_wrong_password(self, peer: Peer, mechanism: str) -> None:
         peer.handshake(mechanism)
         first = peer.token(b"n,,n=ann,r=mine")
         assert first == answer(ErrorCode.NONE, "", first.auth_bytes)
@@ -294,12 +294,12 @@ class TestAsKafka:
             b"\xff",
         ],
     )
-    def test_scram_refused_at_once(self, peer: Peer, message: bytes) -> None:
+    def test_scram_rejects_a_malformed_first_message(self, peer: Peer, message: bytes) -> None:
         peer.handshake("SCRAM-SHA-256")
         assert peer.token(message) == failed(f"{DENIED} SCRAM-SHA-256")
         assert peer.closed
 
-    def test_scram_with_another_nonce(self, peer: Peer) -> None:
+    def test_scram_rejects_another_nonce(self, peer: Peer) -> None:
         peer.handshake("SCRAM-SHA-256")
         peer.token(b"n,,n=ann,r=mine")
         proof = base64.b64encode(bytes(32))
@@ -312,7 +312,7 @@ class TestAsKafka:
         assert peer.ask(HEARTBEAT, 4) == illegal
         assert peer.closed
 
-    def test_authenticating_once_is_enough(self, peer: Peer) -> None:
+    def test_authenticating_again_in_the_same_session_is_rejected(self, peer: Peer) -> None:
         peer.handshake("PLAIN")
         peer.plain()
         assert peer.handshake("PLAIN") == ILLEGAL
@@ -375,7 +375,7 @@ class TestAsKafka:
         assert mortal.closed
 
     @pytest.mark.serial
-    def test_a_session_ends(self, mortal: Peer) -> None:
+    def test_a_connection_is_closed_after_its_session(self, mortal: Peer) -> None:
         """Nothing is said of it: the next request is not answered."""
         mortal.handshake("PLAIN")
         mortal.plain()
@@ -386,14 +386,14 @@ class TestAsKafka:
 
 
 class TestTheEmbeddedBrokerAlone:
-    def test_without_users_there_is_nothing_to_authenticate(self) -> None:
+    def test_without_users_there_is_no_authentication(self) -> None:
         with EmbeddedKafka() as kafka:
             peer = Peer(kafka.address(1))
             assert peer.handshake("PLAIN") == ILLEGAL
             assert peer.answers
             peer.close()
 
-    def test_tokens_without_headers_are_not_spoken(self) -> None:
+    def test_tokens_without_kafka_headers_are_rejected(self) -> None:
         """They would follow version 0 of the handshake, which is neither offered nor taken."""
         with EmbeddedKafka(users=USERS) as kafka:
             peer = Peer(kafka.address(1))
@@ -403,7 +403,7 @@ class TestTheEmbeddedBrokerAlone:
             assert peer.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0) is None
             peer.close()
 
-    def test_mechanisms_can_be_fewer(self) -> None:
+    def test_the_mechanisms_can_be_restricted(self) -> None:
         with EmbeddedKafka(users=USERS, mechanisms=["SCRAM-SHA-512"]) as kafka:
             first, second = Peer(kafka.address(1)), Peer(kafka.address(1))
             assert first.handshake("SCRAM-SHA-512") == accepted(("SCRAM-SHA-512",))
@@ -428,14 +428,14 @@ class TestTheEmbeddedBrokerAlone:
                 peer.close()
             assert len(answers) == 2
 
-    def test_iterations_can_be_chosen(self) -> None:
+    def test_scram_iterations_are_configurable(self) -> None:
         with EmbeddedKafka(users=USERS, settings=BrokerSettings(scram_iterations=5000)) as kafka:
             peer = Peer(kafka.address(1))
             peer.handshake("SCRAM-SHA-256")
             assert peer.token(b"n,,n=ann,r=mine").auth_bytes.endswith(b",i=5000")
             peer.close()
 
-    def test_authentication_can_fail_on_purpose(self) -> None:
+    def test_authentication_failures_can_be_injected(self) -> None:
         with EmbeddedKafka(users=USERS) as kafka:
             kafka.fail(SaslAuthenticateRequest, ErrorCode.SASL_AUTHENTICATION_FAILED)
             kafka.fail(SaslHandshakeRequest, Close(), times=1)
@@ -450,7 +450,7 @@ class TestTheEmbeddedBrokerAlone:
             for peer in (lost, denied, let_in):
                 peer.close()
 
-    def test_a_client_without_tls_is_cut_off(self, tmp_path: Path) -> None:
+    def test_a_client_without_tls_is_disconnected(self, tmp_path: Path) -> None:
         certificate = authority().issue()
         with EmbeddedKafka(tls=authority().server_context(certificate, tmp_path)) as kafka:
             peer = Peer(kafka.address(1))
@@ -522,7 +522,7 @@ class TestScram:
         next(conversation)
         assert conversation.send(b"n,,n=a=2Cb=3D2C,r=x").startswith(b"r=x%hv")
 
-    def test_a_secret_does_not_show(self) -> None:
+    def test_the_repr_shows_no_secret(self) -> None:
         shown = repr(self.SECRET)
         assert "key" not in shown
         assert "pencil" not in shown

@@ -112,7 +112,7 @@ def _left_in_cache(tmp_path: Path) -> list[str]:
 
 
 class TestJava:
-    def test_java_home_comes_first(
+    def test_java_home_takes_precedence(
         self, commands: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         on_path = commands("java", "")
@@ -123,7 +123,7 @@ class TestJava:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
         assert find_java() == str(home)
 
-    def test_a_java_home_without_java_is_not_passed_over(
+    def test_a_java_home_without_java_is_an_error(
         self, commands: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         commands("java", "")
@@ -132,7 +132,7 @@ class TestJava:
             LocalKafka().start()
         assert str(caught.value) == f"JAVA_HOME is {tmp_path}/old, which holds no bin/java"
 
-    def test_no_java_at_all(self, commands: Callable[[str, str], Path]) -> None:
+    def test_a_missing_java_is_an_error(self, commands: Callable[[str, str], Path]) -> None:
         with pytest.raises(LocalKafkaUnavailable) as caught:
             LocalKafka().start()
         assert str(caught.value) == "no Java: JAVA_HOME is not set and no java command is on PATH"
@@ -147,7 +147,7 @@ class TestResolution:
                 "no local Kafka '2.4': the ones that run here are 4.3.1, 3.9.1, 2.4.1"
             )
 
-    def test_the_folder_of_the_environment_is_used_as_it_is(
+    def test_the_folder_of_the_environment_variable_is_used_unchanged(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         (tmp_path / "kafka_2.13-4.3.1.jar").write_text("whatever its owner put there")
@@ -156,7 +156,7 @@ class TestResolution:
         monkeypatch.setenv("KAFKAGROUP_KAFKA_JARS", ".")
         assert resolve_jars(VERSION, "java") == tmp_path
 
-    def test_a_folder_without_kafka_is_refused_by_the_variables_name(
+    def test_a_folder_without_kafka_is_an_error_that_names_the_variable(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         (tmp_path / "kafka_2.13-4.2.0.jar").touch()
@@ -255,7 +255,7 @@ class TestResolution:
 
 class TestReleases:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_the_checksums_are_those_of_what_is_asked_for(self, version: str) -> None:
+    def test_the_checksums_match_the_requested_artifacts(self, version: str) -> None:
         """Of two versions of slf4j's API Maven takes the nearest and Ivy the highest: there must
         be one, or what one of them fetches is refused."""
         listed = Path(_jars.__file__).with_name(f"kafka-{version}.sha256").read_text("ascii")
@@ -268,7 +268,7 @@ class TestReleases:
             f"slf4j-api-{logger}.jar"
         ]
 
-    def test_a_node_beside_zookeeper(self) -> None:
+    def test_the_configuration_of_a_node_with_zookeeper(self) -> None:
         release = find_release("2.4.1")
         cluster = {1: {"CLIENT": 11, "INTERNAL": 12}, 2: {"CLIENT": 21, "INTERNAL": 22}}
         assert release.listeners == ("CLIENT", "INTERNAL")
@@ -294,7 +294,7 @@ class TestReleases:
             "zookeeper.session.timeout.ms": "6000",
         }
 
-    def test_a_node_of_a_quorum(self) -> None:
+    def test_the_configuration_of_a_node_of_a_quorum(self) -> None:
         release = find_release("3.9.1")
         cluster = {
             node: {"CLIENT": 10 * node, "INTERNAL": 10 * node + 1, "CONTROLLER": 10 * node + 2}
@@ -337,7 +337,7 @@ class TestReleases:
 
 
 @pytest.mark.parametrize("release", [VERSION, pytest.param("3.9.1", marks=pytest.mark.brokers)])
-def test_listeners_beside_each_other(release: str) -> None:
+def test_one_node_serves_several_listeners(release: str) -> None:
     """One node lets the same user in by TLS with a password, by a password, and by neither."""
     _find_jars(release)
     users = {"ann": 'a "secret"; of \\ann\'s=', "bob": "another"}
@@ -434,7 +434,7 @@ class TestListeners:
     def test_listeners_use_the_given_mechanisms(self, listener: Listener, protocol: str) -> None:
         assert listener.protocol == protocol
 
-    def test_users_of_scram_are_there_from_the_start(self) -> None:
+    def test_scram_users_exist_at_the_start(self) -> None:
         bare = find_release("4.3.1").format_command("id")
         assert find_release("4.3.1").format_command("id", {"ann": "a"}) == (
             *bare,
@@ -500,7 +500,7 @@ class TestMisuse:
             with pytest.raises(IllegalStateError, match="not started"):
                 call()
 
-    def test_no_nodes(self) -> None:
+    def test_a_cluster_without_nodes_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="'nodes' must be >= 1"):
             LocalKafka(nodes=0)
 
@@ -528,7 +528,7 @@ def _ask_api_versions(address: str, timeout: float = 5.0) -> int:
 
 
 class TestOneNode:
-    def test_answers_and_leaves_nothing_behind(
+    def test_a_node_answers_and_leaves_nothing_behind(
         self, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -582,7 +582,7 @@ class TestOneNode:
             kafka.start_node(1)
             assert _ask_api_versions(kafka.address(1)) == 0
 
-    def test_a_setting_that_is_refused(self, jars: Path) -> None:
+    def test_an_invalid_setting_is_an_error(self, jars: Path) -> None:
         with pytest.raises(LocalKafkaError, match=r"(?s)could not be formatted \(1\).*many"):
             LocalKafka(config={"num.io.threads": "many"}).start()
 
@@ -597,7 +597,7 @@ class TestOneNode:
 
 @pytest.mark.long
 class TestThreeNodes:
-    def test_nodes_that_die_freeze_and_come_back(self, version: str) -> None:
+    def test_nodes_can_be_killed_frozen_and_restarted(self, version: str) -> None:
         # Sooner than by default, as a killed node may only come back when its session is over.
         config = {
             "broker.session.timeout.ms": "2000",

@@ -146,7 +146,7 @@ print(*sorted(new - sys.stdlib_module_names))
     assert (done.stdout, done.stderr) == ("kafkagroup\n", "")
 
 
-def test_the_address_of_the_environment_comes_first(
+def test_the_address_of_the_environment_takes_precedence(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, listener: str
 ) -> None:
     servers = f"127.0.0.1:1, {listener}"
@@ -166,7 +166,7 @@ def test_one_broker_serves_the_whole_run(
 EMBEDDED = "taken: embedded, at 127.0.0.1:"
 
 
-def test_without_a_choice_the_broker_is_the_embedded_one(
+def test_the_default_broker_is_the_embedded_one(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A test that needed any broker took 35 s, as it started a JVM or looked for Docker."""
@@ -295,7 +295,7 @@ def test_a_forced_source_that_fails_is_an_error(
     assert run(pytester) == ({"errors": 1}, [f"not {forced}: {reason}"])
 
 
-def test_a_source_that_does_not_exist(
+def test_an_unknown_source_is_an_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKAGROUP_KAFKA", "redpanda")
@@ -307,7 +307,7 @@ def test_a_source_that_does_not_exist(
 
 
 @pytest.mark.long
-def test_local_kafka(
+def test_a_run_on_local_kafka(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, jars: Path
 ) -> None:
     give_back(monkeypatch, "JAVA_HOME")
@@ -328,7 +328,7 @@ class TestContainer:
         monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
         monkeypatch.setenv("KAFKAGROUP_KAFKA", "container")
 
-    def test_a_container(self, pytester: pytest.Pytester) -> None:
+    def test_a_run_on_a_container(self, pytester: pytest.Pytester) -> None:
         outcomes, section = run(pytester)
         assert (outcomes, len(section)) == ({"passed": 1}, 1)
         assert section[0].startswith("taken: container, at ")
@@ -348,7 +348,7 @@ class TestContainer:
         )
         assert run(pytester) == ({"errors": 1}, [reason])
 
-    def test_the_reapers_image_is_not_pulled_either(
+    def test_the_image_of_the_reaper_is_not_pulled(
         self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "false")
