@@ -69,7 +69,7 @@ def test_packages_unknown_to_both_services_are_named() -> None:
     ]
 
 
-def test_a_package_that_a_report_leaves_out_is_not_audited() -> None:
+def test_a_package_missing_from_a_report_is_not_audited() -> None:
     assert list(audit(PACKAGES, Services(pypi=[GOOD], osv=[])).skipped) == ["Some_Name"]
 
 

@@ -104,7 +104,7 @@ def test_an_sdist_has_what_compiling_needs(tree: Path) -> None:
     assert {"setup.py", "MANIFEST.in"} <= names
 
 
-def test_a_module_compiled_from_another_source_is_refused(tree: Path) -> None:
+def test_a_module_compiled_from_another_source_is_an_error(tree: Path) -> None:
     """An edit would be without effect, and without a word."""
     program = "import kafkagroup; print('fine')"
     listed = tree / "kafkagroup" / "_in_place.txt"
@@ -122,7 +122,7 @@ def sources(setup: Path) -> list[str]:
     return re.findall(r'^    "(kafkagroup/.*\.py)",$', setup.read_text("utf-8"), re.MULTILINE)
 
 
-def test_a_compiled_module_that_no_build_lists_is_refused(tree: Path) -> None:
+def test_a_compiled_module_missing_from_setup_py_is_an_error(tree: Path) -> None:
     """A module that is compiled no longer stays where it was, and would hide its source."""
     program = "import kafkagroup; print('fine')"
     listed = tree / "kafkagroup" / "_in_place.txt"
@@ -145,7 +145,7 @@ def test_a_compiled_module_that_no_build_lists_is_refused(tree: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("compiles", [True, False], ids=["compiled", "asked for none"])
-def test_building_in_place_removes_what_is_compiled_no_longer(tree: Path, compiles: bool) -> None:
+def test_building_in_place_removes_modules_no_longer_compiled(tree: Path, compiles: bool) -> None:
     """After a pull, `types` was no longer compiled, and its old module hid the new source."""
     if compiles and not kafkagroup.__compiled__:
         pytest.skip("NOT TESTED, compiling in place: kafkagroup is not compiled here")

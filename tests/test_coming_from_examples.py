@@ -25,7 +25,7 @@ def lines(process: subprocess.Popen[str], count: int) -> list[str]:
     return found
 
 
-def test_from_pykafka(kafka: EmbeddedKafka) -> None:
+def test_the_example_for_pykafka_users_runs(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", map(str, range(5)))
     with running("coming_from_pykafka.py", kafka.bootstrap_servers, "t", "g") as process:
         output, errors = output_of(process)
@@ -39,7 +39,7 @@ def test_from_pykafka(kafka: EmbeddedKafka) -> None:
     assert kafka.committed("g", "t") == {0: 6}
 
 
-def test_from_kafka_python(kafka: EmbeddedKafka) -> None:
+def test_the_example_for_kafka_python_users_runs(kafka: EmbeddedKafka) -> None:
     with running("coming_from_kafka_python.py", kafka.bootstrap_servers, "g") as one:
         assert lines(one, 1) == ["my jobs: bills,mails,reports\n"]
         with running("coming_from_kafka_python.py", kafka.bootstrap_servers, "g") as other:
@@ -52,7 +52,7 @@ def test_from_kafka_python(kafka: EmbeddedKafka) -> None:
     assert kafka.group_state("g") == "Empty"
 
 
-def test_from_kiel(kafka: EmbeddedKafka) -> None:
+def test_the_example_for_kiel_users_runs(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", ['{"order": 1}', "[2]"])
     with running("coming_from_kiel.py", kafka.bootstrap_servers, "t", "g") as process:
         assert lines(process, 2) == ["{'order': 1}\n", "[2]\n"]

@@ -95,7 +95,7 @@ def test_the_leader_stays_and_members_that_resigned_come_last(members, leader):
     "garbage",
     [b"", b"\0", b"hello", b"\xff\xff" + candidate(b"")[2:], candidate(b"value")[:-1]],
 )
-def test_a_member_with_undecodable_metadata_is_left_out_alone(garbage, caplog):
+def test_only_a_member_with_undecodable_metadata_is_excluded(garbage, caplog):
     members = {"a": candidate(b"A"), "z": garbage}
     assert elect(members) == {"a": elected("a", b"A")}
     assert elect({"z": garbage}) == {}
@@ -134,7 +134,7 @@ def test_a_member_with_undecodable_metadata_is_left_out_alone(garbage, caplog):
         ),
     ],
 )
-def test_shards_are_balanced_and_stay(members, shares):
+def test_shards_are_balanced_and_keep_their_owners(members, shares):
     assert {m: mine_in(a) for m, a in share_out(5, members).items()} == shares
 
 
@@ -196,7 +196,7 @@ def test_invalid_arguments_raise(make, message):
         make()
 
 
-def test_elections_and_shards_take_every_option_of_a_member():
+def test_elections_and_shards_accept_every_option_of_a_member():
     parameters = inspect.signature(GroupMember.__init__).parameters.values()
     options = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     assert set(MemberOptions.__annotations__) == options
@@ -293,7 +293,7 @@ async def test_a_resumed_process_is_cancelled_before_it_continues(freeze, short_
 
 
 @pytest.mark.anyio
-async def test_work_starts_again_when_the_coordinator_is_back(short_sessions):
+async def test_work_restarts_when_the_coordinator_is_reachable_again(short_sessions):
     """The coordinator finds nothing wrong: without a new generation, the work that was cancelled
     would never be taken up again."""
     async with short_sessions() as kafka, member() as alone:
@@ -313,7 +313,7 @@ async def test_work_starts_again_when_the_coordinator_is_back(short_sessions):
 
 
 @pytest.mark.anyio
-async def test_the_broker_dies_and_the_leader_stops_leading_within_its_session(short_sessions):
+async def test_a_leader_without_a_broker_resigns_within_its_session(short_sessions):
     async with short_sessions() as kafka:
         election = Election("g", bootstrap_servers=SERVER, **OPTIONS)
         async with election:
@@ -334,7 +334,7 @@ async def test_the_broker_dies_and_the_leader_stops_leading_within_its_session(s
 
 
 @pytest.mark.anyio
-async def test_a_generation_lost_before_it_was_delivered_is_over(
+async def test_a_generation_lost_before_its_delivery_is_not_delivered(
     short_sessions,
 ):
     """`rejoin` while SyncGroup was on its way once left its generation standing for the user, who
@@ -360,7 +360,7 @@ async def test_a_generation_lost_before_it_was_delivered_is_over(
 
 
 @pytest.mark.anyio
-async def test_metadata_that_changes_between_generations_costs_no_rebalance_of_its_own(
+async def test_metadata_changed_between_generations_causes_no_additional_rebalance(
     short_sessions,
 ):
     """The first member leads, and says so when it rejoins for the second."""

@@ -42,7 +42,7 @@ def end_of(process: subprocess.Popen[str]) -> str:
     return rest
 
 
-def test_the_leader_is_killed_and_another_one_leads_with_a_higher_token(broker) -> None:
+def test_after_the_leader_is_killed_another_leads_with_a_higher_token(broker) -> None:
     with ExitStack() as stack:
         one = stack.enter_context(member("leader_election.py", broker, "one"))
         first = token(one, "leading")
@@ -58,7 +58,7 @@ def test_the_leader_is_killed_and_another_one_leads_with_a_higher_token(broker) 
         assert broker.group_state("group") == "Empty"
 
 
-def test_a_worker_is_killed_and_the_others_take_its_shards(broker) -> None:
+def test_after_a_worker_is_killed_the_others_take_its_shards(broker) -> None:
     with ExitStack() as stack:
         one = stack.enter_context(member("sharded_workers.py", broker, "one"))
         wait_for(one, "joined: one")

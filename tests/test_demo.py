@@ -35,7 +35,7 @@ def test_duplicates_inside_a_window_are_explained_and_others_are_not() -> None:
     )
 
 
-def test_a_record_in_the_window_that_came_once_is_no_duplicate() -> None:
+def test_a_record_delivered_once_in_the_window_is_no_duplicate() -> None:
     records = [Processed(0, 0, 0), Processed(1, 0, 1), Processed(1, 0, 1)]
     assert settle(range(2), records, [Window(0, 0, 2)]) == Account(
         produced=2, processed=2, uncommitted=2, lost=(), duplicates=(1,), unexplained=()
@@ -62,7 +62,7 @@ def test_ranges_of_partitions() -> None:
     assert [ranges([]), ranges([3]), ranges([5, 0, 2, 1])] == ["nothing", "3", "0-2 5"]
 
 
-def test_a_rebalance_ends_when_every_member_owns_and_every_partition_has_one_owner() -> None:
+def test_a_rebalance_ends_when_every_partition_has_one_owner_and_every_member_some() -> None:
     board = Board("", 4, plain=False)
     a = board.members["A"] = Member("A", 1, State.OWNING, frozenset((0, 1, 2, 3)))
     b = board.members["B"] = Member("B", 2)

@@ -78,7 +78,7 @@ def example(cls: type[Exception]) -> tuple[Exception, str]:
     return SPECIAL.get(cls) or (cls("what happened"), "what happened")
 
 
-def test_the_tree_is_the_one_in_the_docstring() -> None:
+def test_the_exception_tree_equals_the_one_in_the_docstring() -> None:
     assert errors.__doc__ is not None
     drawn: dict[str, str] = {}
     above: list[str] = []
@@ -97,7 +97,7 @@ def test_the_tree_is_the_one_in_the_docstring() -> None:
     assert set(errors.__all__) == {cls.__name__ for cls in CLASSES} | {"ErrorCode"}
 
 
-def test_a_bad_option_is_a_value_error_too() -> None:
+def test_a_configuration_error_is_a_value_error() -> None:
     assert issubclass(ConfigurationError, ValueError)
 
 
@@ -119,7 +119,7 @@ def test_every_error_survives_pickling_and_copying(cls: type[Exception]) -> None
     assert (type(twin), str(twin), vars(twin)) == (cls, words, vars(error))
 
 
-def test_a_broker_error_by_its_code() -> None:
+def test_a_broker_error_is_created_from_its_code() -> None:
     error = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert (str(error), vars(error)) == (
         "NOT_LEADER_OR_FOLLOWER (6)",
@@ -176,7 +176,7 @@ def test_an_authorization_error_names_the_resource(
     assert str(error) == f"{error_name(code)} ({code}): {missing} is not allowed: doing it"
 
 
-def test_other_codes_deny_nothing() -> None:
+def test_other_codes_are_no_authorization_error() -> None:
     assert type(broker_error(25, "doing it", operation="READ", topic="t")) is BrokerError
 
 

@@ -61,11 +61,11 @@ def answer(client: Any, /, *args: Any, **options: Any) -> str:
         ("topics", "topics: topics are positional arguments"),
     ],
 )
-def test_an_option_of_another_client(option: str, said: str) -> None:
+def test_an_option_of_another_client_is_explained(option: str, said: str) -> None:
     assert answer(Consumer, **{option: 1}) == f"Consumer() has no option {option}; {said}"
 
 
-def test_an_option_without_a_similar_one() -> None:
+def test_an_unknown_option_without_a_similar_one() -> None:
     assert answer(Consumer, xyzzy=1) == "Consumer() has no option xyzzy"
 
 
@@ -79,7 +79,7 @@ def test_several_options_are_explained_together_without_values() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_mapping_of_options_as_confluent_has_it(client: Any) -> None:
+def test_a_mapping_of_options_as_for_confluent_kafka_is_explained(client: Any) -> None:
     given = {"bootstrap.servers": "h:9092", "sasl.password": "secret"}
     assert answer(client, given) == (
         f"{client.__name__}() takes options as keyword arguments, not as a mapping;"
@@ -122,7 +122,7 @@ def test_the_explanations_name_existing_options() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_signature_stays_as_it_is_written(client: Any) -> None:
+def test_the_signature_stays_as_written(client: Any) -> None:
     """For help(), editors and whatever inspects it."""
     kinds = {parameter.kind for parameter in inspect.signature(client).parameters.values()}
     assert inspect.Parameter.VAR_KEYWORD not in kinds

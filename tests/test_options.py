@@ -43,7 +43,7 @@ def checked(**changes: Any) -> ConsumerOptions:
         (Producer, ProducerOptions),
     ],
 )
-def test_a_signature_has_the_options_as_they_are_declared(
+def test_a_signature_has_the_declared_options(
     client: Callable[..., object], options: type[CommonOptions]
 ) -> None:
     signature = {
@@ -73,7 +73,7 @@ def test_options_passed_to_a_member_have_its_types() -> None:
 @pytest.mark.parametrize(
     "options", [ConsumerOptions, GroupMemberOptions, AdminOptions, ProducerOptions]
 )
-def test_every_option_has_a_text_and_a_default_of_its_own_kind(
+def test_every_option_has_a_text_and_a_valid_default(
     options: type[CommonOptions],
 ) -> None:
     """What the documentation shows as the default is accepted."""
@@ -200,7 +200,7 @@ def test_the_rebalance_timeout_follows_max_poll_interval() -> None:
         ("close_timeout", 0),
     ],
 )
-def test_a_number_out_of_its_range(name: str, least: int) -> None:
+def test_a_number_out_of_its_range_is_an_error(name: str, least: int) -> None:
     """The option named is one that was given. Beyond 31 bits nothing can be sent."""
     for value in (least - 1, -1, MOST + 1):
         with pytest.raises(ConfigurationError) as caught:
@@ -337,7 +337,7 @@ def refused(name: str, value: object) -> str:
 
 
 @pytest.mark.parametrize("name", BOOLEANS)
-def test_a_boolean_option_takes_only_true_and_false(name: str) -> None:
+def test_a_boolean_option_accepts_only_true_and_false(name: str) -> None:
     """A variable of the environment is a string, and "false" counted as true: it committed."""
     said = f"{name}='false' is a string; expected True or False"
     assert refused(name, "false") == said
@@ -345,14 +345,14 @@ def test_a_boolean_option_takes_only_true_and_false(name: str) -> None:
     assert refused(name, None) == f"{name}=None; expected True or False"
 
 
-def test_a_boolean_option_with_a_derived_default_takes_none_too() -> None:
+def test_a_boolean_option_with_a_derived_default_accepts_none() -> None:
     assert refused("leave_group_on_close", "no") == (
         "leave_group_on_close='no' is a string; expected True or False or None"
     )
 
 
 @pytest.mark.parametrize("name", DURATIONS + COUNTS)
-def test_a_number_is_no_string_and_no_boolean(name: str) -> None:
+def test_a_number_option_rejects_strings_and_booleans(name: str) -> None:
     said = refused(name, "10000")
     assert said.startswith(f"{name}='10000' is a string; expected a ")
     assert f" to {MOST}" in said
@@ -360,16 +360,16 @@ def test_a_number_is_no_string_and_no_boolean(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_count_is_whole(name: str) -> None:
+def test_a_count_must_be_whole(name: str) -> None:
     assert refused(name, 1.5).startswith(f"{name}=1.5 is a number; expected a whole number, ")
 
 
-def test_a_duration_that_was_computed_may_have_a_fraction() -> None:
+def test_a_duration_may_have_a_fraction() -> None:
     assert checked(session_timeout_ms=1.5 * 4_001).session_timeout == 6.0015
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_a_string(name: str) -> None:
+def test_a_name_must_be_a_string(name: str) -> None:
     nothing = "" if name == "client_id" else " or None"
     assert refused(name, 5) == f"{name}=5 is a number; expected a string{nothing}"
     assert refused(name, b"g") == f"{name}=b'g' is bytes; expected a string{nothing}"
@@ -417,7 +417,7 @@ def test_values_of_the_wrong_type_are_refused(name: str, value: object, message:
     assert refused(name, value) == message
 
 
-def test_values_that_may_be_secret_are_not_shown() -> None:
+def test_secret_values_are_not_shown_in_errors() -> None:
     given = {"sasl.password": "secret"}
     assert refused("group_id", given) == "group_id is of type dict; expected a string or None"
     with pytest.raises(ConfigurationError, match=r"^security is a dict; expected"):
@@ -437,6 +437,6 @@ def test_all_clients_check_their_options(client: Any) -> None:
             client(*positional, **{name: value})
 
 
-def test_a_producer_names_its_codecs() -> None:
+def test_an_unknown_codec_of_a_producer_lists_the_valid_ones() -> None:
     with pytest.raises(ConfigurationError, match=r"^compression='gzip' is a string; expected"):
         Producer(compression="gzip")  # type: ignore[arg-type]

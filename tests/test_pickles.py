@@ -60,7 +60,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize(("value", "module"), ONCE, ids=lambda of: type(of).__name__)
-def test_a_pickle_names_the_package(value: Any, module: str) -> None:
+def test_a_pickle_refers_to_the_public_package(value: Any, module: str) -> None:
     """Not a module that may move, and the same whether it is compiled or not."""
     name = type(value).__name__.encode()
     data = pickle.dumps(value, 2)
@@ -70,7 +70,7 @@ def test_a_pickle_names_the_package(value: Any, module: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "module"), ONCE, ids=lambda of: type(of).__name__)
-def test_a_pickle_of_an_older_release_is_read(value: Any, module: str) -> None:
+def test_a_pickle_of_an_older_release_can_be_loaded(value: Any, module: str) -> None:
     name = type(value).__name__.encode()
     data = pickle.dumps(value, 2)
     old = data.replace(b"ckafkagroup\n" + name, b"ckafkagroup.%s\n%s" % (module.encode(), name))
@@ -79,7 +79,7 @@ def test_a_pickle_of_an_older_release_is_read(value: Any, module: str) -> None:
 
 
 @pytest.mark.parametrize("pure", ["", "1"], ids=["compiled", "pure"])
-def test_another_process_reads_it(pure: str) -> None:
+def test_a_pickle_can_be_loaded_in_another_process(pure: str) -> None:
     """One that has imported nothing, and has the other form of a record."""
     values = [value for value, _ in ONCE if not isinstance(value, Exception)]
     program = (

@@ -49,7 +49,7 @@ def records(*keys: bytes | None) -> list[NewRecord]:
     return [NewRecord(key, b"") for key in keys]
 
 
-async def test_keys_have_their_partitions() -> None:
+async def test_equal_keys_go_to_the_same_partition() -> None:
     keys = [b"%d" % n for n in range(50)]
     wanted = [0] * 5
     for key in keys:
@@ -69,7 +69,7 @@ async def test_without_keys_calls_rotate_over_partitions() -> None:
         assert sum(ends(kafka)) == 14
 
 
-async def test_large_records_are_several_batches() -> None:
+async def test_large_records_are_split_into_several_batches() -> None:
     async with cluster() as kafka, Producer(**SERVERS, compression=Codec.GZIP) as producer:
         values = [NewRecord(None, bytes(200_000), headers=(("h", bytes(100_000)),))] * 4
         await producer.write("new", values, partition=0)
@@ -108,7 +108,7 @@ async def test_a_failure_reports_what_was_not_written() -> None:
         assert isinstance(raised.value.why, BrokerError)
 
 
-async def test_a_refused_record_is_named() -> None:
+async def test_a_rejected_record_is_named() -> None:
     """KIP-467: a compacted topic takes no record without a key, and says which it was."""
     refusal = PartitionProduceResponse(
         index=0,

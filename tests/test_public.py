@@ -121,7 +121,7 @@ def test_the_public_names() -> None:
     assert dir(kafkagroup) == sorted(kafkagroup.__all__)
 
 
-def test_the_names_that_applications_are_written_with() -> None:
+def test_the_public_names_used_by_applications() -> None:
     """As above: more may come, none may go."""
     topics, *options = list(inspect.signature(kafkagroup.Consumer).parameters.values())
     assert (topics.name, topics.kind) == ("topics", topics.VAR_POSITIONAL)
@@ -132,7 +132,7 @@ def test_the_names_that_applications_are_written_with() -> None:
     assert list(kafkagroup.Record._fields) == FIELDS
 
 
-def test_every_error_that_an_application_may_meet_is_a_public_name() -> None:
+def test_every_error_raised_to_applications_is_public() -> None:
     """Who catches one must not have to look for where it lives."""
     assert {*errors.__all__, "ConsumerBusyError"} <= set(kafkagroup.__all__)
 
@@ -168,7 +168,7 @@ def test_a_public_class_reports_the_package_whatever_is_imported_first() -> None
 
 
 @pytest.mark.parametrize("name", ["GroupMetadata", "GroupMetrics", "Health", "Rebalanced"])
-def test_tools_find_the_types_of_the_values_that_applications_get(name: str) -> None:
+def test_tools_can_evaluate_the_types_of_public_values(name: str) -> None:
     """cattrs and its kind evaluate the annotations, also where nothing else was imported."""
     program = (
         f"import attrs, kafkagroup\nfields = attrs.fields(kafkagroup.{name})\n"
@@ -192,7 +192,7 @@ for name in kafkagroup.__all__:
     assert run(program) == "ClientOptions RunInThread\nZooKeeperMembership ACL\n"
 
 
-def test_an_unknown_name() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"^module 'kafkagroup' has no attribute 'Konsumer'$"):
         kafkagroup.Konsumer  # noqa: B018 - the access is the test
 
@@ -208,7 +208,7 @@ LIBRARY = {
 """What a consumer needs of Python's library beyond what asyncio and anyio import."""
 
 
-def test_importing_it_imports_nothing_heavy() -> None:
+def test_importing_the_consumer_imports_no_heavy_module() -> None:
     """Nothing of what is for some alone: TLS and SASL, the parts of anyio that its backends import
     anyway, `attrs`, `argparse` and `email` (the checksum's package wants them for a command), the
     protocol of KIP-848."""
@@ -237,7 +237,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
     ]
 
 
-def test_assignors_and_wire_run_where_anyio_is_missing() -> None:
+def test_assignors_and_wire_work_without_anyio() -> None:
     """On Spark's executors, say."""
     program = (
         "import sys\n"

@@ -27,7 +27,7 @@ MODULES = (
 LISTED = Path(__file__).with_name("public_api.txt")
 
 
-def test_the_public_api_is_the_listed_one() -> None:
+def test_the_public_api_equals_the_list() -> None:
     assert list(public_api()) == LISTED.read_text().splitlines()
 
 

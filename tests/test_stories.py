@@ -34,7 +34,7 @@ def test_make_test_runs_every_test_of_the_stories() -> None:
     assert set(PASSED) - set(done.stdout.splitlines()) == set()
 
 
-def test_a_run_that_has_met_everything() -> None:
+def test_a_run_with_every_story() -> None:
     assert lines_of(PASSED) == ([f"met: {story}" for story in STORIES], [])
 
 
@@ -53,7 +53,7 @@ def test_a_story_that_is_missing_or_failed_is_an_error(outcome: Outcome | None, 
     assert (lines[0], faults) == (f"NOT MET: {FIRST}", [fault])
 
 
-def test_the_embedded_broker_is_no_kafka() -> None:
+def test_a_story_on_the_embedded_broker_does_not_count() -> None:
     """Without Java the tests of the stories pass, on the embedded broker."""
     log = "not address: unset\nnot local: no java\nnot local: no java\ntaken: embedded, at h:1\n"
     reason = why_embedded(log)
@@ -63,7 +63,7 @@ def test_the_embedded_broker_is_no_kafka() -> None:
     assert why_embedded("not address: unset\ntaken: local, at h:1\n") is None
 
 
-def test_a_report_of_pytest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_pytest_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "one.xml"
     report.write_text(
         """<testsuites><testsuite>

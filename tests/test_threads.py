@@ -103,7 +103,7 @@ def test_four_loops_in_four_threads_share_a_group(protocol: str) -> None:
     not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has its GIL"
 )
 @pytest.mark.parametrize("pure", ["", "1"], ids=["as installed", "as source"])
-def test_importing_keeps_the_gil_off(pure: str) -> None:
+def test_importing_keeps_the_gil_disabled(pure: str) -> None:
     """A compiled module that does not declare `freethreading_compatible` turns the GIL on, for the
     whole process, with a warning. So would cramjam or crc32c."""
     package, ending = Path(kafkagroup.__file__).parent, EXTENSION_SUFFIXES[0]

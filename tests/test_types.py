@@ -88,7 +88,7 @@ class Order:
 
 
 @pytest.mark.parametrize("generic", [Record, Batch, Consumer], ids=lambda cls: cls.__name__)
-def test_types_of_key_and_value_may_be_given_at_run_time(generic: Any) -> None:
+def test_records_can_be_subscripted_with_types_at_run_time(generic: Any) -> None:
     """Frameworks evaluate annotations; one type is enough, as for type checkers."""
     for given in (generic[str, Order], generic[str], generic[str, "Order"]):
         assert get_origin(given) is generic
@@ -102,7 +102,7 @@ def test_types_of_key_and_value_may_be_given_at_run_time(generic: Any) -> None:
     assert hints == {"one": generic[str, Order], "other": generic | None, "return": hints["one"]}
 
 
-def test_a_consumer_may_be_subscripted_and_subclassed_with_types() -> None:
+def test_a_consumer_can_be_subscripted_and_subclassed_with_types() -> None:
     class Orders(Consumer[str, Order]):
         """Of one application."""
 

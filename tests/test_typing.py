@@ -50,7 +50,7 @@ def pyright() -> str:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_the_types_in_the_loop_are_those_of_the_deserializers(checker: Callable[[], str]) -> None:
+def test_record_types_are_inferred_from_the_deserializers(checker: Callable[[], str]) -> None:
     """And what is misspelt, or does not fit, fails."""
     output = checker()
     assert "deserializers.py" in output, output

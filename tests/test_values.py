@@ -91,7 +91,7 @@ MADE = [
 
 
 @pytest.mark.parametrize(("make", "given"), MADE)
-def test_they_are_created_shown_and_matched_as_attrs_classes_are(
+def test_values_are_created_shown_and_matched_like_attrs_classes(
     make: Any, given: dict[str, Any]
 ) -> None:
     ours, theirs = (make(kit) for kit in PAIRED)
@@ -115,7 +115,7 @@ def test_they_are_created_shown_and_matched_as_attrs_classes_are(
 
 
 @pytest.mark.parametrize("kit", PAIRED)
-def test_equality(kit: Any) -> None:
+def test_values_are_equal_and_hashed_like_attrs_classes(kit: Any) -> None:
     Plain, Changing, Known = plain(kit), changing(kit), known_by_itself(kit)
     assert Plain(1) == Plain(1, "y") != Plain(1, "z")
     assert hash(Plain(1)) == hash(Plain(1))
@@ -183,7 +183,7 @@ class Pickled:
     y: str = "y"
 
 
-def test_they_are_copied_and_pickled() -> None:
+def test_values_can_be_copied_and_pickled() -> None:
     value = Pickled(1)
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(value, protocol)) == value

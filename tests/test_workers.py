@@ -31,7 +31,7 @@ def test_the_longest_groups_exist() -> None:
     assert [path for path in workers.LONGEST if not (workers.ROOT / path).exists()] == []
 
 
-def test_another_distribution_that_is_asked_for_remains() -> None:
+def test_a_requested_test_distribution_is_kept() -> None:
     from conftest import pytest_xdist_make_scheduler
 
     asked = SimpleNamespace(getvalue={"dist": "loadfile"}.__getitem__)

@@ -83,7 +83,7 @@ def none_of(wrong: Iterable[str]) -> None:
 @pytest.mark.parametrize(
     "assignor", [range_assignor, roundrobin_assignor], ids=["range", "roundrobin"]
 )
-def test_the_same_as_java(
+def test_the_assignment_equals_javas(
     assignor: Assignor,
     batch: Batch,
     request: pytest.FixtureRequest,
@@ -181,7 +181,7 @@ STICKY = pytest.mark.parametrize(
 
 
 @STICKY
-def test_never_less_balanced_than_java(assignor: Assignor, batch: Batch) -> None:
+def test_an_assignment_is_never_less_balanced_than_javas(assignor: Assignor, batch: Batch) -> None:
     none_of(
         told(group, ours, theirs)
         for group, ours, theirs in both(assignor, batch)
@@ -190,7 +190,9 @@ def test_never_less_balanced_than_java(assignor: Assignor, batch: Batch) -> None
 
 
 @STICKY
-def test_at_equal_balance_never_less_sticky_than_java(assignor: Assignor, batch: Batch) -> None:
+def test_an_assignment_is_never_less_sticky_than_javas_at_equal_balance(
+    assignor: Assignor, batch: Batch
+) -> None:
     none_of(
         told(group, ours, theirs)
         for group, ours, theirs in both(assignor, batch)

@@ -54,24 +54,24 @@ def assigned(**members: str) -> Assignment:
 # ---------------------------------------------------------------- range
 
 
-def test_range_gives_runs_and_the_first_members_one_more() -> None:
+def test_range_assigns_consecutive_partitions_and_the_first_members_one_more() -> None:
     assert range_assignor(spec({"t": 7}, b="t", a="t", c="t")) == assigned(
         a="t0 t1 t2", b="t3 t4", c="t5 t6"
     )
 
 
-def test_range_lines_up_topics_with_the_same_number_of_partitions() -> None:
+def test_range_co_partitions_topics_with_equal_partition_counts() -> None:
     """So that a join of two topics finds both sides of a key in one member."""
     assert range_assignor(spec({"t": 3, "u": 3}, a="t u", b="t u")) == assigned(
         a="t0 t1 u0 u1", b="t2 u2"
     )
 
 
-def test_range_leaves_members_beyond_the_partitions_empty() -> None:
+def test_range_leaves_surplus_members_without_partitions() -> None:
     assert range_assignor(spec({"t": 2}, a="t", b="t", c="t")) == assigned(a="t0", b="t1", c="")
 
 
-def test_range_counts_the_subscribers_of_each_topic_alone() -> None:
+def test_range_divides_each_topic_among_its_own_subscribers() -> None:
     assert range_assignor(spec({"t": 3, "u": 2, "v": 1}, a="t", b="t u", c="u v")) == assigned(
         a="t0 t1", b="t2 u0", c="u1 v0"
     )
@@ -100,32 +100,32 @@ def test_range_assigns_partitions_with_a_replica_in_the_members_rack() -> None:
     )
 
 
-def test_range_fills_up_with_partitions_of_other_racks() -> None:
+def test_range_completes_a_members_quota_with_partitions_of_other_racks() -> None:
     assert range_assignor(racked({"t": "r r r s r r"}, a="s t", b="r t", c="q t")) == assigned(
         a="t2 t3", b="t0 t1", c="t4 t5"
     )
 
 
-def test_range_gives_members_without_rack_the_first_left() -> None:
+def test_range_gives_members_without_a_rack_the_first_remaining_partitions() -> None:
     assert range_assignor(racked({"t": "r s rs s"}, a="- t", b="r t")) == assigned(
         a="t0 t1", b="t2 t3"
     )
 
 
-def test_range_lines_up_topics_in_racks_that_partitions_of_both_have() -> None:
+def test_range_co_partitions_topics_by_rack_only_if_both_have_replicas_there() -> None:
     """Partition 0 of one topic is in r, but not that of the other: neither goes by rack."""
     assert range_assignor(
         racked({"t": "r s r s", "u": "s s r s"}, a="s t u", b="r t u")
     ) == assigned(a="t1 t3 u1 u3", b="t0 t2 u0 u2")
 
 
-def test_range_lines_up_with_the_first_member_of_several_that_have_the_rack() -> None:
+def test_range_co_partitions_by_rack_at_the_first_member_of_that_rack() -> None:
     assert range_assignor(racked({"t": "rs s", "u": "rs r"}, a="r t u", b="s t u")) == assigned(
         a="t0 u0", b="t1 u1"
     )
 
 
-def test_range_heeds_racks_in_all_that_line_up_once_they_matter_anywhere() -> None:
+def test_range_uses_racks_for_all_co_partitioned_topics_if_they_matter_for_one() -> None:
     """t and u are in all racks of theirs; v, of another size, is not."""
     everywhere = {"t": "s s s s", "u": "s s s s"}
     members = {"a": "r t u v", "b": "s t u v"}
@@ -137,12 +137,12 @@ def test_range_heeds_racks_in_all_that_line_up_once_they_matter_anywhere() -> No
     )
 
 
-def test_range_heeds_racks_in_a_lone_topic_only_if_they_matter_there() -> None:
+def test_range_uses_racks_for_a_single_topic_only_if_they_matter_there() -> None:
     group = racked({"t": "s s s s", "v": "s r"}, a="r t v", b="s t v")
     assert range_assignor(group) == assigned(a="t0 t1 v1", b="t2 t3 v0")
 
 
-def test_range_heeds_no_racks_that_members_and_replicas_do_not_share() -> None:
+def test_range_ignores_racks_that_members_and_replicas_do_not_share() -> None:
     assert range_assignor(racked({"t": "p q"}, a="r t", b="- t")) == assigned(a="t0", b="t1")
 
 
@@ -151,7 +151,7 @@ def test_range_ignores_racks_that_distinguish_nothing(racks: str) -> None:
     assert range_assignor(racked({"t": racks}, a="s t", b="r t")) == assigned(a="t0 t1", b="t2")
 
 
-def test_range_treats_an_empty_rack_as_none() -> None:
+def test_range_treats_an_empty_rack_as_no_rack() -> None:
     group = racked({"t": "s r r s"}, a="- t", b="s t")
     emptied = attrs.evolve(group.members["a"], rack="")
     group = attrs.evolve(group, members={**group.members, "a": emptied})
@@ -169,19 +169,19 @@ def test_range_ignores_racks_of_missing_partitions() -> None:
 # ---------------------------------------------------------------- round robin
 
 
-def test_roundrobin_deals_all_partitions_of_all_topics() -> None:
+def test_roundrobin_distributes_all_partitions_of_all_topics() -> None:
     assert roundrobin_assignor(spec({"t": 3, "u": 2}, b="t u", a="t u")) == assigned(
         a="t0 t2 u1", b="t1 u0"
     )
 
 
-def test_roundrobin_passes_over_members_that_do_not_subscribe() -> None:
+def test_roundrobin_skips_members_that_do_not_subscribe() -> None:
     assert roundrobin_assignor(spec({"t": 1, "u": 2, "v": 3}, a="t", b="t u", c="t u v")) == (
         assigned(a="t0", b="u0", c="u1 v0 v1 v2")
     )
 
 
-def test_roundrobin_leaves_members_beyond_the_partitions_empty() -> None:
+def test_roundrobin_leaves_surplus_members_without_partitions() -> None:
     assert roundrobin_assignor(spec({"t": 2}, a="t", b="t", c="t")) == assigned(
         a="t0", b="t1", c=""
     )
@@ -191,7 +191,7 @@ def test_roundrobin_leaves_members_beyond_the_partitions_empty() -> None:
 
 
 @BOTH
-def test_topics_that_do_not_exist_do_no_harm(assignor: Assignor) -> None:
+def test_missing_topics_are_ignored(assignor: Assignor) -> None:
     assert assignor(spec({"t": 1, "empty": 0}, a="t nowhere empty", b="nowhere")) == assigned(
         a="t0", b=""
     )
@@ -203,7 +203,7 @@ def test_topics_without_subscribers_are_not_assigned(assignor: Assignor) -> None
 
 
 @BOTH
-def test_groups_without_members_and_members_without_topics(assignor: Assignor) -> None:
+def test_empty_groups_and_members_without_topics_are_accepted(assignor: Assignor) -> None:
     assert assignor(spec({"t": 1})) == {}
     assert assignor(spec({"t": 1}, a="", b="")) == assigned(a="", b="")
 
@@ -219,7 +219,7 @@ def test_static_members_come_first_by_instance_id(assignor: Assignor) -> None:
     )
 
 
-def test_the_names_on_the_wire() -> None:
+def test_the_protocol_names_of_the_assignors() -> None:
     def plain(spec: GroupSpec) -> Assignment:
         return {}
 
@@ -230,7 +230,7 @@ def test_the_names_on_the_wire() -> None:
     ]
 
 
-def test_an_assignor_without_a_name_is_refused() -> None:
+def test_an_assignor_without_a_name_is_an_error() -> None:
     nameless: Assignor = lambda spec: {}  # noqa: E731 - a lambda has no name of its own
     with pytest.raises(
         ConfigurationError, match=r"^assignor <function .*<lambda>.* needs an attribute protocol"
@@ -259,7 +259,7 @@ def wanted(group: GroupSpec) -> set[TopicPartition]:
 @BOTH
 @repeatable
 @given(group=groups())
-def test_s14_complete_disjoint_and_only_what_is_subscribed_to(
+def test_s14_an_assignment_is_complete_disjoint_and_of_subscribed_topics(
     assignor: Assignor, group: GroupSpec
 ) -> None:
     assignment = assignor(group)
@@ -274,7 +274,7 @@ def test_s14_complete_disjoint_and_only_what_is_subscribed_to(
 
 @repeatable
 @given(group=groups())
-def test_s14_range_runs_of_a_topic_differ_by_at_most_one(group: GroupSpec) -> None:
+def test_s14_range_counts_of_a_topic_differ_by_at_most_one(group: GroupSpec) -> None:
     """With racks too; without, they have no gaps and the first are the longer ones."""
     for spec in (group, attrs.evolve(group, racks={})):
         assignment = range_assignor(spec)
@@ -289,7 +289,7 @@ def test_s14_range_runs_of_a_topic_differ_by_at_most_one(group: GroupSpec) -> No
 
 @repeatable
 @given(group=groups(same=True))
-def test_s14_range_lines_up_topics_with_the_same_number_of_partitions(group: GroupSpec) -> None:
+def test_s14_range_co_partitions_topics_with_equal_partition_counts(group: GroupSpec) -> None:
     for held in range_assignor(group).values():
         numbers = {topic: [p for t, p in held if t == topic] for topic in group.topics()}
         for topic, here in numbers.items():
@@ -308,7 +308,7 @@ def test_s14_roundrobin_counts_differ_by_at_most_one(group: GroupSpec) -> None:
 @BOTH
 @repeatable
 @given(group=groups(), seed=st.integers(0, 1000))
-def test_s14_the_order_of_the_members_given_changes_nothing(
+def test_s14_the_order_of_the_given_members_does_not_matter(
     assignor: Assignor, group: GroupSpec, seed: int
 ) -> None:
     ids = list(group.members)
@@ -321,7 +321,7 @@ def test_s14_the_order_of_the_members_given_changes_nothing(
     assert assignor(shuffled) == assignor(group)
 
 
-def test_s14_every_process_computes_the_same() -> None:
+def test_s14_every_process_computes_the_same_assignment() -> None:
     """Sets of strings come in another order in each process; the leader may be any of them."""
     program = (
         "from kafkagroup.assign import *\n"

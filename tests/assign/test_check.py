@@ -60,7 +60,7 @@ def test_an_unknown_member_is_a_violation() -> None:
     assert violations(group, assigned(x="a0 a1", ghost="")) == ()
 
 
-def test_a_missing_partition_is_reported() -> None:
+def test_an_assigned_missing_partition_is_a_violation() -> None:
     group = spec({"a": 1}, x=member("ab"))
     assert violations(group, {"x": (TopicPartition("a", -1), *tps("a0 a1 b0"))}) == (
         Violation(
@@ -74,7 +74,7 @@ def test_a_missing_partition_is_reported() -> None:
     )
 
 
-def test_a_topic_that_the_member_does_not_subscribe_to() -> None:
+def test_an_unsubscribed_topic_is_a_violation() -> None:
     group = spec({"a": 1, "b": 1}, x=member("a"))
     assert violations(group, assigned(x="a0 b0")) == (
         Violation(Kind.NOT_SUBSCRIBED, ("x",), tps("b0"), "x gets b/0 and does not subscribe to b"),
@@ -97,7 +97,7 @@ def test_an_unassigned_partition_is_a_violation() -> None:
     )
 
 
-def test_a_cooperative_round_may_withhold_partitions_that_another_owns() -> None:
+def test_a_cooperative_rebalance_may_withhold_partitions_that_another_owns() -> None:
     group = spec({"a": 3}, x=member("a", "a0 a1"), y=member("a"))
     assert violations(group, assigned(x="a0", y="a2"), COOPERATIVE) == ()
     assert violations(group, assigned(x="a0 a1"), COOPERATIVE) == (
@@ -105,19 +105,19 @@ def test_a_cooperative_round_may_withhold_partitions_that_another_owns() -> None
     )
 
 
-def test_a_cooperative_round_may_not_withhold_partitions_that_only_the_owner_can_have() -> None:
+def test_a_cooperative_rebalance_may_not_withhold_partitions_only_the_owner_can_get() -> None:
     group = spec({"a": 1}, x=member("a", "a0"), y=member("b"))
     left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member")
     assert violations(group, assigned(), COOPERATIVE) == (left_out,)
 
 
-def test_a_cooperative_round_may_withhold_partitions_claimed_twice() -> None:
+def test_a_cooperative_rebalance_may_withhold_partitions_claimed_twice() -> None:
     """Behaviour 25: equal claims fell each other, so both let go first."""
     group = spec({"a": 1}, x=member("a", "a0"), y=member("a", "a0"))
     assert violations(group, assigned(), COOPERATIVE) == ()
 
 
-def test_a_partition_handed_over_while_it_is_owned() -> None:
+def test_a_partition_moved_while_it_is_owned_is_a_violation() -> None:
     """Behaviour 26. After the owner has revoked it, the assignment is valid."""
     group = spec({"a": 2}, x=member("a", "a0 a1"), y=member("a"))
     assert violations(group, assigned(x="a0", y="a1"), COOPERATIVE) == (
@@ -146,7 +146,7 @@ def test_equal_claims_block_each_other() -> None:
     )
 
 
-def test_a_stale_claim_blocks_nothing_and_hides_no_transfer() -> None:
+def test_a_stale_claim_neither_blocks_nor_hides_a_move() -> None:
     """Behaviour 26: z may have it once y has let go, whatever x remembers."""
     stale, newest = member("a", "a0", 5), member("a", "a0", 8)
     group = spec({"a": 1}, x=stale, y=newest, z=member("a"))
@@ -164,7 +164,7 @@ def test_a_claim_to_a_missing_partition_is_ignored() -> None:
     assert violations(group, assigned(y="b0"), COOPERATIVE) == (left_out,)
 
 
-def test_a_claim_stands_whatever_its_member_subscribes_to() -> None:
+def test_a_claim_is_valid_without_a_subscription() -> None:
     """KIP-429: x has to revoke a/0 before y may have it, although y alone subscribes to it."""
     group = spec({"a": 1, "b": 1}, x=member("b", "a0"), y=member("ab"))
     assert violations(group, assigned(x="b0"), COOPERATIVE) == ()
@@ -180,7 +180,7 @@ def test_nothing_is_moved_from_an_owner_that_no_longer_subscribes() -> None:
     assert violations(group, assigned(x="b0", y="a0"), STICKY) == ()
 
 
-def test_counts_that_one_move_would_even_out() -> None:
+def test_counts_that_one_move_would_balance_are_a_violation() -> None:
     group = spec({"a": 3}, x=member("a"), y=member("a"))
     assert violations(group, assigned(x="a0 a1 a2"), EVEN) == (
         Violation(Kind.UNBALANCED, ("x", "y"), tps("a2"), "x has 3, y 0; evened out by a/2 to y"),
@@ -188,7 +188,7 @@ def test_counts_that_one_move_would_even_out() -> None:
     assert violations(group, assigned(x="a0 a1", y="a2"), EVEN) == ()
 
 
-def test_counts_that_only_a_chain_of_moves_would_even_out() -> None:
+def test_counts_that_a_chain_of_moves_would_balance_are_a_violation() -> None:
     """z can give nothing to x, but to y, which can give to x."""
     group = spec({"a": 1, "b": 2}, x=member("a"), y=member("ab"), z=member("b"))
     assert violations(group, assigned(y="a0", z="b0 b1"), EVEN) == (
@@ -201,19 +201,19 @@ def test_counts_that_only_a_chain_of_moves_would_even_out() -> None:
     )
 
 
-def test_of_several_gaps_the_widest_is_reported() -> None:
+def test_the_largest_imbalance_is_reported() -> None:
     group = spec({"a": 2, "b": 4}, u=member("a"), v=member("a"), x=member("b"), y=member("b"))
     assert violations(group, assigned(u="a0 a1", x="b0 b1 b2 b3"), EVEN) == (
         Violation(Kind.UNBALANCED, ("x", "y"), tps("b3"), "x has 4, y 0; evened out by b/3 to y"),
     )
 
 
-def test_counts_that_subscriptions_keep_apart_are_as_even_as_they_can_be() -> None:
+def test_unequal_counts_forced_by_subscriptions_are_no_violation() -> None:
     group = spec({"a": 1, "b": 5}, x=member("a"), y=member("b"))
     assert violations(group, assigned(x="a0", y="b0 b1 b2 b3 b4"), ALL) == ()
 
 
-def test_a_partition_that_its_owner_could_have_back() -> None:
+def test_a_partition_that_its_owner_could_keep_is_a_violation() -> None:
     group = spec({"a": 3}, x=member("a", "a0 a1"), y=member("a", "a2"))
     assert violations(group, assigned(x="a0", y="a1 a2"), STICKY) == (
         Violation(
@@ -225,7 +225,7 @@ def test_a_partition_that_its_owner_could_have_back() -> None:
     )
 
 
-def test_a_partition_that_its_owner_could_have_back_for_another() -> None:
+def test_a_partition_that_its_owner_could_keep_by_an_exchange_is_a_violation() -> None:
     group = spec({"a": 4}, x=member("a", "a0 a1"), y=member("a", "a2"))
     assert violations(group, assigned(x="a0 a3", y="a1 a2"), STICKY) == (
         Violation(
@@ -237,13 +237,13 @@ def test_a_partition_that_its_owner_could_have_back_for_another() -> None:
     )
 
 
-def test_no_exchange_for_what_the_other_does_not_subscribe_to() -> None:
+def test_an_exchange_needs_both_subscriptions() -> None:
     """x had to give something to y for balance, and y cannot take b0 instead."""
     group = spec({"a": 3, "b": 1}, x=member("ab", "a0 a1 a2"), y=member("a"))
     assert violations(group, assigned(x="a0 b0", y="a1 a2"), STICKY) == ()
 
 
-def test_moves_for_balance_and_from_claims_that_do_not_count_are_no_violation() -> None:
+def test_moves_for_balance_or_from_invalid_claims_are_no_violation() -> None:
     group = spec(
         {"a": 5},
         x=member("a", "a0 a1 a2", 8),
@@ -254,7 +254,7 @@ def test_moves_for_balance_and_from_claims_that_do_not_count_are_no_violation() 
     assert violations(group, assigned(x="a0 a1", y="a2", z="a4", w="a3"), STICKY) == ()
 
 
-def test_balance_and_need_are_judged_only_of_whole_assignments() -> None:
+def test_balance_and_needless_moves_are_checked_only_for_complete_assignments() -> None:
     group = spec({"a": 4}, x=member("a", "a0 a1 a2"), y=member("a", "a3"))
     assert violations(group, assigned(y="a0 a1 a3"), STICKY) == (
         Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member"),
@@ -284,13 +284,13 @@ def test_a_violation_reads_as_a_sentence() -> None:
     assert str(violation) == "incomplete: a/0 is assigned to no member"
 
 
-def test_long_lists_are_cut() -> None:
+def test_long_lists_are_shortened() -> None:
     group = spec({"a": 0}, x=member("a"))
     (violation,) = violations(group, assigned(ghost="a0 a1 a2 a3 a4 a5"))
     assert violation.text == "ghost is not a member and gets a/0, a/1, a/2, a/3 and 2 more"
 
 
-def test_valid_claims() -> None:
+def test_only_the_latest_unique_claims_are_valid() -> None:
     group = spec(
         {"a": 3, "b": 1},
         x=member("a", "a0 a1 a2 a9 b0", 8),
@@ -381,7 +381,7 @@ def test_unbalanced_means_that_a_more_even_assignment_exists(
 
 @repeatable
 @given(judged())
-def test_moved_without_need_means_that_a_return_or_an_exchange_costs_nothing(
+def test_a_needless_move_is_one_that_a_return_or_an_exchange_undoes_for_free(
     case: tuple[GroupSpec, Assignment],
 ) -> None:
     """Every partition that is not with its owner: brought back, alone or for each that the owner
@@ -415,7 +415,7 @@ def test_moved_without_need_means_that_a_return_or_an_exchange_costs_nothing(
 
 @repeatable
 @given(judged())
-def test_the_most_even_assignment_that_keeps_the_most_has_no_violation(
+def test_the_most_balanced_and_stickiest_assignment_has_no_violation(
     case: tuple[GroupSpec, Assignment],
 ) -> None:
     group, _ = case

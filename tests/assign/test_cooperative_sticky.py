@@ -41,16 +41,16 @@ def next_round(spec: GroupSpec, assignment: Assignment, generation: int) -> Grou
     )
 
 
-def test_a_fresh_group_is_even_at_once() -> None:
+def test_a_new_group_is_balanced_at_once() -> None:
     assert assigned({"a": 5}, x=member("a"), y=member("a")) == {"x": "a0 a2 a4", "y": "a1 a3"}
 
 
-def test_owned_partitions_stay() -> None:
+def test_owned_partitions_are_kept() -> None:
     x, y = member("a", "a3 a4", 7), member("a", "a0 a1 a2", 7)
     assert assigned({"a": 5}, x=x, y=y) == {"x": "a3 a4", "y": "a0 a1 a2"}
 
 
-def test_line_26_nothing_is_handed_over_in_the_round_in_which_it_is_revoked() -> None:
+def test_line_26_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it() -> None:
     x = member("a", "a0 a1 a2 a3", 7)
     assert assigned({"a": 4}, x=x, y=member("a")) == {"x": "a0 a1", "y": ""}
     x = member("a", "a0 a1", 8)
@@ -63,7 +63,7 @@ def test_line_25_the_claim_of_the_higher_generation_wins() -> None:
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
 
 
-def test_line_25_equal_claims_invalidate_both_and_strand_nothing() -> None:
+def test_line_25_equal_claims_are_both_void_and_the_partition_is_assigned_later() -> None:
     """Both may be at work on it, so both let go; then it goes to one."""
     x, y = member("a", "a0 a1", 7), member("a", "a0", 7)
     spec = GroupSpec(members={"x": x, "y": y}, partitions={"a": 2})
@@ -73,19 +73,19 @@ def test_line_25_equal_claims_invalidate_both_and_strand_nothing() -> None:
     assert second == {"x": tps("a1"), "y": tps("a0")}
 
 
-def test_line_26_a_stale_claim_does_not_hide_the_transfer() -> None:
+def test_line_26_a_stale_claim_does_not_hide_a_move() -> None:
     """y once had a1. The balance gives it back, but x has it now, and must let go first."""
     x = member("a", "a0 a1 a2 a3", 8)
     y = member("a", "a2 a3", 5)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": ""}
 
 
-def test_line_26_a_stale_claim_beside_a_newer_one_strands_nothing() -> None:
+def test_line_26_a_stale_claim_beside_a_newer_one_leaves_no_partition_unassigned() -> None:
     x, y = member("a", "a0", 8), member("a", "a0 a1", 5)
     assert assigned({"a": 2}, x=x, y=y) == {"x": "a0", "y": "a1"}
 
 
-def test_a_partition_of_a_topic_that_its_owner_no_longer_subscribes_to_is_withheld() -> None:
+def test_a_partition_that_its_owner_no_longer_subscribes_to_is_withheld() -> None:
     """x still reports a/0 as owned: y gets it once x has revoked it, in the next round."""
     x = MemberSpec(topics=frozenset("b"), owned=tps("a0 b0"), generation=7)
     spec = GroupSpec(members={"x": x, "y": member("a")}, partitions={"a": 1, "b": 1})
@@ -95,13 +95,13 @@ def test_a_partition_of_a_topic_that_its_owner_no_longer_subscribes_to_is_withhe
     assert second == {"x": tps("b0"), "y": tps("a0")}
 
 
-def test_an_older_claim_gives_way_to_that_of_a_member_that_no_longer_subscribes() -> None:
+def test_a_newer_claim_without_a_subscription_overrides_an_older_one() -> None:
     """x had a/0 last, and may be working on it. y had it before, and must not go on with it."""
     x, y = member("b", "a0", 8), member("a", "a0", 7)
     assert assigned({"a": 1, "b": 1}, x=x, y=y) == {"x": "b0", "y": ""}
 
 
-def test_a_newer_claim_stands_beside_that_of_a_member_that_no_longer_subscribes() -> None:
+def test_a_newer_claim_overrides_an_older_one_without_a_subscription() -> None:
     x, y = member("b", "a0", 7), member("a", "a0", 8)
     assert assigned({"a": 1, "b": 1}, x=x, y=y) == {"x": "b0", "y": "a0"}
 
@@ -110,7 +110,7 @@ def test_claims_to_missing_partitions_are_ignored() -> None:
     assert assigned({"a": 1}, x=member("a", "a0 a9", 7)) == {"x": "a0"}
 
 
-def test_mixed_subscriptions_are_balanced_through_members_in_between() -> None:
+def test_mixed_subscriptions_are_balanced_through_intermediate_members() -> None:
     """z can give nothing to x, but to y, which can give to x."""
     x, y = member("a"), member("ab", "a0 a1 a2", 7)
     z = member("b", "b0 b1 b2", 7)
@@ -190,7 +190,7 @@ def test_any_group_is_stable_after_two_rounds_and_as_balanced_as_sticky(spec: Gr
 @pytest.mark.slow
 @repeatable
 @given(groups(), groups())
-def test_no_partition_is_added_and_revoked_in_one_round_when_subscriptions_change(
+def test_no_partition_is_added_and_revoked_in_one_rebalance(
     before: GroupSpec, after: GroupSpec
 ) -> None:
     """Kafka's testReassignmentWithRandomSubscriptionsAndChanges: members keep what they owned, and
@@ -222,7 +222,7 @@ def test_no_partition_is_added_and_revoked_in_one_round_when_subscriptions_chang
 # ---------------------------------------------------------------- on the wire
 
 
-def test_its_name_and_user_data() -> None:
+def test_the_name_and_user_data_of_the_assignor() -> None:
     assert protocol_name(cooperative_sticky_assignor) == "cooperative-sticky"
     assert is_cooperative(cooperative_sticky_assignor)
     assert user_data(cooperative_sticky_assignor, (), 7) == b"\0\0\0\7"

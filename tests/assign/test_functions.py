@@ -33,7 +33,7 @@ def tps(*names: str) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(n[0], int(n[1:])) for n in names)
 
 
-def test_a_function_that_allocates() -> None:
+def test_an_allocator_function_becomes_an_assignor() -> None:
     asked = []
 
     def allocate(
@@ -48,7 +48,7 @@ def test_a_function_that_allocates() -> None:
     assert asked == [(["m1", "m2"], [*tps("a0", "a1", "a2", "b0", "b1")])]
 
 
-def test_it_is_called_for_each_set_of_subscribers() -> None:
+def test_an_allocator_is_called_for_each_set_of_subscribers() -> None:
     """Patterns match new topics for one member before the other."""
     spec = GroupSpec(
         members={"m1": MemberSpec(topics=frozenset("a")), "m2": MemberSpec(topics=ALL)},
@@ -86,7 +86,7 @@ def test_a_wrong_result_is_an_error_with_the_reason(answer: Any, words: str) -> 
         (decide_partitions_roundrobin, None),
     ],
 )
-def test_a_function_that_decides_for_each_topic(decide: Any, same: Any) -> None:
+def test_a_decide_function_becomes_an_assignor(decide: Any, same: Any) -> None:
     """Two topics: pykafka knows one for each group, and its leader gives it to everybody."""
     spec = GroupSpec(
         members={
@@ -104,7 +104,7 @@ def test_a_function_that_decides_for_each_topic(decide: Any, same: Any) -> None:
     assert deciding("mine", decide)(one) == roundrobin_assignor(one)
 
 
-def test_kiels_allocator() -> None:
+def test_the_allocator_of_kiel() -> None:
     partitions = ["a:0", "a:1", "a:10", "a:2", "b:0"]
     assert naive_allocator(["m1", "m2"], partitions) == {
         "m1": {"a": [0, 10], "b": [0]},
@@ -113,7 +113,7 @@ def test_kiels_allocator() -> None:
     assert naive_allocator([], partitions) == {}
 
 
-def test_kiels_allocator_does_what_the_naive_assignor_does() -> None:
+def test_the_allocator_of_kiel_equals_the_naive_assignor() -> None:
     assignor = allocating(
         "naive",
         lambda members, tps: naive_allocator(members, sorted(f"{t}:{p}" for t, p in tps)),

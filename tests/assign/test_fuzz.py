@@ -37,7 +37,7 @@ def test_no_assignor_breaks_its_rules() -> None:
     assert failures(seed=2026, cases=range(2_000)) == {}
 
 
-def test_no_answer_depends_on_how_strings_hash() -> None:
+def test_no_assignment_depends_on_the_hash_seed() -> None:
     """Every member has to compute the same, and every process hashes in its own way."""
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"

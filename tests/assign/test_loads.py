@@ -85,7 +85,7 @@ def test_times_may_be_written_as_iso_8601(text: str) -> None:
         ),
     ],
 )
-def test_documents_that_are_refused(document: str | bytes, message: str) -> None:
+def test_invalid_documents_are_an_error(document: str | bytes, message: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         decode_loads(document)
     assert str(refused.value).startswith(message)
@@ -129,7 +129,7 @@ TIME = "a number from 0 to 2.53402e+11"
         ),
     ],
 )
-def test_fields_that_are_refused(fields: dict[str, object], message: str) -> None:
+def test_invalid_fields_are_an_error(fields: dict[str, object], message: str) -> None:
     """1e12 is what a time in milliseconds looks like."""
     document = json.dumps({"version": 1, "made_at": 0, "loads": {}} | fields)
     with pytest.raises(ConfigurationError) as refused:
@@ -143,7 +143,7 @@ def test_documents_beyond_the_limit_are_not_parsed() -> None:
 
 
 @pytest.mark.parametrize("load", [-1.0, math.nan, math.inf])
-def test_writing_refuses_what_reading_refuses(load: float) -> None:
+def test_values_that_cannot_be_read_cannot_be_written(load: float) -> None:
     with pytest.raises(ConfigurationError, match="expected a number from 0"):
         encode_loads(MeasuredLoads(made_at=0.0, loads={A0: load}))
     with pytest.raises(ConfigurationError, match="expected a partition's number"):
@@ -197,7 +197,7 @@ def test_any_other_input_is_a_typed_error(value: object) -> None:
 @pytest.mark.parametrize(
     ("now", "counts"), [(1000, True), (1060, True), (1061, False), (940, True), (939, False)]
 )
-def test_loads_count_until_they_are_too_old(now: float, counts: bool) -> None:
+def test_loads_are_used_until_they_are_too_old(now: float, counts: bool) -> None:
     """Clocks differ, so the future is as good as the past."""
     measured = MeasuredLoads(made_at=1000.0, loads={A0: 5.0})
     assert recent_loads(measured, now=now, max_age=60) == ({A0: 5.0} if counts else {})

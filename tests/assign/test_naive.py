@@ -40,7 +40,7 @@ def test_partitions_sort_as_text_as_in_kiel() -> None:
     }
 
 
-def test_topics_sort_with_the_colon_behind_them_as_in_kiel() -> None:
+def test_topics_sort_with_a_trailing_colon_as_in_kiel() -> None:
     assert naive_assignor(spec({"t": 1, "t.a": 1, "t_a": 1}, a="t t.a t_a", b="t t.a t_a")) == {
         "a": (TopicPartition("t.a", 0), TopicPartition("t_a", 0)),
         "b": (TopicPartition("t", 0),),
@@ -60,7 +60,7 @@ def test_no_members_and_no_partitions() -> None:
     assert naive_assignor(spec({}, a="t", b="")) == {"a": (), "b": ()}
 
 
-def test_its_name() -> None:
+def test_the_name_of_the_assignor() -> None:
     assert protocol_name(naive_assignor) == "naive"
 
 
@@ -77,5 +77,5 @@ def cycled(group: GroupSpec) -> Assignment:
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=150)
 @given(groups())
-def test_one_by_one(group: GroupSpec) -> None:
+def test_partitions_are_assigned_in_turn(group: GroupSpec) -> None:
     assert naive_assignor(group) == cycled(group)

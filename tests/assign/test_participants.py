@@ -39,36 +39,36 @@ def t(*numbers: int) -> set[TopicPartition]:
     return {TopicPartition("t", number) for number in numbers}
 
 
-def test_range_gives_runs_and_the_first_participants_one_more() -> None:
+def test_range_assigns_consecutive_partitions_and_the_first_participants_one_more() -> None:
     shares = [decide_partitions_range(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
     assert shares == [t(0, 1, 2, 3), t(4, 5, 6, 7), t(8, 9, 10)]
 
 
-def test_roundrobin_deals() -> None:
+def test_roundrobin_distributes_partitions_in_turn() -> None:
     shares = [decide_partitions_roundrobin(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
     assert shares == [t(0, 3, 6, 9), t(1, 4, 7, 10), t(2, 5, 8)]
 
 
-def test_the_partitions_need_not_begin_at_0_nor_be_of_one_topic() -> None:
+def test_partitions_may_start_above_0_and_be_of_several_topics() -> None:
     both = [TopicPartition("u", 1), *t(5, 3)]
     assert decide_partitions_range(["a", "b"], both, "a") == t(3, 5)
     assert decide_partitions_roundrobin(["a", "b"], both, "b") == t(5)
 
 
 @BOTH
-def test_participants_beyond_the_partitions_get_nothing(decide) -> None:
+def test_surplus_participants_get_no_partitions(decide) -> None:
     assert decide(["a", "b"], t(0), "b") == set()
     assert decide(["a"], [], "a") == set()
 
 
-def test_bytes_as_in_pykafka_and_partitions_by_number() -> None:
+def test_ids_may_be_bytes_and_partitions_sort_by_number() -> None:
     """In pykafka, `topic.partitions` is a dict, and ids are bytes, not all of them text."""
     partitions = {number: Partition(number) for number in range(3)}
     assert decide_partitions_range([b"\xff", b"a"], partitions, b"\xff") == {Partition(2)}
     assert decide_partitions_roundrobin([b"\xff", b"a"], partitions, b"\xff") == {Partition(1)}
 
 
-def test_partitions_of_pykafka_sort_as_there() -> None:
+def test_partition_objects_of_pykafka_sort_as_in_pykafka() -> None:
     """A group that moves over one member at a time must agree: by leader, and 10 before 2."""
     far = Partition(0, leader=Numbered(2))
     partitions = [far, *(Partition(number) for number in range(1, 12))]

@@ -66,7 +66,7 @@ def reasons(found: Plan) -> dict[str, tuple[Reason, str]]:
 # ---------------------------------------------------------------- whole plans
 
 
-def test_a_member_joins_a_cooperative_group() -> None:
+def test_the_plan_of_a_member_joining_a_cooperative_group() -> None:
     x, y = member("a", "a0 a1 a2"), member("a", rack="r1")
     assert plan(group({"a": 3}, x=x, y=y), cooperative_sticky_assignor) == Plan(
         assignor="cooperative-sticky",
@@ -121,7 +121,7 @@ def test_an_eager_group_revokes_everything() -> None:
     ]
 
 
-def test_a_member_leaves() -> None:
+def test_the_plan_of_a_leaving_member() -> None:
     was = group({"a": 4}, x=member("a", "a0 a1"), y=member("a", "a2 a3", instance_id="node-1"))
     found = plan(without(was, "node-1"), cooperative_sticky_assignor, was=was)
     assert reasons(found) == {
@@ -138,7 +138,7 @@ def test_a_member_leaves() -> None:
     assert found.paused == tps("a2 a3")
 
 
-def test_members_join() -> None:
+def test_the_plan_of_joining_members() -> None:
     was = group({"a": 4}, **{"x": member("a", "a0 a1 a2 a3"), "new-1": member("a")})
     then = with_newcomers(was, 2)
     assert set(then.members) == {"x", "new-1", "new-2", "new-3"}
@@ -165,7 +165,7 @@ def test_an_unknown_member_cannot_leave() -> None:
     assert str(caught.value) == "'mm' is not in the group; its members: m0, m1, m2, m3, m4, ..."
 
 
-def test_a_group_without_members_gets_nothing() -> None:
+def test_the_plan_of_a_group_without_members_is_empty() -> None:
     found = plan(group({"a": 2}), range_assignor)
     assert (found.members, found.moves, found.unassigned) == ((), (), ())
     assert (found.spread_before, found.spread_after) == (Spread(0, 0), Spread(0, 0))
@@ -174,7 +174,7 @@ def test_a_group_without_members_gets_nothing() -> None:
 # ---------------------------------------------------------------- partitions without an owner
 
 
-def test_partitions_without_an_owner() -> None:
+def test_partitions_without_an_owner_have_that_reason() -> None:
     """Whether it is new or its owner left, this spec does not tell: nothing is guessed."""
     x, y = member("ab", "a0"), member("ab", "a1")
     fresh = plan(group({"a": 1}, x=member("a")), range_assignor)
@@ -186,7 +186,7 @@ def test_partitions_without_an_owner() -> None:
     }
 
 
-def test_new_topics_differ_from_new_partitions_when_the_old_counts_are_known() -> None:
+def test_new_topics_and_new_partitions_are_distinguished_by_the_old_counts() -> None:
     x = member("ab", "a0")
     was, now = group({"a": 1}, x=x), group({"a": 2, "b": 1}, x=x)
     assert reasons(plan(now, range_assignor, was=was)) == {
@@ -213,7 +213,7 @@ def test_equally_claimed_partitions_have_no_owner() -> None:
 # ---------------------------------------------------------------- claims that do not count
 
 
-def test_ignored_claims() -> None:
+def test_ignored_claims_are_a_reason() -> None:
     spec = group(
         {"a": 1, "b": 1, "d": 1},
         x=member("a", "a0 b0", instance_id="node-1"),
@@ -239,7 +239,7 @@ def test_releasing_a_stale_claim_interrupts_no_member() -> None:
 # ---------------------------------------------------------------- reasons of what was owned
 
 
-def test_an_owner_that_no_longer_subscribes() -> None:
+def test_an_owner_that_no_longer_subscribes_is_a_reason() -> None:
     """It still reports a/0 as owned, so that y gets it in a second round."""
     x, y = member("b", "a0"), member("a")
     found = plan(group({"a": 1}, x=x, y=y), cooperative_sticky_assignor)
@@ -252,7 +252,7 @@ def test_an_owner_that_no_longer_subscribes() -> None:
     )
 
 
-def test_unassigned_partitions() -> None:
+def test_unassigned_partitions_are_listed() -> None:
     was = group({"a": 2, "b": 1, "c": 1, "d": 1}, x=member("abcd", "a0 a1 b0 c0 d0"))
     now = group({"a": 1, "c": 1, "d": 1}, x=member("ad", "a0 d0"))
     found = plan(now, fixed(x="a0"), was=was)
@@ -265,7 +265,7 @@ def test_unassigned_partitions() -> None:
     assert (found.kept, found.dropped, found.unassigned) == (1, 4, tps("d0"))
 
 
-def test_moves_for_balance_and_unneeded_moves() -> None:
+def test_moves_for_balance_and_needless_moves_are_distinguished() -> None:
     """z joins; range moves a2 to y and a4 to z, where a2 alone could have gone to z."""
     x, y = member("a", "a0 a1 a2"), member("a", "a3 a4 a5")
     found = plan(group({"a": 6}, x=x, y=y, z=member("a")), range_assignor)
@@ -276,7 +276,7 @@ def test_moves_for_balance_and_unneeded_moves() -> None:
     }
 
 
-def test_of_several_equivalent_moves_all_but_one_are_unneeded() -> None:
+def test_of_several_equivalent_moves_all_but_one_are_needless() -> None:
     """Two of the three would have made 3 and 3 of 5 and 1; it is 4 and 2 now, the other way."""
     spec = group({"a": 6}, x=member("a", "a0 a1 a2 a3 a4"), y=member("a", "a5"))
     assert reasons(plan(spec, fixed(x="a3 a4", y="a0 a1 a2 a5"))) == {
@@ -286,7 +286,7 @@ def test_of_several_equivalent_moves_all_but_one_are_unneeded() -> None:
     }
 
 
-def test_circular_moves_are_unneeded() -> None:
+def test_circular_moves_are_needless() -> None:
     """x gives to y, y to z, z to x: had all kept theirs, the counts would be the same."""
     spec = group({"a": 3}, x=member("a", "a0"), y=member("a", "a1"), z=member("a", "a2"))
     found = plan(spec, fixed(x="a2", y="a0", z="a1"))
@@ -307,7 +307,7 @@ def test_a_swap_needs_both_subscriptions() -> None:
     }
 
 
-def test_a_swap_is_a_free_choice() -> None:
+def test_a_swap_is_a_needless_move() -> None:
     @named("swap")
     def swap(spec: GroupSpec) -> Assignment:
         x, y = spec.members.values()
@@ -320,7 +320,7 @@ def test_a_swap_is_a_free_choice() -> None:
     }
 
 
-def test_a_move_that_makes_the_counts_less_even_is_not_for_balance() -> None:
+def test_a_move_that_reduces_balance_is_not_for_balance() -> None:
     spec = group({"a": 2}, x=member("a", "a0"), y=member("a", "a1"))
     assert reasons(plan(spec, fixed(y="a0 a1"))) == {
         "a0": (Reason.NOT_STICKY, "fixed ignores who owned it"),
@@ -338,7 +338,7 @@ def nearest(spec: GroupSpec) -> Assignment:
     return {m: tuple(partitions) for m, partitions in held.items()}
 
 
-def test_a_partition_that_moves_to_its_replica() -> None:
+def test_a_move_to_the_rack_of_a_replica_has_that_reason() -> None:
     spec = attrs.evolve(
         group(
             {"a": 3},
@@ -353,7 +353,7 @@ def test_a_partition_that_moves_to_its_replica() -> None:
     }
 
 
-def test_a_rack_is_no_reason_where_the_owner_has_a_replica_too() -> None:
+def test_a_rack_is_no_reason_if_the_owner_is_in_a_replicas_rack() -> None:
     """Without racks `nearest` would leave a0 with w, who is first; it moves all the same."""
     spec = attrs.evolve(
         group(
@@ -369,7 +369,7 @@ def test_a_rack_is_no_reason_where_the_owner_has_a_replica_too() -> None:
     }
 
 
-def test_a_rack_is_no_reason_for_an_assignor_that_does_not_look_at_racks() -> None:
+def test_a_rack_is_no_reason_for_an_assignor_that_ignores_racks() -> None:
     spec = attrs.evolve(
         group({"a": 2}, x=member("a", "a0 a1", rack="r1"), y=member("a", rack="r2")),
         racks={"a": (frozenset({"r2"}), frozenset({"r2"}))},
@@ -411,7 +411,7 @@ def test_loads_are_weighed_by_capacities() -> None:
     assert reasons(plan(spec, greedy)) == {"a2": (Reason.LOAD, "load: x 2 -> 1, y 2 -> 3")}
 
 
-def test_a_load_is_no_reason_for_an_assignor_that_does_not_look_at_loads() -> None:
+def test_a_load_is_no_reason_for_an_assignor_that_ignores_loads() -> None:
     spec = attrs.evolve(
         group({"a": 2}, x=member("a", "a0 a1"), y=member("a", capacity=3.0)),
         loads={TopicPartition("a", 0): 9.0},
@@ -424,7 +424,7 @@ def test_a_load_is_no_reason_for_an_assignor_that_does_not_look_at_loads() -> No
 # ---------------------------------------------------------------- assignors of any kind
 
 
-def test_each_round_gets_the_owners_of_that_moment() -> None:
+def test_each_planned_rebalance_starts_with_the_current_owners() -> None:
     told = []
 
     @named("watched", cooperative=True)
@@ -442,7 +442,7 @@ def test_each_round_gets_the_owners_of_that_moment() -> None:
     ]
 
 
-def test_a_cooperative_assignor_that_never_settles_is_followed_for_some_rounds() -> None:
+def test_a_cooperative_assignor_that_never_converges_is_planned_for_some_rounds() -> None:
     @named("restless", cooperative=True)
     def restless(spec: GroupSpec) -> Assignment:
         x_has_it = bool(spec.members["x"].owned)
@@ -460,7 +460,7 @@ def test_a_cooperative_assignor_that_never_settles_is_followed_for_some_rounds()
         ({"x": "a0 a0"}, "assignor 'fixed' assigns a/0 to 'x' and to 'x'"),
     ],
 )
-def test_an_invalid_assignment_is_refused(held: dict[str, str], message: str) -> None:
+def test_an_invalid_assignment_is_an_error(held: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         plan(group({"a": 1}, x=member("a"), y=member("a")), fixed(**held))
     assert str(caught.value) == message

@@ -76,7 +76,7 @@ def test_the_example_of_the_docstring_is_read() -> None:
     )
 
 
-def test_racks_of_a_topic_that_does_not_exist_are_left_out() -> None:
+def test_racks_of_a_missing_topic_are_omitted() -> None:
     spec = GroupSpec(members={}, partitions={}, racks={"gone": (frozenset({"east"}),)})
     assert spec_from_json(spec_to_json(spec)) == GroupSpec(members={}, partitions={})
 
@@ -195,13 +195,13 @@ INT = "an integer from 0 to 2147483647"
         ("1" * 5_000, "the spec: not valid JSON: "),
     ],
 )
-def test_malformed_input_is_refused_with_its_place(text: str, message: str) -> None:
+def test_malformed_input_is_an_error_with_its_location(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         spec_from_json(text)
     assert str(caught.value).startswith(message)
 
 
-def test_a_text_beyond_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_beyond_the_size_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec_json, "MAX_CHARACTERS", len(TEXT))
     assert spec_from_json(TEXT) == SPEC
     with pytest.raises(ConfigurationError) as caught:

@@ -64,7 +64,7 @@ def rejoined(spec: GroupSpec, assignment: Assignment, generation: int = 9) -> Gr
 # ---------------------------------------------------------------- balance and stickiness
 
 
-def test_a_fresh_group_is_even_and_neighbours_spread() -> None:
+def test_a_new_group_is_balanced_with_consecutive_partitions_spread() -> None:
     assert assigned({"a": 3, "b": 2}, x=member("ab"), y=member("ab")) == {
         "x": "a0 a2 b1",
         "y": "a1 b0",
@@ -76,7 +76,7 @@ def test_when_a_member_leaves_only_its_partitions_move() -> None:
     assert assigned({"a": 9}, x=x, y=y) == {"x": "a0 a2 a3 a6 a8", "y": "a1 a4 a5 a7"}
 
 
-def test_a_new_member_gets_its_share_and_of_each_topic_the_highest_numbers() -> None:
+def test_a_new_member_gets_its_quota_of_the_highest_numbered_partitions() -> None:
     x, y = member("ab", "a0 a1 a2 b0 b1 b2"), member("ab", "a3 a4 a5 b3 b4 b5")
     assert assigned({"a": 6, "b": 6}, x=x, y=y, z=member("ab")) == {
         "x": "a0 a1 b0 b1",
@@ -85,7 +85,7 @@ def test_a_new_member_gets_its_share_and_of_each_topic_the_highest_numbers() -> 
     }
 
 
-def test_the_member_with_one_more_keeps_it() -> None:
+def test_a_member_with_one_extra_partition_keeps_it() -> None:
     x, y, z = member("a", "a0"), member("a", "a1 a2"), member("a", "a3")
     assert assigned({"a": 5}, x=x, y=y, z=z) == {"x": "a0 a4", "y": "a1 a2", "z": "a3"}
 
@@ -99,12 +99,12 @@ def test_new_partitions_go_to_those_with_the_fewest() -> None:
     }
 
 
-def test_members_beyond_the_partitions_stay_empty() -> None:
+def test_surplus_members_get_no_partitions() -> None:
     x, y, z = member("a"), member("a", "a0"), member("a", "a1")
     assert assigned({"a": 2}, x=x, y=y, z=z) == {"x": "", "y": "a0", "z": "a1"}
 
 
-def test_kip_54_subscriptions_that_differ() -> None:
+def test_kip_54_different_subscriptions_are_balanced() -> None:
     """Example 2 of Kafka's StickyAssignor: round robin leaves one member with four."""
     partitions = {"a": 1, "b": 2, "c": 3}
     x, y, z = member("a"), member("ab"), member("abc")
@@ -113,20 +113,20 @@ def test_kip_54_subscriptions_that_differ() -> None:
     assert assigned(partitions, y=y, z=z) == {"y": "a0 b0 b1", "z": "c0 c1 c2"}
 
 
-def test_a_member_relieves_another_through_one_in_between() -> None:
+def test_a_partition_is_passed_on_through_an_intermediate_member() -> None:
     """z can give nothing to x, but to y, which can give to x."""
     x, y, z = member("a"), member("ab", "a0 a1 a2"), member("b", "b0 b1 b2")
     assert assigned({"a": 3, "b": 3}, x=x, y=y, z=z) == {"x": "a1 a2", "y": "a0 b2", "z": "b0 b1"}
 
 
-def test_the_member_with_one_more_is_chosen_for_fewest_moves() -> None:
+def test_the_member_with_one_extra_partition_is_chosen_for_the_fewest_moves() -> None:
     """z needs one from y. Whether x or y keeps two afterwards is equally even, but y would have
     to be given one of x's for it."""
     x, y, z = member("a", "a0 a1"), member("ab", "b0 b1"), member("b")
     assert assigned({"a": 2, "b": 2}, x=x, y=y, z=z) == {"x": "a0 a1", "y": "b0", "z": "b1"}
 
 
-def test_a_member_in_between_gets_back_what_it_gave() -> None:
+def test_an_intermediate_member_keeps_as_many_partitions() -> None:
     """x helps z out with b, and is helped by y with a: of its own it loses only b."""
     w, x = member("ab", "a2 a8"), member("ab", "a5 a6 b0 b1 b2")
     y, z = member("a", "a0 a1 a3 a4 a7"), member("b")
@@ -174,7 +174,7 @@ def test_no_members_and_no_partitions() -> None:
 # ---------------------------------------------------------------- claims
 
 
-def test_line_25_the_claim_of_the_higher_generation_stands() -> None:
+def test_line_25_the_claim_of_the_higher_generation_is_valid() -> None:
     """y slept through a generation: what it says it had was given away meanwhile."""
     y, x = member("a", "a0 a1", 7), member("a", "a0 a1", 8)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
@@ -186,7 +186,7 @@ def test_line_25_equal_claims_invalidate_each_other() -> None:
     assert assigned({"a": 3}, x=x, y=y, z=z) == {"x": "a1", "y": "a0", "z": "a2"}
 
 
-def test_line_25_a_third_and_newer_claim_stands_beside_equal_ones() -> None:
+def test_line_25_a_newer_claim_is_valid_beside_two_equal_older_ones() -> None:
     x, y, z = member("a", "a0", 5), member("a", "a0", 5), member("a", "a0", 6)
     for order in ("xyz", "zxy", "xzy"):
         members = dict(zip("klm", ({"x": x, "y": y, "z": z}[name] for name in order), strict=True))
@@ -194,13 +194,13 @@ def test_line_25_a_third_and_newer_claim_stands_beside_equal_ones() -> None:
         assert assigned({"a": 1}, **members)[newest] == "a0"
 
 
-def test_line_25_an_older_claim_does_not_stand_beside_equal_newer_ones() -> None:
+def test_line_25_an_older_claim_is_invalid_beside_two_equal_newer_ones() -> None:
     members = {"v": member("a", "a0", 5), "w": member("a", "a0", 5), "x": member("a", "a0", 4)}
     none = {"y": member("a", "", -1), "z": member("a", "", -1)}
     assert assigned({"a": 1}, **members, **none)["v"] == "a0"
 
 
-def test_a_claim_of_an_older_generation_stands_if_it_is_the_only_one() -> None:
+def test_the_only_claim_is_valid_in_an_older_generation() -> None:
     x, y = member("a", "a0", 8), member("a", "a1", 5)
     assert assigned({"a": 2}, y=x, x=y) == {"y": "a0", "x": "a1"}
 
@@ -216,12 +216,12 @@ def test_of_several_former_owners_the_latest_gets_a_partition_back() -> None:
     assert assigned({"a": 3}, x=x, y=y, z=z) == {"x": "a2", "y": "a0", "z": "a1"}
 
 
-def test_a_former_owner_gets_back_no_more_than_its_share() -> None:
+def test_a_former_owner_gets_back_at_most_its_quota() -> None:
     x, y = member("a", "a0 a1 a2", 1), member("a", "a0 a1 a2 a3", 2)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a1 a2", "y": "a0 a3"}
 
 
-def test_the_former_owner_comes_before_the_rack() -> None:
+def test_the_former_owner_takes_precedence_over_the_rack() -> None:
     x, y, z = member("a", "a0", 1, "p"), member("a", "a0 a1 a2", 2), member("a", "a2", 1, "q")
     found = assigned({"a": 3}, {"a": "q q p"}, x=x, y=y, z=z)
     assert found == {"x": "a0", "y": "a1", "z": "a2"}
@@ -242,29 +242,29 @@ def test_partitions_without_an_owner_go_to_the_rack_of_a_replica() -> None:
     assert assigned({"a": 6}, {"a": "q q q p p p"}, x=x, y=y) == {"x": "a3 a4 a5", "y": "a0 a1 a2"}
 
 
-def test_partitions_with_fewer_racks_to_go_to_are_placed_first() -> None:
+def test_partitions_with_the_fewest_matching_racks_are_assigned_first() -> None:
     x, y = member("a", rack="p"), member("a", rack="q")
     assert assigned({"a": 4}, {"a": "pq pq q q"}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
 
 
-def test_balance_and_stickiness_come_before_racks() -> None:
+def test_balance_and_stickiness_take_precedence_over_racks() -> None:
     x, y = member("a", "a0 a1", rack="p"), member("a", rack="q")
     assert assigned({"a": 4}, {"a": "q q q q"}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
     x, y = member("a", rack="p"), member("a", rack="q")
     assert assigned({"a": 4}, {"a": "q q q p"}, x=x, y=y) == {"x": "a2 a3", "y": "a0 a1"}
 
 
-def test_partitions_in_other_racks_move_first() -> None:
+def test_partitions_in_other_racks_are_moved_first() -> None:
     x, y = member("a", "a0 a1 a2 a3", rack="p"), member("a", rack="q")
     assert assigned({"a": 4}, {"a": "q p q p"}, x=x, y=y) == {"x": "a1 a3", "y": "a0 a2"}
 
 
-def test_racks_of_some_only_and_of_fewer_partitions_than_there_are() -> None:
+def test_racks_may_be_missing_for_some_members_and_partitions() -> None:
     x, y, z = member("a", rack="p"), member("a", rack=""), member("a")
     assert assigned({"a": 3}, {"a": "q p"}, x=x, y=y, z=z) == {"x": "a1", "y": "a0", "z": "a2"}
 
 
-def test_no_rack_is_not_a_rack() -> None:
+def test_an_empty_rack_is_no_rack() -> None:
     """Some clients and brokers send an empty string instead."""
     x, y = member("a", rack=""), member("a")
     spec = GroupSpec(
@@ -390,7 +390,7 @@ def test_no_assignment_is_more_balanced_or_moves_less(spec: GroupSpec) -> None:
 
 @repeatable
 @given(groups())
-def test_no_chain_of_members_improves_it(spec: GroupSpec) -> None:
+def test_no_chain_of_moves_improves_an_assignment(spec: GroupSpec) -> None:
     assignment = sticky_assignor(spec)
     check_sound(spec, assignment)
     assert flaw(spec, assignment) is None
@@ -472,7 +472,7 @@ def test_the_hash_seed_does_not_matter() -> None:
 # ---------------------------------------------------------------- on the wire
 
 
-def test_its_name() -> None:
+def test_the_name_of_the_assignor() -> None:
     assert protocol_name(sticky_assignor) == "sticky"
     assert not is_cooperative(sticky_assignor)
     assert is_cooperative(cooperative_sticky_assignor)
@@ -529,7 +529,7 @@ def test_user_data_is_read_as_java_reads_it(
         "00000002 0001 61 00000000",
     ],
 )
-def test_user_data_that_cannot_be_read_is_no_claim(text: str) -> None:
+def test_undecodable_user_data_is_no_claim(text: str) -> None:
     assert decode_user_data(bytes.fromhex(text)) == ((), -1)
 
 

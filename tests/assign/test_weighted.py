@@ -100,7 +100,7 @@ def test_the_heaviest_partitions_go_to_the_least_loaded_members_first() -> None:
     assert assigned(weighted(group)) == {"x": "a0 a1 a4", "y": "a2 a3"}
 
 
-def test_members_get_load_by_their_capacity() -> None:
+def test_members_get_load_in_proportion_to_their_capacity() -> None:
     group = spec(loads(a=[1] * 6), x=member("a", capacity=2.0), y=member("a"))
     assert assigned(weighted(group)) == {"x": "a0 a2 a3 a5", "y": "a1 a4"}
 
@@ -118,7 +118,7 @@ def test_equal_loads_are_spread_as_evenly_as_counts(load: float) -> None:
     assert sorted(map(len, weighted(group).values())) == [2, 2, 3]
 
 
-def test_partitions_without_load_do_not_pile_up_where_load_is_least() -> None:
+def test_partitions_without_load_are_spread_by_count() -> None:
     group = spec(loads(a=[10, 9], b=[0] * 6), x=member("ab"), y=member("ab"))
     assert assigned(weighted(group)) == {"x": "a0 b1 b3 b5", "y": "a1 b0 b2 b4"}
 
@@ -163,7 +163,7 @@ def test_moves_end_half_the_hysteresis_before_levels_are_equal() -> None:
     assert sorted(levels(group, settled(group)).values()) == [9.15, 9.75]
 
 
-def test_nothing_is_moved_that_would_move_back() -> None:
+def test_a_partition_that_would_move_back_later_is_not_moved() -> None:
     """Of 20, x might give up a0 and a2; once a0 has gone, and the disputed a1 has found its place,
     a2 would come back to x: so it stays."""
     group = spec(
@@ -178,7 +178,7 @@ def test_nothing_is_moved_that_would_move_back() -> None:
     ]
 
 
-def test_a_disputed_partition_counts_where_it_will_be_placed() -> None:
+def test_a_partition_claimed_twice_counts_for_its_future_owner() -> None:
     """a0 will go to w, which then has too much: so a1 is taken along at once."""
     group = spec(loads(a=[9, 4, 7]), w=member("a", "a0 a1"), x=member("a", "a0 a2"))
     assert [assigned(held) for _, held in rounds(group)] == [
@@ -187,19 +187,19 @@ def test_a_disputed_partition_counts_where_it_will_be_placed() -> None:
     ]
 
 
-def test_a_newcomer_gets_its_share_in_two_rounds() -> None:
+def test_a_new_member_gets_its_load_in_two_rebalances() -> None:
     group = spec(loads(a=[1, 2, 3, 4]), x=member("a", "a0 a1 a2 a3"), y=member("a"))
     first, second = (assigned(assignment) for _, assignment in rounds(group))
     assert first == {"x": "a1 a2", "y": ""}
     assert second == {"x": "a1 a2", "y": "a0 a3"}
 
 
-def test_partitions_of_a_leaving_member_fill_gaps_without_other_moves() -> None:
+def test_partitions_of_a_leaving_member_are_assigned_without_other_moves() -> None:
     group = spec(loads(a=[4, 3, 3, 2]), x=member("a", "a0"), y=member("a", "a1"))
     assert assigned(weighted(group)) == {"x": "a0 a3", "y": "a1 a2"}
 
 
-def test_one_great_load_does_not_keep_the_others_where_they_are() -> None:
+def test_one_very_large_load_does_not_prevent_other_moves() -> None:
     """x is the fullest and cannot be helped; y still shares with z."""
     group = spec(
         loads(a=[100, 2, 2, 2, 2]),
@@ -210,14 +210,14 @@ def test_one_great_load_does_not_keep_the_others_where_they_are() -> None:
     assert sorted(levels(group, settled(group)).values()) == [4.0, 4.0, 100.0]
 
 
-def test_at_most_max_moves_are_taken_in_a_round_and_the_rest_later() -> None:
+def test_at_most_max_moves_partitions_are_moved_in_each_rebalance() -> None:
     group = spec(loads(a=[1] * 8), x=member("a", "a0 a1 a2 a3 a4 a5 a6 a7"), y=member("a"))
     story = [len(held["x"]) for _, held in rounds(group, weighted_sticky(max_moves=3))]
     assert story == [5, 4, 4]
 
 
 @pytest.mark.parametrize(("partitions", "taken"), [(8, 4), (30, 10), (60, 15)])
-def test_by_default_a_quarter_and_at_least_ten_may_be_taken_in_a_round(
+def test_by_default_a_quarter_and_at_least_ten_partitions_move_in_each_rebalance(
     partitions: int, taken: int
 ) -> None:
     everything = " ".join(f"a{number}" for number in range(partitions))
@@ -225,7 +225,7 @@ def test_by_default_a_quarter_and_at_least_ten_may_be_taken_in_a_round(
     assert len(weighted(group)["x"]) == partitions - taken
 
 
-def test_a_newcomer_gets_its_share_of_partitions_without_load() -> None:
+def test_a_new_member_gets_its_part_of_partitions_without_load() -> None:
     group = spec(loads(a=[0] * 4), x=member("a", "a0 a1 a2 a3"), y=member("a"))
     assert [len(held) for held in settled(group).values()] == [2, 2]
 
@@ -295,7 +295,7 @@ def lowest_highest_level(group: GroupSpec) -> float:
 
 @repeatable
 @given(groups(same=True, most=6))
-def test_the_fullest_of_a_fresh_group_is_within_the_proved_factor(group: GroupSpec) -> None:
+def test_the_largest_load_of_a_new_group_is_within_the_proved_factor(group: GroupSpec) -> None:
     group = fresh(group)
     capacities = [of.capacity for of in group.members.values()]
     m = len(capacities)
@@ -304,7 +304,7 @@ def test_the_fullest_of_a_fresh_group_is_within_the_proved_factor(group: GroupSp
     assert highest <= factor * lowest_highest_level(group) * (1 + 1e-9)
 
 
-def test_the_factor_for_equal_capacities_is_reached() -> None:
+def test_the_proved_factor_for_equal_capacities_is_tight() -> None:
     """Graham's own example: 5 5 4 4 3 3 3 on three is 11 by this rule, and 9 at best."""
     group = spec(loads(a=[5, 5, 4, 4, 3, 3, 3]), x=member("a"), y=member("a"), z=member("a"))
     assert max(levels(group, weighted(group)).values()) == 11
@@ -331,7 +331,9 @@ def test_the_stable_assignment_is_within_the_stated_level(
 
 @repeatable
 @given(groups(), st.sampled_from([0, 1, 2, None]))
-def test_each_round_takes_few_and_lowers_the_levels(group: GroupSpec, most: int | None) -> None:
+def test_each_rebalance_moves_few_partitions_and_lowers_the_loads(
+    group: GroupSpec, most: int | None
+) -> None:
     """Seen from the second round on, when everything has its one owner or none."""
     before: list[float] | None = None
     for step, (now, assignment) in enumerate(rounds(group, weighted_sticky(max_moves=most))):
@@ -372,7 +374,7 @@ def test_nothing_moves_while_levels_are_within_the_hysteresis(
 
 @repeatable
 @given(groups(same=True))
-def test_equal_loads_and_capacities_are_as_even_as_counts(group: GroupSpec) -> None:
+def test_equal_loads_and_capacities_are_balanced_by_count(group: GroupSpec) -> None:
     alike = {m: attrs.evolve(of, capacity=2.0) for m, of in fresh(group).members.items()}
     group = attrs.evolve(group, members=alike, loads=dict.fromkeys(group.loads, 0.3))
     assert violations(group, weighted(group), EVEN) == ()
@@ -397,7 +399,7 @@ def test_the_order_of_members_and_loads_does_not_matter(
 # ---------------------------------------------------------------- at its edges
 
 
-def test_its_name_and_user_data() -> None:
+def test_the_name_and_user_data_of_the_assignor() -> None:
     assignor = weighted_sticky(capacity=2.5)
     assert protocol_name(assignor) == "weighted-sticky"
     assert is_cooperative(assignor)
@@ -420,9 +422,7 @@ def test_its_name_and_user_data() -> None:
     ],
     ids=["none", "empty", "cut", "version 0", "later", "nan", "infinite", "zero", "negative"],
 )
-def test_capacities_that_cannot_be_read_or_used_count_as_one(
-    data: bytes | None, capacity: float
-) -> None:
+def test_invalid_capacities_count_as_one(data: bytes | None, capacity: float) -> None:
     assert capacity_in(data) == capacity
 
 
@@ -436,7 +436,7 @@ def test_capacities_that_cannot_be_read_or_used_count_as_one(
         ({"hysteresis": -0.1}, "hysteresis=-0.1; expected 0 or more, and less than 1"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, float], message: str) -> None:
+def test_invalid_options_are_an_error(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         weighted_sticky(**options)  # type: ignore[arg-type]
     assert str(refused.value) == message

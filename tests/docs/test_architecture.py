@@ -69,11 +69,11 @@ def missing(item: str) -> list[str]:
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item[:40])
-def test_what_an_item_cites_is_there(item: str) -> None:
+def test_paths_and_names_cited_by_an_item_exist(item: str) -> None:
     assert missing(item) == []
 
 
-def test_the_check_finds_what_is_not_there() -> None:
+def test_the_check_detects_missing_paths_and_names() -> None:
     assert missing("`runtime/driven.py`, `NoSuchName`") == ["runtime/driven.py", "NoSuchName"]
     assert missing("`runtime/driver.py`: `Fetcher`") == ["Fetcher"]
     assert missing("`runtime/fetcher.py`: `Fetcher`, `Fetcher.no_such`") == ["Fetcher.no_such"]
@@ -84,7 +84,7 @@ def test_the_table_has_every_package_of_the_picture() -> None:
     assert {row.replace("`", "") for row in rows} == packages.parts()
 
 
-def test_the_picture_has_the_arrows_of_the_imports() -> None:
+def test_the_arrows_of_the_picture_are_the_imports() -> None:
     """A new package, or an import that does not point down, fails while it is drawn."""
     arrows = packages.arrows()
     assert arrows["runtime"] == {"consume", "member", "options", "transport"}

@@ -23,14 +23,14 @@ def test_every_target_is_in_the_makefile() -> None:
     assert targets <= set(re.findall("^([a-z-]+):", MAKEFILE, re.M))
 
 
-def test_every_path_is_there() -> None:
+def test_every_path_exists() -> None:
     paths = set(re.findall("`((?:tests|docs|kafkagroup)/[^` ]*)`", TEXT))
     paths |= set(re.findall(r"-m pytest (\S+)`", TEXT))
     assert len(paths) > 5
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_every_folder_that_has_long_tests_is_named() -> None:
+def test_every_folder_with_long_tests_is_named() -> None:
     """What `make test` leaves out is said."""
     long = {
         test.relative_to(ROOT).parts[1]
@@ -42,7 +42,7 @@ def test_every_folder_that_has_long_tests_is_named() -> None:
     assert [folder for folder in long if f"`tests/{folder}" not in listed] == []
 
 
-def test_the_markers_are_pytests() -> None:
+def test_the_markers_are_registered_with_pytest() -> None:
     there = {marker.partition(":")[0] for marker in PYTEST["markers"]}
     assert {"slow", "long", "serial"} <= there
     assert all(f"`{marker}`" in TEXT for marker in ("slow", "long", "serial"))

@@ -70,7 +70,7 @@ def complaints(code: str) -> str:
 
 
 @pytest.mark.parametrize("name", [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p)])
-def test_every_block_is_complete(name: str) -> None:
+def test_every_block_runs_without_the_blocks_before_it(name: str) -> None:
     """Readers copy one block: it has its imports and what it uses."""
     pytest.importorskip(
         "ruff", reason="NOT TESTED, the blocks of the guides: ruff is not installed"
@@ -79,7 +79,7 @@ def test_every_block_is_complete(name: str) -> None:
     assert {b.where: found for b in shown if (found := complaints(b.text))} == {}
 
 
-def test_what_a_block_lacks_is_found() -> None:
+def test_missing_names_of_a_block_are_detected() -> None:
     pytest.importorskip(
         "ruff", reason="NOT TESTED, the blocks of the guides: ruff is not installed"
     )
@@ -88,7 +88,7 @@ def test_what_a_block_lacks_is_found() -> None:
     assert complaints("import kafkagroup\n\nawait kafkagroup.run()\n") == ""
 
 
-def test_every_block_is_of_a_language_that_is_checked() -> None:
+def test_every_block_has_a_checked_language() -> None:
     for page in PAGES:
         own = {""} if page.name == "README.md" else {"text"}
         known = {"python", "sh", "toml"} | own
@@ -123,7 +123,7 @@ def test_profiles_are_read_by_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("where", "line"), shell_lines())
-def test_a_command_exists_and_takes_what_it_is_given(where: str, line: str, tmp_path: Path) -> None:
+def test_a_command_exists_and_accepts_its_arguments(where: str, line: str, tmp_path: Path) -> None:
     # Files are named from the top, or were written by the command before.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     *_, words = (shlex.split(part, comments=True) for part in line.split(" | "))
@@ -162,7 +162,7 @@ def understand(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_what_would_be_drawn_now(name: str) -> None:
+def test_a_picture_is_up_to_date(name: str) -> None:
     """Else: `python docs/site/pictures.py`."""
     assert (FOLDER / name).read_text("utf-8") == PICTURES[name]()
 
@@ -183,7 +183,7 @@ def test_links_to_files_exist() -> None:
             assert (page.parent / link).exists(), f"{page}: {link}"
 
 
-def test_cooperative_members_keep_what_does_not_move() -> None:
+def test_cooperative_members_keep_partitions_that_do_not_move() -> None:
     """What the page says of the picture, of the run that it is drawn from."""
     eager = timeline.tell(range_assignor).unowned()
     cooperative = timeline.tell(cooperative_sticky_assignor).unowned()
@@ -192,12 +192,12 @@ def test_cooperative_members_keep_what_does_not_move() -> None:
     assert max(cooperative.values()) < max(eager.values()) / 4
 
 
-def test_every_option_is_listed_as_it_is_declared() -> None:
+def test_every_option_is_listed_as_declared() -> None:
     """Else: `python docs/site/made.py`."""
     assert made.OPTIONS.read_text("utf-8").endswith("\n\n" + made.options_table())
 
 
-def test_the_readme_is_short_and_has_the_figures_of_the_guides() -> None:
+def test_the_readme_is_short_and_its_figures_match_the_guides() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) <= 250
     assert made.ratios() in text
@@ -212,7 +212,7 @@ def test_every_error_has_a_meaning_and_a_remedy() -> None:
         assert remedy.strip(), name
 
 
-def test_metrics_are_listed_by_the_names_that_prometheus_sees() -> None:
+def test_metrics_are_listed_by_their_prometheus_names() -> None:
     listed = set(re.findall(r"`(kafkagroup_\w+)`", made.metrics()))
     families = GroupCollector({}).describe()
     assert listed == {f.name + "_total" * (f.type == "counter") for f in families}

@@ -114,7 +114,7 @@ def shells(tmp_path: Path) -> Iterator[tuple[dict[str, Shell], dict[str, str]]]:
 
 
 @pytest.mark.slow
-def test_the_page_runs_as_it_stands(
+def test_the_page_runs_as_printed(
     shells: tuple[dict[str, Shell], dict[str, str]], tmp_path: Path
 ) -> None:
     named, ports = shells

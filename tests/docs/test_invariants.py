@@ -20,11 +20,11 @@ ROWS = {
 """Name -> what the page says, and the modules that it names."""
 
 
-def test_the_page_and_the_checker_list_the_same() -> None:
+def test_the_page_and_the_checker_list_the_same_invariants() -> None:
     assert [name for name in ROWS if name != "L8"] == list(INVARIANTS)
 
 
-def test_each_row_begins_with_what_the_checker_asserts() -> None:
+def test_each_row_begins_with_the_text_of_the_checker() -> None:
     for name, statement in INVARIANTS.items():
         assert ROWS[name][0].startswith(f"{statement[0].upper()}{statement[1:]}. "), name
 

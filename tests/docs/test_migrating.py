@@ -69,7 +69,7 @@ def rows(client: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_names_of_the_page_exist(client: str) -> None:
+def test_the_names_on_the_page_exist(client: str) -> None:
     table = PAGE.partition(f"| {client} | here | what differs |\n")[2].partition("\n\n")[0]
     found = rows(client)
     assert len(found) == table.count("\n") > 10  # every row but the rule above them
@@ -99,13 +99,13 @@ def test_no_option_and_no_method_is_missing(client: str, names: set[str]) -> Non
     assert names - set(listed) == set()
 
 
-def test_an_unknown_name_is_found() -> None:
+def test_an_unknown_name_is_detected() -> None:
     for client, has in CLIENTS.items():
         assert not has("no_such_option"), client
         assert not has("no_such_method()"), client
 
 
-def test_the_defaults_of_the_page_are_right() -> None:
+def test_the_defaults_on_the_page_are_right() -> None:
     theirs = inspect.signature(aiokafka.AIOKafkaConsumer.__init__).parameters
     assert theirs["auto_offset_reset"].default == "latest"
     assert theirs["session_timeout_ms"].default == 10_000

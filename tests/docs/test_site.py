@@ -199,7 +199,7 @@ def test_the_search_works_from_the_file_system(site: Path, tmp_path: Path) -> No
     assert 'class="md-search-result__item"' in seen.dom
 
 
-def test_there_is_a_light_and_a_dark_scheme(site: Path) -> None:
+def test_the_site_has_a_light_and_a_dark_scheme(site: Path) -> None:
     home = (site / "index.html").read_text("utf-8")
     for scheme, preference in {"default": "light", "slate": "dark"}.items():
         assert f'(prefers-color-scheme: {preference})" data-md-color-scheme="{scheme}"' in home

@@ -29,7 +29,7 @@ def test_the_tests_of_every_kip_exist() -> None:
         assert [path for path in paths if not (ROOT / "tests" / path).exists()] == [], number
 
 
-def test_no_kip_is_of_a_later_release() -> None:
+def test_no_kip_belongs_to_a_later_kafka_release() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     now = tuple(map(int, project["version"].split(".")[:2]))
     assert all(tuple(map(int, since.split("."))) <= now for _, _, since, _, _ in ROWS)

@@ -9,7 +9,7 @@ pytest_plugins = ["pytester"]
 
 
 @pytest.mark.long
-def test_its_blocks_pass_under_pytest_asyncio(pytester: pytest.Pytester) -> None:
+def test_the_blocks_of_the_page_pass_under_pytest_asyncio(pytester: pytest.Pytester) -> None:
     page = blocks(ROOT / "docs" / "testing.md")
     shown = [block.text for block in page if block.language == "python" and not block.hidden]
     pytester.makepyfile(**{f"test_block_{number}": text for number, text in enumerate(shown)})

@@ -134,12 +134,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_25": (
         STICKY + "test_line_25_the_claim_of_the_higher_generation_wins",
-        STICKY + "test_line_25_equal_claims_invalidate_both_and_strand_nothing",
+        STICKY + "test_line_25_equal_claims_are_both_void_and_the_partition_is_assigned_later",
         STICKY + "test_line_25_generation_in_user_data",
     ),
     "line_26": (
-        STICKY + "test_line_26_nothing_is_handed_over_in_the_round_in_which_it_is_revoked",
-        STICKY + "test_line_26_a_stale_claim_does_not_hide_the_transfer",
+        STICKY + "test_line_26_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it",
+        STICKY + "test_line_26_a_stale_claim_does_not_hide_a_move",
     ),
     "line_30": (
         "live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share_the_partitions",
@@ -282,12 +282,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "s11": (CLASSIC + "test_s11_the_member_id_survives_disconnects",),
     "s12": ("runtime/test_reading.py::test_a_failed_offset_fetch_never_applies_the_reset_policy",),
     "s14": (
-        ASSIGNORS + "test_s14_complete_disjoint_and_only_what_is_subscribed_to",
-        ASSIGNORS + "test_s14_range_runs_of_a_topic_differ_by_at_most_one",
-        ASSIGNORS + "test_s14_every_process_computes_the_same",
+        ASSIGNORS + "test_s14_an_assignment_is_complete_disjoint_and_of_subscribed_topics",
+        ASSIGNORS + "test_s14_range_counts_of_a_topic_differ_by_at_most_one",
+        ASSIGNORS + "test_s14_every_process_computes_the_same_assignment",
         STICKY + "test_any_group_is_stable_after_two_rounds_and_as_balanced_as_sticky",
         "assign/test_sticky.py::test_no_assignment_is_more_balanced_or_moves_less",
-        STICKY + "test_owned_partitions_stay",
+        STICKY + "test_owned_partitions_are_kept",
     ),
     "l2": (CLASSIC + "test_l2_a_healthy_member_sends_heartbeats_and_nothing_else",),
     "l3": ("live/test_rebalancing.py::test_heartbeats_continue_while_the_application_awaits",),

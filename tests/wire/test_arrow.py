@@ -63,7 +63,7 @@ def one_by_one(data: bytes, start_offset: int = 0) -> list[Record]:
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda c: c.name)
 @repeatable
 @given(written=any_records, base=st.integers(0, 2**62), skipped=st.integers(0, 5))
-def test_the_rows_are_the_records(
+def test_arrow_rows_equal_the_records(
     codec: Codec, written: list[NewRecord], base: int, skipped: int
 ) -> None:
     data = encode_batch(written, codec=codec, base_offset=base)
@@ -74,7 +74,7 @@ def test_the_rows_are_the_records(
 
 @repeatable
 @given(written=any_records)
-def test_columns_of_records_that_were_made_are_the_same(written: list[NewRecord]) -> None:
+def test_columns_built_from_record_objects_are_equal(written: list[NewRecord]) -> None:
     data = encode_batch(written)
     (from_bytes,) = arrow(data)
     from_records = columns_of(one_by_one(data), "t", 3)
@@ -88,7 +88,7 @@ def test_columns_without_nulls_have_no_bitmap() -> None:
     assert [column.buffers()[0] for column in batch.columns] == [None] * 5
 
 
-def test_one_record_batch_for_each_batch_and_none_for_markers() -> None:
+def test_each_batch_is_one_record_batch_and_control_batches_are_none() -> None:
     data = (
         encode_batch([NewRecord(None, b"a"), NewRecord(None, b"b")])
         + encode_batch([NewRecord(b"\0\0\0\1", b"")], base_offset=2, control=True)
@@ -97,7 +97,7 @@ def test_one_record_batch_for_each_batch_and_none_for_markers() -> None:
     assert [batch.column("value").to_pylist() for batch in arrow(data)] == [[b"a", b"b"], [b"c"]]
 
 
-def test_rows_before_a_corrupt_record_come_first() -> None:
+def test_rows_before_a_corrupt_record_are_returned_first() -> None:
     data = bytearray(encode_batch([NewRecord(None, b"a"), NewRecord(None, b"b")]))
     data[-(1 + 2 + 5)] += 2  # the last record says that it is longer than it is
     found = arrow_batches(bytes(data), topic="t", partition=3, check_crcs=False)
@@ -112,7 +112,7 @@ def test_columns_are_of_bytes() -> None:
         columns_of([record._replace(value={"a": 1})], "t", 3)
 
 
-def test_pyarrow_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyarrow_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match=r"^pyarrow is not installed; install kafkagroup"):
         schema("another", 3)

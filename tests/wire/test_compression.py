@@ -76,7 +76,7 @@ def test_round_trip_of_any_bytes(codec: Codec, data: bytes, times: int) -> None:
 
 @codecs
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_goes_in_and_bytes_come_out(codec: Codec, kind: type) -> None:
+def test_codecs_accept_any_buffer_and_return_bytes(codec: Codec, kind: type) -> None:
     packed = compress(codec, kind(b"abc" * 100))
     inflated = decompress(codec, kind(packed))
     assert (type(packed), type(inflated), inflated) == (bytes, bytes, b"abc" * 100)
@@ -86,7 +86,7 @@ def test_the_default_limit_holds_a_whole_frame() -> None:
     assert MAX_BATCH_BYTES == 134_217_728
 
 
-def test_numbers_are_those_of_the_attributes() -> None:
+def test_codec_numbers_match_the_batch_attributes() -> None:
     assert {codec.name: codec.value for codec in Codec} == {
         "NONE": 0,
         "GZIP": 1,
@@ -106,7 +106,7 @@ def test_xerial_is_written_as_java_does() -> None:
     assert compress(Codec.SNAPPY, b"") == XERIAL
 
 
-def test_xerial_of_many_blocks_is_read_as_one() -> None:
+def test_xerial_of_many_blocks_is_joined() -> None:
     data = xerial(snappy(b"one "), snappy(b""), snappy(b"two " * 20_000), snappy(b"three"))
     assert decompress(Codec.SNAPPY, data) == b"one " + b"two " * 20_000 + b"three"
 
@@ -117,7 +117,7 @@ def test_xerial_versions_are_ignored() -> None:
     assert decompress(Codec.SNAPPY, xerial(snappy(b"abc"), header=little)) == b"abc"
 
 
-def test_raw_snappy_is_read_too() -> None:
+def test_raw_snappy_is_read() -> None:
     """Librdkafka and franz-go frame nothing."""
     assert decompress(Codec.SNAPPY, snappy(b"abc" * 50_000)) == b"abc" * 50_000
 
@@ -135,13 +135,13 @@ def test_raw_snappy_is_read_too() -> None:
         (xerial(uvarint(MIB) + b"a"), "snappy: 4 bytes cannot inflate to 1048576"),
     ],
 )
-def test_broken_snappy(data: bytes, reason: str) -> None:
+def test_malformed_snappy_is_an_error(data: bytes, reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decompress(Codec.SNAPPY, data)
     assert (type(caught.value), str(caught.value)) == (DecodeError, reason)
 
 
-def test_the_densest_snappy_is_no_impossible_claim() -> None:
+def test_the_highest_snappy_ratio_is_accepted() -> None:
     """A literal, then copies of 64 bytes for 3 each: the ratio that the check must let through."""
     copies = 10_000
     data = uvarint(1 + 64 * copies) + b"\x00A" + b"\xfe\x01\x00" * copies
@@ -176,7 +176,9 @@ def test_zstd_frames_are_joined_and_skippable_ones_skipped() -> None:
 
 @codecs
 @pytest.mark.parametrize("size", [1, 4096, 4097, 16_384, 70_000])
-def test_the_limit_itself_fits_and_one_byte_more_does_not(codec: Codec, size: int) -> None:
+def test_exactly_the_limit_is_accepted_and_one_byte_more_is_an_error(
+    codec: Codec, size: int
+) -> None:
     data = compress(codec, b"a" * size)
     assert decompress(codec, data, size) == b"a" * size
     with pytest.raises(LimitExceededError) as caught:
@@ -185,7 +187,7 @@ def test_the_limit_itself_fits_and_one_byte_more_does_not(codec: Codec, size: in
 
 
 @bombs
-def test_a_bomb_costs_no_more_than_the_limit(codec: Codec, bomb: bytes) -> None:
+def test_a_decompression_bomb_allocates_no_more_than_the_limit(codec: Codec, bomb: bytes) -> None:
     limit = 2 * MIB
     tracemalloc.start()
     try:
@@ -200,12 +202,12 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: Codec, bomb: bytes) -> None:
 
 
 @bombs
-def test_below_the_limit_a_bomb_is_data(codec: Codec, bomb: bytes) -> None:
+def test_highly_compressed_data_below_the_limit_is_inflated(codec: Codec, bomb: bytes) -> None:
     assert decompress(codec, bomb, 32 * MIB) == ZEROS * 32
 
 
 @inflating
-def test_a_small_batch_costs_little_under_a_big_limit(codec: Codec) -> None:
+def test_a_small_batch_allocates_little_under_a_large_limit(codec: Codec) -> None:
     data = compress(codec, b"abc" * 1000)
     tracemalloc.start()
     try:
@@ -279,7 +281,7 @@ def test_nothing_is_allocated_for_a_claimed_size(
     assert peak <= 128 * 1024
 
 
-def test_many_tiny_blocks_cost_no_memory() -> None:
+def test_many_tiny_blocks_allocate_little_memory() -> None:
     """A view kept for each five-byte block once made 100 MiB of input cost gigabytes."""
     data = xerial(*[snappy(b"")] * 20_000)
     tracemalloc.start()
@@ -318,7 +320,7 @@ json.dump([errors, grown], sys.stdout)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures by /proc and RLIMIT_AS")
-def test_memory_of_a_whole_process() -> None:
+def test_the_memory_of_the_whole_process_is_bounded() -> None:
     """Tracing sees Python's memory only; a decoder's own must be bounded, and its end typed."""
     done = subprocess.run(
         [sys.executable, "-c", MEMORY_OF_A_PROCESS],
@@ -338,7 +340,7 @@ def test_memory_of_a_whole_process() -> None:
 
 
 @inflating
-def test_truncation_never_passes_for_data(codec: Codec) -> None:
+def test_truncated_data_is_an_error(codec: Codec) -> None:
     data = compress(codec, random.Random(7).randbytes(500))
     for end in range(len(data)):
         if codec is Codec.SNAPPY and end == len(XERIAL):
@@ -372,7 +374,7 @@ def test_damaged_data_inflates_or_raises_one_error(codec: Codec, data: st.DataOb
         pass
 
 
-def test_many_empty_blocks_of_xerial_are_refused() -> None:
+def test_many_empty_xerial_blocks_are_an_error() -> None:
     """They inflate to nothing, and 200,000 of them took 0.2 s."""
     empty = xerial(*[uvarint(0)] * 256)
     assert decompress(Codec.SNAPPY, empty, 100) == b""

@@ -119,13 +119,13 @@ def test_correlation_ids_count_up_and_wrap_before_they_turn_negative() -> None:
     assert [connection.send(HEARTBEAT, 4)[0] for _ in range(2)] == [0x7FFFFFFF, 0]
 
 
-def test_a_client_id_that_no_header_can_hold_is_refused() -> None:
+def test_a_client_id_too_long_for_a_header_is_an_error() -> None:
     Connection("é" * 16383)
     with pytest.raises(LocalProtocolError, match="client_id of 32768 bytes; the limit is 32767"):
         Connection("é" * 16384)
 
 
-def test_a_request_that_cannot_be_encoded_leaves_no_trace() -> None:
+def test_a_request_that_cannot_be_encoded_changes_nothing() -> None:
     connection = open_connection()
     with pytest.raises(LocalProtocolError):
         connection.send(HeartbeatRequest(group_id="g", generation_id=2**31, member_id=""), 4)
@@ -135,7 +135,7 @@ def test_a_request_that_cannot_be_encoded_leaves_no_trace() -> None:
 # ---------------------------------------------------------------- answers
 
 
-def test_answers_in_fragments_of_one_byte() -> None:
+def test_responses_may_arrive_byte_by_byte() -> None:
     connection = open_connection()
     for _ in range(2):
         connection.send(HEARTBEAT, FLEXIBLE)
@@ -147,7 +147,7 @@ def test_answers_in_fragments_of_one_byte() -> None:
     assert sum(map(len, found)) == 2
 
 
-def test_several_answers_in_one_chunk_and_a_rest() -> None:
+def test_one_chunk_may_contain_several_responses_and_a_fragment() -> None:
     connection = open_connection()
     for _ in range(3):
         connection.send(HEARTBEAT, FLEXIBLE)
@@ -160,7 +160,7 @@ def test_several_answers_in_one_chunk_and_a_rest() -> None:
     assert receive_data(connection, third[5:]) == [Response(2, HeartbeatResponse(error_code=0))]
 
 
-def test_answers_out_of_order_are_matched_by_their_id() -> None:
+def test_responses_out_of_order_are_matched_by_correlation_id() -> None:
     connection = open_connection()
     connection.send(METADATA, 13)
     connection.send(HEARTBEAT, FLEXIBLE)
@@ -180,7 +180,7 @@ def test_tagged_fields_in_the_header_are_skipped() -> None:
     ]
 
 
-def test_an_old_version_has_no_tags_in_its_header() -> None:
+def test_the_header_of_an_inflexible_version_has_no_tagged_fields() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, 3)
     body = encode(HeartbeatResponse(error_code=22), 3)
@@ -190,13 +190,13 @@ def test_an_old_version_has_no_tags_in_its_header() -> None:
 
 
 @pytest.mark.parametrize("version", list(ApiVersionsRequest.versions))
-def test_the_answer_to_api_versions_has_the_old_header_in_every_version(version: int) -> None:
+def test_an_api_versions_response_has_the_old_header_in_every_version(version: int) -> None:
     connection = Connection("me")
     connection.send(ApiVersionsRequest(), version)
     assert receive_data(connection, frame(0, encode(ALL, version))) == [Response(0, ALL)]
 
 
-def test_a_refusal_of_api_versions_is_read_as_v0_whatever_was_asked() -> None:
+def test_an_unsupported_version_response_of_api_versions_is_read_as_v0() -> None:
     """KIP-511: a broker that does not know the version answers in the only one all know."""
     connection = Connection("me")
     connection.send(ApiVersionsRequest(), 4)
@@ -247,7 +247,7 @@ def test_a_duplicate_response_closes_the_connection() -> None:
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
-def test_a_frame_too_short_for_its_correlation_id(size: int) -> None:
+def test_a_frame_too_short_for_a_correlation_id_is_an_error(size: int) -> None:
     connection = open_connection()
     with pytest.raises(DecodeError, match=f"response of {size} bytes: too short"):
         receive_data(connection, size.to_bytes(4, "big", signed=True))
@@ -270,7 +270,7 @@ def test_a_malformed_response_closes_the_connection(body: bytes, message: str) -
 
 
 @pytest.mark.parametrize("rest", [b"", b"\0", b"\0\x23", b"\xff\xff"])
-def test_an_answer_to_api_versions_without_its_error_code(rest: bytes) -> None:
+def test_an_api_versions_response_without_an_error_code_is_an_error(rest: bytes) -> None:
     connection = Connection("me")
     connection.send(ApiVersionsRequest(), 4)
     with pytest.raises(DecodeError):
@@ -278,7 +278,7 @@ def test_an_answer_to_api_versions_without_its_error_code(rest: bytes) -> None:
     assert dead(connection)
 
 
-def test_a_claim_beyond_the_limit_is_refused_on_its_four_bytes() -> None:
+def test_a_frame_length_beyond_the_limit_is_an_error_at_once() -> None:
     connection = open_connection()
     connection.send(FETCH, 12)
     assert receive_data(connection, (MAX_FRAME_BYTES).to_bytes(4, "big")) == []
@@ -292,14 +292,14 @@ def test_a_claim_beyond_the_limit_is_refused_on_its_four_bytes() -> None:
     assert dead(connection)
 
 
-def test_an_answer_without_records_may_be_less_large() -> None:
+def test_a_response_without_records_has_a_lower_size_limit() -> None:
     """Its objects take many times its bytes."""
     connection = open_connection()
     with pytest.raises(LimitExceededError, match="16777217 bytes; the limit is 16777216"):
         receive_data(connection, (MAX_PLAIN_FRAME_BYTES + 1).to_bytes(4, "big"))
 
 
-def test_a_length_alone_takes_no_memory() -> None:
+def test_a_frame_length_alone_allocates_no_memory() -> None:
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     tracemalloc.start()
@@ -311,7 +311,7 @@ def test_a_length_alone_takes_no_memory() -> None:
     assert peak < 100_000
 
 
-def test_an_unexpected_response_is_refused_before_its_body() -> None:
+def test_an_unexpected_response_is_an_error_before_its_body_arrives() -> None:
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     with pytest.raises(RemoteProtocolError, match="to a request that was never sent"):
@@ -338,7 +338,7 @@ def fetched(connection: Connection, records: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("size", [10, 4_000, 5_000, 70_000, 3_000_000])
-def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
+def test_a_fetch_response_is_not_copied_after_it_was_received(size: int) -> None:
     """However large it is, and whatever comes behind it; nothing of it is left behind."""
     warm = open_connection()
     receive_data(warm, fetched(warm, b"")[1])  # compiles the codec
@@ -372,7 +372,7 @@ def test_a_fetch_answer_stays_where_the_socket_writes_it(size: int) -> None:
         assert len(room) == 512
 
 
-def test_a_response_gets_memory_as_it_arrives() -> None:
+def test_the_buffer_of_a_response_grows_as_it_arrives() -> None:
     """At most sixteen times what has come."""
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
@@ -385,7 +385,7 @@ def test_a_response_gets_memory_as_it_arrives() -> None:
         assert len(room) == 15 * 16 * 512
 
 
-def test_the_limit_of_a_frame_can_be_set() -> None:
+def test_the_frame_size_limit_is_configurable() -> None:
     connection = open_connection(max_frame_bytes=1000)
     assert receive_data(connection, (1000).to_bytes(4, "big")) == []
     connection = open_connection(max_frame_bytes=1000)
@@ -393,7 +393,7 @@ def test_the_limit_of_a_frame_can_be_set() -> None:
         receive_data(connection, (1001).to_bytes(4, "big"))
 
 
-def test_before_the_handshake_a_mebibyte_is_the_most() -> None:
+def test_before_the_handshake_frames_are_limited_to_a_mebibyte() -> None:
     """Nothing is known of the peer yet, which may not be Kafka at all."""
     assert receive_data(Connection("me"), (MAX_HANDSHAKE_BYTES).to_bytes(4, "big")) == []
     connection = Connection("me")
@@ -417,7 +417,7 @@ def test_before_the_handshake_a_mebibyte_is_the_most() -> None:
         ((0, 5), 7, 5),
     ],
 )
-def test_the_highest_version_that_both_speak(
+def test_the_highest_common_version_is_used(
     broker: tuple[int, int], highest: int | None, chosen: int
 ) -> None:
     connection = Connection("me")
@@ -433,14 +433,16 @@ def test_the_highest_version_that_both_speak(
         ((5, 4), None, "the broker supports versions 5 to 4, this client 0 to 13"),
     ],
 )
-def test_no_version_in_common(broker: tuple[int, int], highest: int | None, message: str) -> None:
+def test_no_common_version_is_an_error(
+    broker: tuple[int, int], highest: int | None, message: str
+) -> None:
     connection = Connection("me")
     connection.set_broker_versions(spoken((3, *broker)))
     with pytest.raises(UnsupportedVersionError, match=f"^MetadataRequest: {message}$"):
         connection.choose_version(MetadataRequest, highest)
 
 
-def test_a_request_that_the_broker_does_not_know() -> None:
+def test_a_request_unknown_to_the_broker_is_an_error() -> None:
     connection = Connection("me")
     connection.set_broker_versions(spoken((3, 0, 13), (9999, 0, 1)))
     with pytest.raises(UnsupportedVersionError, match=r"^the broker does not know Heartbeat"):
@@ -448,7 +450,7 @@ def test_a_request_that_the_broker_does_not_know() -> None:
     assert connection.broker_versions == {3: Versions(0, 13), 9999: Versions(0, 1)}
 
 
-def test_nothing_is_known_before_the_handshake() -> None:
+def test_no_versions_are_known_before_the_handshake() -> None:
     connection = Connection("me")
     assert (connection.broker_versions, connection.in_flight) == ({}, 0)
     with pytest.raises(UnsupportedVersionError):
@@ -478,7 +480,7 @@ def received(connection: Connection, data: bytes) -> list[Response | LargeRespon
     return answers
 
 
-def test_an_answer_of_many_elements_is_left_to_the_caller_to_decode() -> None:
+def test_a_response_with_many_elements_is_left_undecoded_for_the_caller() -> None:
     """300,000 partitions of metadata once held the loop for two seconds."""
     connection = open_connection()
     small, large, behind = (connection.send(METADATA, 13)[0] for _ in range(3))
@@ -493,7 +495,7 @@ def test_an_answer_of_many_elements_is_left_to_the_caller_to_decode() -> None:
     ]
 
 
-def test_a_large_answer_that_is_damaged_raises_once_it_is_decoded() -> None:
+def test_a_malformed_large_response_raises_when_it_is_decoded() -> None:
     connection = open_connection()
     connection.send(METADATA, 13)
     (large,) = received(connection, frame(0, encode(brokers(1_001), 13) + b"x", tags=b"\0"))

@@ -63,7 +63,7 @@ def test_a_commit_of_the_oldest_type() -> None:
     )
 
 
-def test_a_tombstone_has_a_key_alone() -> None:
+def test_a_tombstone_has_a_key_and_no_value() -> None:
     key = OffsetCommitKey(group="g", topic="to", partition=7)
     assert decode_group_record(KEY, None) == GroupRecord(key, None)
     assert decode_group_record(b"\0\2\0\1g", None) == GroupRecord(GroupMetadataKey(group="g"), None)
@@ -120,7 +120,9 @@ def test_every_type_and_version_is_found_by_its_numbers(cls: Any, version: int) 
 
 @repeatable(300)
 @given(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=40), st.integers(-1, 25))
-def test_nothing_is_an_error(key: bytes | None, value: bytes | None, kind: int) -> None:
+def test_any_bytes_decode_without_an_error(
+    key: bytes | None, value: bytes | None, kind: int
+) -> None:
     for told in (key, None if key is None else pack(">h", kind) + key):
         for version in range(-1, 6):
             told_value = None if value is None else pack(">h", version) + value

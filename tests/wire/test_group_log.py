@@ -83,7 +83,7 @@ def test_line_24_newer_versions_parse_as_the_newest_known(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", BY_VERSION)
-def test_bytes_behind_the_last_field_are_passed_over(version: int) -> None:
+def test_bytes_after_the_last_field_are_ignored(version: int) -> None:
     """Java reads so: some clients write fields of a newer version under an older number."""
     assert decode_subscription(BY_VERSION[version] + b"\0\0") == READ[version]
 
@@ -106,7 +106,7 @@ def test_line_24_an_empty_rack_is_none() -> None:
     assert decode_subscription(BY_VERSION[3][:-3] + string(None)).rack is None
 
 
-def test_an_assignment_both_ways() -> None:
+def test_an_assignment_round_trips() -> None:
     encoded = pack(">h", 3) + OWNED + data(b"u")
     assert encode_assignment(HELD, b"u") == encoded
     assert encode_assignment((), version=0) == pack(">h", 0) + array() + data(None)
@@ -129,7 +129,7 @@ def test_a_pykafka_leader_writes_no_user_data() -> None:
     assert assigned_user_data(encode_assignment(HELD, b"u")) == b"u"
 
 
-def test_no_bytes_at_all_are_an_empty_assignment() -> None:
+def test_no_bytes_are_an_empty_assignment() -> None:
     """What a coordinator answers to a member that the leader left out."""
     assert decode_assignment(b"") == ()
 
@@ -169,7 +169,7 @@ def test_no_bytes_at_all_are_an_empty_assignment() -> None:
         "cut",
     ],
 )
-def test_a_subscription_that_is_none(encoded: bytes, message: str) -> None:
+def test_a_malformed_subscription_is_an_error(encoded: bytes, message: str) -> None:
     with pytest.raises(DecodeError, match=message):
         decode_subscription(encoded)
 
@@ -195,12 +195,12 @@ def test_a_subscription_that_is_none(encoded: bytes, message: str) -> None:
         "cut in the user data",
     ],
 )
-def test_an_assignment_that_is_none(encoded: bytes, message: str) -> None:
+def test_a_malformed_assignment_is_an_error(encoded: bytes, message: str) -> None:
     with pytest.raises(DecodeError, match=message):
         decode_assignment(encoded)
 
 
-def test_the_limit_of_partitions() -> None:
+def test_the_number_of_partitions_is_limited() -> None:
     most = array(owned("a", *range(MAX_PARTITIONS // 2)), owned("b", *range(MAX_PARTITIONS // 2)))
     assert len(decode_assignment(pack(">h", 0) + most + data(None))) == MAX_PARTITIONS == 100_000
     more = array(owned("a", *range(MAX_PARTITIONS)), owned("b", 0))

@@ -194,7 +194,7 @@ def kafkas_jars() -> Path:
 
 
 @pytest.mark.slow
-def test_the_data_is_what_the_jar_says() -> None:
+def test_the_data_equals_the_schemas_of_the_jar() -> None:
     facts = MAKER["facts_of_jars"](kafkas_jars(), list(MESSAGES))
     assert facts == KAFKA
     assert MAKER["render"](facts) == (DATA / "schemas.json").read_text()
@@ -319,7 +319,7 @@ def sample(kind: Kind, version: int) -> Any:
 
 
 @every_pair
-def test_no_claim_makes_memory_grow(cls: Any, version: int) -> None:
+def test_a_claimed_length_allocates_no_memory(cls: Any, version: int) -> None:
     """A length of two billion at any place: refused or read over, never allocated."""
     data = encode(sample(cls, version), version) + b"\x00" * 8
     decoded = decode(cls, version, data[:-8])
@@ -375,7 +375,9 @@ def absent_fields() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("cls", "field", "absent"), list(absent_fields()))
-def test_a_value_that_a_version_lacks(cls: Any, field: str, absent: list[int]) -> None:
+def test_a_value_that_a_version_cannot_encode_is_an_error_or_dropped(
+    cls: Any, field: str, absent: list[int]
+) -> None:
     """An error that names the field, or silence where Kafka's schema says that it may be lost."""
     spec, bare = fields_of(cls)[field], zero_of(cls)
     wrong = attrs.evolve(bare, **{field: other_than(spec.kind, getattr(bare, field))})
@@ -391,7 +393,7 @@ def test_a_value_that_a_version_lacks(cls: Any, field: str, absent: list[int]) -
 
 
 @every_pair
-def test_none_only_where_the_version_allows_it(cls: Any, version: int) -> None:
+def test_null_is_encoded_only_where_the_version_allows_it(cls: Any, version: int) -> None:
     bare = zero_of(cls)
     for name, spec in fields_of(cls).items():
         if version not in spec.versions or (isinstance(spec.kind, Scalar) and spec.kind.code):

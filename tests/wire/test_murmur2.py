@@ -18,7 +18,7 @@ from kafkagroup.wire.murmur2 import murmur2, partition_of
         (b"abc", 479470107),
     ],
 )
-def test_values_of_kafkas_java_client(key: bytes, value: int) -> None:
+def test_hashes_equal_those_of_kafkas_java_client(key: bytes, value: int) -> None:
     assert murmur2(key) == value % 2**32
 
 

@@ -72,7 +72,7 @@ def test_a_longer_encoding_than_needed_is_read_as_java_does() -> None:
         ("ffffffff7f", "unsigned varint exceeds 32 bits"),
     ],
 )
-def test_unsigned_refused(text: str, message: str) -> None:
+def test_malformed_unsigned_varints_are_an_error(text: str, message: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_uvarint(bytes.fromhex(text), 0)
     assert str(caught.value) == message

@@ -200,7 +200,7 @@ def test_java_bytes_are_written() -> None:
     )
 
 
-def test_java_commit_marker_both_ways() -> None:
+def test_a_java_commit_marker_round_trips() -> None:
     batch = only(JAVA_COMMIT)
     assert (batch.is_control, batch.is_transactional) == (True, True)
     assert (batch.control_type(), batch.next_offset) == (ControlType.COMMIT, 6)
@@ -220,7 +220,7 @@ def test_java_commit_marker_both_ways() -> None:
     )
 
 
-def test_a_batch_that_compaction_emptied_still_moves_the_position() -> None:
+def test_a_batch_emptied_by_compaction_advances_the_position() -> None:
     batch = only(JAVA_EMPTY)
     assert (batch.base_offset, batch.next_offset, batch.count) == (10, 15, 0)
     assert (list(batch.records()), batch.control_type()) == ([], None)
@@ -273,7 +273,7 @@ def test_batches_one_after_the_other() -> None:
     ]
 
 
-def test_a_memoryview_is_read_as_bytes_are() -> None:
+def test_a_memoryview_is_read_like_bytes() -> None:
     data = memoryview(b"xx" + JAVA[Codec.NONE])[2:]
     found = [r for b in read_batches(data, topic="t", partition=3) for r in b.records()]
     assert found == as_read(JAVA_RECORDS, base=1000, epoch=9)
@@ -290,7 +290,7 @@ def test_keys_and_values_as_views_of_the_batch(codec: Codec) -> None:
     assert [r.headers for r in found] == [r.headers for r in JAVA_RECORDS]
 
 
-def test_a_timestamp_that_no_clock_has() -> None:
+def test_a_timestamp_beyond_64_bits_is_an_error() -> None:
     """Added up in 64 bits it would come round on the other side."""
     early = sized(b"\x00" + varint(-(2**63)) + bytes(4))
     late = sized(b"\x00" + varint(2**63 - 1001) + bytes(4))
@@ -301,7 +301,7 @@ def test_a_timestamp_that_no_clock_has() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3, 9])
-def test_records_that_are_skipped_are_read_by_a_fork(most: int) -> None:
+def test_a_fork_reads_records_that_the_original_skips(most: int) -> None:
     reader = only(JAVA[Codec.LZ4]).records()
     unread = reader.fork()
     count = reader.skip(most)
@@ -320,7 +320,7 @@ def test_damaged_batches_are_not_skipped() -> None:
     assert reader.skip(9) == 0
 
 
-def test_no_bytes_hold_no_batch() -> None:
+def test_no_bytes_contain_no_batch() -> None:
     assert read(b"") == []
 
 
@@ -330,7 +330,7 @@ def test_a_truncated_last_batch_is_dropped() -> None:
         assert [bytes(b.raw) for b in read(whole + JAVA[Codec.NONE][:end])] == [whole]
 
 
-def test_reading_is_lazy() -> None:
+def test_batches_are_read_lazily() -> None:
     """What is wrong with a later batch does not keep back the ones before it."""
     good = encode_batch([NewRecord(b"a", b"1")])
     batches = read_batches(good + handmade(record(), magic=1), topic="t", partition=3)
@@ -357,7 +357,7 @@ def test_an_empty_batch_that_names_a_codec_is_not_inflated() -> None:
     assert records(handmade(b"", count=0, attributes=Codec.ZSTD)) == []
 
 
-def test_holes_left_by_compaction() -> None:
+def test_gaps_left_by_compaction_are_read() -> None:
     data = handmade(record(0, b"a") + record(4, b"b") + record(8, b"c"), count=3)
     assert [(r.offset, r.key) for r in records(data)] == [(40, b"a"), (44, b"b"), (48, b"c")]
     assert only(data).next_offset == 50
@@ -368,7 +368,7 @@ def test_the_delete_horizon_bit_changes_nothing() -> None:
     assert [r.timestamp for r in records(handmade(record(), attributes=0x40))] == [1000]
 
 
-def test_log_append_time_counts_for_every_record() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     data = encode_batch(JAVA_RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert [(r.timestamp, r.timestamp_type) for r in records(data)] == [
         (1_700_000_000_999, TimestampType.LOG_APPEND_TIME)
@@ -394,7 +394,7 @@ def test_control_types(key: bytes, expected: ControlType | None) -> None:
 
 
 @codecs
-def test_base_offset_and_epoch_are_patched_under_the_same_crc(codec: Codec) -> None:
+def test_base_offset_and_epoch_are_replaced_without_changing_the_crc(codec: Codec) -> None:
     written = encode_batch(JAVA_RECORDS, codec=codec)
     patched = with_base_offset(memoryview(written), 2**40, 17)
     assert patched == encode_batch(JAVA_RECORDS, codec=codec, base_offset=2**40, leader_epoch=17)
@@ -455,39 +455,39 @@ FORMAT = "message format v{} is not supported, only v2 (Kafka 0.11 and newer)"
     ],
     ids=by_reason,
 )
-def test_a_corrupt_batch(data: bytes, reason: str) -> None:
+def test_a_corrupt_batch_is_an_error_with_its_reason(data: bytes, reason: str) -> None:
     assert corrupt(data) == (reason, "t", 3, 40)
 
 
-def test_a_count_beyond_the_bytes_is_refused_before_delivery() -> None:
+def test_a_record_count_beyond_the_bytes_is_an_error_before_delivery() -> None:
     with pytest.raises(CorruptRecordError, match="2 records in 8 bytes"):
         read(handmade(record(), count=2))
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:], ids=lambda c: c.name)
-def test_a_batch_that_is_not_of_its_codec(codec: Codec) -> None:
+def test_a_batch_not_compressed_with_its_codec_is_an_error(codec: Codec) -> None:
     reason, *where = corrupt(handmade(b"\xff" * 30, attributes=codec))
     assert (reason.partition(":")[0], where) == (codec.name.lower(), ["t", 3, 40])
 
 
 @pytest.mark.parametrize(("base", "last_delta"), [(-1, 9), (-(2**63), 9), (2**63 - 1, 0)])
-def test_offsets_that_a_log_cannot_have(base: int, last_delta: int) -> None:
+def test_invalid_offsets_of_a_batch_are_an_error(base: int, last_delta: int) -> None:
     data = handmade(record(), base_offset=base, last_delta=last_delta)
     reason = f"last offset delta {last_delta} leads nowhere"
     assert corrupt(data) == (reason, "t", 3, base)
 
 
-def test_the_highest_offset_of_all() -> None:
+def test_the_highest_possible_offset_is_read() -> None:
     assert only(handmade(record(), base_offset=2**63 - 2, last_delta=0)).next_offset == 2**63 - 1
 
 
-def test_old_messages_are_refused_by_name() -> None:
+def test_old_message_formats_are_an_error_that_names_them() -> None:
     """A v1 message is shorter than a v2 header: its magic must be told before its length."""
     message = pack(">IbbqiI", 0, 1, 0, 123, -1, 0)
     assert corrupt(pack(">qi", 8, len(message)) + message) == (FORMAT.format(1), "t", 3, 8)
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     """From the magic on; offset, length and epoch are not under the CRC."""
     good = JAVA[Codec.NONE]
     for bit in range(16 * 8, len(good) * 8):
@@ -497,7 +497,7 @@ def test_every_flipped_bit_is_noticed() -> None:
         assert corrupt(bytes(bad)) == (reason, "t", 3, 1000)
 
 
-def test_a_flipped_bit_in_the_length_hands_out_nothing() -> None:
+def test_a_flipped_bit_in_the_length_delivers_no_record() -> None:
     good = JAVA[Codec.NONE]
     for bit in range(32):
         bad = bytearray(good)
@@ -508,7 +508,7 @@ def test_a_flipped_bit_in_the_length_hands_out_nothing() -> None:
             pass
 
 
-def test_the_crc_is_checked_before_any_record_unless_told_not_to() -> None:
+def test_the_crc_is_checked_before_any_record_by_default() -> None:
     bad = bytearray(JAVA[Codec.NONE])
     bad[17] ^= 1
     with pytest.raises(CorruptRecordError):
@@ -616,12 +616,14 @@ NO_KEY_NO_VALUE = varint(-1) * 2
     ids=by_reason,
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4], ids=lambda c: c.name)
-def test_a_corrupt_record(codec: Codec, payload: bytes, count: int, reason: str) -> None:
+def test_a_corrupt_record_is_an_error_with_its_reason(
+    codec: Codec, payload: bytes, count: int, reason: str
+) -> None:
     data = handmade(compress(codec, payload), attributes=codec, count=count)
     assert corrupt(data) == (reason, "t", 3, 40)
 
 
-def test_records_before_a_corrupt_one_are_handed_out() -> None:
+def test_records_before_a_corrupt_one_are_delivered() -> None:
     found = only(handmade(record(0) + record(0), count=2)).records()
     assert next(found).offset == 40
     with pytest.raises(CorruptRecordError):
@@ -629,7 +631,7 @@ def test_records_before_a_corrupt_one_are_handed_out() -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00"])
-def test_a_control_record_needs_its_key(key: bytes | None) -> None:
+def test_a_control_record_without_a_key_is_an_error(key: bytes | None) -> None:
     batch = only(encode_batch([NewRecord(key, b"")], control=True))
     with pytest.raises(CorruptRecordError) as caught:
         batch.control_type()
@@ -639,7 +641,7 @@ def test_a_control_record_needs_its_key(key: bytes | None) -> None:
 # Limits.
 
 
-def test_a_batch_that_inflates_beyond_the_limit() -> None:
+def test_a_batch_that_inflates_beyond_the_limit_is_an_error() -> None:
     data = encode_batch([NewRecord(None, bytes(100_000))], codec=Codec.ZSTD, base_offset=6)
     batch = only(data, max_batch_bytes=50_000)
     with pytest.raises(LimitExceededError) as caught:
@@ -650,7 +652,7 @@ def test_a_batch_that_inflates_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1000])
-def test_a_batch_that_claims_more_than_the_limit(cut: int) -> None:
+def test_a_batch_length_beyond_the_limit_is_an_error(cut: int) -> None:
     """Dropped as a truncated last batch it would be fetched for ever, and never come whole."""
     data = encode_batch([NewRecord(None, bytes(50_000))], base_offset=6)
     with pytest.raises(LimitExceededError) as caught:
@@ -678,18 +680,20 @@ def drain(data: bytes, *, check_crcs: bool) -> None:
 
 @repeatable
 @given(data=st.binary(max_size=300), check_crcs=st.booleans())
-def test_any_bytes(data: bytes, check_crcs: bool) -> None:
+def test_any_bytes_are_batches_or_an_error(data: bytes, check_crcs: bool) -> None:
     drain(data, check_crcs=check_crcs)
 
 
 @repeatable
 @given(payload=st.binary(max_size=200), count=st.integers(0, 20), attributes=st.integers(0, 127))
-def test_any_payload_under_a_right_crc(payload: bytes, count: int, attributes: int) -> None:
+def test_any_payload_with_a_valid_crc_is_records_or_an_error(
+    payload: bytes, count: int, attributes: int
+) -> None:
     drain(handmade(payload, count=count, last_delta=30, attributes=attributes), check_crcs=True)
 
 
 @codecs
-def test_damage_under_a_right_crc(codec: Codec) -> None:
+def test_a_damaged_payload_with_a_valid_crc_is_records_or_an_error(codec: Codec) -> None:
     rng = random.Random(f"damage {codec.name}")
     for _ in range(3000):
         data = bytearray(JAVA[codec])
@@ -742,7 +746,7 @@ def test_large_batches_are_inflated_in_a_thread(
 
 @pytest.mark.parametrize(("passed", "at_once"), [(1_999, True), (2_001, False)])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_a_position_far_inside_a_batch_is_left_to_a_thread(
+def test_a_position_far_inside_a_batch_is_reached_in_a_thread(
     codec: Codec, passed: int, at_once: bool
 ) -> None:
     """Three million records below the position once held the loop for seconds, uncompiled."""
@@ -755,7 +759,7 @@ def test_a_position_far_inside_a_batch_is_left_to_a_thread(
 
 
 @pytest.mark.slow
-def test_a_thread_goes_past_records_in_slices() -> None:
+def test_a_thread_skips_records_in_slices() -> None:
     records = values_of(450_000, 0)
     reader = one_batch(encode_batch(records)).records(449_000)
     assert [reader.prepare_at_once(), *(reader.prepare() for _ in range(3))] == [

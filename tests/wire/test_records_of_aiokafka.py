@@ -15,7 +15,9 @@ records = pytest.importorskip("aiokafka.record.default_records", reason="aiokafk
 
 @repeatable
 @given(written=any_records, transactional=st.booleans())
-def test_the_bytes_are_those_of_aiokafka(written: list[NewRecord], transactional: bool) -> None:
+def test_encoded_batches_equal_those_of_aiokafka(
+    written: list[NewRecord], transactional: bool
+) -> None:
     peer = records.DefaultRecordBatchBuilder(2, 0, int(transactional), 123, 4, 56, 10_000_000)
     for offset, (key, value, timestamp, headers) in enumerate(written):
         peer.append(offset, timestamp, key, value, list(headers))

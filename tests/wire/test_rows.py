@@ -42,7 +42,7 @@ def rows() -> Rows[MetadataResponsePartition]:
     return found
 
 
-def test_they_are_as_a_tuple_of_them(rows: Rows[MetadataResponsePartition]) -> None:
+def test_rows_behave_as_a_tuple(rows: Rows[MetadataResponsePartition]) -> None:
     assert len(rows) == 20
     assert tuple(rows) == PARTITIONS
     assert (rows[3], rows[-1], rows[2:4]) == (PARTITIONS[3], PARTITIONS[-1], PARTITIONS[2:4])
@@ -53,13 +53,13 @@ def test_they_are_as_a_tuple_of_them(rows: Rows[MetadataResponsePartition]) -> N
     assert rows == answer(13).topics[0].partitions
 
 
-def test_their_message_is_compared_and_encoded_as_any_other() -> None:
+def test_a_message_with_rows_is_compared_and_encoded_as_usual() -> None:
     assert answer(13) == answer(13)
     assert encode(answer(13), 13) == encode(answer(13), 13)
     assert answer(4).topics[0].partitions[0].offline_replicas == ()
 
 
-def test_the_collector_looks_through_none_of_them(rows: Rows[MetadataResponsePartition]) -> None:
+def test_the_garbage_collector_does_not_track_rows(rows: Rows[MetadataResponsePartition]) -> None:
     """It stopped all threads for 50 ms, to look through 245,000 partitions of one answer."""
     for _ in range(3):
         gc.collect()

@@ -158,7 +158,7 @@ def test_a_flexible_version_byte_for_byte() -> None:
     assert decode(Everything, 3, BYTES_OF_V3) == FULL
 
 
-def test_null_is_minus_one_or_in_flexible_versions_zero() -> None:
+def test_a_null_length_is_minus_one_or_zero_in_flexible_versions() -> None:
     nothing = attrs.evolve(PLAIN, name=None, blob=None, numbers=None, parts=None, hint="")
     before = bytes.fromhex(FIXED)
     idents = bytes.fromhex(f"00000002 {SOME_ID.hex} {NO_ID.hex}")
@@ -181,12 +181,12 @@ def test_records_are_not_copied_out_of_the_frame() -> None:
     assert found.obj is BYTES_OF_V3
 
 
-def test_no_records_are_no_view_that_the_collector_looks_through() -> None:
+def test_empty_records_are_no_object_tracked_by_the_garbage_collector() -> None:
     data = encode(attrs.evolve(FULL, records=b""), 3)
     assert type(decode(Everything, 3, data).records) is bytes
 
 
-def test_fields_that_a_version_lacks_come_back_as_their_default() -> None:
+def test_fields_missing_in_a_version_decode_to_their_default() -> None:
     found = decode(Everything, 2, encode(attrs.evolve(FULL, extra=None), 2))
     assert found == attrs.evolve(FULL, extra=None, records=b"")
 
@@ -196,7 +196,7 @@ def test_required_fields_have_no_default() -> None:
         Everything(**{n: getattr(PLAIN, n) for n in fields_of(Everything) if n != "ident"})
 
 
-def test_an_absent_required_field_of_an_absent_default_struct_is_its_types_zero() -> None:
+def test_a_missing_required_field_of_a_default_struct_decodes_to_zero() -> None:
     @struct
     class Inner:
         text: str = field(STRING)
@@ -238,7 +238,7 @@ def test_versions_and_fields() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 4])
-def test_a_version_that_the_message_does_not_have(version: int) -> None:
+def test_an_unsupported_version_of_a_message_is_an_error(version: int) -> None:
     expected = f"Everything has no version {version}"
     assert refusal(LocalProtocolError, encode, PLAIN, version) == expected
     assert refusal(LocalProtocolError, decode, Everything, version, b"") == expected
@@ -257,7 +257,7 @@ def test_tagged_fields_at_their_default_are_not_written() -> None:
     assert encode(attrs.evolve(bare, tagged_text=""), 3) == with_tags(b"\x01\x01\x01")
 
 
-def test_unknown_tags_are_skipped_wherever_they_stand() -> None:
+def test_unknown_tags_are_skipped_at_any_position() -> None:
     unknown = b"\x07\x03abc"
     wide = encode_uvarint(2**31) + encode_uvarint(300) + bytes(300)
     assert decode(Everything, 3, with_tags(TAG_0, unknown, TAG_1, wide)) == FULL
@@ -268,7 +268,7 @@ def test_unknown_tags_are_skipped_wherever_they_stand() -> None:
     assert decode(Everything, 3, inside) == FULL
 
 
-def test_tags_in_any_order_and_a_tagged_null() -> None:
+def test_tags_are_decoded_in_any_order_and_may_be_null() -> None:
     assert decode(Everything, 3, with_tags(TAG_1, TAG_0)) == FULL
     null = attrs.evolve(FULL, tagged_text=None)
     assert decode(Everything, 3, with_tags(TAG_0, b"\x01\x01\x00")) == null
@@ -289,12 +289,12 @@ def test_tags_in_any_order_and_a_tagged_null() -> None:
         (with_tags(TAG_0, count=b"\x00"), f"{len(TAG_0)} bytes left over"),
     ],
 )
-def test_malformed_tags_are_refused(data: bytes, message: str) -> None:
+def test_malformed_tags_are_an_error(data: bytes, message: str) -> None:
     found = refusal(DecodeError, decode, Everything, 3, data)
     assert found.startswith(f"Everything v3: {message}")
 
 
-def test_a_tag_count_of_four_billion_is_refused() -> None:
+def test_a_tag_count_of_four_billion_is_an_error() -> None:
     """Each tag takes two bytes at least: no tag is looked at."""
     for tags in (b"\x07\x00" * 10, b"\x07\x00" * 1000):
         hostile = with_tags(tags, count=b"\xff\xff\xff\xff\x0f")
@@ -319,7 +319,7 @@ class Lengths:
 @pytest.mark.parametrize(
     ("size", "prefix"), [(0, "01"), (126, "7f"), (127, "8001"), (128, "8101"), (16383, "808001")]
 )
-def test_compact_lengths_where_the_varint_grows(size: int, prefix: str) -> None:
+def test_compact_lengths_around_each_varint_size(size: int, prefix: str) -> None:
     value = Lengths(text="x" * size, blob=b"y" * size, several=(7,) * size, parts=())
     head = bytes.fromhex(prefix)
     data = head + b"x" * size + head + b"y" * size + head + packer.pack(">q", 7) * size
@@ -328,7 +328,7 @@ def test_compact_lengths_where_the_varint_grows(size: int, prefix: str) -> None:
     assert decode(Lengths, 2, data) == value
 
 
-def test_skipped_tags_end_with_the_bytes() -> None:
+def test_a_skipped_tag_longer_than_the_bytes_is_an_error() -> None:
     """Of a message without tagged fields: no bytes left over must be what catches this."""
     bare = bytes.fromhex("01 01 01 01")
     assert decode_prefix(Lengths, 2, bare + b"\x01\x07\x03abc??")[1] == len(bare) + 6
@@ -344,7 +344,7 @@ CLAIMS += [("several", 6, 4, 8), ("parts", 10, 4, 4)]
 
 @pytest.mark.parametrize(("name", "where", "width", "_smallest"), CLAIMS)
 @pytest.mark.parametrize("version", [0, 1])
-def test_only_minus_one_is_null_and_only_where_allowed(
+def test_a_negative_length_other_than_an_allowed_null_is_an_error(
     name: str, where: int, width: int, _smallest: int, version: int
 ) -> None:
     def claiming(length: int) -> bytes:
@@ -366,7 +366,7 @@ def test_only_minus_one_is_null_and_only_where_allowed(
 
 
 @pytest.mark.parametrize(("name", "where", "width", "smallest"), CLAIMS)
-def test_a_claim_beyond_the_bytes_is_refused_before_anything_is_built(
+def test_a_length_beyond_the_bytes_is_an_error_before_any_allocation(
     name: str, where: int, width: int, smallest: int
 ) -> None:
     tail = bytes(1000)
@@ -383,7 +383,7 @@ def test_a_claim_beyond_the_bytes_is_refused_before_anything_is_built(
         assert peak < 20_000
 
 
-def test_a_flexible_claim_beyond_the_bytes() -> None:
+def test_a_compact_length_beyond_the_bytes_is_an_error() -> None:
     for before, name in (("", "text"), ("01", "blob"), ("0101", "several"), ("010101", "parts")):
         data = bytes.fromhex(before) + b"\xff\xff\xff\xff\x0f" + bytes(50)
         message = refusal(DecodeError, decode, Lengths, 2, data)
@@ -391,30 +391,30 @@ def test_a_flexible_claim_beyond_the_bytes() -> None:
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
-def test_text_that_is_not_utf8(text: bytes) -> None:
+def test_text_that_is_not_utf8_is_an_error(text: bytes) -> None:
     data = packer.pack(">h", len(text)) + text + bytes(12)
     assert "'utf-8' codec can't decode" in refusal(DecodeError, decode, Lengths, 0, data)
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_every_truncation_is_refused(version: int) -> None:
+def test_every_truncation_is_an_error(version: int) -> None:
     data = BYTES_OF_V0 if version == 0 else BYTES_OF_V3
     for end in range(len(data)):
         message = refusal(DecodeError, decode, Everything, version, data[:end])
         assert message.startswith(f"Everything v{version}: ")
 
 
-def test_the_end_inside_a_field_of_fixed_width() -> None:
+def test_the_end_inside_a_fixed_width_field_is_an_error() -> None:
     message = refusal(DecodeError, decode, Everything, 0, BYTES_OF_V0[:3])
     assert message == "Everything v0: the input ends early, after 3 bytes"
 
 
-def test_bytes_left_over() -> None:
+def test_trailing_bytes_are_an_error() -> None:
     message = refusal(DecodeError, decode, Everything, 0, BYTES_OF_V0 + b"xyz")
     assert message == "Everything v0: 3 bytes left over"
 
 
-def test_a_struct_that_may_be_null_begins_with_minus_one_or_one() -> None:
+def test_a_nullable_struct_starts_with_minus_one_or_one() -> None:
     """KIP-893."""
     assert encode(attrs.evolve(FULL, extra=None), 3) == BYTES_OF_V3.replace(
         bytes.fromhex("01 0000000000000002 00"), b"\xff"
@@ -427,7 +427,7 @@ def test_a_struct_that_may_be_null_begins_with_minus_one_or_one() -> None:
         )
 
 
-def test_a_tagged_struct_that_may_be_null_begins_with_nought_or_one() -> None:
+def test_a_tagged_nullable_struct_starts_with_zero_or_one() -> None:
     """As Kafka's generated classes read and write it: an unsigned varint, not an int8."""
 
     @message(99, "0", flexible="0+")
@@ -443,7 +443,7 @@ def test_a_tagged_struct_that_may_be_null_begins_with_nought_or_one() -> None:
     )
 
 
-def test_an_array_of_structs_whose_only_field_is_a_null_struct() -> None:
+def test_an_array_of_structs_with_only_a_null_struct_is_decoded() -> None:
     """Its bound must count one byte an element, not the size of the struct that is not there."""
 
     @struct
@@ -495,18 +495,20 @@ def test_an_array_of_structs_whose_only_field_is_a_null_struct() -> None:
         ({"blob": "text"}, 3, ""),
     ],
 )
-def test_refused_to_encode(changes: dict[str, Any], version: int, message: str) -> None:
+def test_invalid_values_cannot_be_encoded(
+    changes: dict[str, Any], version: int, message: str
+) -> None:
     wrong = attrs.evolve(PLAIN, **changes)
     found = refusal(LocalProtocolError, encode, wrong, version)
     assert found.startswith(f"Everything v{version}: {message}")
 
 
-def test_ignorable_fields_are_dropped_in_silence() -> None:
+def test_ignorable_fields_are_dropped_without_an_error() -> None:
     assert encode(attrs.evolve(PLAIN, hint="h", tagged_text="t", records=b"r"), 0) == BYTES_OF_V0
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_the_longest_string_and_the_widest_integers_pass(version: int) -> None:
+def test_the_longest_string_and_the_largest_integers_round_trip(version: int) -> None:
     widest = attrs.evolve(
         PLAIN,
         small=-128,
@@ -518,14 +520,14 @@ def test_the_longest_string_and_the_widest_integers_pass(version: int) -> None:
     assert decode(Everything, version, encode(widest, version)) == widest
 
 
-def test_an_array_of_too_many_elements() -> None:
+def test_an_array_with_too_many_elements_is_an_error() -> None:
     """A frame of the smallest elements would take many times its bytes as objects."""
     data = packer.pack(">i", MAX_ELEMENTS + 1) + bytes(2 * (MAX_ELEMENTS + 1))
     with pytest.raises(LimitExceededError, match="more than 250000 elements, 250001 of them in na"):
         decode(Names, 0, data)
 
 
-def test_an_array_of_too_many_numbers() -> None:
+def test_an_array_with_too_many_numbers_is_an_error() -> None:
     """They are unpacked by one call, during which no other thread runs."""
     data = packer.pack(">i", MAX_NUMBERS + 1) + bytes(4 * (MAX_NUMBERS + 1))
     with pytest.raises(LimitExceededError, match="more than 1000000 elements, 1000001 of them in"):
@@ -533,7 +535,7 @@ def test_an_array_of_too_many_numbers() -> None:
     assert len(decode(Numbers, 0, packer.pack(">i", MAX_NUMBERS) + data[8:]).numbers) == MAX_NUMBERS
 
 
-def test_the_elements_of_all_arrays_of_a_message_count_together() -> None:
+def test_the_element_limit_applies_to_all_arrays_of_a_message_together() -> None:
     """Of `PLAIN` there are two identifiers, two names and two parts; the numbers are too few."""
     data = encode(PLAIN, 0)
     assert decode(Everything, 0, data, max_elements=6) == PLAIN
@@ -557,7 +559,7 @@ def test_tagged_fields_count_as_elements() -> None:
         decode(Everything, 3, data, max_elements=15)
 
 
-def test_equal_arrays_of_few_numbers_are_one_tuple() -> None:
+def test_equal_short_arrays_of_numbers_are_one_tuple() -> None:
     """The collector has fewer objects to look through: most partitions share their replicas."""
     three = (1_000, 2_000, 3_000)
     many = NumberLists(lists=(Numbers(numbers=three), Numbers(numbers=tuple(three))))

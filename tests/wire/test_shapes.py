@@ -55,13 +55,13 @@ OLD_TOPICS = (
 )
 
 
-def test_find_coordinator_before_v4_asks_for_one() -> None:
+def test_find_coordinator_before_v4_has_one_key() -> None:
     assert fold(FIND, 4) is FIND
     for version in range(4):
         assert fold(FIND, version) == FindCoordinatorRequest(key="g", key_type=0)
 
 
-def test_find_coordinator_before_v4_is_answered_for_that_one() -> None:
+def test_a_find_coordinator_response_before_v4_has_one_coordinator() -> None:
     old = FindCoordinatorResponse(
         throttle_time_ms=5, error_code=15, error_message="no", node_id=1, host="h", port=9
     )
@@ -75,14 +75,14 @@ def test_find_coordinator_before_v4_is_answered_for_that_one() -> None:
     assert unfold(FIND, new, 4) is new
 
 
-def test_leave_group_before_v3_names_one_member() -> None:
+def test_leave_group_before_v3_has_one_member() -> None:
     assert fold(LEAVE, 3) is LEAVE
     assert fold(LEAVE, 2) == LeaveGroupRequest(group_id="g", member_id="m")
     answer = LeaveGroupResponse(error_code=25)
     assert unfold(LEAVE, answer, 2) is answer
 
 
-def test_offset_fetch_before_v8_is_about_one_group() -> None:
+def test_offset_fetch_before_v8_has_one_group() -> None:
     assert fold(FETCH, 8) is FETCH
     assert fold(FETCH, 7) == OffsetFetchRequest(
         group_id="g", topics=OLD_TOPICS, require_stable=True
@@ -91,12 +91,12 @@ def test_offset_fetch_before_v8_is_about_one_group() -> None:
     assert fold(FETCH, 6) == OffsetFetchRequest(group_id="g", topics=OLD_TOPICS)
 
 
-def test_offset_fetch_of_all_topics_stays_so() -> None:
+def test_an_offset_fetch_of_all_topics_is_converted() -> None:
     everything = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=None),))
     assert fold(everything, 5) == OffsetFetchRequest(group_id="g", topics=None)
 
 
-def test_offset_fetch_before_v8_is_answered_for_that_group() -> None:
+def test_an_offset_fetch_response_before_v8_has_one_group() -> None:
     old = OffsetFetchResponse(
         throttle_time_ms=5,
         error_code=16,
@@ -152,7 +152,7 @@ def test_every_version_can_be_sent(request_: Request[Any]) -> None:
         assert encode(decode(cls, version, sent), version) == sent
 
 
-def test_other_messages_have_one_shape() -> None:
+def test_other_messages_are_not_converted() -> None:
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     answer = HeartbeatResponse(error_code=0)
     assert fold(beat, 0) is beat
