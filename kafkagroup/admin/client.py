@@ -125,10 +125,10 @@ class Admin(CallingService):
         return await self._calls.once(lambda cluster: cluster.find_coordinator(group_id))
 
     async def group_spec(self, group: str | GroupDescription) -> GroupSpec:
-        """Return the assignor's input for a live group of consumers, as at its next rebalance:
-        assigned partitions count as owned.
+        """Return the assignor's input for the next rebalance of a live group of consumers: the
+        partitions that are assigned now count as owned.
 
-        The coordinator of a classic group does not send the current generation. The spec has one
+        The coordinator of a classic group does not send the current generation. The spec's is one
         more than the highest generation in the members' metadata.
 
         Raises: what `describe_group` raises; IllegalStateError when the group has no members, is
@@ -342,7 +342,7 @@ def _topic_names(topics: Iterable[str]) -> list[str]:
 
 
 def _names(values: Iterable[str], kind: type[GroupState] | type[GroupType]) -> list[str]:
-    """Return Kafka's names of these. Raises: ConfigurationError for an unknown one."""
+    """Return Kafka's names of states or types. Raises: ConfigurationError for an unknown one."""
     known = sorted({member.value for member in kind} - {kind.UNKNOWN.value})
     found = [str(value) for value in values]
     for name in found:

@@ -88,7 +88,7 @@ async def require_partitions(calls: RetriedCalls, partitions: Iterable[TopicPart
 
 
 async def partitions(calls: RetriedCalls, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
-    """Implement `Admin.partitions`, of sorted topics."""
+    """Implement `Admin.partitions`; `topics` are sorted."""
     counts = (await calls.once(lambda cluster: topics_metadata(cluster, topics))).partition_counts(
         topics
     )
@@ -102,8 +102,10 @@ async def partitions(calls: RetriedCalls, topics: Sequence[str]) -> tuple[TopicP
 async def delete(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Delete committed offsets; return None, or the error, by partition. Raises: BrokerError for
-    the group."""
+    """Delete committed offsets. Return each partition's error, or None.
+
+    Raises: BrokerError for the group.
+    """
     wanted = sorted(set(partitions))
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     request = OffsetDeleteRequest(

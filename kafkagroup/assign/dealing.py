@@ -1,4 +1,4 @@
-"""Deal partitions to members, each of which is due a given number of them."""
+"""Deal partitions to members. How many each member gets is decided already (see `balance`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def deal(
     """Deal in rounds, one partition to each member, so that adjacent partitions go to different
     members. The partitions of each member are in ascending order.
 
-    `due` has how many partitions each member gets, above 0; their sum is the number of partitions.
+    `due`: member -> how many partitions it gets, at least one. The sum is the number of partitions.
     O(partitions), by slicing lists.
     """
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
@@ -41,13 +41,13 @@ def deal_near(
 ) -> dict[int, list[TopicPartition]]:
     """Deal as `deal`, but first deal partitions to members in a rack that has a replica of them.
 
-    Partitions with the fewest such racks come first, and each goes to the rack whose members are
-    due the most. This is greedy, so not always optimal. `rack` has the racks of members, if known;
-    `replicas` the racks of each partition's replicas, empty if unknown.
+    Partitions with the fewest such racks come first, and each goes to the rack whose members must
+    get the most. This is greedy, so not always optimal. `rack`: member -> its rack, where known;
+    `replicas`: partition -> the racks of its replicas, empty if unknown.
     O(partitions log partitions). Source: KIP-881.
     """
     left = dict(due)
-    rows: dict[str, deque[int]] = {}  # rack -> members there that are due more, in turn
+    rows: dict[str, deque[int]] = {}  # rack -> its members that must get more, in turn
     for member in sorted(due):
         if member in rack:
             rows.setdefault(rack[member], deque()).append(member)

@@ -1,8 +1,9 @@
-"""The target assignment of the sticky assignors, whether or not this round can assign all of it.
+"""The target assignment of the sticky assignors.
 
-Balance comes first, then few moves. A partition that must leave its owner goes back to the member
-that owned it before, if that member is due any. Racks come last: of the other partitions, those
-with a replica in a member's rack go to that member if this costs neither balance nor moves.
+This round cannot assign all of it if members must revoke partitions first. Balance comes first,
+then few moves. A partition that must leave its owner goes back to the member that owned it before,
+if that member must get more partitions. Racks come last: of the other partitions, those with a
+replica in a member's rack go to that member if this costs neither balance nor moves.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ def _merged(runs: Iterable[Run]) -> tuple[TopicPartition, ...]:
 
 
 def find_target(spec: GroupSpec) -> dict[str, Held]:
-    """Return, by member id, the most even assignment, and of those one with the fewest moves.
+    """Return the target of each member id: a most even assignment with the fewest moves.
 
-    A member loses the highest partition numbers in a pool first, so that each topic gives its
-    share. O(partitions + claims + pairs of topic and subscriber), and the cost of `even_out`.
+    A member loses the highest partition numbers in a pool first, so that it loses partitions of all
+    topics evenly. O(partitions + claims + pairs of topic and subscriber), and `even_out`.
     """
     order = spec.order()
     claims = read_claims(spec, order)
@@ -83,7 +84,7 @@ def _dealt(
     former: Mapping[TopicPartition, int],
     near: _Near,
 ) -> dict[int, list[TopicPartition]]:
-    """Give each member as many partitions as it is due: those that it owned before come first."""
+    """Deal each member `due[member]` partitions: those that it owned before come first."""
     if not former:
         return near.deal(partitions, due)
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
@@ -101,7 +102,7 @@ def _dealt(
 
 
 def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
-    """Return the pools, by the present owners, and the topics of each."""
+    """Return the pools, with the present owners' partitions as kept, and the topics of each."""
     groups = list(claims.by_subscription.values())
     subscribing: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
     for group, subscription in enumerate(claims.by_subscription):
@@ -128,7 +129,7 @@ def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
 
 
 def _free(claims: Claims, topics: list[str]) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """Return the partitions without an owner, in order; and those of them that are withheld."""
+    """Return the partitions without an owner, sorted; and those of them that are withheld."""
     free: list[TopicPartition] = []
     withheld: list[TopicPartition] = []
     for topic in topics:
@@ -181,8 +182,7 @@ def _released(
 
 
 class _Near:
-    """The choices that racks influence: which partitions leave a member, and which member gets
-    them."""
+    """Choose by racks which partitions a member keeps, and which member gets the others."""
 
     def __init__(self, spec: GroupSpec, order: list[str]) -> None:
         self._replicas = spec.racks
@@ -192,8 +192,8 @@ class _Near:
             self._rack = {number: rack for number, rack in enumerate(racks) if rack}
 
     def order_to_keep(self, own: list[TopicPartition], member: int) -> list[TopicPartition]:
-        """Return a member's own partitions, first those that it should keep: with a replica in its
-        rack, then with low numbers."""
+        """Sort a member's own partitions: those with a replica in its rack come first, then those
+        with low numbers."""
         own = sorted(own, key=lambda tp: tp.partition)
         rack = self._rack.get(member)
         if rack is not None:

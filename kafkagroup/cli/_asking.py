@@ -12,7 +12,7 @@ __all__ = ["confirmed", "yes_option"]
 
 
 def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option `--yes` to a command."""
+    """Add the option `--yes` to a command; Kafka's own tools call it `--execute`."""
     return click.option("--yes", "--execute", "yes", is_flag=True, help="Do it without asking.")(
         command
     )

@@ -20,7 +20,7 @@ def run_live(view: Callable[..., Awaitable[None]], *args: Any) -> None:
 
 
 async def clock(every: float) -> AsyncIterator[None]:
-    """Tick at once, and then at this interval in seconds; late ticks are left out."""
+    """Yield at once, and then every `every` seconds; skip the intervals that have passed."""
     due = anyio.current_time()
     while True:
         yield

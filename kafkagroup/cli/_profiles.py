@@ -1,7 +1,7 @@
 """Profiles: connection options for clusters, from a TOML file.
 
 ```toml
-[default]                      # used where no profile is named
+[default]                      # used without --profile
 bootstrap.servers = "localhost:9092"
 
 [profiles.production]          # complete: nothing of [default] is added

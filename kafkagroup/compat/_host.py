@@ -1,7 +1,7 @@
-"""Run the tasks of compat objects, which start on first use.
+"""Run the tasks of compat objects.
 
-Inside `async with`, the tasks run in a task group, on asyncio and trio. Outside of it, an object
-starts and stops like those of the main API: on asyncio, from any task.
+Inside `async with`, the tasks run in a task group, on asyncio and trio. Outside of it, they are
+asyncio tasks: the object starts them on first use, from any task.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Host:
             await self._group.start(hosted.run)
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine function in a task. It must not raise."""
+        """Run a coroutine function, which must not raise, in a task."""
         if self._group is not None:
             self._group.start_soon(function)
             return

@@ -1,5 +1,7 @@
-"""The state of a member whose group is kept in ZooKeeper: its phases, the legal moves, its
-fields."""
+"""The state of a member whose group is kept in ZooKeeper: its phases, the legal moves, its fields.
+
+A unit is what a member claims: a partition, or a whole generation (`Config.exclusive_generations`).
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ class Phase(Enum):
     REGISTERING = "registering"
     """There is a session, and no member's node yet."""
     MEMBER = "member"
-    """Registered: reads the list, computes, claims, and assigns to the application."""
+    """Registered. The member reads the list of members, computes the assignment, claims its units,
+    and assigns them to the application."""
     LOSING = "losing"
     """The session has ended; the application is notified."""
     REVOKING = "revoking"
-    """It leaves: the application processes and commits. Claims are kept until then."""
+    """Leaving: the application finishes its records and commits. Claims are kept until then."""
     LEAVING = "leaving"
     """The session is being closed."""
     LEFT = "left"
@@ -47,8 +50,8 @@ class Phase(Enum):
 
 
 _LEFT: Mapping[Phase, str] = {
-    Phase.LEAVING: "Leaving, or Revoked while leaving; the session is closed",
-    Phase.LEFT: "Leaving, or Revoked while leaving; the session had ended",
+    Phase.LEAVING: "Leaving, or Revoked while leaving, while there is a session to close",
+    Phase.LEFT: "Leaving, or Revoked while leaving, without a session",
     Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed",
 }
 """The moves that end a membership."""
@@ -106,7 +109,7 @@ class Config:
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
     max_retries: int | None = None
-    """How often in a row refused claims may be retried; None: without limit."""
+    """How often claims that were refused may be retried in a row; None: without limit."""
 
 
 @attrs.frozen
@@ -130,10 +133,10 @@ class Member:
     timeout: float = 0.0
     """The granted session timeout; zero before there is a session."""
     registration: int = 0
-    """How often it has registered. It is part of the member id, so that a node never changes its
-    content."""
+    """How often the member has registered. The number is part of the member id, so that the content
+    of a node never changes."""
     must_register: bool = False
-    """Whether to register again: with other metadata, or so that all members compute again."""
+    """Whether to register again: its metadata has changed, or all members must compute again."""
     view: View | None = None
     is_outdated: bool = False
     """Whether the list of members must be read again."""
@@ -148,7 +151,7 @@ class Member:
     held: frozenset[str] = frozenset()
     """The units that this member has claimed."""
     unconfirmed: frozenset[str] = frozenset()
-    """The units of claims and releases without an answer. The member releases them first."""
+    """The units whose claim or release was not answered. The member releases them first."""
     assigned_units: frozenset[str] = frozenset()
     """The units that the application owns or is being assigned; each of them is held."""
     notified_registration: int = -1
@@ -162,7 +165,7 @@ class Member:
     write_in_flight: int | None = None
     """Token of the claim or release in flight: one write at a time."""
     written_units: frozenset[str] = frozenset()
-    """The units of that claim or release."""
+    """The units of the claim or release in flight."""
     reconciling: int | None = None
     """Token of the effect that the application is executing."""
     confirming: int | None = None
@@ -173,7 +176,7 @@ class Member:
     session_ends_at: float = 0.0
     """When the session ends without another confirmation."""
     retry_at: float = 0.0
-    """When back-off ends: no registration, reading or claim before."""
+    """When back-off ends. Until then the member sends no registration, read or claim."""
     attempts: int = 0
     """Failures in a row, for back-off."""
     reason: str = ""

@@ -1,7 +1,7 @@
 """Deadlines for leaving the group, and whether the consumer is closing.
 
-Leaving is the middle of a close, and all of an unsubscribe: finish the records in flight, commit,
-call the rebalance listener, send LeaveGroup.
+To leave is to finish the records in flight, commit, call the rebalance listener, and send
+LeaveGroup. `stop` and `unsubscribe` both do that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class CloseSequence:
     """The close sequence of one consumer. Times are on its loop's clock."""
 
     def __init__(self, timeout: float, leave_group: bool | None) -> None:
-        """`timeout`: seconds for leaving the group; `leave_group`: as of `Driver.leave`."""
+        """`timeout`: seconds for leaving the group."""
         self.has_begun = False
         """Whether the consumer is closing or closed."""
         self.leave_group = leave_group
-        """Whether closing sends LeaveGroup; None: a static member stays in the group."""
+        """Whether closing sends LeaveGroup; None: all but static members send it."""
         self.drain_until = math.inf
         """Until when leaving waits for the records in flight; inf while not leaving."""
         self.leave_until = math.inf
@@ -36,17 +36,17 @@ class CloseSequence:
         return self._timeout * _DRAIN_SHARE
 
     def override_leave_group(self, leave_group: bool) -> None:
-        """Send LeaveGroup, or do not, instead of what the options say."""
+        """Replace the option: whether closing sends LeaveGroup."""
         self.leave_group = leave_group
 
     def begin(self) -> None:
-        """Note that the consumer closes: it delivers no more records."""
+        """Mark the consumer as closing: it delivers no more records."""
         self.has_begun = True
 
     def begin_leaving(self, now: float) -> None:
-        """Note that the member starts to leave."""
+        """Set both deadlines when the member starts to leave."""
         self.drain_until, self.leave_until = now + self.drain_timeout, now + self._timeout
 
     def end_leaving(self) -> None:
-        """Note that the member has left."""
+        """Clear the deadlines when the member has left."""
         self.drain_until = self.leave_until = math.inf

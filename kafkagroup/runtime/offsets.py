@@ -1,8 +1,8 @@
-"""A group's committed offsets: commits and fetches them, on a separate connection.
+"""Commit and fetch a group's offsets, on a connection of their own.
 
-The tables below define what an error code means; a code in none of them is permanent. A commit
-fails or succeeds as a whole; a look-up has a result for each partition. The caller sends one commit
-at a time: see `committer`.
+The sets of error codes below define how each code is handled; a code in none of them is permanent.
+A commit succeeds or fails as a whole; a look-up has a result for each partition. The caller sends
+one commit at a time: see `committer`.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _RETRIABLE = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
     )
 )
-"""Retried until the caller's timeout, as are the codes of a coordinator that has moved."""
+"""Retried until the caller's timeout, like COORDINATOR_MOVED."""
 _UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
-"""Retried `_MAX_ATTEMPTS` times at most: by a look-up, and by a commit when the metadata no longer
-has the topic."""
+"""A look-up retries these codes `_MAX_ATTEMPTS` times at most. So does a commit, if the metadata
+does not have the topic either."""
 _MEMBERSHIP_ENDED = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -83,8 +83,8 @@ _MEMBER_CHANGED = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     )
 )
-"""Codes for a look-up on behalf of a member, to retry: a heartbeat will return the new epoch, or
-report that the member lost its partitions."""
+"""A look-up that names a member is retried: a heartbeat will return the new epoch, or report that
+the member lost its partitions."""
 
 _READING = "reading"
 
@@ -95,12 +95,12 @@ _PENDING_TRANSACTION = (
 """The advice while a pending transaction may still change the offsets (KIP-447)."""
 
 _MAX_ATTEMPTS = 5
-"""How often in a row a topic may be unknown: brokers learn of a new topic one after another."""
+"""How often in a row a topic may be unknown: not all brokers know a new topic at once."""
 
 
 @frozen
 class Identity:
-    """The generation and the member that a commit names."""
+    """The generation and the member that a commit or a look-up names."""
 
     generation_id: int
     member_id: str
@@ -122,7 +122,7 @@ class CommittedOffsets:
 
 
 class _Retry(Exception):
-    """The response calls for a retry after a pause."""
+    """The request must be retried after a pause."""
 
     def __init__(self, error: BrokerError) -> None:
         self.error = error
@@ -167,21 +167,21 @@ class GroupOffsets:
         topic_ids: Mapping[str, UUID] | None = None,
         meter: Meter | None = None,
     ) -> None:
-        """Commit offsets. Retry until `timeout` seconds have passed or the retries are used up,
-        while `is_current` returns that the identity is still a member of its generation.
+        """Commit offsets. Retry until `timeout` seconds have passed or the retries are used up.
 
-        `epoch` returns the member's epoch, which may grow while the assignment stays the same
-        (KIP-848). `topic_ids`: the ids of the topics that the offsets were read from, where known;
-        other topics have the ids in the current metadata.
+        `is_current` returns whether the identity is still a member of its generation; the commit is
+        not sent once it is not. `epoch` returns the member's current epoch, which replaces the
+        identity's generation (KIP-848). `topic_ids`: the ids of the topics that the offsets were
+        read from, where known; other topics have the ids in the current metadata.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
         """
         last: Exception | None = None
-        lost_count = 0  # how often in a row the metadata lacked one of the topics, too
+        lost_count = 0  # how often in a row the metadata did not have one of the topics either
         pauses = self.pauses()
-        # Offsets of a deleted topic must not be committed to a new topic of the same name: so the
-        # ids of the positions are used where known, even if metadata has another id or none.
+        # The ids of the positions are used even if metadata has another id or none: offsets of a
+        # deleted topic must not be committed to a new topic of the same name.
         ids = self._topic_ids(offsets, topic_ids)
         with anyio.move_on_after(timeout):
             for retry in count():
@@ -216,8 +216,10 @@ class GroupOffsets:
         offsets: Iterable[TopicPartition],
         topic_ids: Mapping[str, UUID],
     ) -> str | None:
-        """Return a topic that was deleted or recreated, if the coordinator reported an unknown one;
-        None while all may exist. A topic that only the coordinator does not know yet is retried."""
+        """Return a deleted or recreated topic, if the error is an unknown topic; None if all exist.
+
+        A topic may exist although the coordinator does not know it yet.
+        """
         if error.code not in _UNKNOWN_TOPIC:
             return None
         try:
@@ -241,8 +243,9 @@ class GroupOffsets:
         broker = await self._coordinator()
         await broker.connect()
         if not is_current():
-            # The member left the generation meanwhile, and the coordinator would refuse the commit;
-            # if a static member has rejoined, by FENCED_INSTANCE_ID, as if another had replaced it.
+            # The member left the generation meanwhile: the coordinator would refuse the commit. If
+            # this static member has rejoined, the code would be FENCED_INSTANCE_ID, as if another
+            # process had replaced it.
             raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
         sent = anyio.current_time()
         response = await commit_offsets(
@@ -329,10 +332,9 @@ class GroupOffsets:
     ) -> CommittedOffsets:
         """Send one OffsetFetch request; never raise an error of the network or the broker.
 
-        A failed look-up must never count as "no offset". `unknown` counts how often in a row each
-        topic was unknown to the coordinator; the caller passes the same one with each retry.
-        `member`: the member on whose behalf this is, for a coordinator that checks the epoch
-        (KIP-848).
+        A failed look-up must never count as "no offset". `unknown` counts how often in a row the
+        coordinator did not know a partition's topic; pass the same mapping with each retry.
+        `member` names a member to a coordinator that checks its epoch (KIP-848).
         """
         try:
             broker = await self._coordinator()
@@ -400,8 +402,8 @@ class GroupOffsets:
         return found
 
     def _report_failure(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
-        """Report a request that is retried. A coordinator that does not respond is reported by its
-        connection."""
+        """Report a request that is retried. A connection reports a coordinator that does not
+        respond."""
         problem = Problem(
             subject=f"{what} offsets of group {self._group_id}",
             cause=str(error),
@@ -419,7 +421,7 @@ class GroupOffsets:
     def _topic_ids(
         self, partitions: Iterable[TopicPartition], known: Mapping[str, UUID] | None = None
     ) -> Mapping[str, UUID]:
-        """Return the id of each topic, or none at all: a request has either names or ids."""
+        """Return all topic ids, or {} if one is unknown: a request has either names or ids."""
         known = known or {}
         others = {tp.topic for tp in partitions} - known.keys()
         found = self._cluster.topic_ids(others)

@@ -1,7 +1,8 @@
-"""The log ends at present and past times, and the lag that groups had at those times.
+"""The log ends now and at past times, and the lag of groups at those times.
 
-A log's end at a past time is the offset of its first record at or after that time. So a job that
-runs once an hour shows the whole hour, not one sample. The accuracy is that of producers' clocks.
+A log's end at a past time is the offset of the first record with that timestamp or a later one. So
+a job that runs once an hour shows the whole hour, not one sample. It is as accurate as the
+producers' clocks.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ LOG_ENDS = (
 """The schema, as Spark's DDL."""
 
 _LAST = 10
-"""How many of the last commits of each group and partition get the log end at their time: those
-that `evaluation` uses."""
+"""For how many of the last commits of each group and partition the log end is looked up: those that
+`evaluation` uses."""
 
 _SAMPLES = 60
-"""How many more such times one run looks up for a partition, spread over its commits: as many as a
-plot can show."""
+"""For how many other commits of a partition one run looks the log end up, evenly spread: as many
+as a plot can show."""
 
 
 def log_ends(
@@ -42,10 +43,10 @@ def log_ends(
     commits: DataFrame,
     after: DataFrame | None = None,
 ) -> DataFrame:
-    """Return the ends of the logs that groups read, now and at the time of their commits.
+    """Return the ends of the logs that groups read, now and at the times of their commits.
 
-    `options` are the connection options. `after` is the table of earlier runs, whose times are not
-    looked up again. Raises: BrokerError; TransportError.
+    `options` are the connection options. `after` is the table of earlier runs: only later commits
+    are looked up. Raises: BrokerError; TransportError.
     """
     found = look_up(options, _times(commits, after))
     now = datetime.now(UTC)
@@ -65,7 +66,7 @@ def log_ends(
 
 
 def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, list[int]]:
-    """Return partition -> the times to look up, in milliseconds, sorted."""
+    """Return partition -> the times to look up besides now, in milliseconds, sorted."""
     times = commits.where("NOT removed").selectExpr(
         "topic",
         "partition",
@@ -106,17 +107,17 @@ class LogEnd:
     at: int | None
     """Milliseconds since the epoch; None for now."""
     start: int
-    """The log's start now."""
+    """The log's start now, also for an end in the past."""
     end: int
 
 
 def look_up(
     options: Mapping[str, str], times: Mapping[TopicPartition, Sequence[int]]
 ) -> list[LogEnd]:
-    """Return the log's end at each time in milliseconds, and now. Partitions that do not exist are
-    left out.
+    """Return the log's end at each time in milliseconds, and now; leave out partitions that do not
+    exist.
 
-    Each broker gets as many requests as the partition with the most times has times.
+    Sends each broker one request per time of the partition with the most times.
     Raises: BrokerError; TransportError.
     """
     if not times:
@@ -157,7 +158,7 @@ def lag_history(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
         "partition",
         "CAST(NULL AS string) AS of_id",
         "time",
-        # After all commits of the same time, which count for this log end.
+        # Sorts a log end after the commits of the same time, which are part of its lag.
         f"CAST({2**63 - 1} AS bigint) AS place",
         "CAST(NULL AS bigint) AS committed",
         "log_end",

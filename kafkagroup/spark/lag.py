@@ -32,7 +32,7 @@ LAG = (
 """The schema, as Spark's DDL."""
 
 _AT_ONCE = 50
-"""Most fetches in flight."""
+"""The maximum of fetches in flight."""
 
 _FETCH_BYTES = 16 << 10
 """Enough for one record; a broker sends a larger batch whole."""
@@ -57,7 +57,8 @@ class Lag:
     start: int | None = None
     end: int | None = None
     lag: int | None = None
-    """Offsets up to the log's end. Compaction and transaction markers leave gaps in them."""
+    """The number of offsets up to the log's end. Compaction and transaction markers leave gaps, so
+    there may be fewer records."""
     seconds: float | None = None
     reason: str | None = None
     """Why a value is null."""
@@ -106,7 +107,7 @@ def lag(spark: SparkSession, options: Mapping[str, str], commits: DataFrame) -> 
 
 
 def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag]:
-    """Return the lag of each, in the same order. Raises: BrokerError; TransportError."""
+    """Return the lag at each committed offset, in order. Raises: BrokerError; TransportError."""
     given = list(wanted)
     if not given:
         return []
@@ -153,7 +154,7 @@ def _lag(
 
 
 def _same(committed: Committed, ids: Mapping[str, str]) -> bool:
-    """Whether the topic was not recreated since the commit."""
+    """Whether the topic was not recreated since the commit, as far as the ids are known."""
     return (
         not (committed.topic_id and ids[committed.tp.topic])
         or committed.topic_id == ids[committed.tp.topic]

@@ -1,8 +1,8 @@
 """The pipeline from `__consumer_offsets` to tables of the health of groups; run it repeatedly.
 
-Each run appends events and samples, and computes all other tables from them again, without the
-duplicates that an interrupted run leaves. Under `out` each table has a folder, unless a catalog has
-the tables; `checkpoint` is Spark's, and has the position of the next run.
+Each run appends events and samples, drops the duplicates that an interrupted run leaves, and
+computes all other tables again. The tables are folders under `out`, or in a catalog; Spark keeps
+the position of the next run in `out`/checkpoint.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "Tables", "run"]
 
 GROUP = "kafkagroup-pipeline"
-"""The group that the job commits to. The tables leave it out: it reads its own commits, so it
-always has a lag."""
+"""The group that the job commits to. The tables leave it out: the job's commits are records that it
+has not read yet, so it always has a lag."""
 
 _ROWS = 1_000_000
-"""Most events of one batch."""
+"""The maximum of events in one batch."""
 
 
 @attrs.frozen
@@ -139,7 +139,7 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
         "group.id": group,
         "maxRowsPerBatch": str(_ROWS),
         "rewind": "true",
-        # Compaction and the deletion of groups remove records regularly: that is no data loss.
+        # Compaction and the deletion of groups remove records regularly, without data loss.
         "failOnDataLoss": "false",
     }
     checkpoint = tables.path("checkpoint")
@@ -157,7 +157,8 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
 def _derived(
     tables: Tables, events: DataFrame, allowed: int, horizon: float
 ) -> Iterator[tuple[str, DataFrame]]:
-    """Compute the tables that each run replaces; some read tables that were yielded before."""
+    """Yield the name and rows of each table that a run replaces. Some rows are computed from tables
+    that must be written before."""
     read = tables.read
     yield "commits", history.commits(events)
     yield "generations", history.generations(events)

@@ -1,7 +1,7 @@
 """Positions in logs as Spark stores them, and the ranges between them. Pure.
 
-Spark compares offsets as JSON text, so equal positions have equal text. Positions contain the
-topics' ids: the offsets of a recreated topic are not comparable with those before.
+Spark compares offsets as JSON text, so equal positions must have equal text. Positions contain the
+topic ids: offsets of a recreated topic are not comparable with those of the deleted one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Positions:
     topic_ids: Mapping[str, str]
     """Topic -> id; "" from brokers before 2.8, which have none."""
     group: str | None = None
-    """The group to commit them to: a `CommitListener` sees the offsets of all queries."""
+    """The group to commit them to. It is stored here because a `CommitListener` gets the offsets of
+    all queries."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value for Spark, sorted."""
@@ -48,7 +49,7 @@ class Positions:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Positions:
-        """Read what `to_json` has returned. Raises: ConfigurationError for anything else."""
+        """Parse the result of `to_json`. Raises: ConfigurationError for that of other sources."""
         if given.get("kafkagroup") != _VERSION:
             raise ConfigurationError(f"not the offsets of a kafkagroup source: {given}")
         return cls(
@@ -106,11 +107,11 @@ class Range:
 def capped(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
-    """Return ends that are together at most `most` offsets after the starts.
+    """Return lower ends, so that there are at most `most` offsets between the starts and ends.
 
-    Each partition with unread offsets gets one, and a part of the rest in proportion to its unread
-    offsets, so that none starves. If there are more such partitions than `most`, the result exceeds
-    it. O(partitions).
+    Each partition with unread offsets gets one of them, and then a part of the rest in proportion
+    to its unread offsets, so that none starves. With more such partitions than `most`, the result
+    exceeds it. O(partitions).
     """
     unread = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
     total = sum(unread.values())
@@ -122,9 +123,9 @@ def capped(
 
 
 def split(ranges: Iterable[Range], least: int) -> list[Range]:
-    """Return the ranges, the largest ones split so that there are about `least` in all.
+    """Split the largest ranges, so that there are about `least` in all; leave out empty ranges.
 
-    They cover the same offsets; empty ranges are left out. O(ranges + least).
+    O(ranges + least).
     """
     filled = [r for r in ranges if r.start < r.end]
     if len(filled) >= least:

@@ -19,8 +19,8 @@ from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
 __all__ = ["Rows"]
 
 _MOST_BYTES = 64 << 20
-"""Most uncompressed bytes of one Arrow batch, except for a single larger record batch. It limits
-what the JVM holds of a task at a time."""
+"""The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
+bounds the memory that a task needs in the JVM."""
 
 _ROW_BYTES = 28
 """The size of a row without its key, value and headers."""
@@ -28,7 +28,7 @@ _ROW_BYTES = 28
 
 @attrs.frozen
 class _Part:
-    """Some records of one batch, and their common fields."""
+    """The records of one batch that belong to the range, and the batch's fields."""
 
     records: RecordReader
     """A reader at the first of them."""
@@ -45,7 +45,7 @@ class Rows:
     """The rows of one task, in Spark's schema."""
 
     def __init__(self, options: SourceOptions, planned: Range, schema: pa.Schema) -> None:
-        """`schema`: Spark's Arrow types of some of the columns, in any order."""
+        """`schema`: the columns that Spark needs, in its order, as Arrow types."""
         self._options = options
         self._range = planned
         self._schema = schema
@@ -90,7 +90,8 @@ class Rows:
         unread = records.fork()
         count = 0
         if batch.last_offset < self._range.end:
-            # Repeated: the second call raises the damage that ended the first.
+            # In a loop: at a damaged record, a call returns the count before it, and the next call
+            # raises the error.
             while more := records.skip(batch.count):
                 count += more
         else:

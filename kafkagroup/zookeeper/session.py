@@ -1,9 +1,9 @@
-"""One session with ZooKeeper: executes the requests of a membership through kazoo.
+"""One session with ZooKeeper: executes the requests of a member through kazoo.
 
 Only this module calls kazoo. kazoo runs in threads of its own, and its results are posted to the
 event loop. A claim or release is a transaction that fails if the member's own node is missing:
-kazoo begins a new session by itself after one expires, and no request of the old session may be
-executed in the new one.
+when a session expires, kazoo begins a new one by itself, which must not execute the requests of the
+old one.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ SessionRequest = Register | ReadMembers | Confirm | Claim | Release
 """The effects that a session executes."""
 
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
-"""kazoo's retries of connecting: unlimited, as the membership ends a session by its own clock."""
+"""How kazoo retries to connect: without limit, as the member ends a session by its own clock."""
 
 _ATTEMPTS = 3
-"""How many silent servers fit into a session's timeout."""
+"""How many servers that do not respond the client can try within one session timeout."""
 
 _kazoo_logger = logger.getChild("kazoo")
 # kazoo logs each request, and requests for authentication have the password.
@@ -91,7 +91,7 @@ _REFUSED = (AuthFailedError, NoAuthError, InvalidACLError)
 
 
 class Session:
-    """A session, from connecting to its end."""
+    """A session, from the first attempt to connect until it is closed or has expired."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Session:
         self._member: str | None = None
         """Path of the member's node."""
         self._member_nodes: dict[str, MemberNode] = {}
-        """The members' nodes that were read already, by name; they never change."""
+        """Name -> the member's node. A node is read once, as its content never changes."""
         self._closing = False
         self._in_flight: set[anyio.CancelScope] = set()
         """The scopes of the requests in flight."""
@@ -136,8 +136,11 @@ class Session:
         self._limit_attempts(timeout / max(len(self._client.hosts), _ATTEMPTS))
 
     def _measure(self) -> None:
-        """Wrap kazoo's connect to learn the granted timeout, or the error. kazoo reports only two
-        thirds of the timeout, after which it considers a silent connection broken."""
+        """Wrap kazoo's connect method, to store the granted timeout or the error.
+
+        kazoo returns two thirds of the granted timeout: after that it gives up a connection on
+        which no data arrives.
+        """
         connection = self._client._connection
         connect = connection._connect
 
@@ -156,9 +159,9 @@ class Session:
     def _limit_attempts(self, seconds: float) -> None:
         """Limit how long kazoo waits for a server to accept a connection, and to begin the session.
 
-        kazoo waits a session timeout, divided by the number of servers for the second wait. But a
-        server that is starting may leave a connection open and never answer on it (ZooKeeper 3.9.3
-        does), and a host that is down may not refuse: the session would expire meanwhile.
+        By itself kazoo waits for a whole session timeout, divided by the number of servers in the
+        second case. The session would expire meanwhile: a host that is down may not refuse the
+        connection, and a server that is starting may accept it and never answer (ZooKeeper 3.9.3).
         """
         connection, handler = self._client._connection, self._client.handler
         invoke, create_connection = connection._invoke, handler.create_connection
@@ -193,8 +196,8 @@ class Session:
                 self._to_loop(partial(self._emit, SessionFailed, error=error))
 
     def _on_tls_error(self, error: TlsError) -> None:
-        """Fail the session on a TLS error, unless it has begun: kazoo may then use other servers.
-        Runs in kazoo's thread."""
+        """Fail a session that has not begun; one that has may continue on another server. Runs in
+        kazoo's thread."""
         if self._id is None:
             self._to_loop(partial(self._emit, SessionFailed, error=error))
 
@@ -214,7 +217,7 @@ class Session:
             self._post(call)
 
     def close(self) -> None:
-        """End the session, and delete its nodes if ZooKeeper can be reached. Returns at once."""
+        """Start to end the session, which deletes its nodes if ZooKeeper can be reached."""
         if self._closing:
             return
         self._closing = True
@@ -237,7 +240,7 @@ class Session:
     # ------------------------------------------------------------ requests
 
     async def execute(self, request: SessionRequest) -> None:
-        """Execute a request, and pass on the event of its result, unless the session ends first."""
+        """Execute a request and emit its result as an event, unless the session is closed first."""
         event: ZooKeeperEvent
         with anyio.CancelScope() as scope:
             self._in_flight.add(scope)
@@ -281,7 +284,7 @@ class Session:
             await self._wait(self._client.ensure_path_async(path))
         path = self._paths.member(request.member_id)
         if request.replaces is not None:
-            # In one transaction: otherwise other members may read the list without this member.
+            # In one transaction: between two requests, the list would lack this member.
             old = self._paths.member(request.replaces)
             transaction = self._client.transaction()
             transaction.delete(old)
@@ -349,8 +352,11 @@ class Session:
         raise ConnectionLostError(f"claiming {unit}: {error!r}")
 
     async def _claim_generation(self, generation: str) -> bool:
-        """Claim a generation; return False if a member still claims another generation. Each member
-        writes its claim before it reads all claims: of two members, at least one sees the other."""
+        """Claim a generation; return False if a member still claims another one.
+
+        Each member writes its claim before it reads all claims, so of two members with different
+        generations at least one sees the other's claim.
+        """
         path = self._claim_path(generation)
         error = await self._commit(self._claim_transaction(path))
         if error is not None and not isinstance(error, NodeExistsError):
@@ -388,8 +394,10 @@ class Session:
         return transaction
 
     async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
-        """Return whether this session has the claim of each unit; empty if the session is closed
-        meanwhile. Raises: KafkaGroupError if the claims cannot be read."""
+        """Return unit -> whether this session has claimed it; {} if the session closes meanwhile.
+
+        Raises: KafkaGroupError if the claims cannot be read.
+        """
         held: dict[str, bool] = {}
         with anyio.CancelScope() as scope:
             self._in_flight.add(scope)
@@ -404,8 +412,8 @@ class Session:
         return held
 
     async def _sync_and_check_owner(self, path: str) -> bool:
-        # Without the sync, a server that lags behind may not have a claim whose response was lost:
-        # the claim would last as long as the session, unknown to this member.
+        # If the response to a claim was lost, a server that lags behind may not have the claim yet.
+        # Without the sync, the member would not know of a claim that lasts as long as the session.
         await self._wait(self._client.sync_async(path))
         return await self._owns_node(path)
 
@@ -416,7 +424,7 @@ class Session:
     # ------------------------------------------------------------ kazoo's results
 
     async def _commit(self, transaction: Any) -> Exception | None:
-        """Commit a transaction; return its error, None if it was executed."""
+        """Commit a transaction. Return None if it was executed, its error if not."""
         results = await self._wait(transaction.commit_async())
         errors = [result for result in results if isinstance(result, Exception)]
         # Operations before the failed one report "rolled back", and those after it "not reached".

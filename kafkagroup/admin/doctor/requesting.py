@@ -1,4 +1,4 @@
-"""One request of a check: opens a cluster, sends the request, and closes the cluster."""
+"""Send one request, on connections of its own."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ async def ask(
     options: ClientOptions,
     request: Callable[[Cluster], Awaitable[T]],
 ) -> T:
-    """Return the response, after retries within the request timeout: a coordinator that is still
-    starting is not a finding. Raises: an error that is not retriable, or the last retriable one."""
+    """Call `request` with a new `Cluster`, and close it; return the result.
+
+    Retriable errors are retried until the request timeout: a coordinator that is still starting is
+    not a finding. Raises: an error that is not retriable, or the last retriable one.
+    """
     answers: list[T] = []
     errors: list[KafkaGroupError] = []
     async with anyio.create_task_group() as tasks:

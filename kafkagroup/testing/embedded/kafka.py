@@ -351,7 +351,8 @@ class EmbeddedKafka:
         """Inject a fault into the next `times` requests of this type; None: until `Fault.stop`.
 
         An `ErrorCode` is returned instead of executing the request; `Close`, `Swallow`, `Delay` and
-        `Throttle` affect the response. `when` selects requests. The oldest matching rule wins.
+        `Throttle` affect the response. `when` selects requests. If several faults match a request,
+        the oldest one applies.
         """
         fault = Fault(api, action, times, node_id, when)
         self._call(self._faults.rules.append, fault)

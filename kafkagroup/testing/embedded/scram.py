@@ -1,7 +1,7 @@
 """The server side of SCRAM (RFC 5802, RFC 7677): two messages in, two out. No I/O.
 
-Client errors have different messages only here, for the reader of a failing test; like Kafka, the
-broker sends the client the same message for all of them.
+A `SaslError` names the client's mistake, for the log of a test. Like Kafka, the broker sends the
+client the same message for all mistakes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "
 """Mechanism -> its hash function, by `hashlib`'s name."""
 
 Conversation = Generator[bytes, bytes, tuple[str, bytes]]
-"""Takes the client's messages and yields the server's, after an empty first one; returns the user's
-name and the last message. Raises: SaslError."""
+"""A generator. It first yields b"". Then it is sent the client's messages and yields the server's;
+it returns the user's name and the server's last message. Raises: SaslError."""
 
 # Channel binding is not supported: "y" and "p" are refused, as by Kafka.
 _CLIENT_FIRST = re.compile(r"n,(?:a=([^,]+))?,(n=([^,]+),r=([!-+\--~]+)(?:,[A-Za-z]=[^,]*)*)")
@@ -29,12 +29,12 @@ _CLIENT_FINAL = re.compile(r"(c=biws|c=[^,]+),r=([^,]+)(?:,[A-Za-z]=[^,]*)*,p=([
 
 
 class SaslError(Exception):
-    """Authentication failed. The caller decides what the client is told."""
+    """Authentication failed. The text is not for the client."""
 
 
 @attrs.frozen
 class ScramSecret:
-    """The server's data about a password, from which the password cannot be recovered."""
+    """What the server stores of a password: the password cannot be computed from it."""
 
     salt: bytes
     iterations: int
@@ -55,7 +55,7 @@ class ScramSecret:
 
 
 def scram(secrets: Mapping[str, ScramSecret], hash_name: str, nonce: str) -> Conversation:
-    """Run one authentication. `nonce` is the server's part of the nonce, new each time."""
+    """Run one authentication. `nonce` is the server's part of the nonce, which must be new."""
     first = _match(_CLIENT_FIRST, (yield b""))
     authorized_as, first_bare, name, client_nonce = first.groups()
     user = _unescape(name)

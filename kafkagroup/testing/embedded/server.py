@@ -60,7 +60,7 @@ class Seen:
 
 @attrs.define(eq=False)
 class _Client:
-    """The client's side of one connection."""
+    """A connection that a node has accepted."""
 
     stream: ByteStream
     node_id: int
@@ -71,8 +71,8 @@ class _Client:
 
 
 class _Reader:
-    """Receives all available bytes and returns them by length; anyio's buffered stream would
-    receive twice per frame, once for the length."""
+    """Buffers received bytes. anyio's buffered stream would receive twice per frame: the length,
+    then the rest."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -112,7 +112,7 @@ class Server:
         """The last 10,000 requests, oldest first."""
 
     async def run_clock(self) -> None:
-        """Run deadlines as they are due, until cancelled."""
+        """Run each timer when its deadline passes, until cancelled."""
         timers = self._cluster.timers
         while True:
             earlier = anyio.Event()

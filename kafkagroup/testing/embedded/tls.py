@@ -1,7 +1,7 @@
-"""The server side of TLS, in a stream that sends an alert when the handshake fails.
+"""The server side of TLS, in a stream that sends an alert when the handshake fails, as Kafka does.
 
-anyio's own stream drops that alert: a client without a required certificate would only see the
-connection end. Kafka sends the alert.
+anyio's own stream sends none: a client without a required certificate would only see that the
+connection ends.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["TlsStream"]
 T = TypeVar("T")
 
 _ALERT = bytes.fromhex("15 0303 0002 02 50")
-"""A plaintext internal_error alert: Java's response to a client that does not speak TLS. OpenSSL
-sends nothing in this case."""
+"""An internal_error alert in plaintext, as Java sends it to a client that does not speak TLS, where
+OpenSSL sends nothing."""
 
 _LINGER = 1.0
-"""Seconds that a client has to read the alert and close."""
+"""Seconds that the server waits for the client to read the alert and close the connection."""
 
 
 class TlsStream(ByteStream):
-    """TLS over a stream, for one task at a time. Raises ssl.SSLError and what streams raise."""
+    """TLS over a stream, for one task at a time. Raises: ssl.SSLError; the stream's errors."""
 
     def __init__(self, stream: ByteStream, context: ssl.SSLContext) -> None:
         self._stream = stream

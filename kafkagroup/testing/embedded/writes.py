@@ -27,7 +27,10 @@ _MAGIC_AT = 16
 def produce(
     cluster: Cluster, node_id: int, request: ProduceRequest, caller: Caller
 ) -> ProduceResponse | None:
-    """Append one batch per partition. None for acks=0. Producer ids are ignored."""
+    """Append one batch per partition. Return None for acks=0, which has no response.
+
+    Producer ids are ignored: duplicates are appended too.
+    """
     moved: set[int] = set()
 
     def append(
