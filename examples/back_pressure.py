@@ -98,13 +98,13 @@ class Pool:
                 print(f"not committed: {error}", flush=True)
 
     async def _finish(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions go to somebody else, or the consumer closes."""
+        """Finish before partitions are revoked, or the consumer closes."""
         while any(self._under_way[tp] for tp in partitions):
             await self._handled.wait()
         await self._commit()
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions are somebody else's already: nothing of them is ours to commit."""
+        """Forget partitions that were lost: another member owns them, so do not commit them."""
         for tp in partitions:
             self._under_way.pop(tp, None)
             self._done.pop(tp, None)

@@ -42,9 +42,9 @@ class Audit:
     packages: Mapping[str, str]
     """Name -> version."""
     vulnerable: Mapping[str, tuple[str, ...]]
-    """Name -> what is known against it, one line each."""
+    """Name -> its known vulnerabilities, one line each."""
     skipped: Mapping[str, str]
-    """Name -> why nobody looked."""
+    """Name -> why it was not audited."""
 
     def lines(self) -> list[str]:
         """For people."""

@@ -48,7 +48,7 @@ def set_heartbeat_interval(bootstrap: str, group: str, milliseconds: int) -> Non
 
 
 class Worker:
-    """A consumer in a task: takes records until told to stop, and remembers what it was told."""
+    """A consumer in a task: reads records until it is stopped, and records its callbacks."""
 
     def __init__(self, bootstrap, name, **options):
         self.story = []

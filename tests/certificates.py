@@ -47,7 +47,7 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates; whoever trusts `pem` trusts them."""
+    """A certificate authority, whose own certificate is `pem`."""
 
     def __init__(self) -> None:
         self._ca = trustme.CA(key_type=trustme.KeyType.ECDSA)

@@ -41,7 +41,7 @@ PAIRS = [
     for version in cls.versions
 ]
 RECORDS_OF_GROUPS = "kafkagroup.wire.coordinator."
-"""Where the messages are that nobody sends: those that a coordinator writes to its log."""
+"""The package of the messages that are not sent: a coordinator writes them to its log."""
 
 
 def is_record(cls: type) -> bool:

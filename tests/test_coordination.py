@@ -294,12 +294,12 @@ async def test_a_resumed_process_is_cancelled_before_it_continues(freeze, short_
 
 @pytest.mark.anyio
 async def test_work_restarts_when_the_coordinator_is_reachable_again(short_sessions):
-    """The coordinator finds nothing wrong: without a new generation, the work that was cancelled
-    would never be taken up again."""
+    """The coordinator sees no change: without a new generation, the cancelled work would never
+    start again."""
     async with short_sessions() as kafka, member() as alone:
         generation = await anext(alone)
-        # The coordinator hears of it for half a second longer than it hears of the coordinator, and
-        # coming back takes a back-off of 0.1 s.
+        # The coordinator gets requests for half a second after its responses are cut off, and
+        # rejoining takes a back-off of 0.1 s.
         await anyio.sleep(2 * SESSION)
         silent = kafka.fail(HeartbeatRequest, Swallow(), times=None)
         with generation.scope():

@@ -72,7 +72,7 @@ def test_a_rebalance_ends_when_every_partition_has_one_owner_and_every_member_so
         (b, State.JOINING, ()),
         (a, State.REBALANCING, ()),
         (b, State.OWNING, (2, 3)),
-        (a, State.OWNING, (0, 1, 2)),  # of two owners one has not been heard of yet
+        (a, State.OWNING, (0, 1, 2)),  # the events of one of two owners have not arrived yet
         (a, State.OWNING, (0, 1)),
     ):
         member.state, member.partitions = state, frozenset(partitions)

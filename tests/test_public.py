@@ -133,7 +133,7 @@ def test_the_public_names_used_by_applications() -> None:
 
 
 def test_every_error_raised_to_applications_is_public() -> None:
-    """Who catches one must not have to look for where it lives."""
+    """An error that an application may catch can be imported from the package."""
     assert {*errors.__all__, "ConsumerBusyError"} <= set(kafkagroup.__all__)
 
 

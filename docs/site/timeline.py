@@ -39,7 +39,7 @@ class Told:
     """Member, from, until: as its events say."""
 
     def unowned(self) -> dict[int, float]:
-        """Partition -> seconds, once the third member is there, that nobody owned it."""
+        """Return partition -> seconds without an owner, since the third member has joined."""
         found = {}
         for partition in range(_PARTITIONS):
             held = [(f, u) for p, _, f, u in self.owned if p == partition and u > _JOINS]

@@ -41,7 +41,8 @@ GENERATION = 50
 """Of the newest claims."""
 
 COOPERATIVE_ROUNDS = 2
-"""In which cooperative sticky settles: one in which members let go, one in which others take."""
+"""Rounds until cooperative sticky is stable: members revoke in the first, and gain in the
+second."""
 
 WEIGHTED_ROUNDS = 100
 """Weighted sticky moves a part in each, so it may take more; it never came near this many."""

@@ -54,8 +54,8 @@ def batch() -> Batch:
 
 
 def without_the_gone(spec: GroupSpec) -> GroupSpec:
-    """Without claims to what is gone of a topic that is there: on some of them Java's sticky
-    assignors fail, and others they grant. Ours are told of them."""
+    """Drop claims to missing partitions of existing topics: Java's sticky assignors fail on some of
+    them, and grant others. Ours are tested with such claims elsewhere."""
     return attrs.evolve(
         spec,
         members={
@@ -100,8 +100,8 @@ def test_the_assignment_equals_javas(
 
 
 def settled(assignor: Assignor, spec: GroupSpec) -> Assignment:
-    """What everybody holds once nothing moves any more. An eager assignor is there at once; a
-    cooperative one withholds what moves until its owner has let go of it."""
+    """Return the assignment once nothing moves any more. An eager assignor needs one round; a
+    cooperative one withholds a partition that moves until its owner has revoked it."""
     generation = max((of.generation for of in spec.members.values()), default=0)
     before = None
     while (assignment := assignor(spec)) != before:

@@ -112,7 +112,7 @@ def test_a_cooperative_rebalance_may_not_withhold_partitions_only_the_owner_can_
 
 
 def test_a_cooperative_rebalance_may_withhold_partitions_claimed_twice() -> None:
-    """Behaviour 25: equal claims fell each other, so both let go first."""
+    """Behaviour 25: equal claims invalidate each other, so both members revoke first."""
     group = spec({"a": 1}, x=member("a", "a0"), y=member("a", "a0"))
     assert violations(group, assigned(), COOPERATIVE) == ()
 
@@ -147,7 +147,7 @@ def test_equal_claims_block_each_other() -> None:
 
 
 def test_a_stale_claim_neither_blocks_nor_hides_a_move() -> None:
-    """Behaviour 26: z may have it once y has let go, whatever x remembers."""
+    """Behaviour 26: z may have it once y has revoked it, despite the stale claim of x."""
     stale, newest = member("a", "a0", 5), member("a", "a0", 8)
     group = spec({"a": 1}, x=stale, y=newest, z=member("a"))
     assert violations(group, assigned(y="a0"), COOPERATIVE) == ()

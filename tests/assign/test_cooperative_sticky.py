@@ -58,13 +58,13 @@ def test_line_26_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it() 
 
 
 def test_line_25_the_claim_of_the_higher_generation_wins() -> None:
-    """y slept through a generation: what it says it owns was given away meanwhile."""
+    """y missed a generation: the partitions that it claims were assigned to x meanwhile."""
     x, y = member("a", "a0 a1", 8), member("a", "a0 a1", 7)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
 
 
 def test_line_25_equal_claims_are_both_void_and_the_partition_is_assigned_later() -> None:
-    """Both may be at work on it, so both let go; then it goes to one."""
+    """Both may be processing it, so both revoke it; then one of them gets it."""
     x, y = member("a", "a0 a1", 7), member("a", "a0", 7)
     spec = GroupSpec(members={"x": x, "y": y}, partitions={"a": 2})
     first = cooperative_sticky_assignor(spec)
@@ -74,7 +74,7 @@ def test_line_25_equal_claims_are_both_void_and_the_partition_is_assigned_later(
 
 
 def test_line_26_a_stale_claim_does_not_hide_a_move() -> None:
-    """y once had a1. The balance gives it back, but x has it now, and must let go first."""
+    """y once had a1. Balance assigns it to y again, but its owner x must revoke it first."""
     x = member("a", "a0 a1 a2 a3", 8)
     y = member("a", "a2 a3", 5)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": ""}
@@ -96,7 +96,7 @@ def test_a_partition_that_its_owner_no_longer_subscribes_to_is_withheld() -> Non
 
 
 def test_a_newer_claim_without_a_subscription_overrides_an_older_one() -> None:
-    """x had a/0 last, and may be working on it. y had it before, and must not go on with it."""
+    """x had a/0 last, and may be processing it. y had it before, and must not continue."""
     x, y = member("b", "a0", 8), member("a", "a0", 7)
     assert assigned({"a": 1, "b": 1}, x=x, y=y) == {"x": "b0", "y": ""}
 

@@ -49,7 +49,7 @@ def test_a_document_without_loads() -> None:
 
 
 def test_a_million_loads_fit() -> None:
-    """As many as the limit is said to be good for, with names and numbers of an ordinary length."""
+    """As many loads as the limit allows, with names and numbers of ordinary length."""
     topic = "orders-with-an-ordinary-name"
     loads = {TopicPartition(topic, p): p * 1234.56789 for p in range(10_000)}
     assert len(encode_loads(MeasuredLoads(made_at=0, loads=loads))) * 100 < MAX_BYTES / 1.5

@@ -1,4 +1,4 @@
-"""Specs as JSON: the form, the way back, and that bad input is told where it is bad."""
+"""Specs as JSON: encoding, decoding, and errors that name the place of bad input."""
 
 import json
 import re

@@ -175,7 +175,7 @@ def test_no_members_and_no_partitions() -> None:
 
 
 def test_line_25_the_claim_of_the_higher_generation_is_valid() -> None:
-    """y slept through a generation: what it says it had was given away meanwhile."""
+    """y missed a generation: the partitions that it claims were assigned to x meanwhile."""
     y, x = member("a", "a0 a1", 7), member("a", "a0 a1", 8)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
     assert assigned({"a": 4}, b=x, a=y) == {"b": "a0 a1", "a": "a2 a3"}

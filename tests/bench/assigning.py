@@ -69,7 +69,7 @@ class Case:
         return f"{self.members:,} x {self.partitions:,}{mixed}"
 
     def fresh(self) -> GroupSpec:
-        """Nobody owns anything."""
+        """Return a spec in which no member owns partitions."""
         chance = random.Random(0)
         names = [f"topic-{n:03}" for n in range(self.topics)]
         return GroupSpec(

@@ -1,7 +1,7 @@
 """Records to Arrow, without a broker: records per second of one core, and of inflating alone.
 
-Each codec in a process of its own. Peers have no such thing: beside ours stands the library that
-inflates, which nobody who uses it can be faster than.
+Each codec in a process of its own. No peer decodes to Arrow. The other figure is that of the
+decompression library alone, which is the upper limit.
 """
 
 from __future__ import annotations

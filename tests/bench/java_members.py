@@ -52,7 +52,8 @@ class JavaMember:
 
 
 class _Jvm:
-    """The process, for as long as this one lives: it ends when its standard input does."""
+    """The JVM process. It ends when its standard input is closed, so at the latest with this
+    process."""
 
     of: ClassVar[dict[str, _Jvm]] = {}
     """By group."""
@@ -76,7 +77,7 @@ class _Jvm:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def add(self, told: Callable[[str, list[int]], None]) -> int:
-        """A name for one more, which is told what happens to it."""
+        """Add a member, whose events are passed to `told`; return its number."""
         self._members.append(told)
         return len(self._members) - 1
 

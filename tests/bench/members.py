@@ -28,7 +28,7 @@ _LOOK = 0.005
 """Seconds between looks at the members."""
 
 _POLL = 0.02
-"""Seconds that a thread of librdkafka waits in a poll: as late as it may hear that it is to end."""
+"""Seconds that a thread of librdkafka waits in a poll, and so the time until it notices a stop."""
 
 
 class Member(Protocol):
@@ -67,7 +67,7 @@ def _shared_out(members: Collection[Member], partitions: int) -> bool:
 
 
 class Ours:
-    """A consumer of this library; `heard` may be one that takes more down."""
+    """A consumer of this library. `heard` is the recorder of its events."""
 
     def __init__(
         self,
@@ -236,8 +236,8 @@ class Fleet:
     heartbeat_ms: int
     """The client's default."""
     calm_after: int = 1
-    """Heartbeat intervals after a change until all have heard of it, and beat at their usual pace:
-    a change before that would find them quicker than they are."""
+    """Heartbeat intervals after a change until all members know of it, and send heartbeats at their
+    usual interval. An earlier change would be noticed sooner than usual."""
     heartbeat_option: str | None = "heartbeat_interval_ms"
     """None where the broker decides, as it does for librdkafka with KIP-848."""
     reset_option: str = "auto_offset_reset"
@@ -323,4 +323,4 @@ FLEETS: Mapping[str, Fleet] = {
         heartbeat_option=None,
     ),
 }
-"""The clients, under the names by which trials are told of them."""
+"""The clients, by the names that trials use."""

@@ -2,12 +2,11 @@
 
 python -m tests.bench.punctual [--bootstrap HOST:PORT] [--seconds N] [--json FILE]
 
-Consumers, each in a group of its own, on the real broker and on an embedded one, which is in
-another process than they; each time as they come, and after `gc.freeze()`, which keeps Python from
-going through all that they have, again and again. A heartbeat is late by what lies between it and
-the one before beyond the interval; when the last one was sent is what `Consumer.metrics` tells.
-Each consumer is looked at more often than it beats, a few at a time, so that looking holds up
-nobody.
+The consumers are each in a group of its own, on the real broker and on an embedded one in another
+process; once without and once with `gc.freeze()`, which keeps the garbage collector from traversing
+their objects. A heartbeat is late by the time since the one before, minus the interval.
+`Consumer.metrics` has when the last one was sent. The metrics of each consumer are read more often
+than it sends heartbeats, a few consumers at a time, so that reading them delays no heartbeat.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ async def _beat(
         while not all(consumer.assignment() for consumer in consumers):
             await asyncio.sleep(0.1)
     if frozen:
-        # As whoever keeps so many in one process should: a full collection takes long.
+        # Recommended for so many consumers in one process: a full collection takes long.
         gc.collect()
         gc.freeze()
     await asyncio.sleep(CALM)

@@ -2,7 +2,7 @@
 
 The clock runs from the first record, or chunk of records, to the last: imports, joining and the
 first answer are outside of it, but for the bare socket. CPU is that of the whole process,
-background threads included. Every value is looked at, so that nobody wins by not decoding. Settings
+background threads included. Every value is read, so that no client wins by not decoding. Settings
 are each client's defaults, but that all start at the beginning: librdkafka does not check CRCs
 then, the others do.
 """

@@ -88,7 +88,7 @@ def _pace(heartbeat_ms: int) -> str:
 
 
 def _there(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Without Java its consumer is left out, and that is said."""
+    """Without Java, the report says that its consumer is left out."""
     try:
         find_java()
     except LocalKafkaUnavailable as missing:

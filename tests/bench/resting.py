@@ -30,7 +30,8 @@ AT_ONCE = 20
 """How many start at a time."""
 
 WARM_UP = 10.0
-"""Seconds after which none is busy with having started, or asks and beats more often for that."""
+"""Seconds until all consumers are idle: after joining, they send requests more often for a
+while."""
 
 MEMORY = Target(50, 100.0)
 """KiB each."""

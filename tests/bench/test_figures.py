@@ -63,7 +63,7 @@ def test_only_partitions_that_stayed_have_gaps():
     reads = {
         0: [(0.0, 1), (1.0, 1), (3.0, 1), (4.0, 1), (9.0, 1)],  # the last pair is behind the span
         1: [(0.0, 1), (2.0, 2), (5.0, 2)],  # moved
-        2: [(0.5, 2), (6.0, 2)],  # silent all along
+        2: [(0.5, 2), (6.0, 2)],  # without messages
         3: [(0.0, 2), (0.9, 2)],  # nothing in the span
     }
     assert kept_gaps(reads, (1.0, 4.0)) == [2.0, 5.5]

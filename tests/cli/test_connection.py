@@ -59,7 +59,7 @@ def asked(*arguments: str, **variables: str) -> tuple[Result, list[Connection]]:
 
 
 def one_line(*arguments: str, **variables: str) -> str:
-    """What is said of what was asked wrongly."""
+    """Return the error message of a command with wrong arguments."""
     result, got = asked(*arguments, **variables)
     assert (result.exit_code, result.stdout, got) == (2, "", [])
     assert result.stderr.startswith("kafkagroup: ")
@@ -88,7 +88,7 @@ def test_the_first_source_that_sets_an_option_wins(profiles: Path) -> None:
     found = connection("--bootstrap-servers", "said:1", BOOTSTRAP_SERVERS="variable:1").options()
     assert (found["bootstrap_servers"], found["client_id"]) == ("said:1", "me")
     assert connection("-X", "client.id=x", CLIENT_ID="y").options()["client_id"] == "x"
-    assert connection(CLIENT_ID="").options()["client_id"] == "me"  # nothing is said there
+    assert connection(CLIENT_ID="").options()["client_id"] == "me"  # an empty variable is not set
 
 
 @pytest.mark.parametrize("name", ["client.id", "client-id", "client_id", "Client.ID"])

@@ -34,7 +34,7 @@ def elect(servers: str, *script: str) -> tuple[str, ...]:
 
 
 def started(process: Program) -> tuple[str, int, int]:
-    """What the command was told: the election, the token, and its own process id."""
+    """The environment of the command: the election, the token, and its own process id."""
     group, token, number = process.stdout.readline().split()
     return group.decode(), int(token), int(number)
 

@@ -162,7 +162,8 @@ def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals)
 def test_a_signal_during_an_unacknowledged_write_is_reported(
     kafka: EmbeddedKafka, answer: Delay | Swallow, told: bytes
 ) -> None:
-    """What is said to be written is what is, or that it is not known."""
+    """The message has the number of records that were written, and of those whose outcome is
+    unknown."""
     kafka.fail(ProduceRequest, answer)
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "t", *servers) as process:

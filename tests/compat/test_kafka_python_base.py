@@ -64,7 +64,7 @@ def workers(bootstrap, name, **configs):
 
 
 async def active(*coordinators):
-    """As applications do: whoever has lost its generation joins again."""
+    """As applications do: a coordinator that has lost its generation joins again."""
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             for coordinator in coordinators:
@@ -136,7 +136,7 @@ async def test_the_preferred_protocol_that_all_members_support_is_used(bootstrap
         with anyio.fail_after(20):
             while one.generation != other.generation or one.generation < 0:
                 await active(one, other)
-        # The leader may already compute a later generation, which neither has taken up.
+        # The leader may already compute a later generation, which neither member has applied.
         taken_up = [[told for told in w.story if told[0] == "complete"] for w in (one, other)]
         assert {story[-1][3] for story in taken_up} == {"old"}
 

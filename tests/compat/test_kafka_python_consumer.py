@@ -124,7 +124,7 @@ async def test_a_pattern(bootstrap, name, fill):
 
 
 async def test_a_pattern_without_matching_topics_joins(bootstrap, name):
-    """The group is joined, with nothing to consume, and the application goes on."""
+    """The member joins with nothing to consume, and the application continues."""
     one = coordinator_of(bootstrap, name)
     one._subscription.subscribe(pattern=f"{name}-none")
     async with one:
@@ -239,7 +239,7 @@ async def test_without_auto_commit_closing_commits_nothing(bootstrap, name, fill
 
 
 async def test_auto_commit_at_its_interval(bootstrap, name, fill):
-    """Only what is processed: never the record in hand."""
+    """Only processed records are committed, never the one in flight."""
     await fill(1, 5)
     async with coordinator_of(bootstrap, name, auto_commit_interval_ms=100) as one:
         await take(one, 3)

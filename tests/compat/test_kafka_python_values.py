@@ -70,7 +70,7 @@ def test_when_the_session_has_expired(clock):
 
 
 def test_the_heartbeat_object_reflects_the_members_heartbeats(clock):
-    """What is sent and answered is what the member sent and heard."""
+    """`Heartbeat` reports the times of the member's own requests and responses."""
     found = GroupMetrics()
     beat = Heartbeat(clock=clock, observed=lambda: found, session_timeout_ms=10_000)
     clock.now = 120.0

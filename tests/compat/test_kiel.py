@@ -194,7 +194,7 @@ async def test_members_share_partitions_and_take_over_through_zookeeper(
 
 
 async def test_waiting_for_zookeeper_does_not_block_the_loop(bootstrap, name, fill, zookeeper):
-    """kiel stands still, and its loop with it, until ZooKeeper has answered."""
+    """kiel blocks its event loop until ZooKeeper has responded."""
     await fill(1)
     with Gate(zookeeper.address(1)) as gate:
         gate.bar()
@@ -223,7 +223,7 @@ async def test_members_of_the_original_kiel_form_a_separate_group(
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
 async def test_internal_topics_are_excluded_unless_they_are_named(bootstrap, name, fill):
-    """kiel shares out the partitions of __consumer_offsets, too, which nobody consumes."""
+    """kiel also assigns the partitions of __consumer_offsets, which no application consumes."""
     await fill(1)
     asked = []
 

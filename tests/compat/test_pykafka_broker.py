@@ -109,7 +109,7 @@ async def test_the_attributes_of_a_broker(bootstrap):
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_outside_a_with_block_it_connects_on_request(bootstrap):
-    """As in pykafka, where nobody enters a broker; from whichever task."""
+    """As in pykafka, where a broker is not a context manager. Any task may connect."""
     broker = broker_at(bootstrap)
     async with anyio.create_task_group() as tasks:
         for _ in range(2):
@@ -168,7 +168,7 @@ async def test_each_channel_has_its_own_timeout():
 
 
 async def test_a_fetch_honours_the_socket_timeout():
-    """However long the broker was to wait: the application has said when it gives up."""
+    """The socket timeout applies even if the fetch may wait longer at the broker."""
     with EmbeddedKafka({"t": 1}) as near:
         host, port = near.bootstrap_servers.split(":")
         async with Broker(1, host, int(port), None, 300, 600) as broker:
@@ -334,7 +334,7 @@ async def test_joining_syncing_heartbeats_and_leaving(bootstrap, name, fill):
         assert decode_assignment(synced.assignment) == tuple(
             TopicPartition(name, p) for p in range(3)
         )
-        # Whoever does not lead hands in nothing, and is told the same again.
+        # A follower sends no assignments, and gets the same assignment again.
         again = await broker.sync_group("c", group, joined.generation_id, me, [])
         assert again.assignment == synced.assignment
         beat = await broker.heartbeat("c", group, joined.generation_id, me)

@@ -287,7 +287,7 @@ async def test_offsets_are_reset_on_start(bootstrap, name, fill, produce, reset,
         async with consumer_of(bootstrap, name):
             await until(lambda: len(rebalances) > 1)
         await until(lambda: len(rebalances) > 2 and consumer.partitions)
-        # After a rebalance it goes on where the group has committed.
+        # After a rebalance it continues at the group's committed offsets.
         assert [m.offset for m in await take(consumer, 1)] == [first + 2]
 
 
@@ -436,7 +436,8 @@ def written_by_pykafka(*partitions):
 
 
 async def test_a_member_accepts_assignments_of_a_pykafka_leader(bootstrap, name, fill):
-    """Its assignments end without user data; a group that moved from pykafka stood still."""
+    """pykafka's assignments end without user data; a group that migrated from pykafka once
+    stalled."""
     assert written_by_pykafka(("t", 0), ("t", 1)) == FROM_PYKAFKA
     await fill(2, 1)
     protocol, metadata = RangeProtocol.protocol_name.decode(), metadata_of(RangeProtocol, name)
@@ -589,7 +590,7 @@ async def test_fetch_options_reach_the_request(near):
 
 @pytest.mark.parametrize("compacted", [True, False])
 async def test_gaps_between_offsets_are_skipped(near, compacted):
-    """pykafka's consumer stands still at the first gap unless it is told of compaction."""
+    """pykafka's consumer stalls at the first gap unless `compacted_topic` is set."""
     for offset in (0, 5, 17):
         near.append("t", 0, encode_batch([NewRecord(None, b"v")], base_offset=offset))
     async with consumer_of(near.bootstrap_servers, "t", compacted_topic=compacted) as consumer:

@@ -77,7 +77,7 @@ def test_decide_partitions(decide, first):
     shares = [decide(ids, partitions, one) for one in sorted(ids)]
     assert {tp.partition for tp in shares[0]} == first
     assert sorted(tp for share in shares for tp in share) == sorted(partitions.values())
-    # Whatever the order in which a participant hears of the others.
+    # The order in which a participant learns of the others does not matter.
     assert decide(sorted(ids), partitions, b"b") == shares[1]
 
 

@@ -1,4 +1,4 @@
-"""What is handed out, and the account of it: delivered, in hand, processed."""
+"""What is delivered, and the state of each record: delivered, in flight, processed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def state(delivery: Delivery, tp: TopicPartition = T0) -> tuple[int, int, int]:
 
 
 def ask(delivery: Delivery) -> Record | None:
-    """As the consumer does: what is in hand is processed, then the next one."""
+    """Take a record as the consumer does: count the previous one as processed first."""
     delivery.count_processed()
     return delivery.next_record()
 
@@ -250,7 +250,7 @@ def test_on_room_is_called_when_the_buffers_shrink(shrink: Callable[[Delivery], 
 
 
 def test_s8_control_records_and_compaction_advance_position_and_commit() -> None:
-    """Without that, a group that has read everything shows a lag of one for ever."""
+    """Otherwise a group that has read everything would always show a lag of one."""
     delivery = owning(T0)
     delivery.add(
         delivery.owned[T0],
@@ -333,7 +333,7 @@ def test_s9_nothing_is_delivered_from_a_revoked_partition() -> None:
     assert state(delivery) == (1, 0, 1)
     delivery.add(delivery.owned[T0], [batch(1, "b")])
     assert [ask(delivery), ask(delivery)] == [record(0, "x", T1), None]
-    # The record in hand was finished, and is part of the last commit.
+    # The record in flight was finished, and is part of the last commit.
     assert state(delivery) == (1, 1, 1)
     assert delivery.to_commit()[T0] == OffsetAndMetadata(1, leader_epoch=7)
 
@@ -499,7 +499,7 @@ def test_a_corrupt_batch_raises_once_and_skips_nothing() -> None:
     assert ask(delivery) == record(0, "a")
     with pytest.raises(CorruptRecordError, match=r"^t/0 at offset 0: "):
         ask(delivery)
-    # It is not fetched again until the application seeks; the other partition goes on.
+    # It is not fetched again until the application seeks; the other partition is still read.
     assert state(delivery) == (1, 1, 1)
     assert delivery.owned[T0].failed
     assert [ask(delivery), ask(delivery)] == [record(0, "x", T1), None]
@@ -766,7 +766,7 @@ def skipping(*batches: RecordBatch) -> Delivery:
 
 
 def test_a_skipped_record_advances_position_and_commit() -> None:
-    """Else lag would stay above zero for ever where the last record is bad."""
+    """Otherwise the lag would stay above zero if the last record is bad."""
     delivery = skipping(batch(0, "a", "bad", "c", "bad"))
     assert [ask(delivery), ask(delivery)] == [converted(0, "a"), converted(2, "c")]
     assert state(delivery) == (3, 1, 4)
@@ -775,7 +775,7 @@ def test_a_skipped_record_advances_position_and_commit() -> None:
 
 
 def test_a_skipped_record_does_not_mark_the_records_before_it_as_processed() -> None:
-    """S4: they are in hand still, whatever comes behind them."""
+    """S4: the records before it are still in flight."""
     delivery = skipping(batch(0, "a", "bad", "bad"))
     assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
     assert state(delivery) == (3, 0, 3)
@@ -815,7 +815,8 @@ def test_the_position_follows_the_original_record_and_not_its_replacement() -> N
 
 @pytest.mark.parametrize("bad", [damaged(3, "d", "e"), batch(3, "d", "bad")], ids=["torn", "bad"])
 def test_an_error_does_not_drop_the_batches_before_it(bad: RecordBatch) -> None:
-    """They were in hand, so the next call counted them as processed: `getmany` lost them."""
+    """`getmany` lost the batches before an error: they were in flight, so the next call counted
+    them as processed."""
     delivery = owning(T0, T1, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c"), bad])
     delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
@@ -886,7 +887,7 @@ def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processe
                 assert offset == expected
                 expected += 1
         elif move == "regrant":
-            # As a revocation does it: the record in hand is finished, then comes the commit.
+            # As in a revocation: the record in flight is finished, then comes the commit.
             delivery.revoke([T0])
             done.update(held)
             delivery.count_processed()

@@ -119,7 +119,8 @@ def test_a_response_of_another_session_ends_this_one() -> None:
 
 
 def test_after_a_lost_response_all_partitions_are_listed_again() -> None:
-    """The broker may have heard the change or not: going on would leave a partition behind."""
+    """The broker may have applied the change or not: without a full request, a partition might be
+    missing from the session."""
     session = begun()
     session.request({**BOTH, T0: at(0, 6)}, IDS)
     session.reset()

@@ -31,7 +31,7 @@ def test_every_path_exists() -> None:
 
 
 def test_every_folder_with_long_tests_is_named() -> None:
-    """What `make test` leaves out is said."""
+    """CONTRIBUTING names the tests that `make test` leaves out."""
     long = {
         test.relative_to(ROOT).parts[1]
         for test in (ROOT / "tests").rglob("test_*.py")

@@ -123,7 +123,7 @@ def test_every_metric_of_a_member(export: Any) -> None:
 
 
 def test_every_metric_is_exported() -> None:
-    """Whoever adds one exports it; the last rebalance is an event."""
+    """A new metric must be exported too. The last rebalance is an event, not a metric."""
     exported = {
         "heartbeat",
         "join",

@@ -1,4 +1,4 @@
-"""Attacks in the bodies of answers: counts and lengths that lie, and values that nobody expects."""
+"""Attacks in the bodies of responses: false counts and lengths, and unexpected values."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _refused_versions() -> Conversation:
 
 
 def advertising(host: str, port: int) -> Callable[[], Conversation]:
-    """Node 1 is where nobody can be; after two answers it is here."""
+    """Advertise an impossible address for node 1; the real one from the third response on."""
     return lambda: serving(
         {
             MetadataRequest: at_first(
@@ -114,7 +114,7 @@ def _address(name: str, host: str, port: int) -> Attack:
 
 
 def _many_nodes() -> Conversation:
-    """250,000 brokers at addresses that nobody has; the one that said so is gone."""
+    """Advertise 250,000 brokers at unreachable addresses, and not the broker that responds."""
     many = _brokers(MOST)
     return serving({MetadataRequest: lambda _, __: many})
 

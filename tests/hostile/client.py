@@ -84,8 +84,8 @@ REQUESTS: dict[str, Request[Any]] = {
 """One of each kind that may have a large answer, by the name of its API."""
 
 TIMEOUT = 20.0
-"""Seconds until a client counts as hanging: longer than any deadline that a job gives it. Less for
-what must go on trying."""
+"""Seconds until a client counts as hanging: longer than any deadline that a job gives it. Clients
+that are expected to retry without end have a shorter one."""
 
 _TICK = 0.001
 """Seconds from one look at the clock to the next, when the lateness of the loop is measured."""
@@ -148,7 +148,7 @@ async def ask(port: int, job: dict[str, Any]) -> object:
     """Whether the answer to one request arrives."""
     async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
         answer = await broker.request(REQUESTS[job["request"]])
-        # Let go of in here: what an application keeps of it is its own affair.
+        # Dropped here: the memory that an application keeps is not measured.
         return type(answer).__name__
 
 
@@ -228,7 +228,7 @@ async def commit_all(port: int, job: dict[str, Any]) -> object:
 
 
 async def grab_memory(_: int, job: dict[str, Any]) -> object:
-    """Takes as much as it is told to, and lets it go: what must be seen."""
+    """Allocate that much memory and free it: the measurement must notice."""
     return f"{len(b'x' * (job['mebibytes'] * 2**20)) >> 20} MiB"
 
 

@@ -32,7 +32,7 @@ def frame_size(size: int) -> bytes:
 
 
 def first(data: bytes) -> Conversation:
-    """Whoever connects is sent this, whatever he asks."""
+    """Send these bytes to each client that connects, without reading its request."""
 
     def conversation(wire: Wire) -> None:
         wire.receive(1)
@@ -43,7 +43,7 @@ def first(data: bytes) -> Conversation:
 
 
 def pouring(head: bytes, piece: bytes, pause: float = 0.0) -> Callable[[object, Wire], None]:
-    """An answer that never ends: `head` byte by byte, then `piece` for ever."""
+    """Send a response that never ends: `head` byte by byte, then `piece` again and again."""
 
     def answer(_: object, wire: Wire) -> None:
         for byte in head:

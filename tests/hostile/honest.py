@@ -204,7 +204,7 @@ def committing(request: offsets.OffsetCommitRequest) -> offsets.OffsetCommitResp
 
 
 def fetched(records: bytes, **fields: Any) -> fetch.FetchResponse:
-    """These record batches of t/0, unless another partition is told."""
+    """Respond with these record batches of t/0, or of the given partition."""
     given = {"partition_index": 0, "error_code": 0, "high_watermark": 9, "records": records}
     part = fetch.PartitionData(**(given | fields))
     topic = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(part,))

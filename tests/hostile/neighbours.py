@@ -32,7 +32,7 @@ def _cluster(wire: Wire) -> metadata.MetadataResponse:
     topic = topic_of()
     (first,) = topic.partitions
     second = attrs.evolve(first, partition_index=1, leader_id=2)
-    # By two names: what an address is throttled by holds for whoever is asked there.
+    # Two names: a throttle applies to all brokers at one address.
     nodes = (
         metadata.MetadataResponseBroker(node_id=number, host=name, port=port)
         for number, name in ((1, host), (2, "localhost"))

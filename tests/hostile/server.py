@@ -30,7 +30,7 @@ from kafkagroup.wire.schema import Request
 __all__ = ["SPOKEN", "Conversation", "Left", "Server", "Wire", "listening"]
 
 _TIMEOUT = 30.0
-"""Seconds that a client may be silent: longer than any deadline of its own."""
+"""Seconds that a client may send nothing: longer than any of its deadlines."""
 
 SPOKEN: tuple[type[Request[Any]], ...] = (
     metadata.ApiVersionsRequest,

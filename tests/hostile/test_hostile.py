@@ -1,4 +1,4 @@
-"""Each attack ends in its error, within bounds of memory, and nobody else notices."""
+"""Each attack ends in the expected error, within a memory limit, without effect on others."""
 
 from __future__ import annotations
 

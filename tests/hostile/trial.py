@@ -75,7 +75,7 @@ class Result:
     delivered: int
     """Records that the other consumer got meanwhile."""
     redialled: int
-    """Connections that the other consumer had to make anew."""
+    """How many connections the other consumer had to open again."""
     requests: int
     """What the broker was sent."""
     log: tuple[str, ...]

@@ -111,7 +111,7 @@ async def test_a_record_without_a_timestamp_has_no_age():
 
 
 async def test_a_transaction_marker_counts_as_no_record():
-    """It has no age: the record after it has, and where there is none nobody can tell."""
+    """Its age is that of the next record; unknown if there is none."""
     marker = encode_batch(
         [NewRecord(b"\0\0\0\1", b"", 500)], producer_id=7, transactional=True, control=True
     )

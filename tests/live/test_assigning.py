@@ -1,4 +1,4 @@
-"""What assignors are told of a whole group: what members had, what they can carry, the loads."""
+"""The input of assignors in a real group: owned partitions, capacities, loads."""
 
 import logging
 from contextlib import asynccontextmanager

@@ -380,7 +380,7 @@ def member_id(worker: Worker) -> str:
 async def test_line_15_an_assignment_outside_the_subscription_is_refused(
     network: Network,
 ) -> None:
-    """The leader had assigned the old subscription when it changed: nobody is told of it."""
+    """The leader assigned by the old subscription. The assignment is not applied."""
     told: list[list[TopicPartition]] = []
     async with broker(network, 1) as kafka:
         kafka.create_topic("u")
@@ -660,7 +660,7 @@ async def test_line_47_an_unstable_offset_is_awaited_without_limit(
 
 @attrs.frozen
 class Event:
-    """What a member was told or did, or what arrived from it at the broker."""
+    """A callback or an action of a member, or a request of it that arrived at the broker."""
 
     at: float
     who: str
@@ -817,7 +817,7 @@ async def test_s1_a_partition_has_one_owner_per_generation(
         owners.setdefault((event.offset, event.partition), set()).add(event.who)
     assert {key: who for key, who in owners.items() if len(who) > 1} == {}
     assert len({generation for generation, _ in owners}) >= 4
-    # Nor from one generation to the next: a partition is taken up once it has been let go of.
+    # Nor from one generation to the next: a partition is assigned after it was revoked.
     owner: dict[int, str] = {}
     for event in life.of("assigned", "revoked", "losing"):
         if event.what == "assigned":
@@ -973,7 +973,8 @@ async def test_s13_lost_never_commits(options: dict[str, Any], network: Network)
 
 
 async def test_l1_retained_partitions_are_delivered_without_a_gap(network: Network) -> None:
-    """A member joins, the other goes on with what it keeps: at most 100 ms between records."""
+    """A member joins. The other continues with the partitions that it keeps: at most 100 ms between
+    records."""
     gap = 0.1
     async with broker(network, 3, records=1_000):
         first = Worker(SERVER, "t", **COOPERATIVE)

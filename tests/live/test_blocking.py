@@ -17,7 +17,7 @@ SESSION = 6.0
 
 
 class Group:
-    """A consumer alone in a group, and what it was told."""
+    """The only consumer of a group, and its callbacks."""
 
     def __init__(self, bootstrap, topic, group, **options):
         self.story = []
@@ -68,8 +68,8 @@ def block_until(bootstrap, group, state):
 async def test_a_loop_blocked_for_twice_the_session_stays_a_member_only_with_a_thread(
     bootstrap, name, fill
 ):
-    """behaviours, line 7: with a thread for the heartbeats nothing happens, unless the application
-    was to poll in the meantime; without one the member is given up."""
+    """behaviours, line 7: with a heartbeat thread the member stays, unless `max_poll_interval_ms`
+    has passed; without one its session expires."""
     await fill(1, 3)
     steady = Group(bootstrap, name, f"{name}-steady", heartbeat_thread=True)
     plain = Group(bootstrap, name, f"{name}-plain")
@@ -102,7 +102,7 @@ async def test_a_loop_blocked_for_twice_the_session_stays_a_member_only_with_a_t
 
 
 async def test_a_rebalance_waits_for_a_member_with_a_blocked_loop(bootstrap, name, fill):
-    """It is alive, and what it has in hand is not given away."""
+    """The member is alive, so the coordinator does not assign its partitions to others."""
     await fill(2, 3)
     first = Worker(bootstrap, name, heartbeat_thread=True)
     workers = [first]

@@ -64,7 +64,8 @@ class Reader:
             self.take([await self.consumer.getone()])
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition goes on; every record is there, once and in order."""
+        """Return the next offset of each partition. Asserts that all records were read once, in
+        order."""
         found: dict[TopicPartition, int] = {}
         for tp, offset in self.seen:
             assert offset == found.get(tp, 0), (tp, self.seen)
@@ -213,7 +214,7 @@ async def test_a_consumer_cancelled_in_any_call_continues(act: Act, timing: str)
 
 
 async def test_cancelling_the_connecting_leaves_no_connection_open(timing: str) -> None:
-    """A connection that nobody waits for any more would stay open as long as the consumer."""
+    """The unused connection of a cancelled call would stay open as long as the consumer."""
 
     async def story(canceller: Canceller) -> None:
         async with broker(nodes=3) as (kafka, network):
@@ -288,7 +289,7 @@ async def test_a_cancelled_position_call_can_be_repeated(timing: str) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_cancelled_assign_can_be_repeated(again: bool, timing: str) -> None:
-    """Whatever it had let go of by then can be assigned anew, in one go with the rest."""
+    """The partitions that it had released can be assigned again, in one call with the rest."""
 
     async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, _):
@@ -296,7 +297,7 @@ async def test_a_cancelled_assign_can_be_repeated(again: bool, timing: str) -> N
                 reader = Reader(consumer, kafka, canceller)
                 await consumer.assign([ZERO])
                 await reader.read(2)
-                # Uncommitted, the record in hand would rightly come again.
+                # Without this commit, the record in flight would rightly be redelivered.
                 await consumer.commit()
 
                 async def act() -> None:
@@ -422,7 +423,7 @@ async def test_a_consumer_cancelled_while_opening_or_closing_is_closed(
             if act is stop_what_was_started:
                 await consumer.stop()
             if act in (exit_, stop_what_was_started):
-                assert sum(kafka.committed("g", "t").values()) == 2  # all but the one in hand
+                assert sum(kafka.committed("g", "t").values()) == 2  # all but the record in flight
             await check_closed(kafka, network, consumer)
 
     await cancel_at_each_suspension(timing, story)

@@ -1,6 +1,5 @@
-"""Every other coroutine that users can await, cancelled at every place where it waits: of brokers,
-administration, elections and shards. Then life goes on, and nothing is left behind.
-"""
+"""Every other coroutine that users can await (brokers, administration, elections and shards),
+cancelled at each place where it waits. The object then still works, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -668,7 +667,7 @@ SWEPT = {
 
 
 def test_every_public_coroutine_has_a_cancellation_test() -> None:
-    """Whoever adds one adds a sweep, and its name here."""
+    """A new coroutine needs a sweep, and its name in the table above."""
     found: dict[str, set[str]] = {}
     for name in kafkagroup.__all__:
         value = getattr(kafkagroup, name)

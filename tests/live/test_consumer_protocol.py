@@ -95,7 +95,7 @@ async def test_nothing_is_lost_while_members_join_and_leave(bootstrap, name, fil
 
 
 async def test_group_metadata_has_the_current_epoch(bootstrap, name, fill):
-    """KIP-447: it was told the epoch that the member had joined in, whatever came after."""
+    """KIP-447: the metadata once kept the epoch in which the member had joined."""
     await fill(2)
     first, second = Worker(bootstrap, name, **NEW), Worker(bootstrap, name, **NEW)
     async with first.consumer, anyio.create_task_group() as tasks:
@@ -225,7 +225,8 @@ async def test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded(
 
 @TRIO_IS_LONG
 async def test_with_the_heartbeat_thread_a_blocked_loop_stays_a_member(bootstrap, name, fill):
-    """What it is to let go of waits for it; its heartbeats go on meanwhile, and it is not out."""
+    """A revocation waits for the blocked loop, while heartbeats continue: the member is not
+    expired."""
     await fill(4)
     options = {**NEW, "heartbeat_thread": True}
     first = Worker(bootstrap, name, **options)
@@ -285,7 +286,7 @@ async def test_a_group_migrates_to_the_consumer_protocol_and_back(bootstrap, nam
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_group_is_shared_with_members_of_librdkafka(bootstrap, name, fill):
-    """It joins, both have their share, and one goes on where the other has left."""
+    """It joins, both own partitions, and one continues where the other has left."""
     await fill(4, 50)
     theirs = confluent_kafka.Consumer(
         {

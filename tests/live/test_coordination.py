@@ -68,7 +68,7 @@ async def test_one_member_leads_and_all_observe_it(bootstrap, name):
         await tasks.start(second.run)
         with anyio.fail_after(20):
             leader = await anext(second.election.leaders())
-        # Whoever led goes on, with a higher token.
+        # The leader stays the leader, with a higher token.
         await until(lambda: len(first.tokens) == 2)
         assert leader == Leader(first.election.member_id, b"one", first.tokens[-1])
         assert first.election.leader == leader

@@ -43,7 +43,7 @@ async def test_a_rebalance_during_a_deserialization_loses_nothing(bootstrap, nam
             await hangs.wait()
         async with second.consumer:
             tasks.start_soon(second.run)
-            # While the first one's record is being converted the group goes on without it.
+            # The group rebalances while the first member's record is being converted.
             await until(lambda: len(first.owns) == len(second.owns) == 2, 60)
             await until(lambda: len(first.seen) + len(second.seen) >= len(ALL), 60)
             await second.consumer.stop()

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.anyio
 USERS = {"ann": "ann's", "bob": "bob's"}
 GOOD = authority().issue()
 NOWHERE = 1
-"""A port at which nobody listens."""
+"""A port without a listener."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class Doors:
     sasl: str
     """SASL_SSL."""
     astray: str
-    """Whose brokers send clients to where nobody listens."""
+    """Brokers that advertise an address without a listener."""
     tells_time: bool
 
 

@@ -1,5 +1,5 @@
-"""Living in other programs: who may start and stop it, whose exceptions leave how, how long
-closing takes when nobody answers, and how few requests it makes when it is idle or all goes wrong.
+"""The library in other programs: which tasks may start and stop it, how exceptions leave it, how
+long closing takes without responses, and how few requests it sends when idle or failing.
 
 In virtual time, over a network in memory, unless a test says otherwise.
 """
@@ -56,7 +56,7 @@ ASYNCIO_ONLY = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=Tr
 
 CLOSE_TIMEOUT = 4.0
 MARGIN = 0.1
-"""Seconds beyond the close timeout that letting go of the rest may take."""
+"""Seconds beyond the close timeout that releasing the other resources may take."""
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -467,7 +467,7 @@ async def test_an_idle_member_sends_one_heartbeat_per_interval_and_nothing_else(
     async with broker(network) as kafka:
         async with member(heartbeat_interval_ms=3_000) as m:
             await anext(m)
-            await anyio.sleep(60)  # after a rebalance it beats faster for a while
+            await anyio.sleep(60)  # after a rebalance it sends heartbeats more often for a while
             before = asked(kafka)
             await anyio.sleep(300)
             found = asked(kafka) - before
@@ -518,7 +518,7 @@ WRONGS = (
 async def test_no_permanent_error_causes_a_hot_loop(
     api: Any, from_the_start: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a request is answered for ever, and whether or not it once went well."""
+    """Any error that a request always gets, from the start or after it once succeeded."""
     hot: dict[object, list[int]] = {}
     for wrong in WRONGS:
         network = Network()
@@ -543,7 +543,7 @@ async def test_no_permanent_error_causes_a_hot_loop(
 
 
 async def use(c: Consumer) -> None:
-    """An application that goes on whatever it is told."""
+    """An application that continues after each error."""
     try:
         async with c:
             while True:

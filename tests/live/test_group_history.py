@@ -153,7 +153,7 @@ def with_transactions(bootstrap, group, topic):
 
 
 def with_java(bootstrap, group, topic):
-    """Answers what is told of its share group while that has a member."""
+    """Yield the description of a Java consumer's share group while it has a member."""
     try:
         java = find_java()
     except LocalKafkaUnavailable as error:
@@ -165,7 +165,7 @@ def with_java(bootstrap, group, topic):
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, **pipes) as process:
         joined = [process.stdout.readline().strip() for _ in range(3)]
-        # What it is given it hears of with its next heartbeat.
+        # The member gets its assignment with its next heartbeat.
         deadline = time.monotonic() + 30
         told = described(bootstrap, f"{group}-java-share")
         while not told["members"][0]["partitions"] and time.monotonic() < deadline:

@@ -20,7 +20,7 @@ async def fails(consumer):
 
 
 async def take_all(consumer):
-    """Have records of both partitions in hand."""
+    """Poll until records of both partitions are in flight."""
     held = {}
     with anyio.fail_after(20):
         while len(held) < 2:
@@ -30,7 +30,7 @@ async def take_all(consumer):
 @pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
 @TRIO_IS_LONG
 async def test_a_commit_after_the_poll_timeout_fails(bootstrap, name, fill, protocol, thread):
-    """A job that always takes too long believed for ever that it was committed."""
+    """A job that always took too long once never learned that its commits were dropped."""
     await fill(1, 3)
     worker = Worker(
         bootstrap,

@@ -13,7 +13,7 @@ COUNT = 1_001
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_a_commit_of_many_partitions(bootstrap, name, fill, protocol):
-    """It is made of several requests, and the next owner goes on where it ended."""
+    """The commit is sent in several requests. The next owner continues at the committed offsets."""
     await fill(COUNT)
     options = {"bootstrap_servers": bootstrap, "group_id": name, "group_protocol": protocol}
     tps = [TopicPartition(name, n) for n in range(COUNT)]

@@ -29,7 +29,7 @@ PROTOCOL = GroupProtocol("workers", "first", b"", everything_to(min))
 
 
 async def test_processed_positions_are_shown(bootstrap, name, fill):
-    """What an auto-commit would commit: never the record in hand."""
+    """What an auto-commit would commit: never the record in flight."""
     await fill(2, 5)
     consumer = Consumer(
         name, bootstrap_servers=bootstrap, group_id=name, enable_auto_commit=False, **FAST
@@ -100,7 +100,7 @@ async def test_leaving_the_group_on_close_is_optional(bootstrap, name, fill, kin
 @pytest.mark.parametrize("kind", ["consumer", "member"])
 @pytest.mark.parametrize("leave", [True, None])
 async def test_a_static_member_keeps_its_membership_or_leaves(bootstrap, name, fill, kind, leave):
-    """KIP-1092: it once always stayed, whatever it was told."""
+    """KIP-1092: a static member once always stayed, despite `leave_group_on_close`."""
     await fill(1)
     options = {"bootstrap_servers": bootstrap, "group_instance_id": "i", **FAST}
     if kind == "consumer":

@@ -40,8 +40,8 @@ pytestmark = pytest.mark.anyio
 PARTITIONS = 6
 HEARTBEAT_MS = 100
 SESSION_MS = 45_000
-"""Nobody dies here: a member that a busy machine has starved must not pass for dead, or the others
-are given what it had."""
+"""Longer than a busy machine starves a process: no member crashes in these tests, so none may be
+expired."""
 TIMEOUT = 120.0
 """Seconds after which a group that has not settled never will: a JVM may take 30 to be there."""
 ASSIGNORS = {
@@ -94,7 +94,7 @@ class Member:
 
 @attrs.define(eq=False)
 class Group:
-    """Members of all kinds that share one topic. Each lives in a task of its own."""
+    """Members of all kinds that share one topic. Each runs in a task of its own."""
 
     bootstrap: str
     name: str
@@ -103,7 +103,7 @@ class Group:
     seen: set[bytes] = attrs.field(factory=set)
     """Values that came to any member."""
     specs: list[GroupSpec] = attrs.field(factory=list)
-    """What our assignor was told, each time that one of our members led."""
+    """The input of our assignor, each time that one of our members was the leader."""
     members: list[Member] = attrs.field(factory=list)
     """Those who have not been told to end."""
     everyone: list[Member] = attrs.field(factory=list)
@@ -274,7 +274,7 @@ class Group:
             member.note(what, map(int, details), int(when) / 1e6)
 
     def handed_over_twice(self):
-        """Partitions that somebody had gained and not let go of when another gained them too."""
+        """Return the partitions that a member gained while another member still owned them."""
         story = sorted(
             (when, what == "gained", member.kind, id(member), partition)
             for member in self.everyone
@@ -292,8 +292,8 @@ class Group:
         return wrong
 
     async def settle(self):
-        """Wait until the members that are there have all partitions among them, each the same
-        number, and nobody has one that another has."""
+        """Wait until the running members own all partitions, each member the same number, and each
+        partition has one owner."""
         share = PARTITIONS // len(self.members)
         await until(
             lambda: (
@@ -407,7 +407,7 @@ def java():
 async def test_each_client_leads_a_cooperative_group_with_clean_handovers(
     bootstrap, name, fill, wave, kinds
 ):
-    """As above, and nobody ever gains a partition that its owner has not let go of."""
+    """As above, and no member gains a partition before its owner has revoked it."""
     await fill(PARTITIONS)
     async with Group.on(bootstrap, name, "cooperative-sticky") as group:
         for kind in kinds:

@@ -52,7 +52,7 @@ async def test_the_record_in_flight_is_processed_before_its_partition_is_release
 
 
 async def test_callbacks_may_commit_and_seek(bootstrap, name, fill):
-    """`seek` in `assigned` beats the committed offset; `commit` in `revoked` still works."""
+    """`seek` in `assigned` overrides the committed offset; `commit` in `revoked` still works."""
     await fill(1, 10)
     tp = TopicPartition(name, 0)
     committed = []
@@ -115,7 +115,8 @@ async def test_an_application_that_stops_polling_loses_its_partitions(bootstrap,
     async with stuck.consumer, anyio.create_task_group() as tasks:
         with anyio.fail_after(20):
             await stuck.consumer.getone()
-        # A member that joined earlier could have it asked to let go just before its time is up.
+        # If it joined earlier, its rebalance could make this member revoke just before the interval
+        # ends.
         await until(lambda: [what for what, _ in stuck.story] == ["assigned", "lost"])
         async with other.consumer:
             tasks.start_soon(other.run)

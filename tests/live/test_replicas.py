@@ -43,7 +43,7 @@ async def ask(brokers, node, call):
 
 
 async def leader_and_epoch(brokers, node):
-    """Who leads t/0, as this node sees it; None while it sees nobody."""
+    """Return the leader of t/0 and its epoch by this node's metadata; None without a leader."""
     (topic,) = (await ask(brokers, node, lambda broker: broker.request_metadata(["t"]))).topics
     found = [(p.leader_id, p.leader_epoch) for p in topic.partitions if p.leader_id > 0]
     return found[0] if found else None

@@ -126,7 +126,7 @@ class RealBrokers:
         assert self._producer.flush(TIMEOUT) == 0
 
     def allow(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
-        """From then on nobody else may, unless allowed too."""
+        """Allow an operation. From then on, principals without such a rule are denied."""
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         binding = AclBinding(kind, name, literal, f"User:{user}", "*", operation, allow)
         self.admin.create_acls([binding])[binding].result(TIMEOUT)
@@ -247,7 +247,7 @@ def checked(error: KafkaGroupError) -> KafkaGroupError:
 
 
 def token(lifetime: float = 3600.0) -> Token:
-    """One that Kafka's unsecured validator takes: nobody has signed it."""
+    """An unsigned token, which Kafka's unsecured validator accepts."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": "ann", "iat": now - 60, "exp": now + lifetime})
     text = "".join(
@@ -281,7 +281,7 @@ def topic() -> str:
 async def first_record(
     servers: str, topic: str, security: Security | None, group_id: str | None = None
 ) -> str:
-    """The value of the first record; what keeps us from it is told in time."""
+    """Return the value of the first record. An error must be raised within the timeout."""
     consumer = Consumer(
         topic, bootstrap_servers=servers, group_id=group_id, security=security, **FAST
     )
@@ -557,7 +557,7 @@ async def consume_for(
 
         await produce()
         await until(lambda: worker.owns == [0])
-        worker.story.clear()  # the broker that was asked first need not have heard of the topic
+        worker.story.clear()  # the broker that was asked first may not know the topic yet
         opened = connections_to(servers)
         with anyio.fail_after(30):
             while not enough():
@@ -613,7 +613,7 @@ class TestSessions:
 
 
 async def denied(real: RealBrokers, topic: str) -> AuthorizationError:
-    """What bob hears who may not read, or be in the group of, this name."""
+    """Return the error that bob gets, who may not read this topic or join this group."""
     bob = security("SCRAM-SHA-256", sasl_username="bob", sasl_password=USERS["bob"])
     with pytest.raises(AuthorizationError) as raised:
         await first_record(real.servers("SASL"), topic, bob, group_id=topic)
@@ -635,7 +635,8 @@ async def test_a_topic_without_describe_permission_is_an_error(
 async def test_a_topic_without_describe_permission_is_warned_about(
     real: RealBrokers, topic: str, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who catches the error, and goes on, would wait for ever."""
+    """An application that catches the error and continues would otherwise wait without a
+    warning."""
     await filled(real, "SASL", topic)
     await run_sync(real.allow, "ann", ResourceType.TOPIC, topic, AclOperation.ALL)
     bob = security("SCRAM-SHA-256", sasl_username="bob", sasl_password=USERS["bob"])

@@ -1,5 +1,5 @@
-"""What lasts is told, also by real brokers: an address where nothing listens, and topics that are
-not there."""
+"""Lasting trouble is reported, also with real brokers: an address without a listener, and missing
+topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions that the log no longer has: commits beyond a truncation, topics made anew."""
+"""Positions that the log no longer has: commits beyond a truncation, recreated topics."""
 
 import anyio
 import pytest

@@ -167,7 +167,7 @@ async def test_a_member_whose_session_expired_loses_its_partitions_and_rejoins(
         session = worker.consumer._session.membership.driver._session._client.client_id
 
         def end_session():
-            # Whoever knows its number and password may go on with a session, and close it.
+            # A client with a session's id and password can resume it, and close it.
             thief = KazooClient(membership.hosts, client_id=session)
             thief.start()
             thief.stop()
@@ -188,8 +188,7 @@ async def test_a_member_whose_session_expired_loses_its_partitions_and_rejoins(
 async def test_a_disconnected_member_stops_delivery_before_its_partitions_are_reassigned(
     bootstrap, name, fill, zookeeper, membership
 ):
-    """It hears nothing: its own clock tells it that its time is over, before ZooKeeper's tells the
-    others."""
+    """Without a response, its own clock ends its lease before ZooKeeper expires its session."""
     await fill(2, 2_000)
     with Gate(zookeeper.address(1)) as gate:
         behind = ZooKeeperMembership(gate.address, session_timeout_ms=int(SESSION * 1000))
@@ -240,7 +239,7 @@ class Split(LocalZooKeeper):
             path.write_text("".join(f"{k}={v}\n" for k, v in lines.items()), "ascii")
 
     def cut_off(self, node):
-        """The node and the others do not hear each other any more; its clients do not notice."""
+        """The node is partitioned from the other nodes, but not from its clients."""
         for ends, gates in self.gates.items():
             if node in ends:
                 for gate in gates:
@@ -255,8 +254,9 @@ class Split(LocalZooKeeper):
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("leads", [False, True])
 async def test_a_network_partition_of_the_ensemble_gives_no_partition_two_owners(name, leads):
-    """A node that is cut off from the others goes on answering its clients for a while, one that
-    led even what is asked of the leader. Its members stop before the others' are given anything."""
+    """A node that is partitioned from the others still responds to its clients for a while; a
+    former leader even to requests for the leader. Its members stop before others get their
+    partitions."""
     config = {"initLimit": "6", "syncLimit": "4" if leads else "24"}
     with EmbeddedKafka({name: 2}) as kafka, Split(3, config=config) as zookeeper:
         leader = zookeeper.leader
@@ -386,7 +386,7 @@ async def test_added_partitions_are_assigned(name, membership):
 
 
 async def grow(kafka, name, membership):
-    # The second looks once: it is told by the first, whose new node has everybody look again.
+    # The second reads metadata once: the first registers again, so that all members compute again.
     first = Worker(kafka.bootstrap_servers, name, membership=membership, metadata_max_age_ms=200)
     second = Worker(kafka.bootstrap_servers, name, membership=membership)
     async with first.consumer, second.consumer, anyio.create_task_group() as tasks:

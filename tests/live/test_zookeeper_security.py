@@ -18,7 +18,7 @@ from kafkagroup.zookeeper import access
 pytestmark = pytest.mark.anyio
 
 CANARY = "canary-7c1e"
-"""A password; nobody may get to see it."""
+"""A password that must not appear in any output."""
 
 ANN = {"username": "ann", "password": CANARY, "allow_plaintext_credentials": True}
 
@@ -64,7 +64,7 @@ async def test_members_connect_with_tls(zookeeper, name):
 
 
 async def test_a_server_with_an_untrusted_certificate_is_refused(zookeeper):
-    """kazoo by itself would try again for ever."""
+    """kazoo by itself would retry without end."""
     security = tls(ssl_ca_pem=Authority().pem)
     membership = ZooKeeperMembership(zookeeper.secure_hosts, security=security)
     with pytest.raises(TlsError, match=r"the server's certificate is refused.*give the CA"):
@@ -90,7 +90,7 @@ async def test_members_of_the_same_user_share_the_partitions(hosts):
     membership = ZooKeeperMembership(hosts, **ANN)
     async with member(membership, b"1") as one, member(membership, b"2") as other:
         with anyio.fail_after(20):
-            # Who came first is told of all.
+            # The first member learns of the second.
             while {len((await each.wait_generation()).members) for each in (one, other)} != {0, 2}:
                 await anyio.sleep(0.01)
 

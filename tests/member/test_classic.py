@@ -361,7 +361,7 @@ def test_line_8_a_repeated_member_id_required_is_backed_off() -> None:
 
 
 def test_member_id_required_without_an_id_is_backed_off() -> None:
-    """An empty id would be asked for at once, and for ever: it once was."""
+    """Otherwise the member would ask for an id again at once, without end, as it once did."""
     assert step(JOINING, reply(2, joined(E.MEMBER_ID_REQUIRED, member_id=""))) == (
         evolve(
             JOINING,
@@ -454,8 +454,8 @@ def test_line_14_an_assignment_of_another_protocol_is_refused(
 
 
 def test_line_7_a_join_response_read_late_does_not_extend_the_lease() -> None:
-    """A member stood still while its join was answered and its session ran out; it read the answer
-    and delivered what it had kept, which by then was another's."""
+    """A member stalled while its session expired, after its join was answered. It once read the
+    late response, and delivered records of partitions that another member owned by then."""
     kept = evolve(PARKED, acknowledged_at=9.0, join_sent_at=10.0)
     syncing = step(kept, reply(7, joined(), now=25.0))[0]
     assert (syncing.phase, syncing.ownership.lease_expires_at) == (Phase.SYNCING, 20.0)
@@ -464,9 +464,9 @@ def test_line_7_a_join_response_read_late_does_not_extend_the_lease() -> None:
 
 
 def test_line_7_a_sync_response_read_late_does_not_extend_the_lease() -> None:
-    """The process stood still for an hour while SyncGroup was answered: the session is over.
+    """The process stalled for an hour while SyncGroup was answered: its session has expired.
 
-    Ownership counts from when it was sent, and a heartbeat asks at once.
+    The lease starts when the request was sent, and a heartbeat is sent at once.
     """
     member, effects = step(SYNCING, reply(5, synced(), now=3610.0))
     assert member == evolve(
@@ -710,7 +710,7 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
 
 
 def test_line_12_fenced_by_a_heartbeat_sent_before_a_join_is_fatal() -> None:
-    """Its joins were put off by a coordinator that moved; it once went on asking for the place."""
+    """A coordinator that had moved delayed its joins. A fenced member once continued to join."""
     config = evolve(CONFIG, group_instance_id="i")
     fenced = reply(7, heartbeat_response(E.FENCED_INSTANCE_ID), now=14.0)
     joining = step(evolve(DRAINING, config=config), Revoked(now=14.0, token=6))[0]
@@ -718,7 +718,7 @@ def test_line_12_fenced_by_a_heartbeat_sent_before_a_join_is_fatal() -> None:
     error = Like(FencedError, "another member now has group_instance_id 'i'")
     out = evolve(joining, phase=Phase.FAILED, pending=None)
     assert step(joining, fenced) == (out, (Fail(error=error),))
-    # Forgotten by the coordinator, it takes its place anew: it is itself who fences what it was.
+    # A member that the coordinator has forgotten joins as a new one, and so fences its own old id.
     unknown = step(joining, reply(8, joined(E.UNKNOWN_MEMBER_ID), now=14.0))[0]
     again = step(unknown, Woke(now=15.0))[0]
     assert step(again, fenced) == (again, ())
@@ -1185,7 +1185,7 @@ def test_a_second_close_changes_nothing() -> None:
 
 
 def test_closing_waits_for_a_leave_in_flight_after_an_error() -> None:
-    """The application closes on the error it was told of; a second leave once broke the step."""
+    """The application closes on the error that it got; a second `Leaving` once broke the step."""
     failing, _ = step(COMPUTING, ComputeFailed(now=10.0, token=4, error=ValueError("x")))
     closing = evolve(failing, leaving=CLOSED)
     assert step(failing, CLOSED) == (closing, ())
@@ -1286,8 +1286,8 @@ def test_the_lease_ends_with_the_rebalance_timeout_of_the_group(member: Member, 
 
 
 def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -> None:
-    """The join never came to the coordinator, which has gone on without this member; it once
-    read on till the join was given up."""
+    """The join was lost, and the group rebalanced without this member; it once read on until the
+    join timed out."""
     reason = "the coordinator does not know this member"
     assert step(
         JOIN_AND_HEARTBEAT_SENT, reply(8, heartbeat_response(E.UNKNOWN_MEMBER_ID), now=15.5)
@@ -1370,7 +1370,7 @@ def test_a_heartbeat_beside_the_sync_does_not_delay_the_next() -> None:
 
 
 def test_a_late_heartbeat_response_may_end_the_membership() -> None:
-    """The coordinator was doubted while it was on its way; commits went on (seeds 6290, 9875)."""
+    """The coordinator was invalidated while a join was in flight; commits continued."""
     doubting = step(HEARTBEAT_SENT, CoordinatorInvalidated(now=13.0, reason="no answer"))[0]
     assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.STABLE, None)
     for code in (E.NONE, E.REBALANCE_IN_PROGRESS):
@@ -1524,7 +1524,7 @@ def test_backoff_doubles_up_to_its_limit_with_jitter_of_a_fifth() -> None:
 
 
 Script = Mapping[type, Any]
-"""Request class -> what it meets: a list of codes for the first ones, or one code for ever."""
+"""Request class -> its error codes: one for each of the first requests, or one for all."""
 
 
 class World:
@@ -1652,7 +1652,7 @@ def test_l2_a_healthy_member_sends_heartbeats_and_nothing_else() -> None:
     ]
 
 
-# ---------------------------------------------------------------- random lives
+# ---------------------------------------------------------------- random runs
 
 
 class Life:

@@ -546,8 +546,9 @@ def test_line_34_an_applied_assignment_is_acknowledged_at_once() -> None:
 
 
 def test_line_34_partitions_assigned_and_withdrawn_at_once_are_reported_as_released() -> None:
-    """What was given was taken back while it was being taken up. In the end the member owned what
-    it had said before, so it said nothing: the coordinator waited until it threw the member out."""
+    """The coordinator took partitions back while the member was applying them. In the end the
+    member owned what it had reported before, so it reported nothing, and the coordinator expired
+    it."""
     member, _ = step(
         evolve(TAKING, heartbeat_in_flight=4, state_in_flight=state_with()),
         reply(4, answer(share={})),
@@ -605,7 +606,7 @@ def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
 
 
 def test_partitions_reported_as_released_in_flight_are_assigned_after_the_response() -> None:
-    """By then the coordinator may assign them to another member, and both would own them."""
+    """The coordinator may already assign them to another member, and both would own them."""
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
@@ -681,8 +682,8 @@ def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_at_once(code: 
 
 @pytest.mark.parametrize("code", [*GONE, E.GROUP_ID_NOT_FOUND])
 def test_a_late_heartbeat_response_may_end_the_membership(code: int) -> None:
-    """The coordinator was doubted while it was on its way; for as long as it was looked for the
-    member knew nothing, and commits went on (seed 6105)."""
+    """The coordinator was invalidated while a request was in flight. During the look-up the member
+    did not know that it was fenced, and commits continued."""
     doubting, _ = step(BEATING_, CoordinatorInvalidated(now=10.0, reason="no answer"))
     assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.MEMBER, None)
     for response in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
@@ -748,8 +749,8 @@ def test_when_the_lease_expires() -> None:
 
 
 def test_the_lease_ends_with_the_rebalance_timeout_of_a_revocation() -> None:
-    """Whose word that it has let go never came to the coordinator is thrown out, and what it has is
-    another's; it went on for a session after its last heartbeat."""
+    """A member whose acknowledgement of a revocation never arrives is fenced, and others get its
+    partitions. It once continued for a whole session after its last heartbeat."""
     asked, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     assert asked.ownership.lease_expires_at == 20.0
     late = evolve(
@@ -813,8 +814,8 @@ def test_leaving_while_reconciling_revokes_everything() -> None:
 
 
 def test_partitions_of_the_application_are_never_reported_as_released() -> None:
-    """With everything said again in the midst of a reconciliation, what was being taken up was
-    missing: had the coordinator taken it back meanwhile, it would have given it to another."""
+    """A full request during a reconciliation lacked the partitions that were being assigned: the
+    coordinator might have given them to another member."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0, 2), U: (0,)})))
     member = evolve(member, acknowledged_state=None)
     _, effects = step(member, Woke(now=10.25))
@@ -1040,7 +1041,7 @@ def test_l2_a_healthy_member_sends_frequent_heartbeats_first_then_at_its_interva
     assert [round(t, 3) for t, _ in world.sent if t > 2.5] == [float(s) for s in range(3, 13)]
 
 
-# ---------------------------------------------------------------- random lives
+# ---------------------------------------------------------------- random runs
 
 
 class Life:
@@ -1184,8 +1185,8 @@ class Life:
                 assert not any(isinstance(work, Lose) for work in self.work), "lost twice"
 
     def check_reported(self, listing: tuple[TopicPartitions, ...] | None) -> None:
-        """Nothing is said to be let go of that the application may hold; at rest, nothing to be
-        owned that it does not."""
+        """The member never reports partitions as revoked that the application may still own; and
+        when stable, none as owned that it does not own."""
         if listing is None:
             return
         names = self.member.names

@@ -40,6 +40,6 @@ def test_revoking_partitions_are_owned_until_they_are_released():
 
 
 def test_ownership_is_replaced_and_never_modified():
-    """The application reads it while the heartbeat thread goes on."""
+    """The application reads it while the heartbeat thread runs."""
     with pytest.raises(FrozenInstanceError):
         OWNING.is_assigned = False

@@ -302,7 +302,7 @@ def test_a_member_without_a_common_protocol_fails_with_the_reason():
     assert member.phase is Phase.FAILED
 
 
-# ---------------------------------------------------------------- letting go and taking up
+# ---------------------------------------------------------------- revoking and assigning
 
 
 def computed(member: Member, *names: str, now: float = 101.0) -> tuple[Member, Any]:
@@ -697,7 +697,7 @@ class World:
         elif kind == 1:
             self.others = frozenset(u for u in (T0, T1, T2) if chance.random() < 0.3) - self.held
         elif kind == 2 and chance.random() < 0.2:
-            self.now += 13.0  # it stood still
+            self.now += 13.0  # the member stalled
             self.held = frozenset()
             self.step(Woke(now=self.now))
         elif kind == 3 and chance.random() < 0.3:
@@ -714,7 +714,8 @@ class World:
             self.answer(self.pending.pop(chance.randrange(len(self.pending))))
 
     def apply(self, effect: Any) -> None:
-        """The application does what it is told. What it owns is claimed, as long as it may."""
+        """The application executes the effects. All units that it owns are claimed while its lease
+        lasts."""
         match effect:
             case AssignUnits(token=token, units=wanted):
                 self.app = wanted

@@ -1,4 +1,4 @@
-"""The compat classes on old brokers: whoever comes from old clients may have them still."""
+"""The compat classes on old brokers, which users of old clients may still have."""
 
 import anyio
 import pytest

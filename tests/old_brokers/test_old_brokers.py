@@ -152,7 +152,7 @@ async def test_consuming_uses_the_highest_common_versions(old, name, sent):
 async def test_committed_records_are_not_consumed_again(old, name):
     await fill(old, name, 1, 10)
     for expected in ([0, 1, 2, 3], [3, 4, 5], [5, 6, 7, 8, 9]):
-        # The record in hand when a consumer closes was not processed, and comes again.
+        # The record in flight when a consumer closes was not processed, and is redelivered.
         async with Consumer(
             name, bootstrap_servers=old.bootstrap_servers, group_id=name, **FAST
         ) as consumer:
@@ -180,7 +180,7 @@ async def test_members_share_partitions_and_take_over(old, name):
 
 
 async def test_a_static_member_restarts_without_a_rebalance(old, name):
-    """KIP-345: it goes on with what it had, and the others do not notice."""
+    """KIP-345: it keeps its partitions, and the others do not rebalance."""
     await fill(old, name, 2, 20)
     first, second, again = (
         Worker(old.bootstrap_servers, name, group_instance_id=instance)
@@ -207,7 +207,7 @@ async def test_a_static_member_restarts_without_a_rebalance(old, name):
 
 
 async def test_a_consumer_continues_after_a_broker_restart(old, name):
-    """Metadata, coordinator and fetch sessions are all found anew."""
+    """Metadata, coordinator and fetch sessions are established again."""
     await fill(old, name, 2, 20)
     worker = Worker(old.bootstrap_servers, name)
     async with worker.consumer, anyio.create_task_group() as tasks:
@@ -431,9 +431,9 @@ async def test_every_version_of_metadata_and_coordinator(old, name):
 
 @pytest.mark.parametrize("highest", range(10))
 async def test_a_member_joins_commits_and_leaves_in_every_version(old, name, highest):
-    """Joins, leads, beats, commits, reads what it committed, leaves: all in this version, or the
-    nearest that both speak. LeaveGroup before 3 and OffsetFetch before 8 have shapes of their own.
-    """
+    """Join, lead, send heartbeats, commit, fetch the commit and leave: all in this version, or the
+    nearest one of both sides. LeaveGroup before 3 and OffsetFetch before 8 have shapes of their
+    own."""
 
     async def ask(request):
         return await broker.request(request, highest=max(highest, type(request).versions.low))

@@ -413,7 +413,7 @@ async def test_a_batch_that_inflates_beyond_the_limit_is_raised_once(
 
 
 async def test_malformed_fetch_responses_cause_no_hot_loop(listening: Any, leader_of: Any) -> None:
-    """Each costs a connection; the back-off between them grows, and metadata goes on."""
+    """Each costs a connection; the back-off between them grows, and metadata is still refreshed."""
     leader = leader_of(lambda offset: b"")
     honest = leader.fetch
 

@@ -67,8 +67,8 @@ async def test_partitions_revoked_on_reconnection_are_committed_first(
 async def test_a_commit_is_retried_while_the_partitions_are_claimed(
     network: Any, sessions: list[Kindly]
 ) -> None:
-    """A coordinator was away for longer than one look at the claims is good for, and the commit
-    was given up then, long before its time."""
+    """A coordinator was away for longer than a check of the claims is valid. The commit once failed
+    then, long before its timeout."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0"], partition=0)

@@ -93,7 +93,7 @@ async def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_with_the
 async def test_line_34_a_member_fenced_while_it_revokes_commits_and_assigns_nothing(
     network: Any,
 ) -> None:
-    """The other member has joined; records in hand keep the first one from letting go."""
+    """The other member has joined; records in flight delay the first one's revocation."""
     story: list[Any] = []
     async with cluster(network) as kafka, member(story, auto_commit_interval_ms=10**6) as first:
         while len(await first.getmany(timeout=1)) < 2:
@@ -238,7 +238,7 @@ async def test_a_commit_of_partitions_lost_in_the_meantime_fails(network: Any) -
 async def test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_later(
     network: Any,
 ) -> None:
-    """A topic that the broker's pattern found, which this client has not heard of."""
+    """A topic that matches the broker's pattern, and that this client's metadata does not have."""
     async with cluster(network) as kafka, member(topics=(), pattern="t.*") as consumer:
         assert await consumer.wait_assignment() == {T0, T1}
         hidden = kafka.fail(MetadataRequest, ErrorCode.UNKNOWN_TOPIC_ID, times=None)

@@ -93,7 +93,8 @@ async def test_batches_come_in_order(cluster: Any, make: Callable[[], Any]) -> N
 async def test_a_short_timeout_returns_records_that_have_arrived(
     cluster: Any, make: Callable[[], Any], timeout: float
 ) -> None:
-    """Cut short, the conversion would begin anew with each call and never end."""
+    """If a call could end a conversion, each call would start it again, and it would never
+    complete."""
     async with cluster() as (_, consumer), consumer(value_deserializer=make()) as c:
         values: list[object] = []
         while len(values) < 10:
@@ -256,7 +257,7 @@ async def test_converting_a_long_batch_counts_as_polling(cluster: Any) -> None:
 async def test_other_tasks_run_between_records_that_are_converted_at_once(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats among them. A coroutine that finds all it needs in a cache never lets go of the
+    """Heartbeats among them. A coroutine that never suspends, as with a cache, never yields to the
     loop."""
     async with cluster() as (kafka, consumer):
         kafka.produce("two", [str(n) for n in range(3_000)], partition=0)
@@ -376,8 +377,7 @@ async def test_an_error_handler_may_write_to_a_dead_letter_topic(
 async def test_getmany_returns_the_records_before_a_bad_record(
     cluster: Any, deserializer: Any
 ) -> None:
-    """They were in hand, and never seen: the call raised, and the next one counted them as
-    processed."""
+    """They were in flight, but the call raised. The next call once counted them as processed."""
     async with cluster() as (_, consumer), consumer(value_deserializer=deserializer) as c:
         (records,) = (await c.getmany(timeout=5)).values()
         assert [record.value for record in records] == [0, 1, 2]

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.anyio
 async def test_auto_commit_waits_without_warnings_during_a_rebalance(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A cooperative member goes on reading meanwhile. It once warned with each interval that what
-    it owned was owned no longer."""
+    """A cooperative member keeps reading meanwhile. At each interval it once warned that it no
+    longer owned its partitions."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0", "1", "2"], partition=0)
@@ -118,8 +118,8 @@ async def test_a_revocation_waits_for_the_applications_commit_in_flight(
 
 
 async def test_a_rebalance_does_not_count_as_a_poll(network: Any) -> None:
-    """An application that was stuck once kept its partitions for as long as others came and went:
-    each assignment started the clock of max_poll_interval_ms anew."""
+    """A stuck application once kept its partitions while members joined and left: each assignment
+    restarted the timer of max_poll_interval_ms."""
     lost: list[float] = []
 
     async def on_lost(partitions: Sequence[TopicPartition]) -> None:

@@ -58,7 +58,7 @@ class Fetch:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """Partition -> offset, of what is said."""
+        """Partition -> offset in the response."""
         return {p.partition: p.fetch_offset for t in self.request.topics for p in t.partitions}
 
     @property
@@ -67,7 +67,7 @@ class Fetch:
 
 
 class Script:
-    """Brokers 1 and 2, which know of t/0 and t/1 and answer fetches as they are told."""
+    """Brokers 1 and 2, which have t/0 and t/1; a script answers their fetches."""
 
     def __init__(self) -> None:
         self.leader = 1
@@ -402,7 +402,7 @@ async def test_a_partition_after_its_backoff_does_not_wait_for_the_long_poll(
 async def test_a_partition_that_moves_to_a_follower_does_not_wait_for_its_long_poll(
     network: Any, script: Script
 ) -> None:
-    """KIP-392: the follower holds a long poll of another partition by then."""
+    """KIP-392: the follower already holds a long poll of another partition."""
     moved = False
 
     async def answer(found: Fetch) -> FetchResponse:
@@ -526,7 +526,7 @@ async def test_the_application_is_woken_as_the_response_is_delivered(
 
 
 async def test_records_end_the_backoff(network: Any, script: Script) -> None:
-    """Else a topic with a record now and then would be a second late for ever."""
+    """Otherwise records of a topic with little traffic would always arrive a second late."""
     seen = {"empty": 0}
 
     def answer(found: Fetch) -> FetchResponse:
@@ -601,7 +601,7 @@ async def test_read_committed_delivers_no_aborted_records(network: Any, script: 
         assert await offsets_of(c, 4) == [0, 1, 5, 8]
         with anyio.move_on_after(5):
             await c.getone()
-        # Past the last marker: else the lag would stay at 1 for ever.
+        # Past the last marker: otherwise the lag would stay at 1.
         assert await c.position(T0) == 10
     assert {f.request.isolation_level for f in script.fetches} == {1}
     assert [request.isolation_level for request in script.lists] == [1]
@@ -700,7 +700,7 @@ async def test_without_a_client_rack_no_rack_is_sent(network: Any, script: Scrip
 
 
 async def test_the_leader_is_fetched_from_again_after_a_while(network: Any, script: Script) -> None:
-    """The nearest may be another by then, or none."""
+    """Meanwhile another follower may be the nearest one, or none."""
     script.answer = replicas = Replicas(end=1)
     async with network, client(client_rack="here", metadata_max_age_ms=60_000) as c:
         await c.assign([T0])
@@ -903,8 +903,8 @@ async def test_a_leader_without_offset_for_leader_epoch_is_fetched_from(
 async def test_lag_of_a_reassigned_partition_is_known_without_a_new_end_offset(
     network: Any,
 ) -> None:
-    """Within a session it tells the end of a log only where that has changed. The metrics once had
-    no lag for partitions that came back from a rebalance, until somebody produced."""
+    """Within a fetch session, a broker sends a log's end only if it has changed. The metrics once
+    had no lag for reassigned partitions until the next record was produced."""
     async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0", "1", "2"])

@@ -1,5 +1,5 @@
-"""What a member tells of its group: rebalances with causes and phases, on an embedded broker in
-virtual time. Only what is sure is told."""
+"""The events of a group: rebalances with causes and phases, on an embedded broker in virtual time.
+Events contain only facts that are certain."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ async def test_a_cooperative_member_reports_both_rebalances(network: Any) -> Non
 
 
 async def test_the_consumer_protocol_reports_no_cause(network: Any) -> None:
-    """KIP-848: an assignment comes without a word why. What is taken up is counted."""
+    """KIP-848: an assignment has no cause. The partitions that are gained are counted."""
 
     async def slowly(_: Any) -> None:
         await anyio.sleep(3)

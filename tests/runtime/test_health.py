@@ -1,5 +1,5 @@
-"""What a health endpoint is told: reasons, and none where all is well. On an embedded broker in
-virtual time; a check sees what stands still by looking twice."""
+"""The reasons that a health check returns; none if all is well. On an embedded broker in virtual
+time. A second check shows what has not moved since the first one."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_a_constant_lag_is_no_finding() -> None:
     one.end = 10
     assert look(checkup, 601.0, one) == [5]
     assert look(checkup, 602.0) == []
-    assert look(checkup, 603.0, owned(5, 10)) == []  # granted anew
+    assert look(checkup, 603.0, owned(5, 10)) == []  # granted again
 
 
 def test_a_partition_that_waits_behind_buffered_records_is_not_reported() -> None:

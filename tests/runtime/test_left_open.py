@@ -65,7 +65,7 @@ async def test_iterating_a_stopped_client_ends_without_an_error(network: Any) ->
 
 @pytest.mark.anyio
 async def test_a_member_that_was_never_started_raises() -> None:
-    """It waited for ever."""
+    """It waited without end."""
     member, election = GroupMember("g", PROTOCOL), Election("g")
     waiting: list[Callable[[], Awaitable[object]]] = [
         lambda: anext(member),

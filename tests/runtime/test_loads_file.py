@@ -1,4 +1,4 @@
-"""Loads from a file: whatever happens to it, the group goes on, and the log says so once."""
+"""Loads from a file: any damage is logged once, and the group still rebalances."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 class Member:
-    """A consumer, and what its callbacks were told."""
+    """A consumer, and the arguments of its callbacks."""
 
     def __init__(self, protocol: str, *topics: str, **options: Any) -> None:
         self.story: list[tuple[str, tuple[TopicPartition, ...]]] = []
@@ -53,7 +53,7 @@ class Member:
         return [tps for name, tps in self.story if name == what and tps]
 
     async def take_all(self) -> list[TopicPartition]:
-        """Have records of both partitions in hand."""
+        """Poll until records of both partitions are in flight."""
         held: dict[TopicPartition, object] = {}
         while len(held) < 2:
             held = await self.consumer.getmany(timeout=1)
@@ -106,8 +106,8 @@ TAKES: dict[str, Take] = {
 async def test_a_poll_timeout_is_reported_to_the_application_once(
     network: Any, protocol: str, take: str, auto_commit: bool
 ) -> None:
-    """A job that took longer than `max_poll_interval_ms` each time believed for ever that all it
-    did was committed; nothing was, and each record came again."""
+    """A job that took longer than `max_poll_interval_ms` each time never learned that its commits
+    were dropped: all records were redelivered."""
     if take == "arrow":
         pytest.importorskip("pyarrow")
     async with cluster(network) as kafka:
@@ -222,7 +222,7 @@ async def test_owned_partitions_are_committed_before_the_error(network: Any, pro
 async def test_records_in_flight_are_lost_in_an_eager_rebalance_that_did_not_wait(
     network: Any,
 ) -> None:
-    """The partition comes back to the same member: what was in hand of it is lost all the same."""
+    """The partition comes back to the same member: the records in flight are lost all the same."""
     async with cluster(network) as kafka:
         member = Member("eager", rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
         async with member.consumer as consumer:
@@ -244,7 +244,7 @@ async def test_records_processed_and_not_committed_are_lost_too(network: Any) ->
     async with cluster(network) as kafka:
         member = Member("consumer")
         async with member.consumer as consumer:
-            for _ in range(18):  # all records there are; the last one is in hand
+            for _ in range(18):  # all records there are; the last one is in flight
                 last = await consumer.getone()
             kafka.produce("t", ["more"], partition=last.partition)
             expel(kafka)
@@ -433,7 +433,8 @@ async def test_losses_are_reported_with_a_pattern_matched_by_the_coordinator(net
 async def test_a_commit_in_flight_during_the_revocation_may_succeed(
     network: Any,
 ) -> None:
-    """The coordinator takes it, and answers after the member has let go."""
+    """The coordinator stores the commit, and responds after the member has revoked the
+    partition."""
     async with cluster(network) as kafka:
         member = Member("cooperative", rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
         async with member.consumer as consumer:
@@ -470,7 +471,7 @@ async def test_auto_commit_and_close_do_not_raise_the_loss(network: Any) -> None
 async def test_a_commit_in_a_callback_raises_no_loss(
     network: Any,
 ) -> None:
-    """It is told of the loss as it is; who waits for the batch in hand is not."""
+    """The callback reports the loss as it happened, without waiting for the batch in flight."""
     outcomes: list[str] = []
 
     async def lost(partitions: object) -> None:

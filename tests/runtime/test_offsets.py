@@ -147,8 +147,8 @@ async def test_a_commit_is_not_retried_after_the_membership_has_ended(network: A
 async def test_a_rejoined_static_member_is_not_fenced_by_its_earlier_commit(
     network: Any,
 ) -> None:
-    """It has a new member id by then, and the commit with the old one is answered as if another
-    process had taken its place: that once ended the application."""
+    """It already has a new member id, so the coordinator answers the commit with the old one as if
+    another process had replaced it. That once ended the application."""
     async with grouped(network) as group:
         fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
         with pytest.raises(CommitFailedError, match="this consumer itself, which has rejoined"):
@@ -259,7 +259,7 @@ async def test_the_timeout_of_a_commit_includes_the_wait_for_its_turn(network: A
 async def test_closing_does_not_wait_for_a_commit_in_flight(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is the last commit that is given up then, not the good order of the end."""
+    """The last commit fails, but the close sequence is completed."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0", "1"], partition=0)

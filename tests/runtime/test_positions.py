@@ -31,10 +31,8 @@ RECORDS = 10
 
 
 class Scripted:
-    """An embedded broker, but for OffsetFetch: each partition is answered by a script of its own.
-
-    A script is what is answered one after the other, the last for ever: an offset or an error.
-    """
+    """An embedded broker, except that a script answers OffsetFetch for each partition. A script is
+    a list of offsets and errors; the last one repeats."""
 
     def __init__(self, network: Any, kafka: EmbeddedKafka) -> None:
         network.serve_embedded(kafka)
@@ -192,7 +190,7 @@ async def test_line_47_an_offset_error_is_raised_once_and_the_others_continue(
 async def test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times(
     scripted: Opened, code: ErrorCode
 ) -> None:
-    """One just made is not known everywhere at once; one that stays unknown is told once."""
+    """Not all brokers know a new topic at once; one that stays unknown is reported once."""
     async with scripted([8], [code], [9], policy="earliest") as (broker, c):
         await c.assign([A, B, C])
         assert await rest(c, 3) == {0: [8, 9], 2: [9]}
@@ -207,7 +205,7 @@ async def test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times(
         )
         assert await idle(c)
         assert (broker.asked, broker.resets) == ([(0, 1, 2), *[(1,)] * 4], 0)
-        # Given anew it is asked for as often again.
+        # After it is assigned again, it is requested as often again.
         await c.assign([])
         await c.assign([B])
         with anyio.fail_after(10), pytest.raises(BrokerError):

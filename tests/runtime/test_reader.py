@@ -119,7 +119,7 @@ async def test_no_record_is_ready_after_closing() -> None:
 
 
 async def test_draining_is_notified_of_each_processed_record() -> None:
-    """Handed out without looking around, the end of the record in hand would go unheard."""
+    """Without the checks, the revocation of the record in flight would not be noticed."""
     reading = Reading()
     await reading.next()
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""Where reading starts, and how it goes on after each error: positions and fetcher together."""
+"""The start position, and what follows each error: positions and fetcher together."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ async def test_a_fetch_is_retried_after_a_retriable_error(
 
 @pytest.mark.parametrize("code", RAISED)
 async def test_a_permanent_fetch_error_is_raised_once(reading: Any, code: ErrorCode) -> None:
-    """Raised once; the partition rests until the application seeks, the others go on."""
+    """Raised once; the partition is not fetched until the application seeks, unlike the others."""
     async with reading() as (kafka, consumer), consumer() as c:
         other = TopicPartition("t", 1)
         kafka.produce("t", ["x"], partition=1)
@@ -702,7 +702,7 @@ async def test_a_negative_log_start_offset_is_requested_again(
 async def test_a_response_entirely_below_the_position_is_raised_once(
     network: Any, leader_of: Any
 ) -> None:
-    """Passed over in silence they would be asked for again at once, for ever."""
+    """If they were skipped silently, they would be fetched again at once, without end."""
     leader = leader_of(lambda offset: batch_at(1, 2))
     network.handlers[HERE] = leader
     async with network, lone() as c:
@@ -729,7 +729,7 @@ def fails_at_three(leader_of: Any) -> Any:
 async def test_records_fetched_before_an_error_are_delivered_before_it(
     network: Any, fails_at_three: Any
 ) -> None:
-    """The error says where to go on from: who seeks there would lose what was not handed out."""
+    """The error names the next position: if it were too high, seeking there would skip records."""
     network.handlers[HERE] = fails_at_three
     async with network, lone() as c:
         await c.assign([TP])
@@ -829,7 +829,7 @@ async def test_partitions_in_a_response_that_were_not_requested_are_ignored(
 @pytest.mark.parametrize("how", ["asked", "by itself", "revoked", "closing"])
 @pytest.mark.parametrize("offset", [10, 1])
 async def test_a_commit_includes_the_target_of_a_seek(reading: Any, how: str, offset: int) -> None:
-    """At the end of the log nothing comes after it: the group would lag behind for ever."""
+    """At the end of the log no record follows it: the group's lag would stay above zero."""
     options = {"group_id": "g", "enable_auto_commit": how != "asked"}
     async with reading() as (kafka, consumer):
         async with consumer("t", **options, auto_commit_interval_ms=300) as c:
@@ -1005,8 +1005,8 @@ async def test_each_fetcher_has_its_own_connection(
 
 
 async def test_getmany_without_a_timeout_returns_records_that_have_arrived(reading: Any) -> None:
-    """Each call let others run first, within a timeout that was over by then: whoever came less
-    often than every few milliseconds was never given anything."""
+    """Each call first let other tasks run, and its timeout of 0 had passed by then: an application
+    that did not call every few milliseconds got no records."""
     async with reading() as (_, consumer), consumer() as c:
         await c.assign([TP])
         await anyio.sleep(5)
@@ -1250,7 +1250,8 @@ async def test_a_failed_inflation_in_a_thread_names_its_offset(
 async def test_without_pyarrow_an_arrow_batch_raises_before_a_batch_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was said with the first batch in hand, which the next call then took for processed."""
+    """The error was once raised with the first batch in flight, which the next call then counted as
+    processed."""
     schema.cache_clear()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match=r"^pyarrow is not installed"):

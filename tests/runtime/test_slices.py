@@ -255,7 +255,8 @@ async def test_a_seek_while_other_slices_are_committed_is_committed(
 async def test_partitions_lost_during_a_commit_are_not_committed(
     reading: Any, protocol: str
 ) -> None:
-    """Its next owner may have committed more by then; the application is told which it was."""
+    """Its next owner may have committed more meanwhile; the application learns which offset it
+    was."""
     options = {"enable_auto_commit": False, "group_protocol": protocol}
     async with reading(heartbeat_interval_ms=500, **options) as (kafka, c):
         commits = recorded_requests(kafka, OffsetCommitRequest)
@@ -286,7 +287,7 @@ async def test_partitions_are_revoked_after_all_slices_are_committed(
         kafka.fail(OffsetCommitRequest, Delay(1), times=None)
         async with anyio.create_task_group() as tasks:
             if auto_commit:
-                tasks.start_soon(c.getone)  # the record in hand is processed
+                tasks.start_soon(c.getone)  # the record in flight is processed
                 await anyio.sleep(1.5)
             else:
                 tasks.start_soon(c.commit)

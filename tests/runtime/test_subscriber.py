@@ -108,8 +108,8 @@ async def test_revoking_partitions_are_not_delivered_during_the_callback(
 async def test_a_removed_member_does_not_wait_for_the_last_commit(
     network: Any, assignors: Any, end: End, auto_commit: bool
 ) -> None:
-    """Over a connection that is dead nobody refuses it, and the member came again only when its
-    time was up."""
+    """No broker refuses a commit over a dead connection: the member once rejoined only after the
+    commit's timeout."""
     story: list[str] = []
     consumer = Consumer(
         "t",
@@ -264,8 +264,8 @@ async def test_partitions_that_an_absent_static_member_lost_are_assigned_again(
 async def test_line_15_a_restarted_static_member_with_another_subscription_gets_its_topics(
     network: Any,
 ) -> None:
-    """The coordinator gave it its old share without a rebalance, and again each time that it
-    rejoined in the same words: it read nothing for ever."""
+    """The coordinator returned its old assignment without a rebalance, again at each rejoin with
+    the same metadata: it never read anything."""
 
     def member(topic: str, instance: str) -> Consumer:
         return Consumer(

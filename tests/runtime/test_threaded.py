@@ -1,7 +1,5 @@
-"""Heartbeats in a thread of their own, while the application's loop stands still.
-
-Threads and sockets are real, so time is: sessions are as short as the machine allows.
-"""
+"""Heartbeats in a thread of their own, while the application's loop is blocked. Threads, sockets
+and time are real: sessions are as short as the machine allows."""
 
 from __future__ import annotations
 
@@ -234,8 +232,8 @@ def consumer_owns(consumer: Consumer) -> bool:
 async def test_a_commit_after_a_blocked_loop_reports_lost_partitions(
     kafka: EmbeddedKafka, protocol: str, how: str, threaded: bool
 ) -> None:
-    """The thread knows of the loss, the application's loop has not run since; without a thread
-    nobody knows but the coordinator."""
+    """The thread knows of the loss, and the application's loop has not run since. Without a thread,
+    only the coordinator knows of it."""
     options: dict[str, Any] = {"heartbeat_thread": threaded, "group_protocol": protocol}
     if how == "away" and threaded:
         options["max_poll_interval_ms"] = 300
@@ -536,7 +534,8 @@ async def test_a_coordinator_change_while_the_loop_is_blocked_is_followed(
 
 
 def test_the_thread_ends_with_the_loop_that_it_serves(kafka: EmbeddedKafka) -> None:
-    """A loop may be closed without a word. The member is silent from then on, and given up."""
+    """An application may close the loop without stopping the member, which then sends no heartbeats
+    and expires."""
     loop = asyncio.new_event_loop()
     consumer = RecordingConsumer(kafka).consumer
     loop.run_until_complete(consumer.start())

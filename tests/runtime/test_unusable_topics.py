@@ -162,7 +162,7 @@ def hidden(network: Any, leader_of: Any) -> None:
 async def test_an_unauthorized_topic_is_warned_about(
     network: Any, hidden: None, warned: Any
 ) -> None:
-    """The next call raises, once; who catches that, and goes on, is told all the same."""
+    """The next call raises, once. An application that catches that is still warned."""
     async with network, Consumer("t", bootstrap_servers="b:9092") as one:
         with pytest.raises(AuthorizationError):
             await one.getone()
@@ -238,7 +238,7 @@ async def test_waiting_for_records_without_a_subscription_is_an_error(
 async def test_waiting_with_a_timeout_without_a_subscription_is_warned_about(
     cluster: Any, warned: Any, options: Any
 ) -> None:
-    """It does not wait for ever: another task may subscribe before the next call."""
+    """It waits only for a limited time: another task may subscribe before the next call."""
     async with cluster() as kafka, consumer(**options) as one:
         for _ in range(9):
             assert await one.getmany(timeout=1.0) == {}

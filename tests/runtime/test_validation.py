@@ -289,8 +289,8 @@ async def test_a_valid_committed_position_is_kept(
 async def test_a_commit_after_a_control_record_has_its_epoch(
     reading: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It named the epoch of the last record, in which the log ends before the marker: whoever
-    resumed there was told that the log was truncated."""
+    """The commit once had the epoch of the last record. That epoch ends before the marker, so the
+    next consumer took the log for truncated."""
     async with reading() as (kafka, consumer):
         move(kafka)
         kafka.append("t", 0, encode_batch([NewRecord(b"", b"")], control=True, transactional=True))
@@ -392,7 +392,8 @@ async def test_an_epoch_unknown_to_the_leader_without_a_reset_policy_is_an_error
 async def test_metadata_older_than_the_commit_is_refreshed_first(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
-    """The leader that it names is deposed, and would say that it never heard of the epoch."""
+    """The leader that the response names has been replaced: it would report an unknown leader
+    epoch."""
     async with reading() as (kafka, consumer), consumer(group_id="g") as c:
         await c.assign([TP])
         c.seek(TP, 9)

@@ -714,7 +714,7 @@ def test_s8_a_member_that_read_past_a_truncation_continues_at_the_truncation_off
 
 
 def test_s4_a_commit_issued_before_a_truncation_may_have_waited_for_the_coordinator():
-    """It was issued before the member learned of the truncation, for what was processed by then."""
+    """It was sent before the member learned of the truncation, for records processed before."""
     story = [read_and_truncated(), delivers(4, 5), delivers(2, shift=10)]
     assert broken(story, waited(0.05, commits(6)), commits(3)) == []
     assert broken(story, commits(6)) == ["S4"]

@@ -27,7 +27,7 @@ _PIECE = 0.25
 """Seconds between two pieces of work."""
 
 _TIMEOUT = 30.0
-"""Seconds after which the application gives up a call, and calls again."""
+"""Seconds after which the application cancels a call, and calls again."""
 
 _LONGEST = 2.0
 """Maximum seconds that it takes to end its work."""

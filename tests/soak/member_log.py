@@ -21,12 +21,12 @@ class Kind(IntEnum):
     COMMITTED = 2
     """A commit was acknowledged; the offset is at most the one that it committed."""
     REVOKED = 3
-    """Let go of after a commit."""
+    """Revoked after a commit."""
     LOST = 4
     """Taken away: others may own it already."""
     PROCESSED = 5
-    """The application is about to ask for more, or for a commit, which covers what is in hand: it
-    is done with this record. The last one of a partition has nothing after it that would tell."""
+    """The application is about to poll or commit, which counts this record as processed. Without
+    this entry, the log would not show it for the last record of a partition."""
 
 
 class Entry(NamedTuple):

@@ -194,7 +194,7 @@ class Pipeline:
 
     @contextmanager
     def frozen(self, member: str, seconds: float) -> Iterator[None]:
-        """Stop a process; at the end, and not before its time, let it go on."""
+        """Stop a process; at the end, but not before the given time, continue it."""
         began = time.monotonic()
         self.stage_of(member).freeze(member)
         try:
@@ -249,7 +249,7 @@ class Pipeline:
             stage.leave(*stage.running)
 
     def end(self) -> None:
-        """Kill whoever is left."""
+        """Kill the remaining processes."""
         for stage in self.stages:
             stage.end()
 
@@ -299,14 +299,14 @@ class Pipeline:
 
 
 class Tally:
-    """Counts what passes on its way to the checker."""
+    """Counts the events before the checker gets them."""
 
     def __init__(self, records: int) -> None:
         self.given = array("H", bytes(2 * records))
-        """For each sequence number, how many records of it came to somebody."""
+        """For each sequence number, how many records with it were delivered."""
         self.events = 0
         self.window = 0
-        """Longest run of records that had come before."""
+        """Longest run of records that were delivered before."""
         self._ends: dict[TopicPartition, int] = {}
         self._again: Counter[TopicPartition] = Counter()
         self.generation = 0

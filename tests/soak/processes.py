@@ -12,7 +12,7 @@ from member_log import ENTRY, Kind
 from sim.events import Event
 
 TIMEOUT = 60.0
-"""Seconds without a record that nobody had before, after which the soak gives up."""
+"""Seconds without a new record after which the soak fails."""
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -28,16 +28,16 @@ class Members:
         self._worker = worker
         self._arguments = arguments
         self._seen = bytearray(records)
-        """For each sequence number, whether somebody had the record."""
+        """For each sequence number, whether the record was delivered."""
         self._read: dict[Path, int] = {}
-        """How many bytes of each log have been looked at."""
+        """How many bytes of each log were read."""
         self._progressed = time.monotonic()
         self.count = 0
-        """Records that somebody had."""
+        """How many records were delivered at least once."""
         self.longest_stall = 0.0
-        """Most seconds between two looks at the logs that found something new."""
+        """Most seconds between two readings of the logs with new records."""
         self.active: set[str] = set()
-        """Who has had a record at all."""
+        """The members to which a record was delivered."""
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.killed: set[str] = set()
 
@@ -48,7 +48,7 @@ class Members:
             self.running[name] = subprocess.Popen(command)
 
     def wait_until_up(self, name: str) -> None:
-        """Wait until a member is about to join: it has a log. Only then may it be told to leave."""
+        """Wait until a member has a log, and so handles SIGTERM. Only then may it be ended."""
         self._wait((self._folder / name).exists)
 
     def kill(self, name: str) -> None:
@@ -73,18 +73,18 @@ class Members:
                 raise SystemExit(f"member {name} left with exit code {code}")
 
     def end(self) -> None:
-        """Kill whoever is left: the soak failed."""
+        """Kill the remaining processes: the soak has failed."""
         for process in self.running.values():
             process.kill()
             process.wait()
 
     def wait_for(self, count: int) -> None:
-        """Wait until that many records have come to somebody."""
+        """Wait until that many records were delivered."""
         self._wait(lambda: self.count >= count)
 
     def wait_until_active(self, *names: str) -> None:
-        """Wait until each of these members has had a record. Raises: SystemExit if there are none
-        left for it."""
+        """Wait until a record was delivered to each of these members. Raises: SystemExit if all
+        records were delivered without one of them."""
         self._wait(lambda: self.active >= set(names) or self.count == len(self._seen))
         if idle := set(names) - self.active:
             raise SystemExit(f"all records were had without {', '.join(sorted(idle))}")

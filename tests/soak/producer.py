@@ -1,8 +1,7 @@
-"""Appends batches to a topic, each once, however often the connection is cut meanwhile: the broker
-knows a batch that it has by its producer's id and number (KIP-98).
+"""An idempotent producer (KIP-98): each batch is appended once, however often the connection fails.
 
-Not part of the product, which has no producer: a stage of the pipeline needs one whose own retries
-add no duplicates, or nobody could tell them from the consumer's.
+Not part of the product, whose producer is not idempotent. A stage of the pipeline needs one without
+duplicates of its own, which could not be told from the consumer's.
 """
 
 from __future__ import annotations

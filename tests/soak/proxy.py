@@ -1,9 +1,6 @@
-"""A TCP proxy that mistreats what passes through it: bytes arrive in order and unchanged, but in
-pieces, late, or not at all, and no connection lives for long.
-
-What a connection meets is its fate, drawn from the proxy's seed and the connection's number.
-Nothing here knows what the bytes mean.
-"""
+"""A TCP proxy that damages connections: bytes arrive in order and unchanged, but in pieces, late,
+or not at all, and no connection lasts long. A connection's fate is drawn from the proxy's seed and
+its number. The proxy does not parse the bytes."""
 
 from __future__ import annotations
 
@@ -75,7 +72,7 @@ class Weather:
     stalled: float = 0.2
     """How many of all connections stall, from 0 to 1; and so on."""
     silenced: float = 0.05
-    """How many stall for the rest of their life: open, and nobody answers."""
+    """The fraction of connections that stall until they close: open, without a response."""
     fragmented: float = 0.25
 
     def draw(self, seed: int, number: int) -> Fate:

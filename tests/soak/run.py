@@ -44,7 +44,7 @@ SECONDS = 240.0
 """That the whole may take, brokers and all. A million records take 140 to 170."""
 
 FREEZE = 6.0
-"""Seconds that a member stands still: more than a session with ZooKeeper (see `worker.py`)."""
+"""Seconds that a member is stopped: more than a session with ZooKeeper (see `worker.py`)."""
 
 OUTAGE = 1.0
 """Seconds that a node of ZooKeeper is away: less than a session."""
@@ -78,8 +78,8 @@ def soak_cluster(
 def soak_zookeeper(
     bootstrap: str, zookeeper: LocalZooKeeper, records: int, *, rate: int = RATE
 ) -> CheckResult:
-    """Members that are kept in ZooKeeper: one is killed, one stands still for longer than its
-    session and goes on, each node of ZooKeeper is killed and comes back, one joins, one leaves."""
+    """Members in ZooKeeper: one is killed, one is stopped for longer than its session, each node of
+    ZooKeeper is killed and restarted, one member joins, one leaves."""
     story = partial(_in_zookeeper, zookeeper)
     more = ("--zookeeper", zookeeper.hosts)
     return _run(bootstrap, records, story, rate=rate, cooperative=False, more=more)
@@ -142,7 +142,8 @@ def _on_a_cluster(
 
 @contextmanager
 def coordinator_down(kafka: LocalKafka, group: str) -> Iterator[None]:
-    """Kill the node of the group's coordinator; go on once there is another; start it again."""
+    """Kill the node of the group's coordinator; wait for another coordinator; start the node
+    again."""
     servers = kafka.bootstrap_servers
     node = anyio.run(coordinator, servers, group)
     kafka.kill(node)

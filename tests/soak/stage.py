@@ -95,8 +95,8 @@ class Stage:
 
     async def run(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-            # Whoever finds a log may end its member: before there was a receiver, that would be
-            # by the signal.
+            # Once the log exists, SIGTERM may arrive: without the receiver, it would kill the
+            # process instead of ending the member.
             self._log = StageLog(self._path, self._name)
             tap = WireTap(self._log, lambda _: self._source)
             with tapped(tap, self._name):

@@ -1,4 +1,4 @@
-"""What a member's own process hears of the wire."""
+"""The requests and responses that are recorded in a member's own process."""
 
 import anyio
 import pytest
@@ -12,7 +12,7 @@ def request(client):
 
 
 class Echo(ByteStream):
-    """Somebody who says everything back."""
+    """A stream that returns all bytes that it was sent."""
 
     def __init__(self):
         self._said = b""
@@ -32,7 +32,7 @@ class Echo(ByteStream):
 
 
 class Tap:
-    """Remembers what it hears."""
+    """Records the exchanges."""
 
     def __init__(self):
         self.heard = []

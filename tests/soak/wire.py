@@ -1,6 +1,5 @@
-"""What crosses the wire, heard in the member's own process: in the order in which the member sends
-and receives, whatever becomes of the bytes between here and the broker.
-"""
+"""Records requests and responses in the member's own process, in the order in which the member
+sends and receives them: not all may arrive at the broker."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from anyio.abc import ByteStream
 
 
 class Tap(Protocol):
-    """Who hears."""
+    """Receives the recorded exchanges."""
 
     def connected(self, process: str, connection: int) -> None: ...
 
@@ -25,7 +24,7 @@ class Tap(Protocol):
 
 
 class Tapped(ByteStream):
-    """A stream that is heard, once its first request has named its client, if that is the one."""
+    """A stream that is recorded once its first request has the recorded client's name."""
 
     def __init__(self, stream: ByteStream, tap: Tap, connection: int, client: str) -> None:
         self._stream = stream
@@ -63,7 +62,7 @@ class Tapped(ByteStream):
 
 @contextmanager
 def tapped(tap: Tap, client: str) -> Iterator[None]:
-    """Have a tap hear every connection that is made meanwhile by the client of that name."""
+    """Record every connection that the client of that name opens meanwhile."""
     numbers = count(1)
     connect = anyio.connect_tcp
 

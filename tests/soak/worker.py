@@ -75,8 +75,8 @@ class Worker:
 
     async def run(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-            # Whoever finds a log may end its member: before there was a receiver, that would be
-            # by the signal.
+            # Once the log exists, SIGTERM may arrive: without the receiver, it would kill the
+            # process instead of ending the member.
             self._log = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._consumer.run)
@@ -101,13 +101,13 @@ class Worker:
             self._done()
 
     def _done(self) -> None:
-        """What is in hand is processed: the consumer is told so next."""
+        """Log the record in flight as processed, before the consumer counts it."""
         if self._hand is not None:
             self._write(Kind.PROCESSED, self._hand.partition, self._hand.offset)
             self._hand = None
 
     async def _commit(self) -> None:
-        """Commit, and write down what was acknowledged: none of that may ever come again."""
+        """Commit, and log the acknowledged offsets: records below must not be delivered again."""
         while True:
             await anyio.sleep(_COMMIT_INTERVAL)
             self._done()
@@ -115,9 +115,9 @@ class Worker:
             try:
                 await self._consumer.commit()
             except KafkaGroupError:
-                continue  # not acknowledged, so there is nothing to hold anybody to
+                continue  # not acknowledged: the records may be delivered again
             for partition, held, end in asked:
-                # Whoever let go of it meanwhile may have taken it out of the commit.
+                # A partition that was revoked meanwhile may have been dropped from the commit.
                 if self._held.get(partition) is held:
                     self._write(Kind.COMMITTED, partition, end)
 

@@ -99,7 +99,7 @@ def main() -> None:
     point, address, topic, folder = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     victims = Path(folder) / "victims"
-    # The source lives in a child of the JVM, which has this environment too.
+    # The source runs in a child of the JVM, which inherits this environment.
     os.environ |= {"DIE_AT": point, "VICTIMS": str(victims)}
     spark: Any = (
         SparkSession.builder.master("local[2]")

@@ -61,7 +61,8 @@ def test_a_killed_driver_loses_and_duplicates_nothing(
     group: int,
     reconciled: int,
 ) -> None:
-    """How many batches the sink has, the group has heard of, and has after `reconcile`."""
+    """How many batches the sink has, the group has committed, and has committed after
+    `reconcile`."""
     tp = TopicPartition(name, 0)
     options = dying_driver.options(broker.address, name)
     checkpoint = str(tmp_path / "checkpoint")

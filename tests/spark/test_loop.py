@@ -26,8 +26,8 @@ RATES = (100, 10, 60, 10, 10, 10)
 
 
 def test_measured_loads_balance_the_lag(spark: Any, tmp_path: Path) -> None:
-    """The heavy partitions are the first and the third: dealt out by count, one member has both,
-    and cannot keep up; by load nobody has more than it gets through."""
+    """The first and the third partition have the most records. Balanced by count, one member has
+    both and cannot keep up; balanced by load, every member keeps up."""
     weights = spark.sql(
         "SELECT 'g' AS group_id, 't' AS topic, p AS partition, CAST(r AS double) AS load,"
         " current_timestamp() AS made_at FROM VALUES "

@@ -1,4 +1,5 @@
-"""The whole way: groups of real Kafka that rebalance, fall behind and stop, and what is told."""
+"""The whole pipeline: groups of real Kafka that rebalance, lag and stop, and the resulting
+tables."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ GROUPS = ("pipe-classic", "pipe-848", "pipe-alone")
 
 
 class Member:
-    """A consumer of librdkafka, which polls when it is told to."""
+    """A consumer of librdkafka, which polls only when it is called."""
 
     def __init__(self, address: str, group: str, **more: str) -> None:
         given = {name.replace("_", "."): value for name, value in more.items()}

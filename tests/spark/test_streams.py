@@ -1,4 +1,4 @@
-"""Topics as streams: which rows come, in which batches, and what of it the group is told."""
+"""Topics as streams: the rows, the batches, and the commits to the group."""
 
 from __future__ import annotations
 
@@ -353,8 +353,8 @@ def test_a_compacted_topic_is_read_with_its_gaps(
 def test_aborted_transactions_are_skipped(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
-    """A batch ends at an offset, however few records lie before it: those that are there come, and
-    the query goes on behind gaps."""
+    """A batch ends at an offset, and may have few records or none: the query continues after
+    gaps."""
     broker.create(name)
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "transactional.id": name}

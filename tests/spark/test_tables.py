@@ -1,4 +1,4 @@
-"""Topics as tables: what is in them, from where to where, and what is told when it is gone."""
+"""Topics as tables: the rows between two offsets, and the errors if records are missing."""
 
 from __future__ import annotations
 

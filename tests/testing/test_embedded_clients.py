@@ -198,7 +198,7 @@ async def test_two_aiokafka_members_share_a_topic(kafka: EmbeddedKafka) -> None:
 
 
 class KafkaPython:
-    """A consumer of kafka-python in a thread of its own, until it is told to end."""
+    """A consumer of kafka-python in a thread of its own, until it is stopped."""
 
     def __init__(self, kafka: EmbeddedKafka, got: set[bytes]) -> None:
         self.owns: list[int] = []
@@ -220,8 +220,8 @@ class KafkaPython:
 
     def _run(self, got: set[bytes]) -> None:
         while not self._over.is_set():
-            # A poll that ends in the middle of a rebalance can lose the answer to SyncGroup in
-            # 3.0.12, one of Apache Kafka too, and the consumer then waits for ever.
+            # In kafka-python 3.0.12, a poll that ends during a rebalance can lose the response to
+            # SyncGroup, also that of Apache Kafka; the consumer then waits without end.
             for records in self._consumer.poll(timeout_ms=1000).values():
                 got.update(record.value for record in records)
             self.owns = sorted(tp.partition for tp in self._consumer.assignment())

@@ -376,7 +376,7 @@ class TestAsKafka:
 
     @pytest.mark.serial
     def test_a_connection_is_closed_after_its_session(self, mortal: Peer) -> None:
-        """Nothing is said of it: the next request is not answered."""
+        """The expiry is not announced: the next request gets no response."""
         mortal.handshake("PLAIN")
         mortal.plain()
         began = time.monotonic()

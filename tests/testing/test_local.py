@@ -571,7 +571,7 @@ class TestOneNode:
 
     @pytest.mark.brokers
     def test_a_restarted_node_waits_for_its_old_session_to_expire(self) -> None:
-        """A broker of 2.4 that finds its own name taken in ZooKeeper gives up at once."""
+        """A broker of 2.4 that finds its own name registered in ZooKeeper exits at once."""
         _find_jars("2.4.1")
         with LocalKafka("2.4.1", config={"zookeeper.session.timeout.ms": "2000"}) as kafka:
             kafka.kill(1)

@@ -1,4 +1,4 @@
-"""What a cluster does not allow reaches the application, by name; the rest goes on."""
+"""Authorization errors name the resource to the application; other topics and groups still work."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def test_a_fetch_waits_for_the_given_time(kafka: EmbeddedKafka) -> None:
 async def test_produce_without_acknowledgement(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka)) as broker:
         assert await broker.produce_messages({ZERO: batch(b"a")}, acks=0) is None
-        # Answered in order, on the same connection: by then the records are there.
+        # Answered in order, on the same connection: by now the records are stored.
         await broker.request_metadata([])
         assert kafka.log_end("t", 0) == 1
 

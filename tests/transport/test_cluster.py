@@ -141,7 +141,7 @@ async def test_a_throttle_of_a_broker_applies_to_its_bootstrap_address(
 
 
 async def test_a_throttle_survives_the_brokers_absence_from_metadata(network: Any) -> None:
-    """KIP-219. Metadata may leave out for a moment a broker that lives."""
+    """KIP-219. Metadata may lack a running broker for a moment."""
     network.handlers[A] = serving(muting(2.0))
     async with network, clustered(A) as cluster:
         await cluster.take(ClusterMetadata(nodes={1: Node(1, *A)}))

@@ -1,4 +1,4 @@
-"""One connection and one broker against a peer that says what it is told, in virtual time."""
+"""One connection and one broker against a scripted peer, in virtual time."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) ->
 async def test_a_timeout_closes_the_connection_and_fails_the_requests_behind_it(
     network: Any,
 ) -> None:
-    """A broker answers in order: what is behind the silent request would wait too."""
+    """A broker responds in order: requests behind one without a response would wait too."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -203,8 +203,8 @@ async def test_the_response_to_a_cancelled_request_is_dropped(network: Any) -> N
 async def test_an_unanswered_cancelled_request_closes_the_connection_at_its_timeout(
     network: Any,
 ) -> None:
-    """Commits on a half-open connection were given up on by their callers at the same moment as
-    their own deadline passed; the connection stayed, and with it no commit went through again."""
+    """The timeouts of commits on a half-open connection passed at the same moment as their callers'
+    deadlines. The connection stayed open, and no later commit succeeded."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -320,7 +320,7 @@ async def test_a_response_before_a_protocol_error_counts(network: Any) -> None:
 
 
 class Thread:
-    """Stands for a thread: what it runs takes a second, during which the loop goes on."""
+    """Replaces a thread: its function takes a second, during which the loop runs."""
 
     def __init__(self) -> None:
         self.ran: list[object] = []
@@ -451,7 +451,8 @@ async def test_connection_refused(network: Any) -> None:
 async def test_a_connection_attempt_without_a_response_times_out(
     network: Any, shakes: bool
 ) -> None:
-    """Neither a black hole nor a peer that accepts and then says nothing is waited for long."""
+    """Neither an unreachable peer nor one that accepts and sends nothing delays the client for
+    long."""
 
     async def silent(peer: Any) -> None:
         await anyio.sleep_forever()
@@ -552,7 +553,7 @@ async def test_api_versions_is_retried_in_a_version_that_the_broker_supports(net
 
 @pytest.mark.parametrize("body", ["0023 00000000", "0023 00000001 0012 0000 7fff"])
 async def test_api_versions_falls_back_to_v0_once(network: Any, body: str) -> None:
-    """Once, at most: a broker that refuses for ever is not asked for ever."""
+    """At most once: a broker that always refuses does not get requests without end."""
     seen: list[int] = []
 
     async def handler(peer: Any) -> None:
@@ -625,7 +626,7 @@ async def test_a_throttle_delays_every_connection_to_the_broker(network: Any) ->
 async def test_a_throttle_in_the_response_to_a_cancelled_request_applies(
     network: Any,
 ) -> None:
-    """The answer to a commit that was cancelled asked for silence, and was not heard."""
+    """The throttle time in the response to a cancelled commit was once ignored."""
     arrived: list[float] = []
 
     async def late(_: object) -> HeartbeatResponse:

@@ -85,7 +85,7 @@ async def test_plain_sends_user_and_password_and_returns_the_session_lifetime() 
 
 
 async def test_the_server_cannot_choose_the_mechanism() -> None:
-    """A server that would rather have PLAIN is told nothing at all."""
+    """A server that offers only PLAIN gets no credentials."""
     script = Script(offered=("PLAIN", "GSSAPI\x1b[2J", "x" * 600), handshake_error=33)
     with pytest.raises(AuthenticationError) as caught:
         await log_in(Scram("SCRAM-SHA-256", "me", PENCIL), script)
@@ -308,7 +308,7 @@ async def test_the_token_callback_is_called_each_time_and_may_be_a_coroutine() -
 
 
 async def test_a_rejected_token_is_an_error() -> None:
-    """RFC 7628, 3.2.3: the reason comes first, and fails only once it was heard."""
+    """RFC 7628, 3.2.3: the server sends the reason first, and fails after the client's response."""
     script = Script([b'{"status":"invalid_token"}\n', response(error_code=58, error_message="no")])
     with pytest.raises(AuthenticationError) as caught:
         await log_in(bearer(), script)

@@ -1,5 +1,5 @@
-"""Trouble that lasts is never silent: a warning after ten seconds and every minute, an event, a
-finding of `health()`, and an info line when it ends. Whatever the trouble is."""
+"""Lasting trouble is always reported: a warning after ten seconds and every minute, an event, a
+finding of `health()`, and an info line when it ends."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class Watch:
         ]
 
     async def lasts(self, *words: str, again: bool = True) -> None:
-        """It is told after ten seconds, and again a minute later."""
+        """Reported after ten seconds, and again a minute later."""
         self.lines()
         self.events.clear()
         await anyio.sleep(9.5)
@@ -318,7 +318,7 @@ async def test_unanswered_requests_are_reported(watched: Any, client: Callable[[
             kafka.fail(api, Swallow(), times=None)
             for api in (HeartbeatRequest, ConsumerGroupHeartbeatRequest)
         ]
-        # A GroupMember joins anew when its session is over, and that is answered.
+        # When its session has expired, a GroupMember joins again, and that is answered.
         again = isinstance(watch.client, Consumer)
         await watch.lasts("no response to ", "HeartbeatRequest", "broker is alive", again=again)
         for rule in rules:
@@ -328,8 +328,8 @@ async def test_unanswered_requests_are_reported(watched: Any, client: Callable[[
 
 
 async def test_an_unanswered_join_is_reported(watched: Any) -> None:
-    """It may be the other members, who do not rejoin; that is told after half a minute, and by
-    `health()` once the rebalance timeout is over."""
+    """The cause may be other members that do not rejoin: reported after half a minute, and by
+    `health()` after the rebalance timeout."""
     async with watched(consumer("t"), (JoinGroupRequest, Swallow())) as (_, watch, _):
         await anyio.sleep(29.0)
         assert watch.lines() == []
@@ -599,7 +599,7 @@ async def test_responses_with_wrong_correlation_ids_are_reported(
 
 
 async def test_a_failing_admin_call_is_reported(network: Any, lines: Any) -> None:
-    """A call is tried again for a minute: its caller is told before that is over."""
+    """A call is retried for a minute: the trouble is reported before that ends."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.fail(FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=None)

@@ -119,7 +119,8 @@ user data is missing, where all others write at least a length."""
 
 
 def test_a_pykafka_leader_writes_no_user_data() -> None:
-    """A group that moves from pykafka stood still: our members could not read its leader."""
+    """A group that migrated from pykafka stalled: our members could not parse its leader's
+    assignment."""
     assert decode_assignment(FROM_PYKAFKA) == (
         TopicPartition("orders", 0),
         TopicPartition("orders", 2),

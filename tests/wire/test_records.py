@@ -653,7 +653,8 @@ def test_a_batch_that_inflates_beyond_the_limit_is_an_error() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1000])
 def test_a_batch_length_beyond_the_limit_is_an_error(cut: int) -> None:
-    """Dropped as a truncated last batch it would be fetched for ever, and never come whole."""
+    """Dropped as a truncated last batch, it would be fetched without end, and never arrive
+    whole."""
     data = encode_batch([NewRecord(None, bytes(50_000))], base_offset=6)
     with pytest.raises(LimitExceededError) as caught:
         read(data[: len(data) - cut], max_batch_bytes=50_000)

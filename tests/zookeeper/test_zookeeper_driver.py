@@ -219,9 +219,8 @@ async def test_a_commit_may_be_sent_up_to_half_a_session_after_the_claim_check(
 
 
 async def test_a_commit_waits_while_disconnected(sessions: list[Kindly]) -> None:
-    """A member whose session was not sure any more once let go, as the connection came back,
-    without its last commit. An answer that took longer than what it is good for is asked for
-    anew."""
+    """A member whose lease had expired once revoked without its last commit when the connection
+    came back. A response that arrives after its validity is requested again."""
     driver = member(Stuck())
     async with owning(driver, sessions) as session:
         session.away_until = anyio.current_time() + 7

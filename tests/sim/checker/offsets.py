@@ -275,7 +275,7 @@ class Offsets:
             if run.held.get(tp) is not period:
                 continue
             log = self._recorder.log(tp)
-            # A commit that was given up may be stored after the acknowledged one.
+            # A commit that timed out may be stored after the acknowledged one.
             stored = max(log.floor, period.acked or 0, *period.starts)
             if run.wired and stored < min((offset, *period.cuts)):
                 text = f"{run.name}: commit of {tp}@{offset} succeeded, but {log.floor} is stored"
@@ -403,7 +403,7 @@ class Offsets:
         self._recorder.sees_broker = True
         log = self._recorder.log(tp)
         if log.stored is not None and offset < log.stored:
-            # What a member commits later is checked as it leaves. A commit that it has given up may
+            # The member's later commits are checked when it leaves. A commit that timed out may
             # still be stored, even after the next one.
             if self._was_sent(event):
                 log.reached = max(log.reached, log.stored)

@@ -68,7 +68,7 @@ class OwnershipPeriod:
     revoking: int | None = None
     """The event from which on nothing of it may be delivered."""
     was_lost: bool = False
-    """It had been lost by then, so nothing waits for the end of the work on it."""
+    """The partition was lost before, so no commit waits for its processing."""
     is_anywhere: bool = False
     """The log no longer contains the position: the next delivery may be anywhere."""
     cuts: set[int] = attrs.field(factory=set)
@@ -95,7 +95,7 @@ class OwnershipPeriod:
     """No commit of processed records may be below it: the last commit since the position moved, or
     else the start."""
     called_at: float | None = None
-    """When the call began that sent the last commit; None once that is answered or given up."""
+    """When the call that sent the last commit began; None once it is answered or has timed out."""
     given_up: tuple[int, float] | None = None
     """By which event a commit of the application was last cancelled or failed, and when."""
     acked: int | None = None

@@ -33,7 +33,7 @@ _EARLY = 1e-6
 """Seconds of tolerance for rounding in sums of times."""
 
 _GRACE = 1.0
-"""Seconds after that for the last commit to be answered or given up."""
+"""Seconds after that until the last commit must be answered or have timed out."""
 
 
 @attrs.define(eq=False)
