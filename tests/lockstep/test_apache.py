@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
+from lockstep.apache import ApacheCoordinator
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing._jars import LocalKafkaError, LocalKafkaUnavailable
@@ -47,7 +48,6 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchRequestTopics,
 )
 from kafkagroup.wire.schema import Request
-from lockstep.apache import ApacheCoordinator
 
 R = TypeVar("R")
 
