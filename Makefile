@@ -49,9 +49,10 @@ demo: .venv/demo.stamp ## a group of processes in a live view; BROKER=host:port 
 setup: .venv/compiled.stamp ## all that development needs, into .venv, compiled; the other targets do it themselves
 	@$(COMPILED_OR_NOT)
 
-check: .venv/compiled.stamp ## format, lint, types, which module may import which, known vulnerabilities
+check: .venv/compiled.stamp ## format, lint, spelling, types, which module may import which, known vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/mypy examples
 	MYPYPATH=docs/site:tests $(BIN)/mypy docs/site
