@@ -144,7 +144,9 @@ def long_description() -> str:
     """The README. A package index cannot follow links into the repository: they become paths."""
     text = Path("README.md").read_text("utf-8")
     text = re.sub(r"^<!-- .*?-->\n", "", text, flags=re.DOTALL | re.MULTILINE)
-    return re.sub(r"\[([^\]]+)\]\((?!https://)([^)#]+)[^)]*\)", r"\1 (`\2`)", text)
+    text = re.sub(r"\[([^\]]+)\]\((?!https://)([^)#]+)[^)]*\)", r"\1 (`\2`)", text)
+    note = "Paths in parentheses are files of the source distribution."
+    return text.replace("\n## ", f"\n{note}\n\n## ", 1)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ def test_the_long_description_has_no_relative_links(tree: Path, tmp_path: Path) 
     assert text.startswith("# kafkagroup\n")
     assert "Getting started (`docs/getting-started.md`)" in text
     assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
+    assert "Paths in parentheses are files of the source distribution.\n\n## " in text
     assert "<!--" not in text
 
 
