@@ -140,7 +140,7 @@ def test_a_command_exists_and_accepts_its_arguments(where: str, line: str, tmp_p
             assert set(filter(None, extras.split(","))) <= {*project["optional-dependencies"]}
         case ["kafkagroup", *arguments]:
             understand(arguments)
-        case ["echo", "$?"]:
+        case ["echo", "$?"] | ["cd" | "mkdir" | ".", *_] | ["python3", "-m", "venv", _]:
             pass
         case _:
             pytest.fail(f"{where}: nobody knows how to check {line!r}")
