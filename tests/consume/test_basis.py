@@ -1,4 +1,4 @@
-"""What a static leader leaves to itself."""
+"""The partition counts that a static leader stores in its own assignment."""
 
 from __future__ import annotations
 

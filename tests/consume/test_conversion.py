@@ -1,4 +1,4 @@
-"""Deserializers, plain and coroutine functions, and what becomes of a record that one refuses."""
+"""Deserializers, plain and coroutine functions, and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record(value: bytes | None, key: bytes | None = None) -> Record:
 
 
 def finished(awaitable: Awaitable[Any]) -> Any:
-    """What a coroutine that never waits answers with."""
+    """Return the result of a coroutine that never waits."""
 
     async def run() -> Any:
         return await awaitable
@@ -64,7 +64,7 @@ async def decode(value: bytes) -> str:
 
 
 class Registry:
-    """Callable, as some clients of schema registries are."""
+    """A callable object, like some clients of schema registries."""
 
     async def __call__(self, value: bytes) -> str:
         return value.decode()
@@ -100,8 +100,8 @@ def test_a_coroutine_function_is_detected_before_the_first_record(
 def test_a_plain_function_may_return_an_awaitable(
     function: Callable[[bytes], object],
 ) -> None:
-    """A lambda around a coroutine function gave the application coroutines for values. None of
-    them may be left unawaited: tests raise that warning."""
+    """A lambda around a coroutine function returned coroutines as values. None may stay unawaited:
+    tests raise that warning."""
     conversion = Conversion(None, function)
     assert not conversion.suspends
     raw = record(b"x")
@@ -111,7 +111,7 @@ def test_a_plain_function_may_return_an_awaitable(
 
 
 class Later:
-    """Awaitable, and no coroutine."""
+    """An awaitable that is no coroutine."""
 
     def __init__(self, value: bytes) -> None:
         self.value = value
@@ -134,7 +134,7 @@ async def fail(value: bytes) -> int:
 
 
 def converted(conversion: Conversion, raw: Record) -> Record | Outcome:
-    """By `now`, or by `later` where that is how it goes."""
+    """Convert with `now`, or with `later` if that returns an awaitable."""
     made = conversion.now(raw)
     if made is Outcome.SUSPENDS:
         made = finished(conversion.later(raw))
@@ -157,7 +157,7 @@ def test_by_default_an_error_is_raised_with_the_record_and_the_cause(deserialize
 
 @deserializers
 def test_the_record_of_an_error_is_not_modified(deserializer: Any) -> None:
-    """Kept aside by an application that tries again, it must not change when that succeeds."""
+    """An application that keeps it and retries must not see it change when the retry succeeds."""
     broken = True
 
     def flaky(value: bytes) -> Any:

@@ -30,7 +30,7 @@ T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
 
 
 def batch(base: int, *values: str, tp: TopicPartition = T0) -> RecordBatch:
-    """A batch of records at consecutive offsets; its epoch is 7."""
+    """Return a batch of records at consecutive offsets with epoch 7."""
     records = [NewRecord(None, value.encode()) for value in values]
     data = encode_batch(records, base_offset=base, leader_epoch=7)
     (made,) = read_batches(data, topic=tp.topic, partition=tp.partition)
@@ -38,14 +38,14 @@ def batch(base: int, *values: str, tp: TopicPartition = T0) -> RecordBatch:
 
 
 def marker(base: int, tp: TopicPartition = T0) -> RecordBatch:
-    """The broker's mark of a committed transaction."""
+    """Return the control record of a committed transaction."""
     data = encode_batch([NewRecord(pack(">hh", 0, 1), b"")], control=True, transactional=True)
     (made,) = read_batches(with_base_offset(data, base, 7), topic=tp.topic, partition=tp.partition)
     return made
 
 
 def compacted(base: int, last: int, *kept: str) -> RecordBatch:
-    """A batch from `base` to `last` of which compaction left the first records."""
+    """Return a batch from `base` to `last` whose first records were removed by compaction."""
     data = bytearray(encode_batch([NewRecord(None, v.encode()) for v in kept or ("x",)]))
     if not kept:
         del data[61:]
@@ -58,7 +58,7 @@ def compacted(base: int, last: int, *kept: str) -> RecordBatch:
 
 
 def damaged(base: int, *values: str) -> RecordBatch:
-    """A batch whose last record says that it is longer than it is, under a CRC that is right."""
+    """Return a batch whose last record has a wrong length, under a valid CRC."""
     data = bytearray(encode_batch([NewRecord(None, v.encode()) for v in values]))
     data[-(len(values[-1]) + 2 + 5)] += 2
     pack_into(">I", data, 17, crc32c(bytes(data[21:])))
@@ -91,7 +91,7 @@ def owning(
 
 
 def state(delivery: Delivery, tp: TopicPartition = T0) -> tuple[int, int, int]:
-    """Position, processed, and where to fetch from."""
+    """Return the position, the processed offset and the fetch offset."""
     owned = delivery.owned[tp]
     return owned.position, owned.processed, owned.fetch_offset
 
@@ -163,7 +163,7 @@ def test_an_unknown_position_is_not_committed() -> None:
 
 
 def test_an_offset_found_by_the_reset_policy_is_committed() -> None:
-    """A group that has read nothing yet still keeps its place when records expire."""
+    """A group that has read nothing keeps its position when records expire."""
     delivery = Delivery()
     (owned,) = delivery.own([T0])
     owned.start_at(40)
@@ -193,7 +193,7 @@ def test_batches_fetched_twice_are_queued_once() -> None:
 
 
 def test_partitions_take_turns_by_batches() -> None:
-    """None starves behind another that always has more."""
+    """No partition starves behind another that always has records."""
     took = Took()
     delivery = owning(T0, T1, delivery=Delivery(None, took))
     delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
@@ -237,7 +237,7 @@ def test_buffered_bytes_count_undelivered_records() -> None:
     ids=["revoke", "release", "seek", "pause", "next_record"],
 )
 def test_on_room_is_called_when_the_buffers_shrink(shrink: Callable[[Delivery], object]) -> None:
-    """Otherwise the fetcher would never notice the room."""
+    """Otherwise the fetcher would not notice the free space."""
     took = Took()
     delivery = owning(T0, T1, delivery=Delivery(None, took))
     delivery.add(delivery.owned[T0], [batch(0, "a")])
@@ -272,7 +272,7 @@ def test_a_batch_of_control_records_alone_advances_the_position() -> None:
 
 
 def test_a_gap_does_not_mark_the_record_in_flight_as_processed() -> None:
-    """`getmany` looks for more while the application still has nothing."""
+    """`getmany` requests more while the application has no records yet."""
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a"), marker(1)])
     assert delivery.next_record() == record(0, "a")
@@ -324,7 +324,7 @@ def test_own_creates_only_partitions_that_are_not_owned() -> None:
 
 
 def test_s9_nothing_is_delivered_from_a_revoked_partition() -> None:
-    """Neither the rest of the open batch nor what was fetched ahead."""
+    """Neither the rest of the current batch nor fetched records are delivered."""
     delivery = owning(T0, T1)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
     delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
@@ -350,7 +350,7 @@ def test_released_records_are_not_in_flight() -> None:
 
 
 def test_a_late_fetch_of_a_previous_assignment_is_dropped() -> None:
-    """The answer belongs to the old assignment: its offsets may be behind the new one's."""
+    """The response belongs to the old assignment: its offsets may be below the new position."""
     delivery = owning(T0)
     old = delivery.owned[T0]
     delivery.revoke([T0])
@@ -378,7 +378,7 @@ def test_seek_drops_fetched_records_and_those_in_flight() -> None:
 def test_relocating_keeps_records_in_flight_unprocessed(
     offset: int, at_once: tuple[int, int, int], later: int
 ) -> None:
-    """They were committed as processed once: a crash then lost them."""
+    """They were committed as processed: a crash then lost them."""
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
     assert ask_batch(delivery, 2) == Batch("t", 0, (record(0, "a"), record(1, "b")))
@@ -472,7 +472,7 @@ def test_a_seek_past_a_bad_record_leaves_the_records_before_it_uncommitted() -> 
 
 
 def test_control_records_and_compaction_need_no_commit_by_the_application() -> None:
-    """Lost behind a commit of all that was delivered they would be reported, for nothing."""
+    """If lost after a commit of all delivered records, they would be reported needlessly."""
     delivery = owning(T0)
     owned = delivery.owned[T0]
     delivery.add(owned, [batch(0, "a"), marker(1), compacted(2, 5), batch(6, "b"), marker(7)])
@@ -521,7 +521,7 @@ def test_a_corrupt_record_is_raised_after_the_records_before_it() -> None:
 
 
 def picky(on_error: Any = "raise") -> Conversion:
-    """A deserializer that does not take "bad"."""
+    """A deserializer that fails on "bad"."""
 
     def decode(value: bytes) -> str:
         if value == b"bad":
@@ -562,7 +562,7 @@ def test_a_batch_ends_before_a_record_whose_deserializer_fails() -> None:
 
 @pytest.mark.parametrize("bad", [damaged(0, "a", "b"), batch(0, "a", "bad")], ids=["torn", "bad"])
 def test_an_error_after_a_batch_is_dropped_with_its_partition(bad: RecordBatch) -> None:
-    """It was once raised after a seek away from it, or for a partition that was gone."""
+    """It was raised after a seek away from it, or for a revoked partition."""
     for let_go in (
         lambda d: d.seek(T0, 5),
         lambda d: d.revoke([T0]),
@@ -590,14 +590,14 @@ async def decode(value: bytes) -> str:
 
 
 def suspending(*batches: RecordBatch) -> Delivery:
-    """A coroutine deserializer, and what was fetched of t/0."""
+    """Provide a coroutine deserializer, and the fetched records of t/0."""
     delivery = owning(T0, delivery=Delivery(Conversion(None, decode)))
     delivery.add(delivery.owned[T0], list(batches))
     return delivery
 
 
 def awaited(delivery: Delivery) -> Record:
-    """Convert the record that is to be awaited, as the reader does."""
+    """Convert the next record to await, as the reader does."""
     raw = delivery.unconverted
     assert raw is not None
     assert isinstance(raw.value, bytes)
@@ -644,7 +644,7 @@ def test_a_cancelled_conversion_is_awaited_again() -> None:
 def test_records_converted_after_a_loss_are_dropped(
     change: Callable[[Delivery], None], fails: bool, batches: bool
 ) -> None:
-    """Of a partition that is gone, paused, or read from elsewhere now."""
+    """They belong to a partition that was revoked, paused or sought."""
     delivery = suspending(batch(0, "a", "b"))
     take = (lambda: ask_batch(delivery, 10)) if batches else (lambda: ask(delivery))
     assert take() is None
@@ -719,7 +719,7 @@ def test_a_batch_ends_before_a_record_whose_awaited_deserializer_fails() -> None
 
 
 def test_a_failed_partition_is_stopped_until_the_application_seeks() -> None:
-    """The error of the one was taken for the next partition's."""
+    """Its error was raised for the next partition."""
     rested: list[None] = []
     conversion = Conversion(None, decode)
     delivery = owning(
@@ -856,7 +856,7 @@ def test_an_error_in_the_record_after_a_batch_is_raised_after_the_batch(bad: Rec
 def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processed_ones(
     moves: list[str], data: st.DataObject
 ) -> None:
-    """One partition, whose log is its offsets with a marker at each multiple of seven."""
+    """One partition, whose log has a control record at each multiple of seven."""
     delivery = owning(T0)
     log_end = committed = expected = 0
     held: list[int] = []

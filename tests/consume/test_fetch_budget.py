@@ -1,4 +1,4 @@
-"""How many bytes are fetched ahead."""
+"""The number of bytes fetched in advance."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_a_limit_below_a_mebibyte_is_respected() -> None:
 
 
 def test_long_polls_leave_bytes_for_an_immediate_fetch() -> None:
-    """A broker may hold a long poll for seconds, and with it the bytes that it may bring."""
+    """A broker may hold a long poll for seconds, and with it the bytes reserved for its
+    response."""
     room = FetchBudget(4 * MIB)
     room.target = 4 * MIB
     room.on_request(share(room))

@@ -1,4 +1,4 @@
-"""Which responses count, and when partitions that had nothing are asked for again."""
+"""The responses that count, and when empty partitions are fetched again."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ TOPIC, OTHER = UUID(int=1), UUID(int=2)
 
 
 def _in_flight() -> tuple[OwnedPartition, FetchInFlight]:
-    """One that was revoked since."""
+    """Return a fetch in flight of a revoked partition."""
     before = owned()
     before.topic_id = TOPIC
     fetch = FetchInFlight(1, [before])

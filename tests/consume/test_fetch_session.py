@@ -1,4 +1,4 @@
-"""Fetch sessions, as the brokers see them: each request is compared as a whole."""
+"""Fetch sessions as brokers see them: each request is compared as a whole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FULL = SessionRequest(0, 0, BOTH, (), BOTH_IDS, by_id=True)
 def begun(
     wanted: Mapping[TopicPartition, FetchPartition] = BOTH, ids: Mapping[str, UUID] = IDS
 ) -> FetchSession:
-    """Session 77, whose first request was answered."""
+    """Return session 77 after its first response."""
     session = FetchSession()
     session.request(wanted, ids)
     session.on_response(77, 0)
@@ -130,7 +130,7 @@ def test_after_a_lost_response_all_partitions_are_listed_again() -> None:
 
 
 def test_the_epoch_wraps_to_1() -> None:
-    """0 would begin a new session."""
+    """0 would start a new session."""
     session = begun()
     session._epoch = 2**31 - 1
     assert session.request(BOTH, IDS).epoch == 2**31 - 1
@@ -139,7 +139,7 @@ def test_the_epoch_wraps_to_1() -> None:
 
 
 def test_a_session_by_name_stays_by_name_in_empty_requests() -> None:
-    """An empty request has no topic whose missing id would tell."""
+    """An empty request has no topic with a missing id."""
     ids = {"t": T_ID}
     session = begun(ids=ids)
     assert session.request(BOTH, ids) == SessionRequest(77, 1, {}, (), {}, by_id=False)

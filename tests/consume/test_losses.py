@@ -1,4 +1,4 @@
-"""What is lost of partitions that are no longer owned, and how it is reported."""
+"""The deliveries lost with revoked partitions, and their report."""
 
 from __future__ import annotations
 

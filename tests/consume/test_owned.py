@@ -1,4 +1,4 @@
-"""What is remembered of the log that a position is in."""
+"""The identity of the log that a position belongs to."""
 
 from __future__ import annotations
 

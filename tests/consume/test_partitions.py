@@ -1,4 +1,4 @@
-"""How calls take partitions, offsets and times: what is accepted, and the error for all else."""
+"""How calls accept partitions, offsets and times, and their errors for anything else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B = TopicPartition("t", 0), TopicPartition("u", 1)
 
 
 class Index:
-    """A whole number that is no int, as numpy has them."""
+    """An integer that is no `int`, like numpy's."""
 
     def __init__(self, value: int) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""What to fetch next, and the table of fetch errors."""
+"""The next fetch requests, and the table of fetch errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ask(*partitions: OwnedPartition, now: float = 10.0, room: int = 1) -> list[i
 
 
 def test_partitions_with_the_least_buffered_come_first() -> None:
-    """A broker fills its answer in the order asked: the last ones may get nothing."""
+    """A broker fills its response in the requested order: the last partitions may get nothing."""
     assert ask(
         owned(0, buffered_bytes=99),
         owned(1, buffered_bytes=50),

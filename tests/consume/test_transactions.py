@@ -1,4 +1,4 @@
-"""Which batches of an answer read_committed hides."""
+"""The batches that read_committed hides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data(producer_id: int, count: int = 1, *, transactional: bool = True) -> byt
 
 
 def log(*batches: bytes) -> list[RecordBatch]:
-    """The batches one behind the other, from offset 0 on."""
+    """Return the batches in sequence, from offset 0 on."""
     made: list[RecordBatch] = []
     for raw in batches:
         (batch,) = read_batches(raw, topic="t", partition=0)
@@ -43,7 +43,8 @@ def log(*batches: bytes) -> list[RecordBatch]:
 
 
 def hidden(batches: list[RecordBatch], *aborted: tuple[int, int]) -> list[int]:
-    """Base offsets of what is hidden; aborted transactions are (producer, first offset)."""
+    """Return the base offsets of hidden batches; aborted transactions are (producer, first
+    offset)."""
     mark_aborted(batches, transactions(aborted))
     return [batch.base_offset for batch in batches if batch.hidden]
 
@@ -84,7 +85,7 @@ def test_interleaved_producers_are_distinguished() -> None:
 
 
 def test_the_order_of_aborted_transactions_does_not_matter() -> None:
-    """Brokers sort by where transactions end, not by where they begin."""
+    """Brokers sort by the end of the transactions, not by their start."""
     made = (data(RED), data(BLUE), marker(BLUE, ABORT), data(RED), marker(RED, ABORT))
     assert hidden(log(*made), (RED, 0), (BLUE, 1)) == [0, 1, 3]
     assert hidden(log(*made), (BLUE, 1), (RED, 0)) == [0, 1, 3]
@@ -106,7 +107,7 @@ def test_a_transaction_that_began_before_the_response_is_hidden() -> None:
 
 
 def test_a_first_offset_inside_a_batch_hides_it() -> None:
-    """What is fetched from the middle of a batch on comes as a whole batch."""
+    """A fetch from the middle of a batch returns the whole batch."""
     assert hidden(log(data(RED, 5), marker(RED, ABORT)), (RED, 2)) == [0]
 
 

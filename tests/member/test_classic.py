@@ -1,7 +1,7 @@
 """The classic group protocol as a function: `step(member, event) == (member, effects)`.
 
-Tests are named after the lines of behaviour they hold; times are seconds on a clock that only
-events move. Back-off is 1/8 s at jitter 0.5, so that every sum of times is exact.
+Tests are named after the lines of behaviours that they check; times are seconds on a clock that
+only events advance. Backoff is 1/8 s at jitter 0.5, so every sum of times is exact.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ step = checked("classic", classic.step)
 
 
 class Like(Exception):
-    """Equals any exception of this type with these words."""
+    """Equals any exception of this type with this message."""
 
     def __init__(self, kind: type[Exception], words: str) -> None:
         super().__init__(kind, words)
@@ -226,7 +226,7 @@ def found(code: int = 0, node: Coordinator = NODE) -> FindCoordinatorResponse:
 
 
 def joined(code: int = 0, **changes: Any) -> JoinGroupResponse:
-    """An answer to a follower of generation 5, unless told otherwise."""
+    """Return a join response for a follower, by default of generation 5."""
     fields: dict[str, Any] = {
         "error_code": code,
         "generation_id": 5,
@@ -486,8 +486,8 @@ def test_line_7_a_sync_response_read_late_does_not_extend_the_lease() -> None:
 
 
 def test_the_lease_runs_from_when_the_answered_sync_was_sent() -> None:
-    """After a join that was parked for a whole session members once handed out nothing before the
-    first heartbeat."""
+    """After a join that was pending for a whole session, members delivered nothing before the first
+    heartbeat."""
     joining = evolve(REJOINING, join_sent_at=10.0)
     syncing = step(joining, reply(3, joined(), now=19.0))[0]
     stable = step(syncing, reply(4, synced(), now=19.5))[0]
@@ -658,7 +658,7 @@ class TestLine10TheGenerationIsReset:
     def test_line_13_while_sync_is_in_flight_its_result_is_discarded(
         self, code: int, member_id: str, reason: str
     ) -> None:
-        """A heartbeat that was sent while the leader computed comes back during SyncGroup."""
+        """The response to a heartbeat sent while the leader computed arrives during SyncGroup."""
         syncing = evolve(SYNCING, heartbeat_in_flight=9, heartbeat_sent_at=10.0, last_token=9)
         reset, effects = step(syncing, reply(9, heartbeat_response(code), now=11.0))
         assert (reset, effects) == (
@@ -689,7 +689,7 @@ def test_the_member_rejoins_after_the_application_processed_the_loss() -> None:
 
 
 def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
-    """And without a leave: the place is the other one's."""
+    """The member sends no leave: the instance id belongs to the other member."""
     config = evolve(CONFIG, group_instance_id="i")
     error = Like(FencedError, "another member now has group_instance_id 'i'")
     for member, token, message in (
@@ -815,7 +815,7 @@ def test_permanent_errors_are_fatal_and_leave(code: int) -> None:
 
 
 def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
-    """Left at once, others would get what is still being handled."""
+    """If it left at once, other members would get records that are still being processed."""
     error = broker_error(
         E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'", operation="READ", group="g"
     )
@@ -985,7 +985,7 @@ def test_before_a_pending_join_only_the_supported_protocols_change(member: Membe
 
 
 def test_line_23_each_attempt_sends_all_protocols_in_one_join() -> None:
-    """Counted over a whole rebalance that meets an error in each request once."""
+    """Counted over a whole rebalance in which each request fails once."""
     world = World({JoinGroupRequest: [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR]})
     world.run(until=5.0)
     joins = [r for _, r in world.sent if isinstance(r, JoinGroupRequest)]
@@ -1007,8 +1007,8 @@ COOPERATIVE = evolve(CONFIG, cooperative=True, settling_interval=0.25)
 
 
 def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
-    """A cooperative member was closed while the commit of a rebalance waited for a dead
-    coordinator; it left with what it had kept, of which the application was never told."""
+    """A cooperative member was closed while its last commit waited for a dead coordinator; it left
+    with its kept partitions, and the application was not called for them."""
     revoking = evolve(REVOKING, config=COOPERATIVE)
     leaving = step(revoking, evolve(CLOSED, now=11.0))[0]
     again, effects = step(leaving, Revoked(now=12.0, token=6))
@@ -1028,8 +1028,8 @@ def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
 
 @pytest.mark.parametrize("config", [CONFIG, COOPERATIVE], ids=["eager", "cooperative"])
 def test_line_6_a_poll_timeout_while_revoking_loses_everything_at_once(config: Any) -> None:
-    """An application that was stuck with a record kept its partitions for the rest of the
-    revocation, which may take most of the rebalance timeout."""
+    """An application stuck with a record kept its partitions for the rest of the revocation, up to
+    most of the rebalance timeout."""
     revoking = evolve(REVOKING, config=config)
     losing, effects = step(revoking, evolve(CLOSED, now=11.0, lost=True))
     assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
@@ -1066,7 +1066,7 @@ def test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join(
 
 
 def test_a_leaving_static_member_sends_its_instance_id() -> None:
-    """KIP-1092: without a word its partitions would stand still until its session times out."""
+    """KIP-1092: otherwise its partitions would stay unread until its session times out."""
     config = evolve(CONFIG, group_instance_id="i")
     for_good = evolve(CLOSED, leave_group=True)
     member = evolve(REVOKING, config=config, leaving=for_good)
@@ -1233,8 +1233,8 @@ JOIN_AND_HEARTBEAT_SENT = evolve(
 
 
 def test_a_heartbeat_beside_the_pending_join_extends_the_lease_of_retained_partitions() -> None:
-    """A join that never came to the coordinator was once taken for a sign of life: partitions were
-    read on for a rebalance timeout after the group had given them to another."""
+    """A join that never reached the coordinator counted as a sign of life: partitions were read for
+    a rebalance timeout after the group had assigned them to another member."""
     assert step(PARKED, Woke(now=15.0)) == (
         JOIN_AND_HEARTBEAT_SENT,
         (evolve(send_heartbeat(8, 5.0), route=Route.SEPARATE_CONNECTION),),
@@ -1256,8 +1256,8 @@ def test_a_heartbeat_accepted_beside_the_pending_join_keeps_ownership(
 
 
 def test_a_heartbeat_accepted_after_a_broken_join_keeps_ownership() -> None:
-    """The answer came a moment after the other connection had been lost, and was not listened to:
-    nothing was handed out until the next one."""
+    """The response arrived just after the other connection was lost, and was ignored: nothing was
+    delivered until the next one."""
     broken = step(JOIN_AND_HEARTBEAT_SENT, SendFailed(now=15.5, token=7, error=LOST))[0]
     assert (broken.phase, broken.coordinator, broken.ownership.lease_expires_at) == (
         Phase.UNJOINED,
@@ -1328,8 +1328,8 @@ def test_other_errors_beside_the_pending_join_await_its_response(event: Event) -
 
 
 def test_a_heartbeat_sent_before_the_join_still_extends_the_lease() -> None:
-    """Its answer was dropped: a member that had just found its coordinator again delivered nothing
-    of what it kept until the group had joined."""
+    """The response was ignored: a member that had just found its coordinator again delivered
+    nothing until the group had joined."""
     draining = evolve(DRAINING, config=COOPERATIVE)
     joining = step(draining, Revoked(now=13.5, token=6))[0]
     assert (joining.phase, joining.ownership.lease_expires_at) == (Phase.JOINING, 20.0)
@@ -1353,7 +1353,7 @@ def test_a_heartbeat_beside_the_join_does_not_count_for_its_generation() -> None
 
 
 def test_a_heartbeat_beside_the_sync_does_not_delay_the_next() -> None:
-    """Its connection was dead, and no other heartbeat left until that was known."""
+    """Its connection was dead, and no other heartbeat was sent until that was known."""
     syncing = evolve(
         SYNCING, config=COOPERATIVE, is_assigned=True, heartbeat_in_flight=6, last_token=6
     )
@@ -1407,7 +1407,7 @@ def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
 
 
 def test_first_heartbeats_slow_down_while_generations_end_at_once() -> None:
-    """A coordinator that takes every generation away at once must not be hammered."""
+    """A coordinator that ends every generation at once must not be flooded."""
     member, pauses = evolve(SYNCING, config=COOPERATIVE), []
     for _ in range(4):
         stable = step(member, reply(5, synced(), now=10.0))[0]
@@ -1453,8 +1453,8 @@ def test_retained_partitions_are_lost_when_the_generation_is_reset(
 
 
 def test_retained_partitions_are_lost_when_a_static_member_missed_a_generation() -> None:
-    """A rebalance that did not wait for it gives away what it has, and it stays a member: it once
-    read on, and committed, what had been another's for a generation."""
+    """A rebalance that did not wait for the member reassigns its partitions, and it stays a member:
+    it read and committed partitions that another member had owned for a generation."""
     static = evolve(COOPERATIVE, group_instance_id="i1")
     keeping = evolve(KEEPING, config=static, generation_id=5)
     reason = "the group had a generation without this member"
@@ -1487,7 +1487,7 @@ def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions() -> None:
 
 
 def test_when_the_lease_expires() -> None:
-    """Never once it was lost: others may own it, whatever the session says."""
+    """Never after a loss: other members may own the partitions, whatever the session says."""
     assert {
         name: member.ownership.lease_expires_at
         for name, member in (
@@ -1778,7 +1778,8 @@ class Life:
                 assert info.generation_id == before.generation_id
 
     def check_not_stuck(self) -> None:
-        """Something is bound to happen: an answer that is outstanding, work, or a wake-up."""
+        """Check that an event will follow: a response, the end of the application's work, or a
+        wake-up."""
         member = self.member
         working = any(work.token == member.pending for work in self.work)
         match member.phase:
@@ -1804,7 +1805,7 @@ def test_random_runs_never_get_stuck_or_leave_the_transition_table(seed: int) ->
 
 
 def test_random_runs_make_every_transition_of_the_table() -> None:
-    """So the test above is about the whole table, and the table has no row too many."""
+    """So the test above covers the whole table, and the table has no superfluous row."""
     seen: set[tuple[Phase, Phase]] = set()
     for seed in range(1_000):
         life = Life(seed)
@@ -1863,6 +1864,6 @@ def test_invalidating_the_coordinator_keeps_the_generation() -> None:
 
 
 def test_a_failed_assignment_is_ignored_while_leaving() -> None:
-    """Fenced while the application took up bytes that are no assignment, it left twice."""
+    """A member fenced while the application decoded an invalid assignment left twice."""
     late = AssignFailed(now=10.0, error=DecodeError("x"))
     assert step(GOING, late) == (GOING, ())

@@ -1,7 +1,7 @@
 """The protocol of KIP-848 as a function: `step(member, event) == (member, effects)`.
 
-Tests are named after the lines of behaviour they hold; times are seconds on a clock that only
-events move. Back-off is 1/8 s at jitter 0.5, so that every sum of times is exact.
+Tests are named after the lines of behaviours that they check; times are seconds on a clock that
+only events advance. Backoff is 1/8 s at jitter 0.5, so every sum of times is exact.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ step = checked("consumer", consumer_protocol.step)
 
 
 class Like(Exception):
-    """Equals any exception of this type with these words."""
+    """Equals any exception of this type with this message."""
 
     def __init__(self, kind: type[Exception], words: str) -> None:
         super().__init__(kind, words)
@@ -443,7 +443,7 @@ def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
 
 
 def test_line_33_a_full_heartbeat_follows_one_in_flight() -> None:
-    """Its response once counted as the one to the new subscription, which was never sent."""
+    """Its response counted as the one to the new subscription, which was never sent."""
     member, effects = step(BEATING_, RejoinRequested(now=10.0, reason="x"))
     assert effects == (WakeAt(time=20.0),)
     member, effects = step(member, reply(4, answer()))
@@ -653,7 +653,8 @@ def test_an_assignment_that_cannot_be_applied_is_fatal_and_leaves() -> None:
 
 
 def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
-    """The heartbeat was sent at once: others got partitions that a callback was still revoking."""
+    """The heartbeat was sent at once: other members got partitions whose revocation callback still
+    ran."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     member = evolve(member, heartbeat_in_flight=6, state_in_flight=state_with(MINE))
     member, effects = step(member, reply(6, answer(E.UNKNOWN_SERVER_ERROR)))
@@ -932,7 +933,7 @@ def test_a_transition_outside_the_table_raises() -> None:
 
 
 def test_s11_the_member_id_is_kept_whatever_happens() -> None:
-    """Line 31: the same id after each way back into the group."""
+    """Line 31: the id is the same after every rejoin."""
     for event in (SendFailed(now=10.0, token=4, error=LOST), reply(4, answer(E.UNKNOWN_MEMBER_ID))):
         assert step(BEATING_, event)[0].member_id == "m1"
 
@@ -1033,7 +1034,7 @@ def test_l6_no_hot_loop_when_each_second_heartbeat_is_fenced() -> None:
 
 
 def test_l2_a_healthy_member_sends_frequent_heartbeats_first_then_at_its_interval() -> None:
-    """What it costs: 20 requests around each change, else one a second, 3,600 an hour."""
+    """The cost: 20 requests around each change, otherwise one a second, 3,600 an hour."""
     world = World(lambda _: answer(share=MINE) if len(world.sent) == 2 else 0, DEFAULTS)
     world.run(until=12.0, most=600)
     assert [round(t, 3) for t, _ in world.sent[:4]] == [0.0, 0.0, 0.0, 0.1]
@@ -1198,7 +1199,8 @@ class Life:
         )
 
     def check_not_stuck(self) -> None:
-        """Something is bound to happen: an answer that is outstanding, work, or a wake-up."""
+        """Check that an event will follow: a response, the end of the application's work, or a
+        wake-up."""
         member = self.member
         working = any(work.token == member.pending for work in self.work)
         match member.phase:
@@ -1226,7 +1228,7 @@ def test_random_runs_never_get_stuck_or_leave_the_transition_table(seed: int) ->
 
 
 def test_random_runs_make_every_transition_of_the_table() -> None:
-    """So the test above is about the whole table, and the table has no row too many."""
+    """So the test above covers the whole table, and the table has no superfluous row."""
     seen: set[tuple[Phase, Phase]] = set()
     for seed in range(1_500):
         life = Life(seed)

@@ -1,4 +1,4 @@
-"""Ownership is one value: what is assigned, what is being revoked, and until when it is sure."""
+"""Ownership is one value: the assigned and the revoking partitions, and the expiry of the lease."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ NAMES = {JoinGroupRequest: "JoinGroup", SyncGroupRequest: "SyncGroup", LeaveGrou
 
 @attrs.define(eq=False)
 class Actor:
-    """A member, and the process around it."""
+    """A member and its process."""
 
     name: str
     member: Member
@@ -109,7 +109,8 @@ class Actor:
 
 
 def offer(owned: tuple[int, ...], generation: int) -> tuple[tuple[str, bytes], ...]:
-    """The metadata of a cooperative member: the generation, then what it owned in it."""
+    """Return the metadata of a cooperative member: the generation and the partitions owned in
+    it."""
     return (("cooperative", bytes((generation + 1, *owned))),)
 
 
@@ -132,7 +133,7 @@ def cooperative_assignment(members: Mapping[str, bytes]) -> dict[str, bytes]:
 
 @attrs.define(eq=False)
 class Connection:
-    """One connection: the broker reads a request once it has answered the one before."""
+    """One connection: the broker reads a request after it has answered the previous one."""
 
     waiting: deque[Send] = attrs.field(factory=deque)
     busy: bool = False
@@ -180,7 +181,7 @@ class Simulation:
         self.feed(actor, Started(now=self.now))
 
     def do_cooperate(self, name: str) -> None:
-        """Start a member that keeps what it owns while the group rebalances."""
+        """Start a cooperative member."""
         config = attrs.evolve(CONFIG, cooperative=True)
         self.actors[name] = actor = Actor(name, Member(config=config, protocols=offer((), -1)))
         self.feed(actor, Started(now=self.now))
@@ -234,7 +235,7 @@ class Simulation:
         self.coordinator.move("g", self.now)
 
     def do_cut(self, seconds: str) -> None:
-        """Break all connections to the coordinator, and all new ones for that time."""
+        """Break all connections to the coordinator, and new ones for that time."""
         self.down = True
         self.lines.append(f"{self.now:6.2f}  the coordinator cannot be reached")
         for actor in self.actors.values():

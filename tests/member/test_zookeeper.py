@@ -1,7 +1,7 @@
-"""Membership kept in ZooKeeper as a function: `step(member, event) == (member, effects)`.
+"""Membership in ZooKeeper as a function: `step(member, event) == (member, effects)`.
 
-Times are seconds on a clock that only events move. The session is 12 s long: it is confirmed each
-2 s, and ownership is sure for 6 s. Back-off is 1/8 s at jitter 0.5.
+Times are seconds on a clock that only events advance. The session timeout is 12 s: a member
+confirms the session each 2 s, and its lease lasts 6 s. Backoff is 1/8 s at jitter 0.5.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def assigned(*names: str) -> bytes:
 
 
 def run(member: Member, *events: ZooKeeperEvent) -> tuple[Member, list[ZooKeeperEffect]]:
-    """The member after events, and the effects of the last one but `WakeAt`."""
+    """Return the member after the events, and the effects of the last one except `WakeAt`."""
     effects: tuple[ZooKeeperEffect, ...] = ()
     for event in events:
         member, effects = step(member, event)
@@ -275,7 +275,7 @@ def test_a_deleted_member_registers_again_under_another_name():
 
 
 def test_new_metadata_is_registered_in_a_new_node():
-    """A node never changes: two members that read the same list have read the same metadata."""
+    """A node never changes: members that read the same list have read the same metadata."""
     request = RejoinRequested(now=101.0, reason="why", protocols=(("range", b"new"),))
     member, effects = run(OWNING, request)
     data = encode_metadata(Metadata("consumer", (("range", b"new"),)))
@@ -453,7 +453,7 @@ def test_an_expired_session_loses_the_partitions():
 
 
 def test_a_session_unconfirmed_for_its_timeout_counts_as_expired():
-    """kazoo says that a session is over only once it is connected again."""
+    """kazoo reports the end of a session only once it is connected again."""
     reason = "ZooKeeper has not confirmed the session within its timeout"
     member, _ = run(OWNING, Woke(now=102.0))
     assert step(member, Woke(now=111.9))[1] == (WakeAt(time=112.0),)
@@ -642,7 +642,7 @@ def test_units_round_trip_to_partitions(topic, number):
 
 
 class World:
-    """ZooKeeper and an application, as far as one member can tell, that answer in any order."""
+    """ZooKeeper and an application as one member sees them; they answer in any order."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

@@ -1,6 +1,8 @@
-"""No attribute is assigned from outside its class: classes offer verbs, so that each rule about a
-field stands in one file. Read from the source of `kafkagroup.consume`, `kafkagroup.runtime`,
-`Consumer` and `GroupMember`."""
+"""No attribute is assigned from outside its class: each rule about a field stands in one file.
+
+The test reads the source of `kafkagroup.consume`, `kafkagroup.runtime`, `Consumer` and
+`GroupMember`.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ FOREIGN = {
 
 
 def stores(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
-    """The attributes that are assigned or deleted, but not of `self` or `cls`, each with the name
-    of its function."""
+    """Return the assigned or deleted attributes, except those of `self` and `cls`, and their
+    functions."""
     if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
         function = tree.name
     if isinstance(tree, ast.Attribute) and not isinstance(tree.ctx, ast.Load):

@@ -1,7 +1,7 @@
-"""A hostile broker on a real socket: every limit that is on by default, met by the real client.
+"""Malformed input from a broker on a real socket: every default limit, met by the real client.
 
-Each test asks three things: is it one typed error that names what is wrong, does memory stay
-bounded by what was really sent, and does everything else go on.
+Each test checks that one typed error names the fault, that memory stays bounded by the bytes
+received, and that everything else continues.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ OPTIONS = ClientOptions(request_timeout=5.0)
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Real time, as the sockets are real."""
+    """Return a backend with real time, as the sockets are real."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 def listening(peer_of: Any) -> Any:
-    """`async with listening(handler) as port`: who connects there meets the handler."""
+    """Open a listener: `async with listening(handler) as port`."""
 
     @asynccontextmanager
     async def opened(handler: Callable[[Any], Awaitable[object]]) -> AsyncIterator[int]:
@@ -82,7 +82,7 @@ def listening(peer_of: Any) -> Any:
 
 @contextmanager
 def memory(limit: int) -> Iterator[None]:
-    """What Python allocates inside stays below `limit` bytes."""
+    """Check that Python allocates less than `limit` bytes in the block."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -97,7 +97,7 @@ def memory(limit: int) -> Iterator[None]:
 
 
 async def test_a_frame_length_of_two_gibibytes_closes_the_connection(listening: Any) -> None:
-    """CVE-2026-10142: a client that believes the claim grows until it is killed."""
+    """CVE-2026-10142: a client that trusts the length allocates it until it is killed."""
     sent: list[int] = []
 
     async def handler(peer: Any) -> None:
@@ -173,7 +173,7 @@ async def test_an_api_versions_response_larger_than_a_mebibyte_is_an_error(liste
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_an_unsolicited_response_is_an_error(listening: Any, late: bool) -> None:
-    """Also after the real answer: a second one of the same number."""
+    """The same after the requested response: a second response with its correlation id."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -266,7 +266,7 @@ def batch(
     length: int | None = None,
     crc: int | None = None,
 ) -> bytes:
-    """A batch around any payload, with a right CRC unless it is given."""
+    """Return a batch around any payload, by default with a valid CRC."""
     covered = struct.pack(">hiqqqhii", codec, delta, 0, 0, -1, -1, -1, count) + payload
     head = struct.pack(">qiib", offset, 9 + len(covered) if length is None else length, 0, 2)
     return head + struct.pack(">I", crc32c(covered) if crc is None else crc) + covered
@@ -316,7 +316,8 @@ CORRUPT = {
 
 
 async def met_once(consumer: Consumer, leader: Any, error: type[Exception]) -> Exception:
-    """The error that a bad batch brings: once, without a hot loop, until the application seeks."""
+    """Return the error of a bad batch: raised once, without a hot loop, until the application
+    seeks."""
     with anyio.fail_after(20), pytest.raises(error) as caught:
         await consumer.getone()
     assert type(caught.value) is error
@@ -365,7 +366,8 @@ async def test_batches_before_a_corrupt_one_are_delivered(listening: Any, leader
 async def test_batches_that_start_below_the_position_or_are_truncated_raise_no_error(
     listening: Any, leader_of: Any
 ) -> None:
-    """Brokers answer with whole batches, from the one that holds the position, and cut the last."""
+    """Brokers return whole batches, from the one that contains the position, and truncate the
+    last."""
     first, second = (
         with_base_offset(
             encode_batch([NewRecord(None, b"%d" % (base + n)) for n in (0, 1)]), base, 0
@@ -383,7 +385,8 @@ async def test_batches_that_start_below_the_position_or_are_truncated_raise_no_e
 
 
 def bombs() -> dict[str, bytes]:
-    """Batches that inflate beyond 128 MiB. The last two join several frames or blocks."""
+    """Return batches that inflate beyond 128 MiB. The last two consist of several frames or
+    blocks."""
     zeros = bytes(16 * MEBIBYTE)
     frame = compress(Codec.ZSTD, zeros)
     member = compress(Codec.GZIP, zeros)
@@ -491,7 +494,7 @@ async def test_an_undecodable_assignment_is_an_error(
 async def test_the_leader_reports_a_member_with_an_undecodable_subscription(
     listening: Any, leader_of: Any, metadata: bytes
 ) -> None:
-    """It comes from another client, not from the broker: the leader meets it first."""
+    """It comes from another client, not from the broker: the leader decodes it first."""
     leader = leader_of(lambda offset: b"")
     leader.members = leader.member("stranger", metadata)
     async with listening(leader) as port:

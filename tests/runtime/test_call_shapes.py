@@ -1,4 +1,4 @@
-"""Every method of a consumer takes topics and partitions in the same ways."""
+"""Every method of a consumer accepts topics and partitions in the same forms."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_invalid_partitions_raise(network: Any) -> None:
 
 
 async def test_invalid_limits_raise(network: Any) -> None:
-    """An addition or comparison inside once raised a TypeError instead."""
+    """An addition or comparison inside raised a TypeError instead."""
     async with consuming(network) as consumer:
         for wrong in (A, "3", 0, None, True, 2.5):
             expected = re.escape(f"max_records={wrong!r}; expected a number from 1")

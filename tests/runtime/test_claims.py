@@ -42,7 +42,7 @@ async def begin(sessions: list[Kindly]) -> None:
 async def test_partitions_revoked_on_reconnection_are_committed_first(
     network: Any, sessions: list[Kindly]
 ) -> None:
-    """The list of members once arrived before the session was confirmed: the partition was released
+    """The list of members arrived before the session was confirmed: the partition was released
     without its last commit, and its next owner started below the processed records."""
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
         network.serve_embedded(kafka)
@@ -87,7 +87,7 @@ async def test_a_commit_is_retried_while_the_partitions_are_claimed(
 async def test_a_commit_is_not_retried_after_its_partition_was_reassigned(
     network: Any, sessions: list[Kindly]
 ) -> None:
-    """It would put the group back to where this member was in a session before."""
+    """The retry would overwrite the new owner's commit with an offset of an earlier session."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0"], partition=0)
@@ -111,7 +111,7 @@ async def test_a_commit_is_not_retried_after_its_partition_was_reassigned(
 async def test_a_batch_in_flight_when_the_session_ends_is_lost(
     network: Any, sessions: list[Kindly]
 ) -> None:
-    """Told once, when the callback was called; and what comes again is committed."""
+    """The callback reports it once; the records are delivered again and then committed."""
     lost: list[Any] = []
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)

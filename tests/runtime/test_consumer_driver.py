@@ -64,7 +64,7 @@ def member(story: list[Any] | None = None, **options: Any) -> Consumer:
 
 
 def epochs(kafka: EmbeddedKafka) -> list[int]:
-    """Of the members that the coordinator counts."""
+    """Return the epochs of the members in the group."""
     described = kafka._call(kafka._cluster.consumer_groups.describe, "g")
     return [m.member_epoch for m in described.members]
 
@@ -118,7 +118,7 @@ async def test_line_34_a_member_fenced_while_it_revokes_commits_and_assigns_noth
 async def test_line_36_buffered_records_of_revoking_partitions_are_not_delivered(
     network: Any,
 ) -> None:
-    """All records have arrived when another member joins, and the callback takes its time."""
+    """All records have arrived when another member joins, and the callback is slow."""
 
     async def slowly(_: Any) -> None:
         await anyio.sleep(2)
@@ -148,7 +148,7 @@ async def test_line_45_a_commit_with_a_stale_epoch_is_retried(network: Any) -> N
 async def test_line_45_a_retried_commit_carries_the_current_epoch(
     network: Any,
 ) -> None:
-    """It is tried again and again; meanwhile a topic grows, and the epoch moves on."""
+    """The commit is retried; meanwhile a topic gets partitions, and the epoch changes."""
     seen: list[int] = []
 
     def note(request: OffsetCommitRequest) -> bool:
@@ -191,7 +191,7 @@ async def test_line_45_committed_offsets_are_fetched_with_the_current_epoch(
 async def test_line_45_an_offset_fetch_with_a_stale_epoch_is_retried(
     network: Any,
 ) -> None:
-    """Two members join at once: the epoch moves on while the first still looks where to start."""
+    """Two members join at once: the epoch changes while the first one fetches its offsets."""
     async with cluster(network) as kafka:
         kafka.fail(OffsetFetchRequest, ErrorCode.STALE_MEMBER_EPOCH, times=2)
         async with member() as consumer:
@@ -202,7 +202,7 @@ async def test_line_45_an_offset_fetch_with_a_stale_epoch_is_retried(
 async def test_an_offset_fetch_by_an_expired_member_raises_nothing_and_it_rejoins(
     network: Any,
 ) -> None:
-    """Its next heartbeat brings that all was lost, and it joins again."""
+    """The response to its next heartbeat ends the membership, and it joins again."""
     story: list[Any] = []
     async with cluster(network) as kafka:
         kafka.fail(OffsetFetchRequest, ErrorCode.UNKNOWN_MEMBER_ID, times=2)
@@ -215,7 +215,7 @@ async def test_an_offset_fetch_by_an_expired_member_raises_nothing_and_it_rejoin
 async def test_manually_assigned_partitions_are_committed_without_a_member_id_after_leaving(
     network: Any, protocol: str
 ) -> None:
-    """Commits were refused: they still named the member that had left."""
+    """Commits were rejected: they still had the id of the member that had left."""
     options = {"enable_auto_commit": False, "group_protocol": protocol}
     async with cluster(network) as kafka, member(**options) as consumer:
         await consumer.getone()
@@ -280,8 +280,8 @@ async def test_line_42_a_poll_timeout_leaves_and_the_next_poll_rejoins(
 
 
 async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network: Any) -> None:
-    """The member was assigned nothing, and fenced before it had revoked: a stuck application then
-    had the whole max_poll_interval_ms again."""
+    """The member was assigned nothing, and fenced before its revocation: a stuck application then
+    had another whole `max_poll_interval_ms`."""
     story: list[Any] = []
     options = {"max_poll_interval_ms": 20_000, "rebalance_timeout_ms": 60_000}
     async with cluster(network) as kafka, member(story, **options) as consumer:
@@ -301,8 +301,8 @@ async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network:
 
 
 async def test_a_heartbeat_that_timed_out_before_it_was_sent_is_never_sent(network: Any) -> None:
-    """It waited for a throttled broker, and its owned partitions may be out of date: the
-    coordinator would assign partitions to another member that were assigned to this one since."""
+    """It waited for a throttled broker, and its owned partitions may be outdated: the coordinator
+    would assign to another member partitions that this one has been assigned since."""
     reported: list[Any] = []
 
     def listen(request: ConsumerGroupHeartbeatRequest) -> bool:
@@ -330,7 +330,7 @@ LEAVES = {(None, None): 0, ("i", None): 1, ("i", True): 0, (None, False): 1}
 async def test_leaving_follows_leave_group_on_close(
     network: Any, instance: str | None, leave: bool | None
 ) -> None:
-    """KIP-1092: how many members the group has afterwards."""
+    """KIP-1092: checked by the number of members left in the group."""
     async with cluster(network) as kafka:
         async with member(group_instance_id=instance, leave_group_on_close=leave) as consumer:
             await consumer.wait_assignment()
@@ -352,7 +352,7 @@ async def test_leaving_a_classic_group_follows_leave_group_on_close(
 
 
 async def test_a_leaving_static_member_does_not_remove_its_successor(network: Any) -> None:
-    """Another process has taken the place already: it is that one's."""
+    """Another process already uses the instance id."""
     options = {"group_protocol": "classic", "group_instance_id": "i", "enable_auto_commit": False}
     async with cluster(network) as kafka, member(**options) as old:
         await old.wait_assignment()

@@ -1,4 +1,4 @@
-"""Coroutine deserializers of a running consumer: only what is converted counts as delivered."""
+"""Coroutine deserializers of a running consumer: only converted records count as delivered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster(network: Any) -> Any:
 
 
 class Slow:
-    """A deserializer that looks up a schema for each record, and can be held up."""
+    """A deserializer that looks up a schema for each record, and can be blocked."""
 
     def __init__(self, seconds: float = 0.01, *, hangs_at: int = -1) -> None:
         self.seconds = seconds
@@ -56,7 +56,7 @@ class Slow:
 
 
 async def cached(data: bytes) -> int:
-    """Finds every schema at once."""
+    """Return every schema at once."""
     return int(data)
 
 
@@ -142,7 +142,7 @@ async def test_a_cancelled_batch_is_delivered_whole(cluster: Any) -> None:
 
 
 async def take_all(consumer: Consumer, taken: list[object]) -> None:
-    """What a task does that takes records."""
+    """Take records, as a consuming task does."""
     async for record in consumer:
         taken += [record.value]
 
@@ -174,7 +174,7 @@ async def test_a_record_being_converted_is_not_committed(cluster: Any) -> None:
 async def test_a_revocation_drops_a_record_being_converted_without_waiting(
     cluster: Any, protocol: str
 ) -> None:
-    """The next owner delivers it: once, and not late."""
+    """The next owner delivers it once, without delay."""
     slow, taken, others = Slow(), [], []
     options = {"group_protocol": protocol, "heartbeat_interval_ms": 100}
     async with cluster() as (kafka, consumer):
@@ -231,7 +231,7 @@ async def test_a_pause_drops_a_record_being_converted_and_resuming_repeats_it(cl
 
 
 async def test_a_member_with_a_hanging_deserializer_loses_its_partitions(cluster: Any) -> None:
-    """It is the application's own code: `max_poll_interval_ms` is for that, too."""
+    """A deserializer is application code, to which `max_poll_interval_ms` applies."""
     slow, lost = Slow(600), []
     options = {"max_poll_interval_ms": 20_000, "on_partitions_lost": lost.append}
     async with cluster() as (_, consumer), consumer(value_deserializer=slow, **options) as c:
@@ -245,7 +245,7 @@ async def test_a_member_with_a_hanging_deserializer_loses_its_partitions(cluster
 
 
 async def test_converting_a_long_batch_counts_as_polling(cluster: Any) -> None:
-    """Each record that is begun is progress: only one that hangs is too late."""
+    """Each record that is started is progress; only a hanging one exceeds the interval."""
     lost: list[object] = []
     options = {"max_poll_interval_ms": 20_000, "on_partitions_lost": lost.append}
     async with cluster() as (_, consumer), consumer(value_deserializer=Slow(8), **options) as c:
@@ -328,7 +328,7 @@ async def test_the_position_stays_at_a_record_that_fails_until_the_application_s
 
 @kinds
 async def test_other_tasks_run_while_records_are_skipped(cluster: Any, deserializer: Any) -> None:
-    """The last record is bad, too: lag and commit go past it."""
+    """The last record is bad, too: lag and commit include it."""
     options = {"value_deserializer": deserializer, "on_deserialization_error": "skip"}
     async with cluster() as (kafka, consumer), consumer(**options) as c:
         values: list[object] = []
@@ -345,7 +345,7 @@ async def test_other_tasks_run_while_records_are_skipped(cluster: Any, deseriali
 async def test_an_error_handler_may_write_to_a_dead_letter_topic(
     cluster: Any, deserializer: Any, take: str
 ) -> None:
-    """A dead letter topic: written to in a coroutine, and nothing else is held up or lost."""
+    """A coroutine writes to the dead letter topic; nothing else is delayed or lost."""
     aside: list[object] = []
 
     async def dead_letter(record: Any, error: DeserializationError) -> Any:
@@ -390,7 +390,7 @@ async def test_getmany_returns_the_records_before_a_bad_record(
 
 
 async def test_a_timeout_error_of_the_handler_is_raised(cluster: Any) -> None:
-    """`getmany` must not take it for its own."""
+    """`getmany` must not mistake it for its own timeout."""
 
     def handle(record: Any, error: DeserializationError) -> Any:
         raise TimeoutError("the dead letter topic")

@@ -55,8 +55,8 @@ async def test_auto_commit_waits_without_warnings_during_a_rebalance(
 async def test_an_auto_commit_rejected_until_its_timeout_raises_nothing(
     network: Any,
 ) -> None:
-    """Commits were refused with NOT_COORDINATOR until the request timeout; that, which the next
-    commit mends, was once raised from the application's next call."""
+    """Commits failed with NOT_COORDINATOR until the request timeout. That error, which the next
+    commit resolves, was raised by the application's next call."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0", "1"], partition=0)
@@ -84,8 +84,8 @@ async def test_an_auto_commit_rejected_until_its_timeout_raises_nothing(
 async def test_a_revocation_waits_for_the_applications_commit_in_flight(
     network: Any,
 ) -> None:
-    """JoinGroup goes over another connection and was once ahead of it: had the next generation
-    begun, the commit would have been refused, and all that it covers processed twice."""
+    """JoinGroup uses another connection and overtook the commit: in the next generation the commit
+    would be rejected, and its records processed twice."""
     events: list[str] = []
 
     async def revoked(partitions: Sequence[TopicPartition]) -> None:
@@ -149,7 +149,8 @@ async def test_a_rebalance_does_not_count_as_a_poll(network: Any) -> None:
 
 
 async def test_the_poll_interval_starts_with_the_first_partitions(network: Any) -> None:
-    """A member in reserve need not poll; when another left, it was thrown out at once."""
+    """A member without partitions need not poll; when it got some from a leaving member, it was
+    removed at once."""
     lost: list[float] = []
 
     async def on_lost(partitions: Sequence[TopicPartition]) -> None:

@@ -13,7 +13,7 @@ TP = TopicPartition("t", 0)
 
 
 class Channel(ErrorChannel):
-    """Counts how often it has woken the application."""
+    """Counts how often the application is woken."""
 
     def __init__(self) -> None:
         self.wakes = 0

@@ -1,4 +1,4 @@
-"""What goes over the wire when fetching: sessions, transactions, nearer replicas, new leaders."""
+"""Fetch requests on the wire: sessions, transactions, preferred replicas, new leaders."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOPIC_ID = UUID(int=7)
 
 @attrs.frozen
 class Fetch:
-    """A fetch that came in."""
+    """A received fetch request."""
 
     at: float
     node: int
@@ -199,7 +199,7 @@ async def offsets_of(consumer: Consumer, count: int) -> list[int]:
 
 
 class Sessions:
-    """A broker with sessions: each partition has records up to `end`."""
+    """A broker with fetch sessions: each partition has records up to `end`."""
 
     def __init__(self, end: int = 0) -> None:
         self.end = end
@@ -347,7 +347,7 @@ async def test_after_a_lost_response_all_partitions_are_listed_again(
 async def test_without_topic_ids_every_request_of_a_session_uses_names(
     network: Any, script: Script, versions: Versions
 ) -> None:
-    """An empty request names no topic: of a later version it would end the session."""
+    """An empty request has no topic: in a later version it would end the session."""
     script.answer = Sessions(end=1)
     script.topic_id = NO_ID
     script.versions = versions
@@ -446,8 +446,8 @@ def requests_noted() -> Iterator[list[str]]:
 async def test_records_are_delivered_before_the_next_request_is_sent(
     network: Any, script: Script
 ) -> None:
-    """Making and sending a request took longer than all else between socket and application. trio
-    runs in any order the tasks that may run at once, so there it is so half of the time."""
+    """Building and sending a request takes longer than everything else between socket and
+    application. trio runs ready tasks in any order, so there this holds half of the time."""
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.offsets.get(0, 9) < 3:
@@ -469,7 +469,7 @@ async def test_records_are_delivered_before_the_next_request_is_sent(
 async def test_the_next_fetch_is_sent_before_the_records_of_a_large_response_are_delivered(
     network: Any, script: Script
 ) -> None:
-    """The broker then reads while the application processes these records."""
+    """The broker reads ahead while the application processes these records."""
     many = encode_batch([NewRecord(None, bytes(70_000))])
 
     async def answer(found: Fetch) -> FetchResponse:
@@ -493,7 +493,7 @@ async def test_the_next_fetch_is_sent_before_the_records_of_a_large_response_are
 async def test_the_application_is_woken_as_the_response_is_delivered(
     network: Any, script: Script
 ) -> None:
-    """It was woken by the task that fetches, which took another turn of the loop to wake."""
+    """The fetching task woke it, which took another turn of the loop."""
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.offsets.get(0, 9) < 1:
@@ -573,7 +573,7 @@ LOG = (
 
 
 def log_from(starts: Iterable[int], aborted: tuple[tuple[int, int], ...]) -> Any:
-    """A broker that has `LOG`, of which it sends what begins at the offset that is asked for."""
+    """A broker with `LOG`, which returns the batches from the requested offset."""
     at = dict(zip(starts, range(len(LOG)), strict=True))
 
     async def answer(found: Fetch) -> FetchResponse:
@@ -631,7 +631,7 @@ async def test_read_uncommitted_delivers_everything_but_control_records(
 
 
 async def test_control_records_and_aborted_records_count_as_processed(network: Any) -> None:
-    """On the embedded broker, which keeps whatever batches it is given."""
+    """On the embedded broker, which stores any batch."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         for raw in LOG:
@@ -649,7 +649,7 @@ async def test_control_records_and_aborted_records_count_as_processed(network: A
 
 
 class Replicas:
-    """Broker 1 leads and sends clients to broker 2, which has the records."""
+    """Broker 1 is the leader and names broker 2 as preferred replica, which has the records."""
 
     def __init__(self, end: int = 10) -> None:
         self.end = end
@@ -671,7 +671,7 @@ class Replicas:
 
 
 def nodes_of(fetches: Iterable[Fetch]) -> list[int]:
-    """The brokers asked, one after the other."""
+    """Return the brokers that received fetches, in order."""
     nodes: list[int] = []
     for found in fetches:
         if nodes[-1:] != [found.node]:
@@ -728,8 +728,8 @@ async def test_the_leader_is_fetched_from_again_after_a_while(network: Any, scri
 async def test_after_an_error_of_a_follower_the_leader_is_fetched_from(
     network: Any, script: Script, error: int
 ) -> None:
-    """A follower that lags behind knows no better: no reset, no error for the application. The
-    last case closes the connection."""
+    """The error of a lagging follower causes no reset, and none for the application. The last case
+    closes the connection."""
     script.answer = replicas = Replicas()
     replicas.error = error
     async with network, client(client_rack="here") as c:
@@ -763,7 +763,7 @@ async def test_a_leader_that_keeps_naming_a_failing_replica_causes_no_hot_loop(
 async def test_a_failing_replica_beside_a_busy_partition_causes_no_hot_loop(
     network: Any, script: Script
 ) -> None:
-    """What the leader has of the other partition must not count as success for this one."""
+    """Records of the other partition at the leader must not count as success of this one."""
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.node == 2:
@@ -810,7 +810,7 @@ async def test_a_replica_that_leaves_the_cluster_is_not_fetched_from(
 async def test_a_new_leader_named_in_a_fetch_response_needs_no_metadata(
     network: Any, script: Script
 ) -> None:
-    """Broker 3 is one that metadata has not named yet: its address comes along."""
+    """Broker 3 is not in the metadata yet: the response contains its address."""
 
     async def answer(found: Fetch) -> FetchResponse:
         if found.node == 3:
@@ -883,7 +883,7 @@ async def test_a_leader_named_beside_records_is_ignored(network: Any, script: Sc
 async def test_a_leader_without_offset_for_leader_epoch_is_fetched_from(
     network: Any, script: Script, epoch: int
 ) -> None:
-    """Brokers before 2.1 tell no epochs, those before 2.0 know no OffsetForLeaderEpoch."""
+    """Brokers before 2.1 return no epochs; those before 2.0 lack OffsetForLeaderEpoch."""
 
     async def answer(found: Fetch) -> FetchResponse:
         offset = found.offsets.get(0)

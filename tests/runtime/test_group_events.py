@@ -69,7 +69,7 @@ def worker() -> GroupMember:
 
 
 async def rebalanced(events: Any, times: int = 1) -> Rebalanced:
-    """The next rebalance that is over, or the one after so many."""
+    """Return the next completed rebalance, or the one after the given number."""
     while True:
         event = await anext(events)
         if isinstance(event, Rebalanced):
@@ -195,7 +195,7 @@ async def test_the_leader_reports_added_partitions_as_the_cause(network: Any) ->
 
 
 async def test_partitions_added_during_the_assignment_cause_a_rebalance(network: Any) -> None:
-    """The leader once missed a change that came before its first generation."""
+    """The leader missed a change that came before its first generation."""
     async with cluster(network) as kafka:
         kafka.fail(SyncGroupRequest, Delay(3))
         async with consumer(metadata_max_age_ms=1_000) as one:
@@ -237,7 +237,7 @@ async def test_added_partitions_are_the_cause_when_the_coordinator_assigns(netwo
 
 
 async def test_a_cooperative_member_reports_both_rebalances(network: Any) -> None:
-    """The other member causes the round in which it revokes; it causes the next one itself."""
+    """The other member causes the rebalance in which this one revokes; this one causes the next."""
 
     async def slowly(_: Any) -> None:
         await anyio.sleep(3)

@@ -105,7 +105,7 @@ async def test_a_rebalance_beyond_its_timeout_is_a_finding(network: Any) -> None
 
 @BOTH
 async def test_an_unresponsive_coordinator_is_a_finding(network: Any, protocol: Any) -> None:
-    """Others may have the partitions once the session is over."""
+    """Other members may own the partitions once the session has expired."""
     async with cluster(network) as kafka, consumer(group_protocol=protocol) as one:
         await one.wait_assignment()
         await anyio.sleep(10)
@@ -243,7 +243,7 @@ def buffered(one: OwnedPartition) -> OwnedPartition:
 
 
 def look(checkup: Checkup, now: float, *partitions: OwnedPartition) -> list[int]:
-    """The positions of those that are stalled."""
+    """Return the positions of the stalled partitions."""
     found = list(checkup.check_partitions(now, partitions, stalled_after=60.0))
     assert [f.problem for f in found] == [HealthProblem.STALLED] * len(found)
     return [int(f.detail.split()[2]) for f in found]
@@ -259,7 +259,7 @@ def test_a_constant_lag_is_no_finding() -> None:
 
 
 def test_a_partition_that_waits_behind_buffered_records_is_not_reported() -> None:
-    """As long as the application takes anything, a partition may wait for its turn."""
+    """While the application takes any records, a partition may wait for its turn."""
     checkup = Checkup(LoopLag("g", 45.0, threaded=False))
     waiting, other = buffered(owned(5, 9)), buffered(owned(1, 9))
     assert look(checkup, 0.0, waiting, other) == []

@@ -1,6 +1,8 @@
-"""What becomes ready while a long poll is in flight is fetched at once, over a second connection.
+"""Partitions that become fetchable during a long poll are fetched at once, over a second
+connection.
 
-The network has no latency, and time is virtual: what takes no time takes round trips only.
+The network has no latency and time is virtual: an operation that takes no time needs only round
+trips.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ Cluster = tuple[EmbeddedKafka, Callable[..., Consumer]]
 
 @pytest.fixture(params=[slices.SLICE_SIZE, 1], ids=["few", "many"])
 def reading(request: Any, network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A broker with t/0, t/1 and t/2, ten records in t/0, and consumers with long polls; to some
-    consumers the three are many partitions."""
+    """Provide a broker with t/0, t/1 and t/2, ten records in t/0, and consumers with long polls;
+    for some of them three partitions count as many."""
     monkeypatch.setattr(slices, "SLICE_SIZE", request.param)
 
     @asynccontextmanager
@@ -61,14 +63,14 @@ async def offsets_of(consumer: Consumer, count: int) -> list[int]:
 
 @asynccontextmanager
 async def at_once() -> AsyncIterator[None]:
-    """Within round trips: this network has no latency."""
+    """Check that the block takes only round trips: this network has no latency."""
     began = anyio.current_time()
     yield
     assert anyio.current_time() - began < 0.001
 
 
 def immediate_fetches(kafka: EmbeddedKafka) -> list[FetchRequest]:
-    """Those that come in from now on."""
+    """Return the immediate fetches received from now on."""
     seen: list[FetchRequest] = []
 
     def note(request: FetchRequest) -> bool:
@@ -114,7 +116,7 @@ async def test_a_partition_that_becomes_fetchable_does_not_wait_for_the_long_pol
 
 
 async def test_a_seek_is_fetched_at_once_while_other_fetches_are_in_flight(reading: Any) -> None:
-    """Also while what was sought before has nothing and is waited for."""
+    """The same while an earlier seek waits at the end of another log."""
     async with reading() as (_, consumer), consumer() as c:
         await c.assign([T0, T1, T2])
         await offsets_of(c, 10)
@@ -172,7 +174,7 @@ async def test_a_seek_does_not_wait_for_fetch_min_bytes(reading: Any) -> None:
 async def test_a_seek_without_a_long_poll_in_flight_starts_the_next_long_poll(
     reading: Any, least: int, seconds: float
 ) -> None:
-    """As the first fetch of all, it waits for `fetch_min_bytes`, up to `fetch_max_wait_ms`."""
+    """Like the very first fetch, it waits for `fetch_min_bytes`, up to `fetch_max_wait_ms`."""
     async with (
         reading() as (_, consumer),
         consumer(fetch_min_bytes=least, fetch_max_wait_ms=500) as c,
@@ -191,7 +193,7 @@ async def test_a_seek_without_a_long_poll_in_flight_starts_the_next_long_poll(
 async def test_a_partition_with_a_full_queue_does_not_wait_for_the_long_poll_once_read(
     reading: Any,
 ) -> None:
-    """A partition with `queued_max_records` waiting is left out of the long poll."""
+    """A partition with `queued_max_records` buffered records is not part of the long poll."""
     async with reading() as (kafka, consumer), consumer(queued_max_records=5) as c:
         await c.assign([T0, T1])
         await c.getone()
@@ -205,7 +207,7 @@ async def test_a_partition_with_a_full_queue_does_not_wait_for_the_long_poll_onc
 
 
 async def test_a_partition_outside_the_long_poll_is_polled_until_the_next_one(reading: Any) -> None:
-    """An empty response to an immediate fetch does not mean that no record will come."""
+    """After an empty response to an immediate fetch, a record may still arrive."""
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([T0, T1])
         await offsets_of(c, 10)
@@ -268,7 +270,7 @@ async def test_no_second_connection_is_opened_unless_needed(reading: Any, networ
 async def test_a_partition_reassigned_at_the_same_position_adopts_the_long_poll(
     reading: Any, network: Any
 ) -> None:
-    """Members that are fenced again and again fetched each assignment a dozen times."""
+    """Members that were fenced repeatedly fetched each assignment a dozen times."""
     async with reading() as (kafka, consumer):
         async with consumer("t", group_id="g", enable_auto_commit=True) as c:
             assert await offsets_of(c, 10) == list(range(10))
@@ -307,7 +309,7 @@ async def test_an_idle_second_connection_is_closed(reading: Any, network: Any) -
 async def test_without_a_second_connection_a_partition_waits_for_the_long_poll(
     reading: Any, network: Any
 ) -> None:
-    """A broker limits its connections. The partition is then part of the next long poll."""
+    """A broker may limit its connections. The partition is then part of the next long poll."""
     async with reading() as (_, consumer), consumer() as c:
         await c.assign([T0])
         await offsets_of(c, 10)
@@ -333,7 +335,7 @@ async def test_a_lost_immediate_fetch_is_retried(reading: Any) -> None:
 
 
 async def test_immediate_fetches_have_no_session(reading: Any) -> None:
-    """Each would take a slot of the broker's cache from a consumer that needs it."""
+    """Each session would take a slot of the broker's cache from another consumer."""
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([T0])
         sent = immediate_fetches(kafka)

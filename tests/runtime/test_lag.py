@@ -1,4 +1,4 @@
-"""What is kept and told of a loop that runs late."""
+"""The measurement and the warnings of event loop lag."""
 
 from __future__ import annotations
 

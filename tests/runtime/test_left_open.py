@@ -1,4 +1,4 @@
-"""A client that was never started says so; one that was never stopped is reported."""
+"""Errors of clients that were never started, and warnings about clients that were never stopped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROTOCOL = GroupProtocol("work", "all", b"", lambda members: {})
 
 
 def calls(consumer: Consumer) -> list[Callable[[], Awaitable[object]]]:
-    """Every way to come for records."""
+    """Return every way to request records."""
     return [
         consumer.getone,
         consumer.getmany,
@@ -46,7 +46,7 @@ def calls(consumer: Consumer) -> list[Callable[[], Awaitable[object]]]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("number", range(6))
 async def test_a_consumer_that_was_never_started_raises(number: int) -> None:
-    """The loop ended quietly, as after a stop, and the process with exit code 0."""
+    """The iteration ended without an error, as after a stop, and the process exited with 0."""
     with pytest.raises(NotStartedError, match="not started; use `async with` or start"):
         await calls(Consumer("t"))[number]()
 

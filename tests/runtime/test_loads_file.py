@@ -24,7 +24,7 @@ MADE_AT = 1763715600.0
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """In real time: virtual time would run while a thread reads."""
+    """Return a backend with real time: virtual time would advance while a thread reads."""
     backend: str = request.param
     return backend
 
@@ -100,7 +100,7 @@ async def test_a_valid_file_is_not_logged(path: Path, caplog: pytest.LogCaptureF
 async def test_reading_the_file_has_a_timeout(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe without a writer blocks its reader, as a file on a file system that hangs does."""
+    """A pipe without a writer blocks its reader, like a file on a hanging file system."""
     monkeypatch.setattr(loads_file, "_READ_TIMEOUT", 0.05)
     os.mkfifo(path)
     try:

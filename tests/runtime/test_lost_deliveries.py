@@ -1,4 +1,4 @@
-"""`commit()` when what it is asked for was lost: on an embedded broker, in virtual time."""
+"""`commit()` after deliveries were lost: on an embedded broker, in virtual time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def cluster(network: Any, records: int = 9) -> AsyncIterator[EmbeddedKafka
 
 
 def expel(kafka: EmbeddedKafka) -> None:
-    """Have the coordinator answer the next heartbeat that it does not know the member."""
+    """Let the next heartbeat fail with UNKNOWN_MEMBER_ID."""
     kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
     kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
 
@@ -133,7 +133,7 @@ async def test_a_poll_timeout_is_reported_to_the_application_once(
 
 
 async def member_partitions(taken: Any) -> set[TopicPartition]:
-    """Of what one of the `TAKES` answered."""
+    """Return the partitions in the result of one of the `TAKES`."""
     if isinstance(taken, dict):
         return set(taken)
     if isinstance(taken, Batch) or hasattr(taken, "partition"):
@@ -144,7 +144,7 @@ async def member_partitions(taken: Any) -> set[TopicPartition]:
 
 @each_protocol
 async def test_callbacks_come_before_the_error(network: Any, protocol: str) -> None:
-    """A commit that is asked for while the loss is still being told waits for the callback."""
+    """A commit that is called before the callback for the loss has returned waits for it."""
 
     async def slow(partitions: object) -> None:
         await anyio.sleep(5)
@@ -167,7 +167,7 @@ async def test_callbacks_come_before_the_error(network: Any, protocol: str) -> N
 async def test_a_commit_error_response_is_raised_as_the_loss_after_the_callbacks(
     network: Any, protocol: str
 ) -> None:
-    """Its refusal was raised before the callbacks, and the loss was raised again later."""
+    """The error response was raised before the callbacks, and the loss was raised again later."""
     async with cluster(network) as kafka:
         member = Member(protocol)
         async with member.consumer as consumer:
@@ -196,7 +196,7 @@ async def test_a_commit_error_without_lost_partitions_is_raised_unchanged(networ
 
 @pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
 async def test_owned_partitions_are_committed_before_the_error(network: Any, protocol: str) -> None:
-    """A rebalance took one of two partitions, as the application did not come back in time."""
+    """A rebalance took one of two partitions, as the application did not poll in time."""
     options = {"rebalance_timeout_ms": 4_000, "session_timeout_ms": 6_000}
     async with cluster(network) as kafka:
         first, second = Member(protocol, **options), Member(protocol, **options)
@@ -240,7 +240,7 @@ async def test_records_in_flight_are_lost_in_an_eager_rebalance_that_did_not_wai
 
 
 async def test_records_processed_and_not_committed_are_lost_too(network: Any) -> None:
-    """Commits every few records: the caller believes that they cover all records so far."""
+    """With a commit every few records, the caller assumes that they cover all records so far."""
     async with cluster(network) as kafka:
         member = Member("consumer")
         async with member.consumer as consumer:
@@ -257,8 +257,8 @@ async def test_records_processed_and_not_committed_are_lost_too(network: Any) ->
 async def test_losses_of_processed_records_are_not_reported_with_auto_commit(
     network: Any, waiting: bool
 ) -> None:
-    """A commit by the application an hour later raises no error about records that it had left to
-    the auto-commit."""
+    """A commit by the application an hour later raises no error about records that the auto-commit
+    was to cover."""
     async with cluster(network) as kafka:
         member = Member("consumer", enable_auto_commit=True, auto_commit_interval_ms=10**6)
         async with member.consumer as consumer:
@@ -304,7 +304,7 @@ async def test_records_redelivered_and_committed_are_not_lost(network: Any) -> N
 
 
 async def test_a_loss_waits_for_a_commit_that_succeeds(network: Any) -> None:
-    """Raised after what is still owned is committed: not where that has failed."""
+    """The loss is raised after the owned partitions are committed, and not if that has failed."""
     options = {"rebalance_timeout_ms": 4_000, "session_timeout_ms": 6_000}
     async with cluster(network) as kafka:
         first, second = (Member("cooperative", request_timeout_ms=3_000, **options) for _ in "12")
@@ -341,7 +341,7 @@ async def test_an_uncommitted_seek_is_lost_like_a_record(network: Any) -> None:
 async def test_records_committed_before_the_revocation_are_not_lost(
     network: Any, protocol: str
 ) -> None:
-    """Drained: processed and committed while the group waits, by the loop or by the callback."""
+    """They are processed and committed during the drain, by the loop or by the callback."""
     async with cluster(network) as kafka:
         first, second = Member(protocol), Member(protocol)
         async with first.consumer as consumer:
@@ -358,7 +358,7 @@ async def test_records_committed_before_the_revocation_are_not_lost(
 
 @pytest.mark.parametrize("late", [False, True], ids=["revoked", "lost"])
 async def test_a_partition_without_delivered_records_is_not_lost(network: Any, late: bool) -> None:
-    """The position from the reset policy would be committed, but no record was delivered."""
+    """The position of the reset policy would be committed, but no record was delivered."""
     async with cluster(network) as kafka:
         member = Member("eager")
         async with member.consumer as consumer:
@@ -415,7 +415,7 @@ async def test_manually_assigned_partitions_are_never_lost(network: Any) -> None
 
 
 async def test_losses_are_reported_with_a_pattern_matched_by_the_coordinator(network: Any) -> None:
-    """The client knows no list of topics then, and still did not unsubscribe."""
+    """The client has no list of topics then, and has not unsubscribed."""
     async with cluster(network) as kafka:
         member = Member("consumer")
         member.consumer._subscription = frozenset()

@@ -1,4 +1,5 @@
-"""What is handed over is taken in order, or not at all by a time; and chores, done by one task."""
+"""Items of a mailbox are received in order, or not before the timeout; coalescing tasks run one at
+a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""examples/manual_commit.py loses a partition while it stores: it tells so, and loses no record."""
+"""examples/manual_commit.py loses a partition while it stores: it reports this, and loses no
+record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meters: what they tell of the last minute. Times are seconds that only the test moves."""
+"""Meters: their values over the last minute. Only the test advances the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed offsets: what each error code means, order, and what a lost answer changes."""
+"""Committed offsets: the reaction to each error code, their order, and lost responses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OPTIONS = ClientOptions(request_timeout=5.0)
 
 
 class Group:
-    """A group's offsets, the broker that keeps them, and the session that puts commits in order."""
+    """A group's offsets, their broker, and the session that orders commits."""
 
     def __init__(self, kafka: EmbeddedKafka, offsets: GroupOffsets) -> None:
         self.kafka = kafka
@@ -85,7 +85,7 @@ async def grouped(network: Any, nodes: int = 1) -> AsyncIterator[Group]:
 
 
 async def reconnect(network: Any) -> None:
-    """Break all connections: the next ones are served by the handlers that are set by now."""
+    """Break all connections: new ones are served by the current handlers."""
     for stream in network.streams:
         await stream.aclose()
     await anyio.sleep(0.01)
@@ -134,7 +134,7 @@ async def test_a_commit_rejected_after_a_rebalance_is_not_retried(
 
 
 async def test_a_commit_is_not_retried_after_the_membership_has_ended(network: Any) -> None:
-    """After a stop of the process a commit was sent for a membership that the group had ended."""
+    """After a process freeze, a commit was sent for a membership that the group had ended."""
     async with grouped(network) as group:
         refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR)
         with pytest.raises(CommitFailedError, match=r"^the group has rebalanced before t/0 was"):
@@ -215,8 +215,8 @@ async def test_a_commit_without_a_response_fails_at_its_deadline(network: Any) -
 
 
 async def test_the_deadline_of_a_commit_includes_the_wait_for_another_commit(network: Any) -> None:
-    """Closing must not wait for the auto-commit that a dead coordinator holds up; what could not be
-    committed in time the next commit covers."""
+    """Closing must not wait for an auto-commit to a dead coordinator; the next commit covers
+    uncommitted offsets."""
     async with grouped(network) as group:
         fault = group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
         group.owned.start_at(0)
@@ -289,7 +289,7 @@ async def test_closing_does_not_wait_for_a_commit_in_flight(
 
 
 async def test_commits_are_sent_in_order(network: Any) -> None:
-    """The first meets an error; were the second to overtake it, the offset would go back."""
+    """The first commit fails; if the second overtook its retry, the offset would move back."""
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=2)
         done: list[int] = []
@@ -467,7 +467,7 @@ async def test_requests_use_the_topic_ids_of_the_metadata(network: Any, known: A
 async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_recreated_topic(
     network: Any,
 ) -> None:
-    """By name it was, and the group would have begun in the middle of the new topic."""
+    """The commit went by name, and the group would have started in the middle of the new topic."""
     async with knowing_t(network) as group:
         group.kafka.delete_topic("t")
         group.kafka.create_topic("t", 2)
@@ -480,7 +480,7 @@ async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_recreated_top
 async def test_a_position_in_a_deleted_topic_is_not_committed_with_the_new_topic_id(
     network: Any,
 ) -> None:
-    """Between the two the commit went by the new topic's id, and was stored."""
+    """The commit used the new topic's id, and was stored."""
     async with knowing_t(network) as group:
         cluster = group.offsets._cluster
         group.owned.topic_id = cluster.metadata.topics["t"].topic_id
@@ -494,7 +494,7 @@ async def test_a_position_in_a_deleted_topic_is_not_committed_with_the_new_topic
 
 
 async def test_a_position_in_a_deleted_topic_is_not_committed_by_name(network: Any) -> None:
-    """The commit went by name, and was stored once there was a topic of the name again."""
+    """The commit went by name, and was stored once the topic was recreated."""
     async with knowing_t(network) as group:
         cluster = group.offsets._cluster
         group.owned.topic_id = cluster.metadata.topics["t"].topic_id
@@ -512,7 +512,7 @@ GONE = "committing topic 't' of group 'g': it was deleted, or recreated, after i
 
 @pytest.mark.parametrize("way", ["deleted", "recreated", "deleted, by name", "deleted, by pattern"])
 async def test_a_commit_of_a_deleted_topic_is_retried_a_few_times(network: Any, way: str) -> None:
-    """It was for as long as there was time: 30 s by default, also in a rebalance."""
+    """It was retried until its timeout: 30 s by default, also in a rebalance."""
     async with knowing_t(network) as group:
         cluster = group.offsets._cluster
         if way != "deleted, by name":
@@ -543,7 +543,7 @@ async def test_a_commit_is_retried_until_the_coordinator_knows_the_topic(
 
 
 async def test_a_commit_survives_metadata_that_briefly_omits_the_topic(network: Any) -> None:
-    """A broker that lags behind the others answers for a topic that is new to it."""
+    """A lagging broker answers for a topic that is new to it."""
     async with knowing_t(network) as group:
         commits = 0
 

@@ -1,4 +1,4 @@
-"""Where each partition starts when the coordinator's answers differ from one to the next."""
+"""The starting position of each partition when responses of the coordinator differ."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ Opened = Callable[..., Any]
 
 @pytest.fixture
 def scripted(network: Any) -> Opened:
-    """Ten records in each of t/0, t/1 and t/2, and a consumer of group g that is given them."""
+    """Provide ten records in each of t/0, t/1 and t/2, and a consumer of group g that is assigned
+    them."""
 
     @asynccontextmanager
     async def opened(
@@ -128,7 +129,7 @@ def scripted(network: Any) -> Opened:
 
 
 async def rest(consumer: Consumer, count: int) -> dict[int, list[int]]:
-    """The offsets of the next `count` records, by partition."""
+    """Return the offsets of the next `count` records, by partition."""
     found: dict[int, list[int]] = {}
     for _ in range(count):
         record = await consumer.getone()
@@ -137,7 +138,7 @@ async def rest(consumer: Consumer, count: int) -> dict[int, list[int]]:
 
 
 async def idle(consumer: Consumer, seconds: float = 60.0) -> bool:
-    """Whether nothing comes and nothing is raised for so long."""
+    """Whether no record and no error arrives for that time."""
     with anyio.move_on_after(seconds) as scope:
         await consumer.getone()
     return scope.cancelled_caught
@@ -149,7 +150,8 @@ async def idle(consumer: Consumer, seconds: float = 60.0) -> bool:
 async def test_line_47_only_unstable_offsets_are_awaited_and_fetched_again(
     scripted: Opened,
 ) -> None:
-    """The policy would raise; a transaction that is open for minutes holds up its own partition."""
+    """The reset policy would raise; a transaction open for minutes delays only its own
+    partition."""
     async with scripted([8], [E.UNSTABLE_OFFSET_COMMIT], [9]) as (broker, c):
         await c.assign([A, B, C])
         start = anyio.current_time()
@@ -166,7 +168,8 @@ async def test_line_47_only_unstable_offsets_are_awaited_and_fetched_again(
 async def test_line_47_an_offset_error_is_raised_once_and_the_others_continue(
     scripted: Opened,
 ) -> None:
-    """As a fetch that is refused: it rests until the application seeks, and is not reset."""
+    """Like a failed fetch: the partition is stopped until the application seeks, and is not
+    reset."""
     refused = E.TOPIC_AUTHORIZATION_FAILED
     async with scripted([8], [refused], [9], policy="earliest") as (broker, c):
         await c.assign([A, B, C])
@@ -236,7 +239,8 @@ async def test_line_47_committed_waits_for_unstable_offsets(scripted: Opened) ->
 async def test_line_47_an_offset_fetch_requires_stable_offsets(
     scripted: Opened,
 ) -> None:
-    """KIP-447: without that a broker tells of the offset before it, and never of "unstable"."""
+    """KIP-447: otherwise a broker returns the offset before the transaction, and never
+    "unstable"."""
     async with scripted([8]) as (broker, c):
         await c.assign([A])
         await c.getone()
@@ -282,7 +286,7 @@ async def test_partitions_without_an_offset_are_reset_while_others_are_unstable(
 async def test_a_position_out_of_range_is_reset_while_the_coordinator_is_away(
     scripted: Opened,
 ) -> None:
-    """The leaders have nothing to do with the coordinator."""
+    """The leaders do not depend on the coordinator."""
     async with scripted([E.NOT_COORDINATOR], [8], policy="earliest") as (_, c):
         await c.assign([A, B])
         assert await rest(c, 2) == {1: [8, 9]}

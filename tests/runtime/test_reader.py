@@ -1,4 +1,4 @@
-"""Records without looking around for each: how long that lasts, and what ends it."""
+"""Records delivered without a full check for each: how long that lasts, and what ends it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ Cluster = tuple[EmbeddedKafka, Callable[..., Consumer]]
 
 @pytest.fixture
 def reading(network: Any) -> Any:
-    """A broker with t/0, t/1 and t/2, ten records in t/0, and consumers that are given t/0."""
+    """Provide a broker with t/0, t/1 and t/2, ten records in t/0, and consumers that are assigned
+    t/0."""
 
     @asynccontextmanager
     async def opened(nodes: int = 1, records: int = 10) -> AsyncIterator[Cluster]:
@@ -92,7 +93,7 @@ async def offsets_of(consumer: Consumer, count: int) -> list[int]:
 
 
 async def read(consumer: Consumer, count: int, *partitions: TopicPartition) -> list[int]:
-    """The offsets of the first `count` records."""
+    """Return the offsets of the first `count` records."""
     async with consumer:
         await consumer.assign(partitions or (TP,))
         return await offsets_of(consumer, count)
@@ -107,7 +108,7 @@ async def read(consumer: Consumer, count: int, *partitions: TopicPartition) -> l
     ids=str,
 )
 async def test_the_reset_policy(reading: Any, policy: Any, start: int) -> None:
-    """A duration reaches back from now; when no record is that young, the end is the start."""
+    """A duration is relative to now; if no record is that young, reading starts at the end."""
     async with reading() as (kafka, consumer):
         kafka.delete_records("t", 0, 2)
         async with consumer(auto_offset_reset=policy) as c:
@@ -134,7 +135,7 @@ async def test_a_partition_without_a_commit_or_reset_policy_is_an_error(reading:
 
 
 def calls(c: Consumer, partition: TopicPartition = TP) -> list[Callable[[], Awaitable[object]]]:
-    """All that the application may ask for while a partition has no position."""
+    """Return every call that the application can make while a partition has no position."""
     return [
         c.getone,
         c.getone,
@@ -148,7 +149,7 @@ def calls(c: Consumer, partition: TopicPartition = TP) -> list[Callable[[], Awai
 
 
 async def test_every_call_names_all_partitions_without_a_position(reading: Any) -> None:
-    """Each was raised once, and then nothing was read of them, in silence."""
+    """Each was raised once; afterwards nothing was read from them, without an error."""
     first, second, third = (TopicPartition("t", n) for n in range(3))
     async with (
         reading() as (kafka, consumer),
@@ -220,7 +221,7 @@ async def test_a_partition_without_a_position_loses_no_record_of_the_others(read
 
 
 async def test_polling_without_a_position_counts_as_polling(reading: Any) -> None:
-    """An application that waited for a committed offset was once removed from its group."""
+    """An application that waited for a committed offset was removed from its group."""
     lost: list[object] = []
     async with reading() as (_, consumer):
         member = consumer(
@@ -548,7 +549,7 @@ async def test_a_paused_partition_with_a_full_buffer_delays_no_other(reading: An
 
 
 async def test_a_fetch_response_from_before_a_seek_is_dropped(reading: Any) -> None:
-    """Taken, it would put the records from 6 on where those from 2 on belong."""
+    """Otherwise the records from 6 on would be delivered in place of those from 2 on."""
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.fail(FetchRequest, Delay(5))
         await c.assign([TP])
@@ -561,7 +562,7 @@ async def test_a_fetch_response_from_before_a_seek_is_dropped(reading: Any) -> N
 async def test_a_fetch_response_of_an_earlier_assignment_is_dropped(
     reading: Any,
 ) -> None:
-    """It is another assignment: what was asked for on behalf of the first has no owner."""
+    """It is another assignment: the response belongs to the first one."""
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.fail(FetchRequest, Delay(5))
         await c.assign([TP])
@@ -596,7 +597,7 @@ async def test_a_partition_with_a_full_buffer_is_not_fetched(reading: Any) -> No
 async def test_other_tasks_run_between_the_partitions_of_a_large_response(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at this clock takes 2 ms, as checking a few MB for damage does."""
+    """Each read of this clock takes 2 ms, like the CRC check of a few MB."""
     seen: list[int | str] = []
     late = itertools.count(0, 0.002)
     read_batches = fetch_response.read_batches
@@ -626,8 +627,9 @@ async def test_other_tasks_run_between_the_partitions_of_a_large_response(
 
 
 async def test_a_partition_at_its_end_does_not_delay_one_with_more_records(reading: Any) -> None:
-    """What had an answer's worth waiting was left out of the next fetch. The broker had nothing of
-    the others then, and kept that fetch for half a second, while what waited was soon gone."""
+    """A partition with one response's worth of buffered bytes was omitted from the next fetch. The
+    broker had no records of the others and held that fetch for half a second, while the buffered
+    records were soon delivered."""
     async with reading(records=0) as (kafka, consumer):
         for _ in range(10):
             kafka.produce("t", [b"x" * 1000], partition=0)
@@ -721,7 +723,7 @@ async def test_a_response_entirely_below_the_position_is_raised_once(
 
 @pytest.fixture
 def fails_at_three(leader_of: Any) -> Any:
-    """A leader with three records, that answers nothing good behind them."""
+    """A leader with three records and an error after them."""
     three = batch_at(0) + batch_at(1) + batch_at(2)
     return leader_of(lambda offset: three if offset == 0 else E.TOPIC_AUTHORIZATION_FAILED)
 
@@ -773,7 +775,7 @@ async def test_a_batch_that_is_always_truncated_is_raised_once(
 
 
 async def test_fetched_records_are_delivered_before_a_reset(network: Any, leader_of: Any) -> None:
-    """The log was cut below what is buffered: that is still good, and must not be lost."""
+    """The log was truncated below the buffered records: they are valid, and must not be lost."""
     three = batch_at(0) + batch_at(1) + batch_at(2)
     leader = leader_of(lambda offset: three if offset == 0 else E.OFFSET_OUT_OF_RANGE)
     network.handlers[HERE] = leader
@@ -869,7 +871,8 @@ async def test_a_commit_with_a_lost_response_is_retried(reading: Any) -> None:
 
 
 async def test_a_partition_with_enough_records_waiting_is_not_fetched(reading: Any) -> None:
-    """Ten batches of one record lie there, and each fetch brings one; bytes alone leave room."""
+    """Ten batches of one record are buffered, and each fetch returns one; the byte limit alone
+    allows more."""
     async with reading() as (kafka, consumer):
         one = len(encode_batch([NewRecord(None, b"0", 0)]))
         options = {"max_partition_fetch_bytes": one + one // 2, "fetch_max_wait_ms": 100}
@@ -883,8 +886,7 @@ async def test_a_partition_with_enough_records_waiting_is_not_fetched(reading: A
 async def test_seeking_many_partitions_groups_them_by_broker_once(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Grouping visits every partition: two thousand seeks once blocked the loop for three
-    seconds."""
+    """Grouping visits every partition: two thousand seeks blocked the loop for three seconds."""
     looks: list[int] = []
     lanes = fetcher.Fetcher._lanes
 
@@ -917,8 +919,8 @@ async def test_seeking_many_partitions_groups_them_by_broker_once(
 async def test_idle_partitions_are_fetched_with_a_longer_wait(
     reading: Any, options: Any, seconds: float
 ) -> None:
-    """Except with `fetch_min_bytes` above 1, which would delay records for as long, and with a
-    `fetch_max_wait_ms` that the application has set."""
+    """Except with `fetch_min_bytes` above 1, which would delay records as long, and with a
+    `fetch_max_wait_ms` set by the application."""
     async with reading() as (kafka, consumer), consumer(**options) as c:
         await c.assign([TP])
         await offsets_of(c, 10)
@@ -1041,7 +1043,7 @@ async def test_next_batch_returns_arrow_record_batches(reading: Any) -> None:
 
 
 def heavy_batch(codec: Codec, size: int, count: int = 4) -> bytes:
-    """Of records that cannot be made smaller; the batch has about `size` bytes."""
+    """Return a batch of about `size` bytes of incompressible records."""
     values = random.Random(1)
     records = [NewRecord(None, values.randbytes(size // count), 1_000) for _ in range(count)]
     return encode_batch(records, codec=codec)
@@ -1081,7 +1083,8 @@ async def take(items: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What is given to threads, which are none here: virtual time would not wait for them."""
+    """Record the work given to threads, and run it in the loop: virtual time would not wait for a
+    thread."""
     work: list[object] = []
 
     async def run_sync(do: Callable[[], object]) -> object:
@@ -1153,7 +1156,7 @@ async def test_a_thread_skips_records_below_the_position_until_the_application_s
 
 
 class Pauses:
-    """How often others are let run without a delay, and what they do then."""
+    """Counts how often the loop yields without a delay, and runs an action then."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -1183,7 +1186,7 @@ SMALL = encode_batch([NewRecord(None, b"", 1_000)])
 async def test_other_tasks_run_while_a_response_of_many_batches_is_parsed(
     reading: Any, pauses: Pauses
 ) -> None:
-    """40 MiB of tiny batches once held the loop for two seconds."""
+    """40 MiB of tiny batches blocked the loop for two seconds."""
     async with reading(records=0) as (kafka, consumer), consumer() as c:
         for _ in range(2_400):
             kafka.append("t", 0, SMALL)
@@ -1259,7 +1262,7 @@ async def test_without_pyarrow_an_arrow_batch_raises_before_a_batch_is_taken(
 
 
 async def test_keys_and_values_are_views_of_the_received_bytes(reading: Any) -> None:
-    """They are read-only, though they are views of the received bytes."""
+    """They are read-only, though views of the received bytes."""
     async with reading(records=0) as (kafka, consumer), consumer(views=True) as c:
         kafka.produce("t", [NewRecord(b"k", b"x" * 1000), NewRecord(None, None)], partition=0)
         kafka.produce("t", [b"y" * 1000] * 2, partition=0)

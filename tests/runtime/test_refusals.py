@@ -1,5 +1,5 @@
-"""What is said of an address where no broker answers, or not in this way: over real sockets, as the
-words are the system's."""
+"""The errors about an address without a working broker, over real sockets, as the messages are the
+system's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 def closed_port() -> int:
-    """A port of this machine where nothing listens."""
+    """Return a port of this machine without a listener."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -35,7 +35,7 @@ def closed_port() -> int:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_refused_connection_is_reported_with_its_address(host: str) -> None:
-    """It once said "All connection attempts failed", whatever the reason was."""
+    """The message was "All connection attempts failed", whatever the reason."""
     port = closed_port()
     with pytest.raises(ConnectionLostError) as caught:
         async with Broker.open(host, port):
@@ -48,7 +48,7 @@ async def test_a_refused_connection_is_reported_with_its_address(host: str) -> N
 
 
 def test_each_reason_of_a_failed_connection_is_named_once() -> None:
-    """A name with an address of IPv6 and two of IPv4."""
+    """The name has one IPv6 and two IPv4 addresses."""
     failed = OSError("All connection attempts failed")
     failed.__cause__ = ExceptionGroup(
         "multiple connection attempts failed",
@@ -64,7 +64,7 @@ def test_each_reason_of_a_failed_connection_is_named_once() -> None:
 
 
 async def test_tls_to_a_plaintext_port_is_explained() -> None:
-    """Kafka takes a ClientHello for a request that is far too large, and closes."""
+    """Kafka reads a ClientHello as a request that is far too large, and closes."""
     with EmbeddedKafka({"t": 1}) as kafka:
         host, port = kafka.bootstrap_servers.split(":")
         consumer = Consumer("t", bootstrap_servers=kafka.bootstrap_servers, security=Security())
@@ -79,7 +79,7 @@ async def test_tls_to_a_plaintext_port_is_explained() -> None:
 
 
 async def test_plaintext_to_a_tls_port_is_explained() -> None:
-    """The address was missing."""
+    """The address was missing from the error."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     CA().issue_cert("127.0.0.1").configure_cert(context)
     with EmbeddedKafka({"t": 1}, tls=context) as kafka:
@@ -93,7 +93,7 @@ async def test_plaintext_to_a_tls_port_is_explained() -> None:
 
 
 async def test_two_concurrent_readers_raise_an_error() -> None:
-    """The error is ours, and anyio's."""
+    """The error is of this library and of anyio."""
     with EmbeddedKafka({"t": 1}) as kafka:
         async with Consumer("t", bootstrap_servers=kafka.bootstrap_servers) as consumer:
             async with anyio.create_task_group() as tasks:

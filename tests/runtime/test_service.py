@@ -1,4 +1,5 @@
-"""Starting and stopping: three ways in, every way out, and nothing left behind."""
+"""Starting and stopping a service: three ways to start, every way to end, and nothing left
+behind."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ ASYNCIO_ONLY = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 class Thing(Service):
-    """Records what is done to it. Times in seconds."""
+    """Records its calls. Times in seconds."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ WHOLE = ["opening", "open", "closing", "closed", "work ended"]
 
 @pytest.fixture(autouse=True)
 def no_task_left(anyio_backend: object) -> Any:
-    """What ran before a test is all that runs after it; each test calls this at its end."""
+    """Check that only tasks from before the test run; each test calls this at its end."""
 
     async def check(before: set[int]) -> None:
         await anyio.lowlevel.checkpoint()
@@ -245,7 +246,7 @@ async def test_the_users_exception_is_raised_unwrapped_after_closing(no_task_lef
 async def test_a_failure_to_close_is_logged_and_replaces_no_exception(
     caplog: pytest.LogCaptureFixture, no_task_left: Any
 ) -> None:
-    """The user's own exception must not be lost behind it, nor wrapped together with it."""
+    """The user's exception must be neither replaced nor wrapped."""
     before = running()
     thing = Thing(close_error=OSError("stuck"))
     with pytest.raises(ValueError, match=r"^mine$"):
@@ -282,7 +283,7 @@ async def test_a_crash_of_a_background_task_is_raised_by_the_users_call(
 async def test_a_cancelled_service_closes_gracefully(
     way: str, opening: float, at: float, anyio_backend_name: str, no_task_left: Any
 ) -> None:
-    """Shielded: otherwise no member could leave the group or commit any more."""
+    """The close is shielded: otherwise no member could leave the group or commit."""
     if way == "start" and (anyio_backend_name == "trio" or not opening):
         pytest.skip("start() is for asyncio, and returns once open")
     before = running()
@@ -322,7 +323,7 @@ async def test_a_cancelled_service_closes_forcibly_after_the_close_timeout(
 
 @ASYNCIO_ONLY
 async def test_a_host_task_cancelled_twice_still_waits_for_the_close(no_task_left: Any) -> None:
-    """asyncio.run cancels what is left at its end; the group must still be left."""
+    """asyncio.run cancels remaining tasks at its end; the member must still leave its group."""
     before = running()
     thing = Thing(closing=0.05)
     await thing.start()

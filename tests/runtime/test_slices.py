@@ -1,4 +1,4 @@
-"""Many partitions are gone through in slices; what changes between two of them is not lost."""
+"""Many partitions are processed in slices; changes between two slices are not lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAIT = 4.0
 
 
 async def turns_of_another_task(work: Callable[[], Any]) -> tuple[Any, int]:
-    """What came of `work`, and how often another task ran meanwhile."""
+    """Return the result of `work`, and how often another task ran meanwhile."""
     turns = 0
 
     async def other() -> None:
@@ -84,7 +84,8 @@ async def test_other_tasks_run_while_many_items_are_processed() -> None:
 
 @pytest.fixture
 def reading(network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A broker with ten records in each of five partitions, two of which are many."""
+    """Provide a broker with ten records in each of five partitions; two partitions count as
+    many."""
     monkeypatch.setattr(slices, "SLICE_SIZE", 2)
 
     @asynccontextmanager
@@ -102,7 +103,7 @@ def reading(network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def recorded_requests(kafka: EmbeddedKafka, kind: type[Any]) -> list[list[int]]:
-    """The partitions that each request of a kind names, from now on."""
+    """Return the partitions in each request of a kind, from now on."""
     seen: list[list[int]] = []
 
     def note(request: Any) -> bool:
@@ -153,7 +154,7 @@ async def test_after_a_slice_without_a_response_the_other_slices_are_not_request
 
 
 def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None:
-    """Have something happen when the first slice of the next request is made."""
+    """Run an action when the first slice of the next request is built."""
     ask = FetchInFlight.add
 
     def recorded_requests(self: FetchInFlight, partitions: Collection[OwnedPartition]) -> None:
@@ -183,7 +184,7 @@ async def test_partitions_paused_while_a_request_is_built_are_not_fetched(
 async def test_a_seek_while_a_fetch_is_built_does_not_wait_for_its_response(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the request takes long to build, and a thread builds it."""
+    """The same if the request takes long to build, and a thread builds it."""
     sought: list[float] = []
 
     async def made(_: Fetcher, make: Callable[[], Any], count: int) -> Any:
@@ -208,7 +209,7 @@ async def test_a_seek_while_a_fetch_is_built_does_not_wait_for_its_response(
 
 
 def when_committing(kafka: EmbeddedKafka, part: int, does: Callable[[], object]) -> None:
-    """Have something happen when the request with this part of a commit comes, from 1."""
+    """Run an action when the broker receives the n-th part of a commit, counted from 1."""
     parts = 0
 
     def note(_: object) -> bool:
@@ -222,7 +223,7 @@ def when_committing(kafka: EmbeddedKafka, part: int, does: Callable[[], object])
 
 
 def lose_all(kafka: EmbeddedKafka) -> None:
-    """Have the coordinator answer the next heartbeat that it does not know the member."""
+    """Let the next heartbeat fail with UNKNOWN_MEMBER_ID."""
     kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
     kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
 
@@ -349,7 +350,7 @@ def work(story: list[str], count: int) -> Generator[None, None, str]:
 
 
 async def noted(story: list[str], count: int, *, first: bool) -> str:
-    """Do the work while another task notes each of its turns."""
+    """Run the work while another task records each of its turns."""
 
     async def turn() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What a group member's application sees at the end of a generation, in virtual time."""
+"""The calls that a group member's application gets at the end of a generation, in virtual time."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ async def test_a_removed_member_does_not_wait_for_the_last_commit(
 async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
     network: Any,
 ) -> None:
-    """The assignor once ignored its owned partitions, as its subscription lacked their topic:
-    another member was assigned them before they were revoked."""
+    """The assignor ignored its owned partitions, as its subscription lacked their topic: another
+    member was assigned them before they were revoked."""
     story: list[tuple[str, str]] = []
 
     def member(name: str) -> Consumer:
@@ -198,7 +198,7 @@ async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
 async def test_closing_calls_on_revoked_even_without_a_commit_response(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last commit had half of what a rebalance may take, and closing was over before."""
+    """The last commit had half of the rebalance timeout, and the close ended before it."""
     story: list[str] = []
     consumer = Consumer(
         "t",
@@ -225,7 +225,7 @@ async def test_closing_calls_on_revoked_even_without_a_commit_response(
 async def test_partitions_that_an_absent_static_member_lost_are_assigned_again(
     network: Any,
 ) -> None:
-    """Its application was stuck when it should have rejoined; when it returned it got its old
+    """Its application was stuck when it should have rejoined; when it returned, it got its old
     assignment without a rebalance, and the revoked partitions were never assigned again."""
 
     def member(**options: Any) -> Consumer:
@@ -289,7 +289,7 @@ async def test_line_15_a_restarted_static_member_with_another_subscription_gets_
 
 
 def own_assignor(spec: GroupSpec) -> Any:
-    """An assignor of the application's own."""
+    """A custom assignor."""
     return range_assignor(spec)
 
 
@@ -305,8 +305,8 @@ def own_assignor(spec: GroupSpec) -> Any:
 async def test_the_leader_of_a_large_group_assigns_in_a_thread(
     network: Any, monkeypatch: pytest.MonkeyPatch, assignor: Any, in_thread: list[str], size: str
 ) -> None:
-    """900 members once blocked the leader's loop for two seconds. An application's own assignor is
-    not called in a thread; a large assignment is decoded in one."""
+    """900 members blocked the leader's loop for two seconds. A custom assignor is not called in a
+    thread; a large assignment is decoded in one."""
     done: list[str] = []
 
     async def run_sync(work: Any, **_: object) -> object:
@@ -328,8 +328,8 @@ async def test_the_leader_of_a_large_group_assigns_in_a_thread(
 async def test_members_with_equal_subscriptions_share_one_set_of_topics(
     network: Any,
 ) -> None:
-    """900 members of 900 topics were 800,000 names that the collector looked through, and stopped
-    the loop meanwhile for 80 ms."""
+    """900 members of 900 topics were 800,000 names: a garbage collection stopped the loop for 80
+    ms."""
     specs: list[GroupSpec] = []
 
     def seeing(spec: GroupSpec) -> Any:

@@ -108,7 +108,7 @@ class RecordingConsumer:
 
 
 def block(seconds: float) -> None:
-    """Do what an application should not."""
+    """Block the loop, as a faulty application does."""
     time.sleep(seconds)
 
 
@@ -119,7 +119,7 @@ async def until(condition: Any) -> None:
 
 
 def until_blocking(condition: Any) -> None:
-    """As `until`, with the loop blocked."""
+    """Like `until`, with the loop blocked."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
@@ -206,7 +206,7 @@ async def test_a_revocation_waits_for_a_blocked_loop_while_heartbeats_continue(
 async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
     kafka: EmbeddedKafka,
 ) -> None:
-    """behaviours, line 22: a commit would be refused; it once took the member out for longer."""
+    """behaviours, line 22: the commit would be rejected; it delayed the rejoin."""
     recorder = RecordingConsumer(kafka)
     async with recorder.consumer as consumer:
         await consumer.getone()
@@ -221,7 +221,7 @@ async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
 
 
 def consumer_owns(consumer: Consumer) -> bool:
-    """Whether it would hand out a record, were its loop to run."""
+    """Whether it would deliver a record if its loop ran."""
     driver = consumer._session.membership.driver
     return driver is not None and driver.ownership.lease_expires_at > 0
 
@@ -393,7 +393,7 @@ class Clumsy:
 async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership(
     kafka: EmbeddedKafka, where: str
 ) -> None:
-    """Raised in a callback of the loop, it would be lost, or end trio."""
+    """An error raised in a callback of the loop would be lost, or end trio."""
     config = Config(group_id="g", protocol_type="x", heartbeat_interval=0.05, session_timeout=6)
     host, port = kafka.bootstrap_servers.split(":")
     async with anyio.create_task_group() as tasks:
@@ -420,7 +420,7 @@ def split(members: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def worker(kafka: EmbeddedKafka, **options: Any) -> GroupMember:
-    """A member whose heartbeats a thread sends."""
+    """Return a member with a heartbeat thread."""
     return GroupMember(
         "g",
         GroupProtocol("workers", "split", b"", split),
@@ -463,7 +463,7 @@ async def test_a_group_waits_for_a_blocked_loop_only_up_to_the_rebalance_timeout
 async def test_work_is_cancelled_when_the_lease_at_an_unreachable_coordinator_expires(
     kafka: EmbeddedKafka,
 ) -> None:
-    """Its scopes have no deadline where heartbeats have a thread."""
+    """With a heartbeat thread, scopes have no deadline."""
     async with worker(kafka, session_timeout_ms=int(SESSION * 1000)) as member:
         generation = await anext(member)
         kafka.fail(HeartbeatRequest, Swallow(), times=None)
@@ -513,7 +513,7 @@ async def test_without_a_thread_loop_lag_is_measured_by_heartbeats(
 async def test_a_coordinator_change_while_the_loop_is_blocked_is_followed(
     anyio_backend: str,
 ) -> None:
-    """By the addresses that the application has learned: the bootstrap address is gone."""
+    """It is found through addresses from metadata: the bootstrap address no longer works."""
     settings = BrokerSettings(group_min_session_timeout=0.1)
     with EmbeddedKafka({"t": 2}, nodes=2, settings=settings) as kafka:
         kafka.move_coordinator("g", 1)
@@ -548,7 +548,7 @@ def test_the_thread_ends_with_the_loop_that_it_serves(kafka: EmbeddedKafka) -> N
 
 
 async def test_events_of_the_thread_are_delivered_in_the_loop(kafka: EmbeddedKafka) -> None:
-    """Readers wait on what belongs to their loop."""
+    """Readers wait on objects of their loop."""
     one = RecordingConsumer(kafka, heartbeat_thread=True).consumer
     events = one.events()
     with anyio.fail_after(20):

@@ -1,5 +1,7 @@
-"""Topics that are missing, have an illegal name, or may not be described; and nothing at all to
-consume. Each of these once looked like a consumer without records."""
+"""Topics that are missing, have an illegal name or may not be described, and empty subscriptions.
+
+Each of these looked like a consumer without records.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ WAYS = pytest.mark.parametrize(
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What was warned of since the last call, without for how long it has lasted."""
+    """Return the warnings since the last call, without their durations."""
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
 
     def taken() -> list[str]:
@@ -84,7 +86,7 @@ def consumer(*topics: str, **options: Any) -> Consumer:
 
 
 def topics(one: Consumer) -> list[str]:
-    """The details of the findings about topics, without for how long each has lasted."""
+    """Return the details of the findings about topics, without their durations."""
     found = [f for f in one.health().findings if f.problem is HealthProblem.TOPIC]
     return [", for ".join(f.detail.split(", for ")[:1]) for f in found]
 
@@ -122,7 +124,7 @@ async def test_unusable_topics_are_warned_about_after_three_seconds_and_every_fi
 async def test_missing_topics_subscribed_to_later_are_warned_about(
     cluster: Any, warned: Any, options: Any
 ) -> None:
-    """Metadata is looked at every five minutes: it was that long until one was noticed."""
+    """Metadata is refreshed every five minutes: a missing topic was noticed only then."""
     async with cluster(), consumer("t", **options) as one:
         await anyio.sleep(60.0)
         await one.subscribe("t", "orders")
@@ -147,7 +149,7 @@ async def test_a_missing_topic_assigned_manually_is_warned_about(cluster: Any, w
 
 @pytest.fixture
 def hidden(network: Any, leader_of: Any) -> None:
-    """A broker that does not let anybody see t."""
+    """A broker that permits no client to describe t."""
 
     class Hidden(leader_of):
         def metadata(self, request: object) -> Any:
@@ -215,7 +217,7 @@ NOTHING = r"^nothing is subscribed to and nothing is assigned: name topics or a 
 async def test_waiting_for_records_without_a_subscription_is_an_error(
     cluster: Any, options: Any
 ) -> None:
-    """Started without topics it may still be told some; waiting for a record it cannot be."""
+    """A consumer may start without topics, but waiting for a record without topics is an error."""
     async with cluster() as kafka, consumer(**options) as one:
         kafka.produce("t", ["0"], partition=0)
         for call in (one.getone, lambda: anext(one), lambda: anext(one.batches())):
@@ -360,7 +362,7 @@ async def test_iterating_a_closed_consumer_ends(cluster: Any) -> None:
     ],
 )
 async def test_offsets_of_a_missing_topic_raise(cluster: Any, partition: Any, message: str) -> None:
-    """They ran into the request timeout, and then said that the leaders did not answer."""
+    """They failed at the request timeout, with an error about unresponsive leaders."""
     tp = TopicPartition(*partition)
     async with cluster(), consumer(group_id=None) as one:
         start = anyio.current_time()
@@ -385,7 +387,7 @@ async def test_offsets_of_an_unauthorized_topic_raise(network: Any, hidden: None
 
 
 async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None:
-    """Not every broker knows it at once."""
+    """Not every broker knows the topic at once."""
     async with cluster() as kafka, consumer(group_id=None) as one:
         async with anyio.create_task_group() as tasks:
 

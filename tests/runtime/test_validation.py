@@ -162,7 +162,8 @@ async def test_after_a_truncation_reading_continues_where_the_logs_diverge(
 async def test_after_a_truncation_reading_continues_at_the_end_of_a_shorter_log(
     reading: Any,
 ) -> None:
-    """Unchecked, the position would be out of range, and the policy would skip or repeat."""
+    """Without validation, the position would be out of range, and the reset policy would skip or
+    repeat records."""
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="earliest") as c:
         await c.assign([TP])
         await values_of(c, 10)
@@ -194,7 +195,7 @@ async def test_without_a_reset_policy_a_truncation_is_raised_until_a_seek(
 async def test_undelivered_records_are_fetched_again(
     reading: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The position is below the divergence: nothing is lost, nothing is to be told."""
+    """The position is below the divergence: nothing is lost, and nothing is reported."""
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         assert await values_of(c, 2) == ["old 0", "old 1"]
@@ -209,8 +210,8 @@ async def test_undelivered_records_are_fetched_again(
 async def test_a_fetch_response_from_before_a_truncation_is_dropped(
     reading: Any,
 ) -> None:
-    """The response is late: its position was validated meanwhile, but its records were truncated.
-    The consumer once continued behind them, and skipped the records that replaced them."""
+    """The position was validated before the late response, but its records were truncated. The
+    consumer continued after them, and skipped the records that replaced them."""
     async with reading() as (kafka, consumer), consumer(metadata_max_age_ms=500) as c:
 
         def at_the_end(request: FetchRequest) -> bool:
@@ -246,8 +247,8 @@ async def test_a_partly_delivered_batch_is_delivered_to_its_end(reading: Any) ->
 async def test_an_unfinished_batch_does_not_advance_the_position_after_a_truncation(
     reading: Any,
 ) -> None:
-    """The application holds the last record of a batch, so the batch is open, when its position
-    goes back: at its end the batch once pushed the position up, and what lay between was lost."""
+    """The application processes the last record of a batch when its position moves back: at its end
+    the batch moved the position forward again, and the records between were lost."""
     async with reading() as (kafka, consumer), consumer(auto_offset_reset="earliest") as c:
         await c.assign([TP])
         await values_of(c, 10)
@@ -263,7 +264,7 @@ async def test_an_unfinished_batch_does_not_advance_the_position_after_a_truncat
 async def test_a_committed_position_is_validated_at_the_start(
     reading: Any, epoch_requests: EpochRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The group was away while the log was truncated and grew again past its commit."""
+    """The log was truncated and grew past the group's commit while no member ran."""
     async with reading() as (kafka, consumer):
         await commit(consumer(group_id="g"), 8, 0)
         kafka.truncate("t", 0, 4)
@@ -316,7 +317,7 @@ async def test_an_epoch_unknown_to_the_leader_applies_the_reset_policy(
     first: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Metadata is older than the commit, so it is asked again first; it never gets any newer."""
+    """Metadata is older than the commit, so it is refreshed first; it never becomes newer."""
     async with reading() as (kafka, consumer):
         await commit(consumer(group_id="g"), 8, 7)
         before = len(kafka.requests(MetadataRequest))
@@ -361,8 +362,8 @@ async def test_a_recreated_topic_is_read_once_the_coordinator_has_assigned_it(re
 
 
 async def test_no_auto_commit_delays_a_revocation(reading: Any) -> None:
-    """Where the commit before a revocation failed, an auto-commit of the same partitions followed,
-    and the member reported the revocation only after it."""
+    """After a failed commit before a revocation, an auto-commit of the same partitions followed,
+    and the member acknowledged the revocation only after it."""
     times: dict[str, float] = {}
     async with reading() as (kafka, _):
         consumer = kip848_consumer(
@@ -502,7 +503,7 @@ def make_anew(kafka: EmbeddedKafka, records: int) -> None:
 async def test_a_recreated_topic_is_read_from_its_start(
     reading: Any, records: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With twenty records the old position is in the new log: only the id tells."""
+    """With twenty records the old position is within the new log: only the topic id differs."""
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
@@ -563,7 +564,8 @@ async def test_a_recreated_topic_without_a_reset_policy_is_an_error(reading: Any
 async def test_a_topic_recreated_before_the_first_fetch_is_read_from_its_start(
     reading: Any,
 ) -> None:
-    """Paused since its position was found: the commit is of the old topic."""
+    """The partition is paused since its position was fetched: the commit belongs to the old
+    topic."""
     async with reading() as (kafka, consumer):
         await commit(consumer(group_id="g"), 8, -1)
         async with consumer(group_id="g", metadata_max_age_ms=1000) as c:
@@ -579,7 +581,8 @@ async def test_a_topic_recreated_before_the_first_fetch_is_read_from_its_start(
 async def test_a_topic_recreated_during_the_offset_fetch_is_read_from_its_start(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer was of the old topic, and counted as one of the new: its start was skipped."""
+    """The response was for the old topic and was applied to the new one: its first records were
+    skipped."""
     once = GroupOffsets.fetch_once
     slow = [True]
 

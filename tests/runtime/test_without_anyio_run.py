@@ -1,5 +1,8 @@
-"""Applications run by `asyncio.run` where sniffio is installed: anyio then finds the loop through
-the running task, and there is none where the loop itself calls what reads a socket."""
+"""Applications run by `asyncio.run` with sniffio installed.
+
+anyio then finds the loop through the running task, and there is none in a callback of the loop that
+reads a socket.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    """As an application does; pytest's anyio plugin tells sniffio which loop it is."""
+    """Run it as an application does; pytest's anyio plugin tells sniffio the current loop."""
     contextvars.Context().run(asyncio.run, asyncio.wait_for(story, 30))
 
 

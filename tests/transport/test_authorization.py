@@ -25,7 +25,7 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def hidden(leader_of: Any, codes: list[int]) -> Any:
-    """A broker that knows of the topic only these errors, before it leads a partition of it."""
+    """A broker that returns these errors for the topic before it leads a partition of it."""
     batch = encode_batch([NewRecord(None, b"x")])
 
     class Hidden(leader_of):
@@ -45,7 +45,7 @@ def hidden(leader_of: Any, codes: list[int]) -> Any:
 async def test_a_topic_without_describe_permission_is_reported_once(
     network: Any, leader_of: Any, by_hand: bool, before: int
 ) -> None:
-    """Nothing else would ever come of it; should the ACL be made, it is consumed after all."""
+    """The error is the only sign of it; once the ACL exists, the topic is consumed."""
     network.handlers["b", 9092] = hidden(leader_of, [UNKNOWN] * before + [DENIED] * 6)
     async with network, Consumer(bootstrap_servers="b:9092") as consumer:
         if by_hand:
@@ -70,7 +70,8 @@ async def test_a_group_without_permission_is_an_error(network: Any) -> None:
 
 
 async def test_concurrent_errors_are_raised_as_one_unwrapped_error() -> None:
-    """Three brokers refuse the credentials at the same time: users catch the error, no group."""
+    """Three brokers reject the credentials at the same time: users catch the error, not an
+    exception group."""
     first, other = AuthenticationError("1"), AuthenticationError("2")
 
     class Failing(Service):

@@ -37,7 +37,7 @@ BY_ID = (OffsetCommitRequest, OffsetFetchRequest)
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Real time, as the broker is in a thread of its own."""
+    """Return a backend with real time, as the broker runs in a thread."""
     name: str = request.param
     return name
 

@@ -1,5 +1,5 @@
-"""What a stream receives lands in the room it is given, and what is sent leaves in order; by way of
-a socket of our own or not."""
+"""A channel receives into the given buffers and sends in order, with or without a socket of its
+own."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Real time, as the sockets are real."""
+    """Return a backend with real time, as the sockets are real."""
     name: str = request.param
     return name
 
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[SocketStream, ByteStream]]:
-    """Both ends of a connection over loopback."""
+    """Return both ends of a connection over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stream = await anyio.connect_tcp(*listener.getsockname())
         peer = await SocketStream.from_socket(listener.accept()[0])
@@ -38,7 +38,7 @@ async def connected() -> AsyncIterator[tuple[SocketStream, ByteStream]]:
 
 
 async def into(channel: Channel, room: memoryview) -> int:
-    """Receive once; return how many bytes."""
+    """Receive once, and return the number of bytes."""
     return await channel.receive(lambda: room[:], lambda count: count)
 
 
@@ -132,7 +132,7 @@ async def test_on_asyncio_the_loop_reads_without_a_task() -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_full_buffer_is_replaced_by_the_next_without_yielding() -> None:
-    """An answer that is longer than the first room came a turn of the loop late for each growth."""
+    """A response longer than the first buffer took one more turn of the loop for each growth."""
     async with connected() as (stream, peer):
         await peer.send(bytes(5_000))
         channel = Channel(stream, 100_000)

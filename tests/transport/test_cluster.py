@@ -1,4 +1,4 @@
-"""Whom a cluster asks, how often, and what it keeps of the answers."""
+"""The brokers that a cluster asks, how often, and the state that it keeps of their responses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def clustered(*servers: Address) -> AsyncIterator[Cluster]:
 
 
 def knows(**nodes: Address) -> Callable[[MetadataRequest], MetadataResponse]:
-    """Answers that name these brokers (n1=...) and whatever topics are asked for."""
+    """Return a response with these brokers (n1=...) and the requested topics."""
 
     def answer(request: MetadataRequest) -> MetadataResponse:
         return MetadataResponse(
@@ -111,7 +111,8 @@ async def test_the_connection_to_a_bootstrap_address_is_closed_once_brokers_are_
 async def test_a_throttle_at_the_bootstrap_address_applies_to_the_broker(
     network: Any,
 ) -> None:
-    """KIP-219. Its Metadata answer asked for it, and the next request came at once."""
+    """KIP-219: its Metadata response throttled the client, and the next request was sent at
+    once."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.fail(MetadataRequest, Throttle(2.0))
@@ -123,7 +124,7 @@ async def test_a_throttle_at_the_bootstrap_address_applies_to_the_broker(
 
 
 def muting(seconds: float) -> Callable[[MetadataRequest], MetadataResponse]:
-    """The first answer asks for silence."""
+    """The first response throttles the client."""
     throttles = chain([round(seconds * 1000)], repeat(0))
     return lambda request: attrs.evolve(knows(n1=A)(request), throttle_time_ms=next(throttles))
 
@@ -131,7 +132,7 @@ def muting(seconds: float) -> Callable[[MetadataRequest], MetadataResponse]:
 async def test_a_throttle_of_a_broker_applies_to_its_bootstrap_address(
     network: Any,
 ) -> None:
-    """KIP-219. The coordinator is known before there is metadata: then others are asked first."""
+    """KIP-219: the coordinator is known before there is metadata; other brokers are asked first."""
     network.handlers[A] = serving(muting(2.0))
     async with network, clustered(A) as cluster:
         await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
@@ -194,7 +195,7 @@ async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> Non
 
 
 async def test_an_invalid_address_in_metadata_counts_as_an_unreachable_broker(network: Any) -> None:
-    """An invalid response must not make the next request fail."""
+    """An invalid response must not fail the next request."""
     network.handlers[A] = serving(knows(n1=("x", -1), n2=("x", 2**31 - 1), n3=A))
     async with network, clustered(A) as cluster:
         for _ in range(5):
@@ -230,7 +231,7 @@ async def test_concurrent_callers_share_one_metadata_request(network: Any) -> No
 
 
 async def test_a_topic_added_during_a_metadata_request_is_requested_again(network: Any) -> None:
-    """An answer to a request sent before may not know what the caller wants to know."""
+    """The response to an earlier request may lack the topic."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -277,7 +278,7 @@ async def test_watchers_are_notified_of_changes_only(network: Any) -> None:
 
 
 def large(leader: int = 1, epoch: int = 0) -> MetadataResponse:
-    """One topic of more partitions than the loop has time to merge."""
+    """One topic with too many partitions to merge in the loop."""
     partitions = tuple(
         MetadataResponsePartition(
             error_code=0,
@@ -294,7 +295,7 @@ def large(leader: int = 1, epoch: int = 0) -> MetadataResponse:
 
 
 async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> None:
-    """What a fetch response says of a leader meanwhile is not forgotten."""
+    """A leader named by a fetch response in the meantime is kept."""
     work: list[object] = []
     tp = TopicPartition("t", 7)
 
@@ -358,7 +359,8 @@ async def test_connections_to_a_removed_broker_are_closed(network: Any) -> None:
 async def test_an_address_from_another_response_replaces_a_broker_and_closes_the_old_one(
     network: Any,
 ) -> None:
-    """FindCoordinator may report a moved node before Metadata does: close the old connection."""
+    """FindCoordinator may report a moved node before Metadata does: the old connection is
+    closed."""
     network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=B))}
     async with network, clustered(A) as cluster:
         old = cluster.broker(Node(1, *A))
@@ -377,7 +379,7 @@ async def test_an_address_from_another_response_replaces_a_broker_and_closes_the
 async def test_the_coordinator_is_looked_up_in_every_version(
     network: Any, versions: Versions
 ) -> None:
-    """Before version 4 the request names one group, in another field."""
+    """Before version 4 the request has one group, in another field."""
     asked: list[object] = []
 
     async def handler(peer: Any) -> None:

@@ -72,7 +72,7 @@ async def connected(options: ClientOptions = OPTIONS) -> AsyncIterator[BrokerCon
 
 
 class Outcomes:
-    """What each of several requests came to."""
+    """The outcomes of several requests."""
 
     def __init__(self) -> None:
         self.of: dict[str, object] = {}
@@ -106,7 +106,7 @@ async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
 
 
 async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) -> None:
-    """A fetch hands records to the application there, and not a turn of the loop later."""
+    """A fetch delivers records to the application there, not one turn of the loop later."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -303,7 +303,7 @@ async def test_a_protocol_error_fails_all_requests_in_flight(network: Any) -> No
 
 
 async def test_a_response_before_a_protocol_error_counts(network: Any) -> None:
-    """Where both came in one piece, a commit that was acknowledged passed for failed."""
+    """If both arrived together, an acknowledged commit was reported as failed."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -341,7 +341,7 @@ def large(name: str) -> MetadataResponse:
 
 
 async def test_a_large_response_is_decoded_in_a_thread(network: Any) -> None:
-    """And what came behind it is delivered after it."""
+    """Responses behind it are delivered after it."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
@@ -482,7 +482,7 @@ async def test_cancelled_while_connecting_leaves_no_connection(network: Any) -> 
 
 @pytest.mark.parametrize("host", ["\udcff", "é" * 60], ids=["surrogate", "too long"])
 async def test_an_invalid_host_name_is_a_connection_error(host: str) -> None:
-    """Addresses come from the broker, too: a bad one is a dead broker, not a crash."""
+    """Addresses also come from brokers: an invalid one is an unreachable broker, not a crash."""
     async with anyio.create_task_group() as tasks:
         with pytest.raises(ConnectionLostError):
             await BrokerConnection.connect(host, 9092, OPTIONS, tasks)
@@ -526,7 +526,7 @@ async def test_a_request_in_no_common_version_leaves_the_connection_open(network
 
 
 async def test_api_versions_is_retried_in_a_version_that_the_broker_supports(network: Any) -> None:
-    """KIP-511: the refusal is in v0 and names what the broker does speak."""
+    """KIP-511: the error response is in v0 and lists the supported versions."""
     seen: list[int] = []
 
     async def handler(peer: Any) -> None:
@@ -581,7 +581,7 @@ async def test_api_versions_falls_back_to_v0_once(network: Any, body: str) -> No
 async def test_a_throttle_delays_requests_up_to_a_maximum(
     network: Any, throttle_ms: int, seconds: float
 ) -> None:
-    """KIP-219: the broker answers first and counts on us to hold back."""
+    """KIP-219: the broker answers at once and expects the client to wait."""
     arrived: list[float] = []
 
     def answer(_: object) -> MetadataResponse:
@@ -644,7 +644,7 @@ async def test_a_throttle_in_the_response_to_a_cancelled_request_applies(
 
 
 async def test_a_later_response_may_extend_a_throttle(network: Any) -> None:
-    """Two requests were on their way; the later answer asks for the longer silence."""
+    """Two requests were in flight; the later response has the longer throttle time."""
     arrived: list[tuple[str, float]] = []
 
     async def handler(peer: Any) -> None:
@@ -686,7 +686,7 @@ async def test_a_later_response_may_extend_a_throttle(network: Any) -> None:
 
 
 async def test_each_connection_id_has_its_own_connection(network: Any) -> None:
-    """A parked JoinGroup must not hold up a heartbeat or a commit."""
+    """A pending JoinGroup must not delay a heartbeat or a commit."""
 
     def answer(request: HeartbeatRequest) -> HeartbeatResponse | None:
         return None if request.group_id == "parked" else beaten(0)
@@ -742,7 +742,7 @@ async def test_a_lost_connection_is_reopened_at_the_next_use(network: Any) -> No
 
 
 async def test_a_response_received_before_the_close_is_delivered(network: Any) -> None:
-    """Whichever task runs first: a commit that was acknowledged must not pass for lost."""
+    """Whichever task runs first: an acknowledged commit must not be reported as lost."""
 
     async def handler(peer: Any) -> None:
         await peer.handshake()

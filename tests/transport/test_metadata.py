@@ -1,4 +1,4 @@
-"""How one answer changes what is known of the cluster."""
+"""How one response changes the metadata of the cluster."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def known(topic: TopicMetadata) -> ClusterMetadata:
 
 
 def led(*leaders: tuple[int, int], topic_id: UUID = ONE, error_code: int = 0) -> TopicMetadata:
-    """A topic whose partitions have these leaders and epochs."""
+    """Return a topic with these leaders and epochs."""
     partitions = {i: PartitionMetadata(n, e, (1, 2)) for i, (n, e) in enumerate(leaders)}
     return TopicMetadata(topic_id, partitions, error_code)
 
@@ -76,7 +76,7 @@ def test_the_first_metadata_response_is_used_as_it_is() -> None:
 def test_an_older_leader_epoch_of_the_same_topic_is_ignored(
     epoch: int, expected: tuple[int, int]
 ) -> None:
-    """KIP-320: a broker that lags behind must not send us back. -1 is a broker without epochs."""
+    """KIP-320: a lagging broker must not revert the leader. -1 means a broker without epochs."""
     found = merge(known(led((1, 5))), answer(partition(0, 2, epoch)))
     assert found == known(led(expected))
 
@@ -148,7 +148,8 @@ def test_a_coordinator_response_without_a_coordinator_is_an_error() -> None:
 
 
 def test_equal_partitions_are_one_object() -> None:
-    """A cluster of 200,000 of them would give the collector as many objects to look through."""
+    """A cluster of 200,000 partitions would give the garbage collector as many objects to
+    traverse."""
     found = merge(ClusterMetadata(), answer(*(partition(i, 1, 5) for i in range(3))))
     partitions = found.topics["t"].partitions
     assert partitions[0] == PartitionMetadata(1, 5, (1, 2))
@@ -156,7 +157,7 @@ def test_equal_partitions_are_one_object() -> None:
 
 
 def test_an_unchanged_partition_is_the_same_object() -> None:
-    """Comparing two states of the cluster then stops at the identity."""
+    """Comparing two states of the cluster then ends at the identity."""
     before = merge(ClusterMetadata(), answer(partition(0, 1, 5), partition(1, 2, 5)))
     after = merge(before, answer(partition(0, 1, 5), partition(1, 2, 6)))
     assert after.topics["t"].partitions[0] is before.topics["t"].partitions[0]

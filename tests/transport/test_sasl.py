@@ -1,4 +1,4 @@
-"""The mechanisms without a connection: what each says, and which servers it does not believe."""
+"""The SASL mechanisms without a connection: their messages, and the servers that they reject."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ async def test_each_exchange_has_a_new_nonce(name: str) -> None:
 
 
 async def test_keys_are_derived_off_the_loop() -> None:
-    """A server may ask for half a second of computing: heartbeats must not wait for it."""
+    """A server may demand half a second of computing: heartbeats must not wait for it."""
     work: list[Callable[[], Any]] = []
 
     class Nonce:

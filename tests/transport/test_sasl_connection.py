@@ -1,4 +1,4 @@
-"""Authentication on a connection: its order, its limits, its end, and how a session is renewed."""
+"""Authentication on a connection: its order, limits and errors, and reauthentication."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 async def inline(work: Callable[[], Any]) -> Any:
-    """Time is virtual here: it would not wait for a thread."""
+    """Run threads inline: virtual time would not wait for a thread."""
     await anyio.lowlevel.checkpoint()
     return work()
 
@@ -91,7 +91,7 @@ def let_in(lifetime_ms: int = 0, **fields: Any) -> SaslAuthenticateResponse:
 
 @attrs.define
 class Gate:
-    """A broker with PLAIN that records its requests, and when they arrive."""
+    """A broker with PLAIN that records its requests and their arrival times."""
 
     lifetimes: list[int] = attrs.field(factory=lambda: [0])
     """Of each session in turn, in milliseconds; the last one is that of all further ones."""
@@ -318,8 +318,8 @@ async def test_a_session_is_reauthenticated_repeatedly_before_it_expires(network
 
 
 async def test_a_reauthentication_loses_no_request_and_is_not_interrupted(network: Any) -> None:
-    """Brokers close the connection on whatever comes between the two, and what is in flight is
-    answered first: its wait must not count as theirs."""
+    """Brokers close the connection on any request between the two; requests in flight are answered
+    first, and their wait must not count for the reauthentication."""
     gate = network.handlers[HERE] = Gate([10_000, 0], {"parked": 30.0})
     outcomes: dict[str, Any] = {}
     async with network, connected() as connection:
@@ -399,7 +399,7 @@ async def test_a_failed_reauthentication_fails_the_waiting_requests_and_is_retri
 async def test_a_tls_key_update_during_a_write_closes_only_the_connection(
     network: Any,
 ) -> None:
-    """TLS 1.3: the reader then has to write, which anyio refuses while the writer does."""
+    """TLS 1.3: the reader then has to write, which anyio rejects during another write."""
     network.handlers[HERE] = Gate()
     outcomes: dict[str, Any] = {}
     async with network, connected() as connection:
@@ -496,7 +496,7 @@ async def run_sync(work: Callable[[], Any], abandon_on_cancel: bool = False) -> 
 
 
 async def test_a_consumer_with_wrong_credentials_does_not_start(network: Any) -> None:
-    """Not tried again, at no other address either: that would lock the account."""
+    """It is not retried, at no other address either: retries would lock the account."""
     async with EmbeddedKafka(nodes=3, listen=False, users=USERS) as kafka, network:
         network.serve_embedded(kafka, nodes=3)
         servers = ["kafka-1:9092", "kafka-2:9092", "kafka-3:9092"]
@@ -508,7 +508,7 @@ async def test_a_consumer_with_wrong_credentials_does_not_start(network: Any) ->
 
 
 async def test_a_consumer_with_withdrawn_credentials_fails_permanently(network: Any) -> None:
-    """Every call raises it; each background task finds out at most once."""
+    """Every call raises it; each background task attempts at most one authentication."""
     async with EmbeddedKafka(listen=False, users=USERS) as kafka, network:
         network.serve_embedded(kafka)
         kafka.create_topic("t")

@@ -1,7 +1,7 @@
-"""Canaries: whatever happens, no secret is in a log, repr, pickle, error or traceback.
+"""Canaries: no secret appears in a log, repr, pickle, error or traceback.
 
-The secrets are module globals and their use is inside of calls, so that a traceback that shows the
-variables of every frame shows them only if the library kept one in a variable.
+The secrets are module globals and used inside calls, so a traceback with the variables of every
+frame shows them only if the library kept one in a variable.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
 def canaries() -> list[str]:
-    """What is looked for, in all clothes."""
+    """Return the secrets in all encodings."""
     plain = [PASSWORD, TOKEN, KEY_PASSWORD, *CERTIFICATE.key.split("\n")[1:-2]]
     plain += KEY.split("\n")[1:-2]
     encoded = [base64.b64encode(text.encode()).decode().rstrip("=") for text in plain[:3]]
@@ -61,7 +61,7 @@ def check(*texts: str) -> None:
 
 
 def formatted(error: BaseException) -> str:
-    """As pytest and rich would show it: with the variables of every frame."""
+    """Format it as pytest and rich do: with the variables of every frame."""
     whole = traceback.TracebackException.from_exception(error, capture_locals=True)
     return "".join(whole.format()) + repr(error) + repr(error.args) + repr(vars(error))
 
@@ -197,7 +197,7 @@ def test_values_show_no_secret(mechanism: str) -> None:
 
 
 def test_the_repr_of_a_message_shows_no_secret() -> None:
-    """Their fields hold what they must; how they look does not tell."""
+    """Their fields contain the secret, their repr does not."""
     request = SaslAuthenticateRequest(auth_bytes=f"\0me\0{PASSWORD}".encode())
     answer = said(PASSWORD.encode(), session_lifetime_ms=1, error_message="x")
     assert re.sub("[0-9]+", "N", f"{request}; {answer}") == (

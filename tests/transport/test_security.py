@@ -1,4 +1,4 @@
-"""`Security`: what it refuses to be, what it means by default, and TLS over memory."""
+"""`Security`: the options that it rejects, its defaults, and TLS over memory."""
 
 from __future__ import annotations
 
@@ -503,7 +503,7 @@ async def test_a_hanging_handshake_times_out(network: Any) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("host", ["", ".", "a\0b", "x" * 300, "a..b", "\ud800", "é" * 80])
 async def test_an_invalid_host_name_is_a_retriable_error(network: Any, host: str) -> None:
-    """Names come from brokers too: whatever they are, one error that is not fatal."""
+    """Names also come from brokers: any invalid one is one error that is not fatal."""
     network.handlers[host, 9093] = lambda peer: peer.stream.receive()
     options = ClientOptions(security=Security(ssl_ca_pem=CA), connect_timeout=3.0)
     async with network:
@@ -518,7 +518,7 @@ async def test_an_invalid_host_name_is_a_retriable_error(network: Any, host: str
 async def test_the_systems_certificates_are_loaded_in_a_thread(
     network: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes some 20 ms, and is done once."""
+    """Loading takes about 20 ms, and is done once."""
     read: list[ssl.SSLContext] = []
     work: list[str] = []
 

@@ -60,7 +60,7 @@ def problem(cause: str = "refused", subject: str = "a:1") -> Problem:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The warnings, and the ends of trouble, that were logged since the last call."""
+    """Return the warnings and the ends of trouble logged since the last call."""
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
 
     def taken() -> list[str]:
@@ -106,7 +106,7 @@ def test_trouble_starts_when_the_failed_attempt_began(lines: Any) -> None:
 
 
 def test_failures_far_apart_are_not_one_trouble(lines: Any) -> None:
-    """A connection that is used every five minutes, and breaks twice."""
+    """A connection used every five minutes fails twice."""
     troubles = Troubles()
     for now in (0.0, 300.0, 600.0):
         troubles.failed("key", now, problem())
@@ -115,7 +115,8 @@ def test_failures_far_apart_are_not_one_trouble(lines: Any) -> None:
 
 
 def test_one_cause_is_reported_once_for_all_connections_and_partitions(lines: Any) -> None:
-    """Four connections to one broker, or a thousand partitions of one topic."""
+    """The cause may affect four connections to one broker, or a thousand partitions of one
+    topic."""
     events: list[Any] = []
     troubles = Troubles(events.append)
     for second in range(100):
@@ -137,7 +138,7 @@ def test_a_changing_cause_adds_no_warnings(lines: Any) -> None:
 
 
 def test_a_single_failure_is_not_reported() -> None:
-    """What comes after it may be a fetch that the broker rightly keeps."""
+    """The next request may be a fetch that the broker rightly holds."""
     troubles = Troubles()
     troubles.failed("key", 0.0, problem())
     assert [troubles.lasting(now) for now in (9.0, 11.0, 29.0)] == [[], [], []]
@@ -154,7 +155,7 @@ def test_abandoned_requests_are_forgotten() -> None:
 
 
 def test_at_most_a_thousand_troubles_are_kept() -> None:
-    """A broker may name a million addresses, each tried once."""
+    """A broker may list a million addresses, each tried once."""
     troubles = Troubles()
     for key in range(3_000):
         troubles.failed(key, 0.0, problem())
@@ -178,7 +179,7 @@ def test_troubles_of_the_heartbeat_thread_are_stored_in_the_applications_loop() 
 
 
 class Watch:
-    """What a client tells while something is wrong."""
+    """The reports of a client during trouble."""
 
     def __init__(self, client: Consumer | GroupMember, lines: Callable[[], list[str]]) -> None:
         self.client = client
@@ -227,7 +228,7 @@ class Watch:
 
 @pytest.fixture
 def watched(network: Any, lines: Any) -> Any:
-    """A cluster of two nodes, and a client that is watched."""
+    """Provide a cluster of two nodes, and a watched client."""
 
     @asynccontextmanager
     async def opened(
@@ -296,7 +297,7 @@ async def test_a_coordinator_that_rejects_every_join_is_reported(
 async def test_an_unreachable_coordinator_is_reported(
     watched: Any, client: Callable[[], Any], network: Any
 ) -> None:
-    """Or one that is advertised by a wrong name."""
+    """The same for a coordinator advertised under a wrong name."""
     one = client()
     group = one._options.group_id if isinstance(one, Consumer) else "g"
     async with watched(one) as (kafka, watch, _):
@@ -406,7 +407,7 @@ async def test_a_missing_partition_is_reported(watched: Any, group_id: str | Non
 
 
 async def test_an_assignment_of_missing_partitions_is_reported(watched: Any) -> None:
-    """As a leader gives that knows of another cluster."""
+    """The leader of the group may know another cluster."""
 
     def wrong(spec: Any) -> Any:
         return {member: (TopicPartition("t", 9),) for member in spec.members}
@@ -433,8 +434,8 @@ async def test_failing_offset_fetches_are_reported(watched: Any, api: Any, words
 
 
 async def test_partitions_stopped_by_an_error_are_reported(watched: Any, lines: Any) -> None:
-    """It was raised once, and then there was no line of it: one for all of them, as what is refused
-    for a group is refused for each of its partitions."""
+    """The error was raised once and never logged. One warning is for all partitions, as an error
+    for a group applies to each of them."""
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     one, partitions = consumer(), [TopicPartition("t", n) for n in range(3)]
     async with watched(one, (OffsetFetchRequest, code), t=3):
@@ -471,7 +472,7 @@ async def looked_up(data: bytes) -> int:
 async def test_a_partition_stopped_by_a_failing_deserializer_is_reported(
     watched: Any, lines: Any, deserializer: Any, ended_by: str
 ) -> None:
-    """It was raised, and there was neither a line nor a finding."""
+    """The error was raised, without a warning or a finding."""
     bad = True
 
     def deserialize(data: bytes) -> Any:
@@ -529,7 +530,7 @@ async def test_a_partition_stopped_by_damaged_bytes_is_reported(watched: Any, li
 async def test_auto_commit_adds_no_warnings_to_reported_trouble(
     watched: Any, protocol: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There was one each time that a commit had been tried for the request timeout."""
+    """There was one for each commit that failed at the request timeout."""
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     one = consumer("t", group_protocol=protocol, auto_commit_interval_ms=1)
     async with watched(one, (OffsetCommitRequest, code)) as (kafka, watch, rules):
@@ -559,7 +560,7 @@ async def test_failing_commits_are_reported(watched: Any, protocol: Any) -> None
 
 @pytest.fixture
 def loggers() -> Iterator[list[str]]:
-    """The logger of each warning."""
+    """Return the logger of each warning."""
     names: list[str] = []
 
     class Kept(logging.Handler):
@@ -575,8 +576,8 @@ def loggers() -> Iterator[list[str]]:
 async def test_responses_with_wrong_correlation_ids_are_reported(
     watched: Any, network: Any, loggers: list[str]
 ) -> None:
-    """Wrong correlation ids: each connection ends at its first answer, and the next begins. Each of
-    them once made a warning of its own."""
+    """Each connection ends at its first response, and the next one opens. Each of them caused a
+    warning."""
     one = consumer(group_id=None)
     async with watched(one) as (kafka, watch, _):
         leader = f"kafka-{kafka.leader('t', 0)}", 9092
@@ -628,7 +629,7 @@ async def test_an_unreachable_broker_of_a_producer_is_reported(network: Any, lin
 async def test_nothing_is_reported_without_failures(
     watched: Any, client: Callable[[], Any]
 ) -> None:
-    """Long polls, joins that wait for another member, and hours of idleness are no trouble."""
+    """Long polls, joins that wait for another member and hours of idleness are no trouble."""
     async with watched(client()) as (_, watch, _):
         for _ in range(5):
             await anyio.sleep(50.0)
@@ -640,7 +641,8 @@ async def test_nothing_is_reported_without_failures(
 async def test_an_unreachable_cluster_is_reported_once_a_minute(
     watched: Any, network: Any, protocol: Any
 ) -> None:
-    """Coordinator, leader and metadata fail at the same time, each with retries of its own."""
+    """Requests to coordinator and leader and for metadata fail at the same time, each with its own
+    retries."""
     async with watched(consumer("t", group_protocol=protocol)) as (_, watch, _):
         await anyio.sleep(10.0)
         handlers, network.handlers = network.handlers, {}

@@ -1,4 +1,4 @@
-"""The errors of an application without kazoo, or with one that is too old."""
+"""The errors of an application without kazoo, or with an outdated one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(kafkagroup.__file__).parents[1]
 
 
 def test_an_outdated_kazoo_is_an_error_that_names_its_version(tmp_path: Path) -> None:
-    """pykafka 2.8.0 pins kazoo 2.5.0, which has no SASL; "needs kazoo" was no help there."""
+    """pykafka 2.8.0 pins kazoo 2.5.0, which has no SASL; the error "needs kazoo" did not help."""
     (tmp_path / "kazoo" / "protocol").mkdir(parents=True)
     for module in ("__init__", "client", "exceptions", "protocol/__init__"):
         (tmp_path / "kazoo" / f"{module}.py").touch()

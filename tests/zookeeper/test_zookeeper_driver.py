@@ -29,7 +29,7 @@ EVERYTHING = encode_assignment([TopicPartition("t", 0)])
 
 
 class Stuck:
-    """An application that took up its partitions, and never came back."""
+    """An application that was assigned partitions, and never polled again."""
 
     def __init__(self) -> None:
         self.left = anyio.current_time()
@@ -79,8 +79,8 @@ def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDri
 async def test_a_stalled_member_leaves_as_soon_as_it_owns_partitions_again(
     sessions: list[Kindly],
 ) -> None:
-    """When its poll was due it owned nothing; it once kept what it got then for another
-    interval."""
+    """It owned nothing when its poll timer expired; it kept the partitions assigned then for
+    another interval."""
     application = Stuck()
     driver = member(application)
     with anyio.fail_after(90):
@@ -103,7 +103,7 @@ async def test_a_stalled_member_leaves_as_soon_as_it_owns_partitions_again(
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged since the last call, without for how long it has lasted."""
+    """Return the log lines since the last call, without their durations."""
     found = [r.getMessage() for r in caplog.records if r.name == "kafkagroup.transport.trouble"]
     caplog.clear()
     return [line.partition(" s: ")[2].partition(";")[0] or line for line in found]
@@ -144,7 +144,7 @@ async def test_a_session_that_cannot_be_opened_is_warned_about(
 async def test_requests_without_a_response_are_warned_about(
     sessions: list[Kindly], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also over several sessions: each of them begins, and nothing comes of it."""
+    """The same over several sessions: each of them opens, and its requests get no response."""
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
     driver = member(Stuck())
     async with anyio.create_task_group() as tasks:
@@ -193,7 +193,7 @@ async def test_trouble_ends_with_the_membership(sessions: list[Kindly]) -> None:
 
 @asynccontextmanager
 async def owning(driver: ZooKeeperDriver, sessions: list[Kindly]) -> AsyncIterator[Kindly]:
-    """Run a member that owns all there is, over the session that is given."""
+    """Run a member that owns all partitions, over the given session."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(driver.run)
         await anyio.sleep(1)
