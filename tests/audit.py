@@ -1,10 +1,10 @@
-"""Known vulnerabilities of what is pinned, extras and tools included.
+"""Audit the pinned packages, including extras and tools, for known vulnerabilities.
 
     python tests/audit.py [constraints.txt]
 
-pip-audit exits with 0 when it has looked nothing up, and with 1 both for a vulnerability and for a
-service that it cannot reach. So only its report counts here: what no service knew is named, loudly,
-and the exit code is 1 for known vulnerabilities alone.
+pip-audit exits with 0 if it has looked nothing up, and with 1 both for a vulnerability and for an
+unreachable service. So only its report counts here: packages unknown to every service are listed,
+and the exit code is 1 only for known vulnerabilities.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Ask = Callable[[str, Mapping[str, str]], dict[str, Any]]
 
 
 class Unanswered(Exception):
-    """A service gave no report; says why."""
+    """A service returned no report; the message has the reason."""
 
 
 @attrs.frozen
 class Audit:
-    """What is known of some packages."""
+    """The known facts about some packages."""
 
     packages: Mapping[str, str]
     """Name -> version."""
@@ -47,7 +47,7 @@ class Audit:
     """Name -> why it was not audited."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the audit as text."""
         told = [
             f"VULNERABLE: {name} {self.packages[name]}: {line}"
             for name, lines in self.vulnerable.items()
@@ -67,7 +67,8 @@ class Audit:
 
 
 def pinned(text: str) -> dict[str, str]:
-    """Name -> version, of lines such as "anyio==4.16.0". Raises: ValueError for any other line."""
+    """Return name -> version of lines such as "anyio==4.16.0". Raises: ValueError for any other
+    line."""
     found = {}
     for line in text.splitlines():
         requirement = line.partition("#")[0].partition(";")[0].strip()
@@ -80,7 +81,7 @@ def pinned(text: str) -> dict[str, str]:
 
 
 def audit(packages: Mapping[str, str], ask: Ask) -> Audit:
-    """What the services know of these packages."""
+    """Return what the services know of these packages."""
     vulnerable: dict[str, tuple[str, ...]] = {}
     skipped = dict.fromkeys(packages, "")
     for service in SERVICES:
@@ -110,7 +111,7 @@ def _joined(before: str, reason: str) -> str:
 
 
 def _normal(name: str) -> str:
-    """As package indexes compare names: PEP 503."""
+    """Normalize a name as package indexes do (PEP 503)."""
     return name.lower().replace("_", "-").replace(".", "-")
 
 
@@ -120,7 +121,7 @@ def _vulnerability(entry: Mapping[str, Any]) -> str:
 
 
 def pip_audit(service: str, packages: Mapping[str, str]) -> dict[str, Any]:
-    """Run pip-audit; as `Ask`."""
+    """Run pip-audit; an `Ask`."""
     command = [sys.executable, "-m", "pip_audit", "--vulnerability-service", service]
     command += ["--format", "json", "--progress-spinner", "off", "--timeout", "10"]
     # Nothing is resolved or installed for this: the versions are all there.
@@ -143,7 +144,7 @@ def pip_audit(service: str, packages: Mapping[str, str]) -> dict[str, Any]:
 
 
 def main(arguments: list[str], ask: Ask = pip_audit) -> int:
-    """The exit code: 1 when something is known to be vulnerable."""
+    """Return the exit code: 1 for a known vulnerability."""
     path = Path(arguments[0]) if arguments else CONSTRAINTS
     found = audit(pinned(path.read_text()), ask)
     print(*found.lines(), sep="\n")

@@ -1,4 +1,4 @@
-"""What tests that talk to a broker share."""
+"""Helpers of the tests with a broker."""
 
 import anyio
 import pytest
@@ -27,7 +27,7 @@ async def append(broker: Broker, tp: TopicPartition, records: list[NewRecord]) -
 
 
 def numbered(partition: int, count: int, start: int = 0) -> list[NewRecord]:
-    """Records whose values say where they are: b"0/17"."""
+    """Return records whose values are their positions: b"0/17"."""
     return [NewRecord(None, b"%d/%d" % (partition, n), 1000 + n) for n in range(start, count)]
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium without a network: pages as their readers see them."""
+"""A headless Chromium without a network, which renders pages as readers see them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Seen", "open_page"]
 
 @attrs.frozen
 class Seen:
-    """What came of a page."""
+    """The rendered state of a page."""
 
     dom: str
     """Standard output: the page as it is in the end, with `--dump-dom`."""
@@ -23,7 +23,7 @@ class Seen:
 
 
 def open_page(address: str, *arguments: str, profile: Path) -> Seen:
-    """Open it; no name resolves but those of this machine. Skips where there is no Chromium."""
+    """Open a page; only names of this machine resolve. Skip the test without Chromium."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if browser := shutil.which(name):
             break

@@ -1,4 +1,4 @@
-"""Certificates for the tests, made when asked for: nothing to expire in the repository."""
+"""Certificates for the tests, created on demand: none in the repository can expire."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Certificate:
         return self.key + self.chain
 
     def key_with(self, password: str) -> str:
-        """The key, encrypted."""
+        """Return the key, encrypted."""
         return _pkcs8(self.key.encode(), BestAvailableEncryption(password.encode()))
 
     def save(self, folder: Path) -> Path:
-        """Put key and certificates into a file of the folder."""
+        """Write key and certificates to a file of the folder."""
         path = folder / "certificate.pem"
         path.write_text(self.pem, "ascii")
         return path
@@ -57,7 +57,8 @@ class Authority:
         return self._ca.cert_pem.bytes().decode()
 
     def issue(self, *names: str, expired: bool = False) -> Certificate:
-        """A certificate for these hosts, addresses or (with an @) clients; else for `HOST`."""
+        """Return a certificate for these hosts, addresses or (with an @) clients; by default for
+        `HOST`."""
         ended = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
         issued = self._ca.issue_cert(
             *names or (HOST,),
@@ -71,10 +72,8 @@ class Authority:
     def server_context(
         self, certificate: Certificate, folder: Path, *, mutual: bool = False
     ) -> ssl.SSLContext:
-        """A server's context, which can take its certificate from a file only.
-
-        `mutual`: it asks clients for a certificate of this authority.
-        """
+        """Return a server's context, which can load its certificate only from a file. `mutual`: it
+        requires client certificates of this authority."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=self.pem)
         context.load_cert_chain(certificate.save(folder))
         if mutual:
@@ -82,7 +81,7 @@ class Authority:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """A client's context that trusts this authority alone."""
+        """Return a client's context that trusts only this authority."""
         return ssl.create_default_context(cadata=self.pem)
 
 
@@ -93,5 +92,5 @@ def _pkcs8(key: bytes, encryption: KeySerializationEncryption) -> str:
 
 @functools.cache
 def authority() -> Authority:
-    """The one that the tests' clients trust."""
+    """Return the authority that the tests' clients trust."""
     return Authority()

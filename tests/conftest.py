@@ -60,7 +60,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Choose the xdist worker of each test; any `--dist` other than `load` is left alone."""
+    """Choose the xdist worker of each test; keep any `--dist` other than `load`."""
     if config.getvalue("dist") != "load":
         return None
     # Imported here: runs without workers, and Pythons without pytest-xdist, must not import it.
@@ -78,6 +78,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[str]:
-    """The address of an embedded broker that all tests share."""
+    """Return the address of an embedded broker that all tests share."""
     with EmbeddedKafka() as broker:
         yield broker.bootstrap_servers

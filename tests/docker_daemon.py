@@ -1,4 +1,4 @@
-"""A Docker daemon for tests: the machine's, else one of their own, for which they must be root."""
+"""A Docker daemon for tests: the machine's, or else a private one, which needs root."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ _START_TIMEOUT = 30.0
 
 
 class DockerUnavailable(Exception):
-    """Docker cannot be used on this machine; the message says why."""
+    """Docker cannot be used on this machine; the message has the reason."""
 
 
 @contextmanager
 def docker_daemon(folder: Path) -> Iterator[str]:
-    """Return the address of a daemon, for `DOCKER_HOST`. What one of our own keeps is in `folder`.
-
-    Raises: DockerUnavailable.
-    """
+    """Return the address of a daemon, for `DOCKER_HOST`. A private one stores its data in `folder`.
+    Raises: DockerUnavailable."""
     if shutil.which("docker") is None:
         raise DockerUnavailable("docker is not installed")
     given = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")

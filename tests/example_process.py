@@ -1,5 +1,5 @@
-"""The examples as child processes, in Python's development mode and with warnings as errors: what
-one leaves open is reported on its stderr."""
+"""The examples as child processes, in Python's development mode with warnings as errors: resources
+left open are reported on stderr."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SLOW = re.compile(r"^Executing <.* took \d+\.\d+ seconds\n", re.MULTILINE)
 
 @contextmanager
 def running(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run an example; it is killed at the end, if it still runs."""
+    """Run an example; kill it at the end if it still runs."""
     with subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "error", _EXAMPLES / script, *arguments],
         stdout=subprocess.PIPE,

@@ -1,5 +1,7 @@
-"""A way to a server that can be barred: what is sent then waits, and connections stay open. It can
-also disconnect its clients."""
+"""A proxy to a server that can be blocked: it holds back bytes and keeps connections open.
+
+It can also disconnect its clients.
+"""
 
 import socket
 import threading
@@ -39,7 +41,7 @@ class Gate:
         self._open.set()
 
     def disconnect(self, *, leave_unanswered: int) -> None:
-        """End all connections; `leave_unanswered` of the next ones stay open without an answer."""
+        """End all connections; `leave_unanswered` of the next ones stay open without a response."""
         self._unanswered = leave_unanswered
         for end in list(self._sockets):
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Fetch the jars of Kafka and ZooKeeper that the tests run, before several processes ask for them.
+"""Download the jars of Kafka and ZooKeeper for the tests, before several processes need them.
 
-Processes that fetch at once would write Maven's own cache at once. A test that only compares with a
-jar is skipped where the jar is not there yet.
+Concurrent downloads would write Maven's cache at the same time. A test that only compares with a
+jar is skipped while the jar is missing.
 """
 
 from __future__ import annotations

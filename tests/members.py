@@ -1,7 +1,7 @@
-"""Members of each protocol in any state, and which states are legal: checked after every step.
+"""Members of each protocol in any state, and the legal states: checked after every step.
 
-A member has dozens of fields. `INVARIANTS` says which of their combinations exist: by protocol, the
-name of a rule and what must be true of a member after a step at `now`.
+A member has dozens of fields. `INVARIANTS` lists which combinations are legal: by protocol, the
+name of a rule and a condition on a member after a step at `now`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ def evolve(
     acknowledged_at: float | None = None,
     **changes: Any,
 ) -> M:
-    """As `attrs.evolve`, but a member's ownership follows its phase, and parts of it can be named.
-
-    A lease of these tests runs for the session timeout of its member.
-    """
+    """Like `attrs.evolve`, but a member's ownership follows its phase, and parts of it can be
+    given. A lease lasts for the session timeout of the member."""
     before: Any = value
     if (ownership := getattr(before, "ownership", None)) is None:
         return attrs.evolve(before, **changes)
@@ -140,12 +138,12 @@ INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
 
 
 def violated(protocol: str, member: object, now: float) -> list[str]:
-    """The rules that a member breaks, by name."""
+    """Return the names of the rules that a member violates."""
     return [name for name, holds in INVARIANTS[protocol].items() if not holds(member, now)]
 
 
 def checked(protocol: str, step: Step) -> Step:
-    """A step that fails the test when a member leaves it in a state that must not exist."""
+    """Wrap a step so that the test fails if the step leaves its member in an illegal state."""
 
     @wraps(step)
     def check(member: Any, event: Any) -> Any:

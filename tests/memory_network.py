@@ -1,7 +1,7 @@
-"""The other end of a connection: a network in memory, and scripted brokers.
+"""A network in memory, and scripted brokers.
 
-`network` replaces TCP at the byte boundary, so that whole conversations run in virtual time; `Peer`
-is the broker's side of a connection, over this network or over a real socket.
+`network` replaces TCP at the byte boundary, so whole conversations run in virtual time; `Peer` is
+the broker's side of a connection, over this network or over a real socket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every message of the library with Kafka's facts about it, and values and bytes for tests."""
+"""Every message of the library with Kafka's schema facts, and values and bytes for tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_record(cls: type) -> bool:
 
 
 def repeatable(examples: int) -> settings:
-    """The same examples in every run: a failure here is news about the code, not about luck."""
+    """Use the same examples in every run, so that a failure comes from a change of the code."""
     return settings(
         derandomize=True,
         database=None,
@@ -64,7 +64,7 @@ ZEROS = {STRING: "", UUID_: NO_ID, BYTES: b"", RECORDS: b"", BOOL: False}
 
 
 def zero(kind: Kind) -> Any:
-    """The value that Kafka's classes start with when the schema gives no default."""
+    """Return the initial value in Kafka's classes of a field without a schema default."""
     if isinstance(kind, Array):
         return ()
     if isinstance(kind, Scalar):
@@ -88,7 +88,7 @@ timestamps = st.just(-1) | st.integers(0, 4 * 10**9).map(lambda seconds: seconds
 
 
 def values(name: str, kind: Kind, version: int) -> st.SearchStrategy[Any]:
-    """Values of one type, kept to what kio takes: known error codes, times that a clock shows."""
+    """Generate values of one type that kio accepts: known error codes, valid times."""
     if isinstance(kind, Array):
         element = values("", kind.element, version)
         return st.lists(element, max_size=2).map(tuple)
@@ -113,7 +113,7 @@ def values(name: str, kind: Kind, version: int) -> st.SearchStrategy[Any]:
 
 @cache
 def messages(cls: Any, version: int) -> st.SearchStrategy[Any]:
-    """What `version` can carry; the fields that it lacks keep their default."""
+    """Generate messages that `version` can encode; missing fields keep their default."""
     empty = zero_of(cls)
     parts = {}
     for name, spec in fields_of(cls).items():
@@ -140,7 +140,8 @@ HOSTILE = (
 
 
 def damaged(data: bytes) -> st.SearchStrategy[bytes]:
-    """Valid bytes, cut short, with bits flipped, with a hostile length, or with bytes put in."""
+    """Generate damaged bytes: truncated, with flipped bits, with a hostile length, or with inserted
+    bytes."""
     where = st.integers(0, max(0, len(data) - 1))
     hostile = st.sampled_from(HOSTILE)
 

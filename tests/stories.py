@@ -1,11 +1,10 @@
-"""What a run of `make test` must have met, and the closing lines that say whether it did.
+"""The stories that a run of `make test` must contain, and the closing lines that report them.
 
     python tests/stories.py REPORT.xml ...
 
-reads the JUnit reports of all steps of the run, and of each the output of pytest, REPORT.log. Each
-story names the tests that stand for it. The lines give the reason why a story was not met: on a
-machine without Java its tests are skipped, or run on the embedded broker. A test of a story that
-failed, or that the run did not contain, is an error.
+reads the JUnit reports of all steps of the run, and pytest's output of each, REPORT.log. Each story
+names its tests. The lines give the reason why a story was skipped: without Java its tests are
+skipped, or run on the embedded broker. A failed or missing test of a story is an error.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ STORIES: Mapping[str, tuple[str, ...]] = {
 
 @attrs.frozen
 class Outcome:
-    """What became of one test."""
+    """The outcome of one test."""
 
     status: str
     """passed, skipped or failed."""
@@ -60,7 +59,7 @@ class Outcome:
 
 
 def read_report(report: Path) -> dict[str, Outcome]:
-    """The outcome of each test by its id."""
+    """Return the outcome of each test by its id."""
     outcomes: dict[str, Outcome] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         test = f"{case.get('file')}::{case.get('name')}"
@@ -75,7 +74,7 @@ def read_report(report: Path) -> dict[str, Outcome]:
 
 
 def why_embedded(log: str) -> str | None:
-    """Why tests that were meant for real Kafka ran on the embedded broker; None if none did."""
+    """Return why tests for real Kafka ran on the embedded broker; None if none did."""
     if not re.search("^taken: embedded", log, re.MULTILINE):
         return None
     reasons = re.findall("^not (?:container|local): .*", log, re.MULTILINE)
@@ -85,7 +84,7 @@ def why_embedded(log: str) -> str | None:
 def lines_of(
     outcomes: Mapping[str, Outcome], embedded: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """A line for each story, and what is wrong with the run."""
+    """Return a line for each story, and the errors of the run."""
     lines, faults = [], []
     for story, tests in STORIES.items():
         found = {test: outcomes.get(test) for test in tests}

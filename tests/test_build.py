@@ -1,4 +1,4 @@
-"""What is built: compiled or for every platform, and never from what another build left behind."""
+"""The contents of builds: compiled or for every platform, without files of earlier builds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the sources."""
+    """Return a copy of the sources."""
     copy = tmp_path / "tree"
     kept = shutil.ignore_patterns("*.so", "__pycache__", "_in_place.txt")
     shutil.copytree(ROOT / "kafkagroup", copy / "kafkagroup", ignore=kept)
@@ -38,7 +38,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def build(tree: Path, *options: str, **environment: str) -> list[Path]:
-    """What lies in dist/ after a build with what is installed here."""
+    """Return the contents of dist/ after a build with the installed tools."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check"]
     subprocess.run(
         [*command, *options, str(tree)],
@@ -67,7 +67,7 @@ def run(program: str, place: Path, **environment: str) -> subprocess.CompletedPr
 def test_without_a_compiler_the_wheel_is_for_every_platform(
     tree: Path, tmp_path: Path, without: dict[str, str]
 ) -> None:
-    """What an earlier build compiled must not slip in: it was taken once, however old."""
+    """Modules compiled by an earlier build must not be included: they were, however old."""
     stale = tree / "build" / "lib" / "kafkagroup" / f"types{EXTENSION_SUFFIXES[0]}"
     stale.parent.mkdir(parents=True)
     stale.write_bytes(b"of another time")
@@ -106,7 +106,7 @@ def test_an_sdist_has_what_compiling_needs(tree: Path) -> None:
 
 
 def test_a_module_compiled_from_another_source_is_an_error(tree: Path) -> None:
-    """An edit would be without effect, and without a word."""
+    """An edit would have no effect, without an error."""
     program = "import kafkagroup; print('fine')"
     listed = tree / "kafkagroup" / "_in_place.txt"
     listed.write_text(f"{EXTENSION_SUFFIXES[0]} kafkagroup/_record.py 1\n")
@@ -124,7 +124,7 @@ def sources(setup: Path) -> list[str]:
 
 
 def test_a_compiled_module_missing_from_setup_py_is_an_error(tree: Path) -> None:
-    """A module that is compiled no longer stays where it was, and would hide its source."""
+    """The old compiled module of a module that is no longer compiled would hide its source."""
     program = "import kafkagroup; print('fine')"
     listed = tree / "kafkagroup" / "_in_place.txt"
     listed.write_text("")
@@ -177,7 +177,7 @@ def test_building_in_place_removes_modules_no_longer_compiled(tree: Path, compil
 
 
 def test_every_listed_module_is_compiled() -> None:
-    """One that is left out runs as Python, and is only slower: nothing else would tell."""
+    """An unlisted module runs as Python and is only slower: nothing else would report it."""
     if not kafkagroup.__compiled__:
         pytest.skip("NOT TESTED, which modules are compiled: none is")
     names = [name.removesuffix(".py").replace("/", ".") for name in sources(ROOT / "setup.py")]

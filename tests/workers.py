@@ -1,8 +1,8 @@
-"""Which tests of `pytest -n` go to the same worker of pytest-xdist: those that share what is slow.
+"""The worker of pytest-xdist for each test: tests that share a slow fixture run on the same one.
 
-A fixture of a module starts brokers or simulations, and each worker that runs a test of the module
-would start its own. pytest-xdist has groups (`xdist_group`), but those of its release 3.8.0 have no
-effect with pytest 9: it writes an attribute of tests that pytest no longer reads.
+A module fixture starts brokers or simulations, and each worker that runs a test of the module would
+start its own. pytest-xdist has groups (`xdist_group`), but those of release 3.8.0 have no effect
+with pytest 9: it writes an attribute of tests that pytest no longer reads.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class Schedule(LoadScopeScheduling):
 
 
 def rank(group: str) -> int:
-    """The place of a group among `LONGEST`; groups with the same rank keep xdist's order."""
+    """Return the position of a group among `LONGEST`; groups of equal rank keep xdist's order."""
     places = (place for place, path in enumerate(LONGEST) if group.startswith(path))
     return next(places, len(LONGEST))
 
 
 def group_of(nodeid: str) -> str:
-    """The name of what `nodeid` must share a worker with; its own if it can go anywhere."""
+    """Return the name of the group that shares a worker with `nodeid`; its own id if it is
+    independent."""
     file = nodeid.partition("::")[0]
     if file.startswith(f"{SPARK}/"):
         return SPARK

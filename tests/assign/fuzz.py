@@ -1,4 +1,4 @@
-"""Generated groups through every assignor, and what comes out held against the rules.
+"""Run generated groups through every assignor, and check the assignments.
 
     python tests/assign/fuzz.py [--cases 1000000] [--seed N] [--jobs 2]
 
@@ -58,7 +58,8 @@ MOST_FAILURES = 5
 
 
 def random_group(chance: random.Random) -> GroupSpec:
-    """Mostly small, as small groups have the odd cases; now and then one of hundreds."""
+    """Generate a group, mostly a small one, as small groups have the odd cases; sometimes one of
+    hundreds."""
     large = chance.random() < 0.01
     partitions = _partitions(chance, 60 if large else 8)
     names = [f"m{number}" for number in range(chance.randint(1, 40 if large else 7))]
@@ -90,7 +91,7 @@ def random_group(chance: random.Random) -> GroupSpec:
 
 
 def _partitions(chance: random.Random, most: int) -> dict[str, int]:
-    """Often the same count, so that topics line up."""
+    """Often use equal counts, so that topics are co-partitioned."""
     common = chance.randint(0, most)
     return {
         topic: common if chance.random() < 0.4 else chance.randint(0, most)
@@ -114,8 +115,8 @@ def _subscriptions(chance: random.Random, members: int) -> list[frozenset[str]]:
 def _claims(
     chance: random.Random, partitions: Mapping[str, int], subscriptions: list[frozenset[str]]
 ) -> list[tuple[TopicPartition, ...]]:
-    """What each says it owns: dealt to those who were there before, with some of it lost, doubled,
-    unsubscribed, gone or never there."""
+    """Generate the partitions that each member reports as owned: an earlier assignment with some
+    lost, duplicated, unsubscribed, deleted or never existing."""
     owned: list[set[TopicPartition]] = [set() for _ in subscriptions]
     before = range(chance.randint(0, len(subscriptions)))
     if not before:
@@ -165,7 +166,7 @@ def _loads(chance: random.Random, partitions: Mapping[str, int]) -> dict[TopicPa
 
 
 def check_once(assignor: Assignor, spec: GroupSpec) -> Iterator[str]:
-    """One that gives everything away at once."""
+    """Check an assignor that assigns everything at once."""
     rules = RULES[protocol_name(assignor)]
     if assignor is roundrobin_assignor or assignor is naive_assignor:
         rules |= EVEN if _same_subscription(spec) else frozenset()
@@ -175,7 +176,7 @@ def check_once(assignor: Assignor, spec: GroupSpec) -> Iterator[str]:
 
 
 def check_cooperative_sticky(assignor: Assignor, spec: GroupSpec) -> Iterator[str]:
-    """Each round by itself, then what it settles on against what there was at first."""
+    """Check each rebalance, then the stable assignment against the initial one."""
     for number, final in enumerate(_rounds(assignor, spec), 1):
         yield from _of_round(assignor, number, *final)
         if number > COOPERATIVE_ROUNDS:
@@ -185,7 +186,7 @@ def check_cooperative_sticky(assignor: Assignor, spec: GroupSpec) -> Iterator[st
 
 
 def check_weighted_sticky(assignor: Assignor, spec: GroupSpec) -> Iterator[str]:
-    """Each round by itself, how much it takes, and the level that it settles on."""
+    """Check each rebalance, its number of moves, and the loads of the stable assignment."""
     size = sum(spec.partitions[topic] for topic in spec.topics())
     for number, final in enumerate(_rounds(assignor, spec), 1):
         yield from _of_round(assignor, number, *final)
@@ -225,12 +226,12 @@ def _rounds(assignor: Assignor, spec: GroupSpec) -> Iterator[tuple[GroupSpec, As
 
 
 def _let_go(spec: GroupSpec, assignment: Assignment) -> bool:
-    """Whether any member has to revoke anything."""
+    """Whether any member must revoke partitions."""
     return any(set(of.owned).difference(assignment[m]) for m, of in spec.members.items())
 
 
 def _taken(spec: GroupSpec, assignment: Assignment) -> int:
-    """How many partitions their owners do not get."""
+    """Return the number of partitions that move away from their owners."""
     owners = {
         tp: members[0]
         for tp, members in valid_claims(spec).items()
@@ -254,7 +255,7 @@ def _same_subscription(spec: GroupSpec) -> bool:
 
 
 def _high(spec: GroupSpec, assignment: Assignment) -> Iterator[str]:
-    """Whether the fullest member is above what `weighted_sticky` promises."""
+    """Whether the largest load exceeds what `weighted_sticky` promises."""
     load = {tp: spec.loads.get(tp, 1.0) for held in assignment.values() for tp in held}
     if not any(load.values()):
         load = dict.fromkeys(load, 1.0)
@@ -279,8 +280,8 @@ CHECKS: tuple[tuple[Assignor, Callable[[Assignor, GroupSpec], Iterator[str]]], .
 
 
 def check(spec: GroupSpec, *, twice: bool) -> Iterator[str]:
-    """What any assignor does wrong; `twice`: also whether the order of the members' and topics'
-    entries changes its answer, which must depend on the group alone."""
+    """Return the violations of any assignor; `twice`: also whether the order of members and topics
+    changes its result."""
     for assignor, check_with in CHECKS:
         try:
             found = list(islice(check_with(assignor, spec), 5))
@@ -308,7 +309,7 @@ def group_of(seed: int, case: int) -> GroupSpec:
 
 
 def failures(seed: int, cases: range) -> dict[int, list[str]]:
-    """Case -> what is wrong with it, for those where something is."""
+    """Return case -> violations, for the failed cases."""
     found = {case: list(check(group_of(seed, case), twice=case % 8 == 0)) for case in cases}
     return {case: lines for case, lines in found.items() if lines}
 
@@ -319,7 +320,7 @@ def _chunk(work: tuple[int, range]) -> tuple[int, dict[int, list[str]]]:
 
 
 def run(seed: int, cases: int, jobs: int) -> int:
-    """The exit code: 0 when nothing was wrong."""
+    """Return the exit code: 0 without failures."""
     chunks = [(seed, range(at, min(at + CHUNK, cases))) for at in range(0, cases, CHUNK)]
     print(f"{cases:,} groups, seed {seed}, {jobs} at a time", flush=True)
     started, done, failed = time.monotonic(), 0, 0
@@ -344,7 +345,7 @@ def run(seed: int, cases: int, jobs: int) -> int:
 
 
 class _progress:
-    """A progress bar on a terminal with rich; otherwise a line from time to time."""
+    """Show a progress bar on a terminal with rich; otherwise print a line at intervals."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -418,7 +419,7 @@ def _member_value(member: MemberSpec) -> dict[str, object]:
 
 
 def replay(seed: int, case: int) -> int:
-    """Shows the group of one case, and what is wrong with it."""
+    """Print the group of one case, and its violations."""
     spec = group_of(seed, case)
     print(spec_to_json(spec))
     lines = list(check(spec, twice=True))

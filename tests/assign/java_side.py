@@ -1,7 +1,7 @@
-"""Kafka's own assignors in Java, from the jars that `LocalKafka` runs: what they assign, how fast.
+"""Kafka's own assignors in Java, from the jars that `LocalKafka` runs: their assignments and speed.
 
-Each call runs one JVM over all cases it is given (`java/Assignors.java`, compiled as it starts).
-A machine without Java, or without the jars, raises `LocalKafkaUnavailable`, which says why.
+Each call runs one JVM over all its cases (`java/Assignors.java`, compiled at its start). A machine
+without Java or the jars raises `LocalKafkaUnavailable` with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEWEST_VERSION = 3
 
 @attrs.frozen
 class Java:
-    """How to run Java with Kafka on its class path."""
+    """The command to run Java with Kafka on its class path."""
 
     command: str
     jars: Path
@@ -45,15 +45,15 @@ class Case:
 
 
 def find_java() -> Java:
-    """Raises: LocalKafkaUnavailable when there is no Java, or no jars and no way to fetch them."""
+    """Raises: LocalKafkaUnavailable without Java, or without jars and a way to download them."""
     command = find_command()
     return Java(command, resolve_jars(RELEASE, command))
 
 
 @cache
 def compiled(source: Path) -> Path:
-    """Return a folder with the classes of a program, compiled once in each process: to compile it
-    at each start, as `java Member.java` does, takes longer than to start."""
+    """Return a folder with the classes of a program, compiled once per process: compiling at each
+    start, as `java Member.java` does, takes longer than starting."""
     java = find_java()
     classes = tempfile.TemporaryDirectory(prefix="kafkagroup-java-")
     _folders.append(classes)
@@ -75,10 +75,8 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def assign(cases: Iterable[Case], *, timeout: float = 600.0) -> list[Assignment | None]:
-    """What Java assigns in each case, within `timeout` seconds; None where its assignor fails.
-
-    Raises: LocalKafkaUnavailable; LocalKafkaError with what Java printed when it fails.
-    """
+    """Return Java's assignment of each case, within `timeout` seconds; None if its assignor fails.
+    Raises: LocalKafkaUnavailable; LocalKafkaError with Java's output when it fails."""
     # Starts in half the time; so short a run gains nothing from the second compiler.
     answers = _run(["-XX:TieredStopAtLevel=1"], "assign", cases, (), timeout)
     return [None if answer is None else _assignment(answer) for answer in answers]
@@ -87,11 +85,9 @@ def assign(cases: Iterable[Case], *, timeout: float = 600.0) -> list[Assignment 
 def time_assignor(
     assignor: str, spec: GroupSpec, warmup: int, repeats: int, *, timeout: float = 600.0
 ) -> list[float]:
-    """Seconds that each of `repeats` runs takes, from Java's objects to its assignment.
-
-    At least `warmup` runs come before, and up to three times as many while they get faster.
-    Raises: as `assign`.
-    """
+    """Return the seconds of each of `repeats` runs, from Java's objects to its assignment, after at
+    least `warmup` runs, and up to three times as many while they get faster. Raises: as
+    `assign`."""
     case = Case(assignor=assignor, spec=spec)
     (times,) = _run([], "time", [case], (str(warmup), str(repeats)), timeout)
     return [milliseconds / 1e3 for milliseconds in times]

@@ -1,4 +1,4 @@
-"""Commands run without any configuration of the user."""
+"""Commands run without the user's configuration."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Answers where the file with profiles would be."""
+    """Return the path of a missing file for profiles."""
     for name in [name for name in os.environ if name.startswith("KAFKAGROUP_")]:
         if name != "KAFKAGROUP_PURE":
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Commands as users run them: processes of their own, which tests wait for."""
+"""Commands as users run them: in separate processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def running(*arguments: str, **more: str) -> Iterator[Program]:
-    """`kafkagroup ARGUMENTS` with pipes at all its ends; killed if it is still there afterwards."""
+    """Run `kafkagroup ARGUMENTS` with pipes for all its streams; kill it afterwards if it still
+    runs."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*KAFKAGROUP, *arguments], env=environment(**more), **pipes) as process:
         try:
@@ -31,7 +32,7 @@ def running(*arguments: str, **more: str) -> Iterator[Program]:
 
 
 def run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """The same to its end."""
+    """Run it to its end."""
     return subprocess.run(
         [*KAFKAGROUP, *arguments],
         input=given,

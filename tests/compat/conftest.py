@@ -1,5 +1,5 @@
-"""The compat classes run where the main API does: on the embedded broker and on real Kafka; where
-the originals keep groups in ZooKeeper, on a real ZooKeeper too."""
+"""The compat classes run on the embedded broker and on real Kafka, like the main API; those with
+groups in ZooKeeper on a real ZooKeeper too."""
 
 import anyio.to_thread
 import pytest
@@ -25,7 +25,7 @@ def zookeeper():
 
 @pytest.fixture
 def keeper(zookeeper):
-    """A client of the test's own."""
+    """Return a ZooKeeper client of the test."""
     client = KazooClient(zookeeper.hosts)
     client.start()
     yield client
@@ -35,7 +35,7 @@ def keeper(zookeeper):
 
 @pytest.fixture
 def members_in(keeper):
-    """Tells the members of the group at a path."""
+    """Return the members of the group at a path."""
 
     async def members(group):
         return await anyio.to_thread.run_sync(keeper.get_children, f"{group}/members")

@@ -1,8 +1,8 @@
-"""Every name in the five documents that the compat classes answer to.
+"""Every name in the five documents that the compat classes implement.
 
 A name is a class, a method with its parameters, an option with its default, a property, a key of a
-configuration, or "Class: what it does" for a behaviour that has no name. Defaults are the
-documents'.
+configuration, or "Class: behaviour" for a behaviour without a name. Defaults are those of the
+documents.
 """
 
 DOCUMENTS: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""What stands in a page of the guides, and how the tests run it."""
+"""The blocks of a page of the guides, and how the tests run them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PARTS = re.compile(
 
 @attrs.frozen
 class Block:
-    """One piece of a page."""
+    """One block of a page."""
 
     page: str
     line: int
@@ -58,7 +58,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """All of a page, hidden ones too, in order."""
+    """Return all blocks of a page, including hidden ones, in order."""
     text = page.read_text("utf-8")
     found, until = [], ""
     for part in _PARTS.finditer(text):
@@ -78,7 +78,8 @@ def blocks(page: Path) -> list[Block]:
 
 
 def run_page(page: Path) -> None:
-    """Run what is Python, in order, in one namespace; all that it defines has to be called."""
+    """Run the Python blocks in order, in one namespace; everything that they define must be
+    called."""
     written: set[CodeType] = set()
     called: set[CodeType] = set()
     printed: list[str] = []
@@ -154,7 +155,7 @@ def _until(block: Block, names: dict[str, Any]) -> Callable[[], bool] | None:
 
 @contextmanager
 def _bounded(ends: Callable[[], bool] | None) -> Iterator[None]:
-    """Whatever runs a loop ends: by itself, or when it has come to where it is to end."""
+    """Bound every loop: it ends by itself, or when its condition is true."""
     run_asyncio, run_trio = asyncio.run, trio.run
 
     def asyncio_run(main: Awaitable[Any], **_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run on the embedded broker and on real Kafka alike."""
+"""Fixtures of the tests that run on the embedded broker and on real Kafka."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out uvloop on real Kafka: the two have nothing to do with each other."""
+    """Skip uvloop on real Kafka: neither affects the other."""
     both = {"uvloop", "kafka"}
     items[:] = [item for item in items if not both <= set(_ids(item))]
 
@@ -36,13 +36,13 @@ def _ids(item: pytest.Item) -> list[str]:
 
 @pytest.fixture(params=["embedded", "kafka"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """The broker's address; `kafka` is what the plugin found, real Apache Kafka where it can be."""
+    """Return the broker's address; the plugin's `kafka` is real Apache Kafka if available."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
 def name() -> str:
-    """A topic or group of this test's own, as all tests share the broker."""
+    """Return a topic or group name of this test, as all tests share the broker."""
     return f"test-{uuid.uuid4().hex[:8]}"
 
 

@@ -1,4 +1,4 @@
-"""Groups as an admin sees them, and the specs that come of them."""
+"""Groups as `Admin` describes them, and the specs made from them."""
 
 from uuid import UUID
 
@@ -210,7 +210,7 @@ async def test_a_broker_that_cannot_filter_groups_is_an_error_with_its_name():
 
 
 async def test_a_missing_group_described_as_dead_is_an_error():
-    """DescribeGroups 0-5 has no error for it."""
+    """DescribeGroups 0-5 has no error for a missing group."""
     dead = DescribedGroup(
         error_code=0,
         group_id="g",
@@ -230,7 +230,7 @@ async def test_a_missing_group_described_as_dead_is_an_error():
 
 
 async def test_a_rebalancing_group_has_no_spec(bootstrap, name):
-    """The first member holds on to its generation, so that the group waits for it."""
+    """The first member keeps its generation, so the group waits for it."""
     metadata = encode_subscription(Subscription(topics=(name,)))
     protocol = GroupProtocol("consumer", "range", metadata, lambda members: {})
     async with GroupMember(name, protocol, bootstrap_servers=bootstrap, **FAST) as first:
@@ -407,7 +407,8 @@ async def test_a_broker_that_fails_to_list_groups_does_not_hide_other_groups():
 
 
 class OneCoordinator:
-    """Of a cluster that has no classic group, and whose coordinator says this to all the rest."""
+    """The only broker of a cluster without classic groups; its coordinator gives this response to
+    all other requests."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -449,7 +450,7 @@ async def test_a_broker_without_share_groups_does_not_have_the_group():
 
 
 async def test_a_share_group():
-    """All its members read the same partitions."""
+    """All members of a share group read the same partitions."""
     members = tuple(
         share_describe.Member(
             member_id=name,
@@ -533,7 +534,7 @@ async def test_calls_before_the_start_and_after_the_close_raise(bootstrap, name)
     ],
 )
 async def test_retriable_errors_are_retried(request_type, code):
-    """Then the coordinator answers for itself: it has no such group."""
+    """After the retries the coordinator's own response is returned: the group does not exist."""
     with EmbeddedKafka() as kafka:
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
             fault = kafka.fail(request_type, code, times=2)
@@ -551,7 +552,7 @@ async def test_retriable_errors_are_retried(request_type, code):
     ],
 )
 async def test_permanent_errors_are_raised_at_once(request_type, code):
-    """Well before the 60 s that a call may take. Also of a topic: without it the spec would be
+    """Well before the timeout of 60 s. A topic error too: without its topic the spec would be
     another group's."""
     with EmbeddedKafka({"t": 1}) as kafka:
         worker = Worker(kafka.bootstrap_servers, "t")

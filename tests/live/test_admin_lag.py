@@ -1,4 +1,4 @@
-"""Lag of groups, as an admin measures it: in offsets, and in seconds of what waits."""
+"""The lag of groups as `Admin` measures it: in offsets, and in seconds."""
 
 import time
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_lag_is_in_offsets_and_the_age_of_the_next_record(bootstrap, name, fill):
-    """Exact also inside a batch: its records were made a minute apart."""
+    """Exact inside a batch too: its records are a minute apart."""
     now = time.time()
     made = [round((now - 60 * n) * 1000) for n in (30, 20, 10)]
     records = [NewRecord(None, b"x", stamp) for stamp in made]
@@ -62,7 +62,7 @@ async def test_two_groups_at_different_offsets_of_one_partition(bootstrap, name,
 
 
 async def test_many_partitions_are_read_with_few_requests(bootstrap, name, fill):
-    """Also where the first batch is larger than what is asked for, or read by two groups."""
+    """The same if the first batch exceeds the fetch size, or two groups read it."""
     await fill(150, {p: [NewRecord(None, b"x" * 20_000, 1_000 + p)] * 2 for p in range(150)})
     offsets = {TopicPartition(name, p): p % 2 for p in range(150)}
     async with Admin(bootstrap_servers=bootstrap) as admin:

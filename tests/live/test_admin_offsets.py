@@ -1,4 +1,4 @@
-"""Committed offsets as an admin reads, changes and forgets them; members and groups removed."""
+"""Committed offsets read, changed and deleted by `Admin`; members and groups removed."""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -80,7 +80,8 @@ async def test_a_group_with_members_keeps_its_offsets(bootstrap, name, fill, opt
 
 
 async def test_a_missing_partition_is_an_error_at_once(bootstrap, name, fill):
-    """Nothing is committed for the others; and it is not waited for, as one just made would be."""
+    """Nothing is committed for the others, and there is no retry as for a partition just
+    created."""
     await fill(1)
     there, absent = TopicPartition(name, 0), TopicPartition(name, 7)
     async with Admin(bootstrap_servers=bootstrap) as admin:
@@ -94,7 +95,7 @@ async def test_a_missing_partition_is_an_error_at_once(bootstrap, name, fill):
 
 
 async def test_a_reset_is_planned_and_then_applied(bootstrap, name, fill):
-    """Records were made at 1.000 s, 1.001 s and so on."""
+    """Records have timestamps 1.000 s, 1.001 s and so on."""
     await fill(2, 5)
     zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
 

@@ -1,4 +1,4 @@
-"""Topics as an admin lists, describes, creates, grows and deletes them."""
+"""Topics listed, described, created, grown and deleted by `Admin`."""
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ def codes(answers):
 
 
 async def described(admin, name, partitions):
-    """The topic once every broker knows of it, with so many partitions."""
+    """Return the topic once every broker knows it with this many partitions."""
     found = None
 
     async def look():
@@ -73,7 +73,7 @@ async def test_topics_are_created_listed_grown_and_deleted(bootstrap, name):
 
 
 async def test_each_topic_has_its_own_error(bootstrap, name):
-    """One refusal does not keep the others from being done."""
+    """One error does not prevent the other changes."""
     other = f"{name}-other"
     async with Admin(bootstrap_servers=bootstrap) as admin:
         one = NewTopic(name=name, partitions=2)
@@ -105,7 +105,7 @@ async def test_each_topic_has_its_own_error(bootstrap, name):
 
 
 async def test_settings_of_a_new_topic(kafka, name):
-    """Only a real broker looks at them."""
+    """Only a real broker checks them."""
     async with Admin(bootstrap_servers=kafka) as admin:
         wrong = NewTopic(name=name, configs={"retention.ms": "an hour"})
         (error,) = (await admin.create_topics([wrong])).values()

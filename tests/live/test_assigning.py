@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def group(*workers):
-    """All of them, joined one after the other."""
+    """Start the members of a group one after another."""
     async with anyio.create_task_group() as tasks:
         for worker in workers:
             tasks.start_soon(_run, worker)

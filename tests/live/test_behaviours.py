@@ -1,8 +1,8 @@
-"""What a correct group client does, each rule by name: where its test is, or the test.
+"""The behaviours of a correct group client: the test of each, or where it is.
 
-`ELSEWHERE` names the tests of other files, and two tests below hold it to that; the rest is here.
-Most tests of safety look at one eventful life of a group, on both ways of rebalancing: members come
-and go, one is thrown out, the coordinator moves. In virtual time, over a network in memory.
+`ELSEWHERE` names the tests in other files, and two tests below check it; the others are here. Most
+safety tests check one recorded run of a group with many events, eager and cooperative: members join
+and leave, one is expired, the coordinator moves. Time is virtual, the network is in memory.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ RULES = frozenset(
 
 
 def names_in(path: Path) -> set[str]:
-    """The names of the test functions of a file, those in classes included."""
+    """Return the names of the test functions of a file, including those in classes."""
     nodes = ast.walk(ast.parse(path.read_text()))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {n.name for n in nodes if isinstance(n, functions) and n.name.startswith("test_")}
@@ -350,7 +350,8 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 async def broker(
     network: Network, partitions: int, records: int = 0, nodes: int = 1
 ) -> AsyncIterator[EmbeddedKafka]:
-    """A topic t with `records` records in each partition; at most ten virtual minutes."""
+    """Provide a topic t with `records` records in each partition, for at most ten virtual
+    minutes."""
     kafka = EmbeddedKafka({"t": partitions}, nodes=nodes, listen=False)
     for p in range(partitions if records else 0):
         kafka.produce("t", numbered(p, records), partition=p)
@@ -361,7 +362,7 @@ async def broker(
 
 
 def watch(kafka: EmbeddedKafka, api: type[Any], see: Callable[[Any], object]) -> None:
-    """Show each request of a kind to `see` as it arrives; it is carried out as ever."""
+    """Call `see` with each arriving request of a kind; it is executed as usual."""
 
     def look(request: Any) -> bool:
         see(request)
@@ -487,7 +488,7 @@ async def test_line_19_the_last_commit_before_a_rebalance_ends_at_its_deadline(
 
 
 async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) -> None:
-    """Its error waits until the join is complete, and is raised once."""
+    """Its error is raised once, after the join is complete."""
 
     def revoked(partitions: object) -> None:
         raise ZeroDivisionError
@@ -515,7 +516,8 @@ async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) ->
 async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
     options: dict[str, Any], ends: list[tuple[str, list[int]]], network: Network
 ) -> None:
-    """`assigned` once per rebalance, even when empty; empty `revoked` only of an eager one."""
+    """`assigned` is called once per rebalance, even without partitions; an empty `revoked` only for
+    an eager one."""
     async with broker(network, 1):
         first = Worker(SERVER, "t", group_instance_id="a", **options)
         second = Worker(SERVER, "t", group_instance_id="b", **options)
@@ -579,7 +581,7 @@ async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network)
 async def test_line_29_partitions_assigned_back_while_the_application_drains_are_kept(
     network: Network,
 ) -> None:
-    """The release of what was revoked comes late, and must not drop the new grant."""
+    """The late release of the revoked partitions must not drop the new assignment."""
     async with broker(network, 2, records=2) as kafka:
         first = Worker(SERVER, "t", auto_commit_interval_ms=100, **COOPERATIVE)
         second = Worker(SERVER, "t", **COOPERATIVE)
@@ -635,7 +637,7 @@ async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
 async def test_line_47_an_unstable_offset_is_awaited_without_limit(
     network: Network,
 ) -> None:
-    """Without a cap, and the wait can be cancelled; the policy never gets a say."""
+    """The wait has no limit and can be cancelled; the reset policy is never applied."""
     tp = TopicPartition("t", 0)
     async with broker(network, 1, records=6) as kafka:
         async with Worker(SERVER, "t").consumer as c:
@@ -677,7 +679,7 @@ class Event:
 
 
 class Life:
-    """Members of one group, and all that happens to them."""
+    """The members of one group, and their recorded events."""
 
     def __init__(self, kafka: EmbeddedKafka, options: dict[str, Any]) -> None:
         self.kafka = kafka
@@ -705,7 +707,7 @@ class Life:
         return [event for event in self.events if event.what in what]
 
     def _sender(self, request: object) -> str:
-        """Whose request it is that has just arrived."""
+        """Return the member whose request has just arrived."""
         return self.kafka.requests(type(request))[-1].client_id
 
     def _joins(self, request: JoinGroupRequest) -> None:
@@ -771,7 +773,7 @@ WAYS = pytest.mark.parametrize("options", [{}, COOPERATIVE], ids=["eager", "coop
 
 
 async def live(network: Network, options: dict[str, Any]) -> Life:
-    """Members come and go; b is thrown out at 4 s; the coordinator moves at 6 s."""
+    """Members join and leave; b is expired at 4 s; the coordinator moves at 6 s."""
     async with broker(network, PARTITIONS, RECORDS, nodes=2) as kafka:
         life = Life(kafka, options)
         async with anyio.create_task_group() as tasks:
@@ -801,7 +803,7 @@ async def live(network: Network, options: dict[str, Any]) -> Life:
 async def test_the_recorded_run_has_every_kind_of_event(
     options: dict[str, Any], network: Network
 ) -> None:
-    """Else what is asserted of it below would hold of nothing."""
+    """Otherwise the assertions below would check nothing."""
     told = Counter((e.who, e.what) for e in (await live(network, options)).events)
     assert told["b", "lost"] > 0
     assert all(told[who, "revoked"] and told[who, "deliver"] for who in "abc")
@@ -830,8 +832,8 @@ async def test_s1_a_partition_has_one_owner_per_generation(
 async def test_s2_revocation_ends_before_the_rejoin_is_sent(
     options: dict[str, Any], network: Network
 ) -> None:
-    """A rejoin says what the member still owns: nothing that it holds besides, and all of it given
-    to it in the generation that it names. Eager it holds nothing."""
+    """A rejoin reports exactly the partitions assigned in its generation that the member still
+    owns; none if eager."""
     life = await live(network, options)
     held: dict[str, set[int]] = {who: set() for who in "abc"}
     granted: set[tuple[str, int, int]] = set()
@@ -893,7 +895,7 @@ async def test_s5_a_commit_never_goes_back(options: dict[str, Any], network: Net
 async def test_s6_every_record_below_the_last_commit_was_processed(
     options: dict[str, Any], network: Network
 ) -> None:
-    """Whichever commit turns out to be the last: a crash may make it any of them."""
+    """Any commit may be the last: a crash can follow it."""
     life = await live(network, options)
     processed: dict[int, set[int]] = {p: set() for p in range(PARTITIONS)}
     last = dict.fromkeys(range(PARTITIONS), 0)
@@ -910,7 +912,7 @@ async def test_s6_every_record_below_the_last_commit_was_processed(
 async def test_s7_only_lost_uncommitted_records_are_delivered_twice(
     options: dict[str, Any], network: Network
 ) -> None:
-    """From the last commit to the position at the loss; after a clean handover nothing."""
+    """From the last commit to the position at the loss; none after a clean handover."""
     life = await live(network, options)
     may_repeat: set[tuple[int, int]] = set()
     at = dict.fromkeys(range(PARTITIONS), 0)
@@ -1002,7 +1004,7 @@ async def test_l1_retained_partitions_are_delivered_without_a_gap(network: Netwo
 async def test_l2_a_member_rejoins_within_2_s_of_its_coordinators_return(
     down: float, network: Network
 ) -> None:
-    """Whether it was away for less than a session or for more."""
+    """Whether it was away for less than a session timeout or for more."""
     async with broker(network, 1, records=6) as kafka:
         async with Worker(SERVER, "t").consumer as c:
             assert (await c.getone()).offset == 0

@@ -1,4 +1,4 @@
-"""Applications that block their event loop, and what the group makes of it."""
+"""Applications that block their event loop, in a group on a real broker."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ class Group:
 
 
 def states(bootstrap, *groups):
-    """The groups' states, asked for while this thread's loop is blocked."""
+    """Return the states of the groups, requested while this thread's loop is blocked."""
     found = []
 
     async def ask():
@@ -52,7 +52,7 @@ def states(bootstrap, *groups):
 
 
 def block(seconds):
-    """What an application should not do."""
+    """Block the loop, as a faulty application does."""
     time.sleep(seconds)
 
 

@@ -1,5 +1,5 @@
-"""Every coroutine of a consumer and a member that users can await, cancelled at every place where
-it waits; then life goes on.
+"""Every coroutine of a consumer and a member, cancelled at every await; then the application
+continues.
 
 After each cancellation no record may be lost, delivered twice or out of order, and no task or
 connection may be left.
@@ -48,7 +48,7 @@ def timing(request: pytest.FixtureRequest, anyio_backend: object) -> str:
 
 @attrs.define(eq=False)
 class Reader:
-    """A consumer, and the records that it has handed out, in order."""
+    """A consumer, and the records that it has delivered, in order."""
 
     consumer: Consumer
     kafka: EmbeddedKafka
@@ -59,7 +59,7 @@ class Reader:
         self.seen += [(TopicPartition(r.topic, r.partition), r.offset) for r in records]
 
     async def read(self, total: int) -> None:
-        """Read on until there are `total` records in all."""
+        """Read until there are `total` records in all."""
         while len(self.seen) < total:
             self.take([await self.consumer.getone()])
 
@@ -73,7 +73,8 @@ class Reader:
         return found
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Where nothing was read yet, a commit pins the start."""
+        """Return the committed offsets. In a partition without delivered records a commit stores
+        the start."""
         offsets = self.kafka.committed_offsets("g")
         return {tp: o.offset for tp, o in offsets.items() if o.offset}
 
@@ -104,7 +105,7 @@ async def next_batch(reader: Reader) -> None:
 
 
 def late(act: Act) -> Act:
-    """It waits for a record that is produced a second later."""
+    """Wait for a record that is produced a second later."""
 
     async def produced(reader: Reader) -> None:
         await reader.read(RECORDS)
@@ -234,7 +235,7 @@ async def test_cancelling_the_connecting_leaves_no_connection_open(timing: str) 
 
 
 async def rebalanced(reader: Reader, total: int) -> None:
-    """Read on, and commit all."""
+    """Read more, and commit everything."""
     await reader.read(total)
     await reader.consumer.commit()
     assert reader.committed() == reader.positions()
@@ -358,7 +359,7 @@ async def test_a_cancelled_unsubscribe_can_be_repeated(again: bool, timing: str)
 
 
 async def check_closed(kafka: EmbeddedKafka, network: Network, consumer: Consumer) -> None:
-    """It says so, nothing of it is left, and another one finds all records."""
+    """Check that the consumer is closed, leaves nothing open, and another one finds all records."""
     assert network.open == 0
     assert kafka.group_state("g") in ("Empty", "Dead")
     with pytest.raises(ConsumerClosedError):

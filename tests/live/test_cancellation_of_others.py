@@ -566,7 +566,7 @@ async def test_a_coordination_client_closes_after_a_cancellation(
 
 
 async def test_a_cancelled_read_of_events_loses_no_event(timing: str) -> None:
-    """None is lost: not the one that comes in the moment of the cut."""
+    """No event is lost, not even one that arrives at the moment of the cancellation."""
 
     async def story(canceller: Canceller) -> None:
         async with broker():

@@ -1,4 +1,4 @@
-"""The command line on groups, as its users see it: what it prints, and how it ends."""
+"""The commands about groups: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(bootstrap: str) -> Run:
-    """A command on the broker of this test."""
+    """Run a command on the broker of this test."""
 
     def command(*arguments: str) -> Result:
         return CliRunner(env=ENV).invoke(app, [*arguments, "--bootstrap-servers", bootstrap])
@@ -36,13 +36,13 @@ def run(bootstrap: str) -> Run:
 
 
 def value(result: Result) -> Any:
-    """What `--json` has printed."""
+    """Return the output of `--json`."""
     assert (result.exit_code, result.stderr) == (0, "")
     return json.loads(result.stdout)
 
 
 def lines(result: Result) -> list[str]:
-    """What is printed in tables, cell for cell."""
+    """Return the printed tables, cell by cell."""
     assert (result.exit_code, result.stderr) == (0, "")
     return [" ".join(line.split()) for line in result.stdout.splitlines() if line.strip()]
 
@@ -60,7 +60,7 @@ def commit(bootstrap: str) -> Callable[..., None]:
 
 @pytest.fixture
 def committed(bootstrap: str) -> Callable[[str], object]:
-    """What a group has committed."""
+    """Return the committed offsets of a group."""
 
     async def ask(group: str) -> object:
         async with Admin(bootstrap_servers=bootstrap) as admin:
@@ -72,7 +72,7 @@ def committed(bootstrap: str) -> Callable[[str], object]:
 def with_a_member(
     bootstrap: str, name: str, count: int, then: Callable[[], Any], **options: Any
 ) -> Any:
-    """What `then` answers while a group of one member has `count` partitions."""
+    """Return the result of `then` while a group of one member has `count` partitions."""
 
     async def story() -> Any:
         worker = Worker(bootstrap, name, **options)
@@ -191,7 +191,7 @@ def test_lag(run: Run, name: str, fill, commit) -> None:
 
 @contextmanager
 def program(bootstrap: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command line in a process of its own, which Ctrl-C ends well."""
+    """Run the command line in a separate process, and end it with Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, "-m", "kafkagroup", *arguments, "--bootstrap-servers", bootstrap],
         stdout=subprocess.PIPE,
@@ -264,7 +264,7 @@ def test_watching_a_group(bootstrap: str, name: str, fill, protocol: str) -> Non
 
 
 def test_reset_offsets(run: Run, name: str, fill, commit, committed, tmp_path: Path) -> None:
-    """Records were made at 1.000 s, 1.001 s and so on."""
+    """Records have timestamps 1.000 s, 1.001 s and so on."""
     anyio.run(fill, 2, 5)
     zero, one = (TopicPartition(name, p) for p in range(2))
     start = {zero: 3, one: 4}

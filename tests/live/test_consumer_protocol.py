@@ -1,7 +1,7 @@
-"""Groups whose coordinator assigns (KIP-848), on whole consumers: embedded broker and real Kafka.
+"""Consumers of the consumer group protocol (KIP-848): embedded broker and real Kafka.
 
-On a consumer group that has no member any more, offsets stay; on the real broker assignments are
-computed at most once a second, so nothing here counts on one to come at once.
+A consumer group without members keeps its offsets; the real broker computes assignments at most
+once a second, so no test expects one at once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NEW = {"group_protocol": "consumer"}
 
 
 async def is_embedded(bootstrap):
-    """Whether no real Kafka was to be had."""
+    """Whether real Kafka is unavailable."""
     host, port = bootstrap.split(",")[0].split(":")
     async with Broker.open(host, int(port)) as broker:
         return (await broker.request_metadata()).cluster_id == CLUSTER_ID
 
 
 async def describe(bootstrap, group):
-    """What the coordinator tells of a group: (state, assignor, member types)."""
+    """Return what the coordinator describes: (state, assignor, member types)."""
     host, port = bootstrap.split(",")[0].split(":")
     async with Broker.open(host, int(port)) as broker:
         request = ConsumerGroupDescribeRequest(
@@ -75,7 +75,7 @@ async def test_only_moving_partitions_are_revoked_when_members_join_and_leave(
 
 
 async def test_nothing_is_lost_while_members_join_and_leave(bootstrap, name, fill):
-    """Line 45: the commits of members whose epoch moves on under them."""
+    """Line 45: commits succeed while the epoch of their member changes."""
     await fill(4, 500)
     workers = [Worker(bootstrap, name, **NEW, auto_commit_interval_ms=20) for _ in range(3)]
     async with anyio.create_task_group() as tasks:
@@ -206,7 +206,7 @@ async def test_auto_chooses_the_consumer_protocol_where_the_broker_has_it(bootst
 async def test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded(
     bootstrap, name, fill
 ):
-    """On the embedded broker, which upgrades no group that has members."""
+    """On the embedded broker, which never upgrades a group that has members."""
     await fill(2)
     classic = Worker(bootstrap, name, assignors=[range_assignor])
     auto = Worker(bootstrap, name, group_protocol="auto")
@@ -247,7 +247,8 @@ async def test_with_the_heartbeat_thread_a_blocked_loop_stays_a_member(bootstrap
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "cooperative"])
 async def test_a_group_migrates_to_the_consumer_protocol_and_back(bootstrap, name, fill, eager):
-    """Member by member, while it consumes; between, members of both kinds share the partitions."""
+    """One member at a time, during consumption; meanwhile members of both protocols share the
+    partitions."""
     if await is_embedded(bootstrap):
         pytest.skip("the embedded broker changes no group that has members")
     await fill(6, 400)

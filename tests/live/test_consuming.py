@@ -1,4 +1,4 @@
-"""One consumer: what it hands out, what it counts as processed, what it refuses."""
+"""One consumer: the records that it delivers, those that count as processed, and its errors."""
 
 from datetime import timedelta
 
@@ -72,8 +72,8 @@ async def test_an_explicit_commit_includes_the_record_in_flight(bootstrap, name,
 
 
 async def test_closing_commits_processed_records_and_not_the_one_in_flight(bootstrap, name, fill):
-    """A record counts as processed when the next one is asked for: after a break in its body it
-    comes again."""
+    """A record counts as processed when the next one is requested: after a break in the loop body
+    it is delivered again."""
     await fill(1, 10)
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
         async for record in consumer:
@@ -184,7 +184,8 @@ async def test_position_and_seek(bootstrap, name, fill):
 
 
 async def test_latest_commits_the_end_as_the_start(bootstrap, name, fill, produce):
-    """Without a commit of the start, a crash before the first record would skip what came since."""
+    """Without a committed start, a crash before the first record would skip records produced
+    since."""
     await fill(1, 10)
     tp = TopicPartition(name, 0)
     options = {**FAST, "auto_offset_reset": "latest"}
@@ -197,7 +198,7 @@ async def test_latest_commits_the_end_as_the_start(bootstrap, name, fill, produc
 
 
 async def test_a_duration_starts_at_the_first_younger_record(bootstrap, name, fill):
-    """Kafka asks by timestamp: everything here is from 1970, so only the end is young enough."""
+    """Kafka looks up timestamps: all records are from 1970, so only the end is young enough."""
     await fill(1, 10)
     for back, position in ((timedelta(days=1), 10), (timedelta(days=365 * 100), 0)):
         options = {**FAST, "auto_offset_reset": back, "group_id": f"{name}-{back.days}"}
@@ -210,7 +211,7 @@ async def test_a_duration_starts_at_the_first_younger_record(bootstrap, name, fi
 async def test_none_without_a_committed_offset_is_an_error_of_each_call(
     bootstrap, name, fill, protocol
 ):
-    """It was raised once, and then both partitions were waited for in silence."""
+    """It was raised once, and afterwards both partitions were awaited without an error."""
     await fill(2, 10)
     tps = TopicPartition(name, 0), TopicPartition(name, 1)
     options = {**FAST, "group_protocol": protocol, "auto_offset_reset": "none"}

@@ -40,8 +40,8 @@ async def test_only_moving_partitions_are_revoked(bootstrap, name, fill):
 
 
 async def test_retained_partitions_are_not_interrupted(bootstrap, name, fill):
-    """behaviours, L1: a member that joins takes some of the partitions; of the others no callback
-    is called, no position is looked up, and no record comes twice."""
+    """behaviours, L1: a joining member takes some of the partitions; for the others there is no
+    callback, no offset fetch, and no record is delivered twice."""
     await fill(3, 2_000)
     first = Worker(bootstrap, name, **COOPERATIVE)
     second = Worker(bootstrap, name, **COOPERATIVE)
@@ -63,7 +63,8 @@ async def test_retained_partitions_are_not_interrupted(bootstrap, name, fill):
 
 async def test_s20_owned_partitions_are_withheld_even_without_a_subscription(bootstrap, name, fill):
     """KIP-429: a client that unsubscribes from a topic, and rejoins before it has revoked the
-    partitions, works on them until it has its new assignment. Our leader gave them away at once."""
+    partitions, processes them until its new assignment. This library's leader assigned them to
+    another member at once."""
     wanted, other = f"{name}-wanted", f"{name}-other"
     await fill(1)
     await fill(2, topic=wanted)
@@ -134,7 +135,7 @@ async def test_nothing_is_lost_while_members_join_and_leave(bootstrap, name, fil
 
 
 async def test_an_eager_and_a_cooperative_member_share_the_partitions(bootstrap, name, fill):
-    """behaviours, line 30: members that are being upgraded settle on what all of them have."""
+    """behaviours, line 30: members use the protocol that all of them support during an upgrade."""
     await fill(4, 100)
     old = Worker(bootstrap, name, assignors=[range_assignor, cooperative_sticky_assignor])
     new = Worker(bootstrap, name, **COOPERATIVE)
@@ -173,7 +174,7 @@ async def test_a_static_member_restarts_without_a_rebalance(bootstrap, name, fil
 async def test_a_restarted_static_member_with_another_subscription_gets_its_topics(
     bootstrap, name, fill
 ):
-    """The coordinator gives it its old share, and to one that rejoins in the same words again."""
+    """The coordinator returns its old assignment, and again for an identical rejoin."""
     await fill(2)
     await fill(2, topic=f"{name}-other")
     stays = Worker(bootstrap, name, group_instance_id="leader")

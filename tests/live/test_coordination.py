@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Candidate:
-    """A member of an election, in a task; keeps the tokens of its leaderships."""
+    """A candidate in a task; records the tokens of its leaderships."""
 
     leading = 0
     """How many lead at this moment, of all there are."""
@@ -36,7 +36,7 @@ class Candidate:
 
 
 class Worker:
-    """A member of `Shards`, in a task; keeps its shares."""
+    """A member of `Shards` in a task; records its shard assignments."""
 
     def __init__(self, bootstrap, name, value, shards=8):
         self.told = []

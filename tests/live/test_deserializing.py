@@ -1,5 +1,5 @@
-"""Coroutine deserializers in a group that rebalances: nothing is lost, and nothing that was not
-converted is committed."""
+"""Coroutine deserializers in a rebalancing group: nothing is lost, and unconverted records are not
+committed."""
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ ALL = [(partition, offset) for partition in range(PARTITIONS) for offset in rang
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @TRIO_IS_LONG
 async def test_a_rebalance_during_a_deserialization_loses_nothing(bootstrap, name, fill, protocol):
-    """The member that takes a partition over delivers what the other one was converting."""
+    """The new owner of a partition delivers the record that the old one was converting."""
     await fill(PARTITIONS, EACH)
     hangs = anyio.Event()
     converted = {1: set(), 2: set()}

@@ -1,4 +1,4 @@
-"""`examine` at clusters that are well, and at those where one thing is wrong; real and embedded."""
+"""`examine` of healthy clusters, and of those with one fault; real and embedded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NOWHERE = 1
 
 @attrs.frozen
 class Doors:
-    """The addresses of one kind of brokers."""
+    """The addresses of one kind of broker."""
 
     bare: str
     tls: str
@@ -146,7 +146,7 @@ def statuses(found: list[Finding]) -> list[tuple[str, str]]:
 
 
 def the_failed(found: list[Finding]) -> Finding:
-    """The only one; and it says what to do."""
+    """Return the only failed finding; check that it has a remedy."""
     (finding,) = [one for one in found if one.status is Status.FAILED]
     assert finding.advice
     return finding
@@ -179,7 +179,7 @@ async def test_a_healthy_sasl_ssl_cluster_has_no_findings(doors: Doors) -> None:
 async def test_clock_skew_is_reported(
     real: LocalKafka, monkeypatch: pytest.MonkeyPatch, ahead: float, status: str
 ) -> None:
-    """This machine's is moved, not the cluster's."""
+    """This machine's clock is moved, not the cluster's."""
     theirs = time.time
     monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: theirs() + ahead))
     found = await findings(real.bootstrap_servers_of("SASL"), scram("ann"))
@@ -294,7 +294,7 @@ async def test_missing_sasl_is_reported(doors: Doors) -> None:
 
 
 async def test_an_unreachable_advertised_address_is_reported(doors: Doors) -> None:
-    """The classic mistake: the first address works, and where it leads does not."""
+    """The bootstrap address works, and the address that it advertises does not."""
     found = await findings(doors.astray)
     failed = the_failed(found)
     assert (failed.check, failed.subject) == ("advertised address", "broker 1")

@@ -1,7 +1,7 @@
 """The library in other programs: which tasks may start and stop it, how exceptions leave it, how
 long closing takes without responses, and how few requests it sends when idle or failing.
 
-In virtual time, over a network in memory, unless a test says otherwise.
+Time is virtual and the network in memory, unless a test says otherwise.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 @asynccontextmanager
 async def broker(network: Network, nodes: int = 1) -> AsyncIterator[EmbeddedKafka]:
-    """A broker with 6 records in t; at the end nothing of the client is left."""
+    """Provide a broker with 6 records in t; check at the end that no connection is left."""
     before = running()
     kafka = EmbeddedKafka({"t": 1}, nodes=nodes, listen=False)
     kafka.produce("t", [b""] * 6)
@@ -111,7 +111,7 @@ def member(**options: Any) -> GroupMember:
 
 @ASYNCIO_ONLY
 async def test_a_consumer_can_be_started_used_and_stopped_by_three_tasks(network: Network) -> None:
-    """As in a web application: one task opens, another one works, a third one closes."""
+    """As in a web application: one task starts, another uses, a third stops it."""
     async with broker(network) as kafka:
         c = consumer()
         seen: list[int] = []
@@ -133,7 +133,7 @@ async def test_a_consumer_can_be_started_used_and_stopped_by_three_tasks(network
 async def test_a_consumer_in_an_async_generator_can_be_closed_by_another_task(
     network: Network,
 ) -> None:
-    """As in a fixture of pytest-asyncio, whose two halves run in tasks of their own."""
+    """As in a pytest-asyncio fixture, whose two halves run in different tasks."""
 
     async def fixture() -> AsyncIterator[Consumer]:
         c = consumer()
@@ -211,7 +211,8 @@ async def test_two_consumers_run_in_one_program(network: Network) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_ctrl_c_closes_the_consumer(backend: str) -> None:
-    """In real time, on sockets: the interrupt leaves bare, after the group has been left."""
+    """In real time, on sockets: the interrupt is raised unwrapped, after the member has left its
+    group."""
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.produce("t", [b""] * 3)
 
@@ -234,7 +235,7 @@ def test_ctrl_c_closes_the_consumer(backend: str) -> None:
 
 
 class Mine(Exception):
-    """The user's own."""
+    """The user's exception."""
 
 
 @pytest.mark.parametrize("what", ["consumer", "member"])
@@ -269,7 +270,7 @@ async def test_the_users_exception_between_start_and_stop_is_raised_unwrapped(
 
 
 async def test_only_the_users_task_group_wraps_the_users_exception(network: Network) -> None:
-    """`tasks.start(consumer.run)` cannot help that; the consumer closes in good order."""
+    """`tasks.start(consumer.run)` cannot prevent that; the consumer closes gracefully."""
     async with broker(network) as kafka:
         c = consumer()
         with pytest.raises(ExceptionGroup) as caught:
@@ -289,13 +290,13 @@ def die(kafka: EmbeddedKafka, network: Network) -> None:
 
 
 def vanish(kafka: EmbeddedKafka, network: Network) -> None:
-    """Refuses connections, too."""
+    """Refuse connections, too."""
     kafka.kill(1)
     network.handlers.clear()
 
 
 def fall_silent(kafka: EmbeddedKafka, network: Network) -> None:
-    """Takes connections and requests, and answers nothing."""
+    """Accept connections and requests, and never respond."""
     for api in EVERY_API:
         kafka.fail(api, Swallow(), times=None)
 
@@ -389,7 +390,7 @@ async def test_a_stop_by_the_task_that_iterates_does_not_wait(network: Network) 
 
 
 def calls_of(c: Consumer, tp: TopicPartition) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Every call that can do nothing for a consumer that is over."""
+    """Return every call that must raise for a closed consumer."""
     return {
         "getone": c.getone,
         "getmany": c.getmany,

@@ -1,4 +1,4 @@
-"""What members tell of their group, metrics and health, on the embedded broker and real Kafka."""
+"""The events, metrics and health of members, on the embedded broker and real Kafka."""
 
 from __future__ import annotations
 

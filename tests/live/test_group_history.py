@@ -1,5 +1,5 @@
-"""`__consumer_offsets` of real Kafka, after groups of every kind and client have come and gone:
-all of it is understood, to the last byte."""
+"""`__consumer_offsets` of real Kafka, after groups of every kind and client: every byte is
+decoded."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def anyio_backend():
 
 @pytest.fixture
 async def bootstrap(kafka):
-    """Only of real brokers: the embedded one keeps its groups elsewhere."""
+    """Only real brokers: the embedded one stores its groups elsewhere."""
     host, port = kafka.split(",")[0].split(":")
     async with Broker.open(host, int(port)) as broker:
         if (await broker.request_metadata([])).cluster_id == CLUSTER_ID:
@@ -87,7 +87,7 @@ async def all_decoded(bootstrap, **options):
 
 
 async def records_of(bootstrap, **options):
-    """Everything that is in the topic, in the order of each partition."""
+    """Return all records of the topic, in the order of each partition."""
     found = []
     host, port = bootstrap.split(",")[0].split(":")
     async with Broker.open(host, int(port)) as broker:
@@ -137,7 +137,7 @@ def with_librdkafka(bootstrap, group, topic, **more):
 
 
 def with_transactions(bootstrap, group, topic):
-    """One that is committed, one that is aborted."""
+    """Write one committed and one aborted transaction."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     consumer.subscribe([topic])
     while not consumer.assignment():

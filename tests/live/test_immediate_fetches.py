@@ -1,4 +1,5 @@
-"""A seek, a resume and a new partition are served while brokers hold long polls of four seconds."""
+"""A seek, a resume and a new partition are fetched at once while brokers hold long polls of four
+seconds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ needs_proc = pytest.mark.skipif(
 
 
 def connections_to(servers: str) -> set[str]:
-    """Our ends of the connections that are open to these addresses, as Linux lists them."""
+    """Return our ends of the open connections to these addresses, as Linux lists them."""
     ports = {f"{int(server.rpartition(':')[2]):04X}" for server in servers.split(",")}
     lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     rows = [line.split() for line in lines]
@@ -108,7 +109,7 @@ async def test_an_assigned_partition_is_fetched_at_once(bootstrap, name, fill):
 
 
 async def test_a_response_from_before_a_seek_is_dropped(name, fill, produce, consumer):
-    """The long poll does not have the partition at its new position, which is the log's end."""
+    """The long poll does not contain the partition at its new position, the end of the log."""
     await fill(2, {0: numbered(0, 3), 1: numbered(1, 3)})
     t1 = TopicPartition(name, 1)
     async with consumer:

@@ -1,4 +1,4 @@
-"""`commit()` of what was lost meanwhile, by both group protocols: embedded broker, real Kafka."""
+"""`commit()` of lost deliveries, with both group protocols: embedded broker, real Kafka."""
 
 import anyio
 import pytest
@@ -60,7 +60,7 @@ async def test_a_commit_after_the_poll_timeout_fails(bootstrap, name, fill, prot
 async def test_a_commit_fails_for_the_partition_that_a_rebalance_moved(
     bootstrap, name, fill, protocol
 ):
-    """What is still owned is committed first."""
+    """The owned partitions are committed first."""
     await fill(2, 3)
     options = {
         "group_protocol": protocol,

@@ -1,4 +1,4 @@
-"""More partitions than are gone through at once, of one consumer."""
+"""A consumer with more partitions than one slice processes."""
 
 import anyio
 import pytest

@@ -18,7 +18,7 @@ FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
 
 
 def split(members):
-    """Who comes how manieth of how many."""
+    """Return each member's index and the number of members."""
     return {m: b"%d/%d" % (i, len(members)) for i, m in enumerate(sorted(members))}
 
 
@@ -27,7 +27,7 @@ def protocol(metadata=b"", name="split", assign=split):
 
 
 class Colleague:
-    """A member in a task; keeps the generations that it was given."""
+    """A member in a task; records its generations."""
 
     def __init__(self, bootstrap, name, *protocols, **options):
         self.generations = []

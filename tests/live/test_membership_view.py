@@ -1,4 +1,4 @@
-"""What a consumer or member tells of itself, and how it goes: with or without a word."""
+"""The state that a consumer or member shows, and how it leaves its group."""
 
 import anyio
 import pytest
@@ -78,7 +78,7 @@ async def test_a_stop_without_commit_commits_nothing(bootstrap, name, fill):
 @pytest.mark.parametrize("kind", ["consumer", "member"])
 @pytest.mark.parametrize("leave", [True, False])
 async def test_leaving_the_group_on_close_is_optional(bootstrap, name, fill, kind, leave):
-    """Without one the place stays taken until the session times out: for a restart in time."""
+    """Without a leave the membership lasts until the session times out: for a quick restart."""
     await fill(1)
     options = {"bootstrap_servers": bootstrap, "leave_group_on_close": not leave, **FAST}
     if kind == "consumer":
@@ -185,7 +185,7 @@ async def test_invalidating_the_coordinator_looks_it_up_again_and_changes_nothin
 
 
 async def test_wait_assignment_returns_the_partitions(bootstrap, name, fill):
-    """Also for none at all: a member without partitions has joined as well."""
+    """An empty assignment too: a member without partitions has joined as well."""
     await fill(1, 2)
     one = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
     other = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)

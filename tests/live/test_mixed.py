@@ -1,8 +1,8 @@
-"""Groups of this consumer together with aiokafka's, librdkafka's and Java's: each kind leads and is
-led, or the coordinator assigns to all, and members of one kind take the place of those of another
-while the group goes on, or moves from one protocol to the other.
+"""Groups of this library's consumer with those of aiokafka, librdkafka and Java.
 
-On one broker only, the real one where there is Java; asyncio only, as aiokafka is.
+Each kind of client leads and follows, or the coordinator assigns; members of one kind replace those
+of another while the group consumes, or moves to the other protocol. On one broker, a real one if
+there is Java; asyncio only, because of aiokafka.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def bootstrap(kafka):
 
 @attrs.define(eq=False)
 class Member:
-    """A running consumer, whatever its kind."""
+    """A running consumer of any kind."""
 
     kind: str
     assigned_to: bool = False
@@ -85,7 +85,7 @@ class Member:
     ended: anyio.Event = attrs.field(factory=anyio.Event)
 
     def note(self, what, partitions, when=None):
-        """Take down what it gained, or what is gone."""
+        """Record the partitions that it was assigned or lost."""
         changed = frozenset(partitions)
         self.history.append((time.time() if when is None else when, what, changed))
         kept = set(self.owns) - changed
@@ -118,7 +118,7 @@ class Group:
                 await group.stop(member)
 
     def start(self, kind, *, assigned_to=False):
-        """A new member of a kind."""
+        """Start a new member of a kind."""
         member = Member(kind, assigned_to)
         self.members.append(member)
         self.everyone.append(member)
@@ -304,7 +304,7 @@ class Group:
         )
 
     async def describe(self):
-        """The group as its coordinator has it, once it has settled there too."""
+        """Describe the group once it is stable at the coordinator."""
         host, port = self.bootstrap.split(",")[0].split(":")
         async with Broker.open(host, int(port)) as broker:
             found = await broker.request(FindCoordinatorRequest(coordinator_keys=(self.name,)))
@@ -321,7 +321,7 @@ class Group:
                         await anyio.sleep(0.02)
 
     async def led_by_us(self):
-        """Whether one of ours computed the assignment that stands, by the bytes of it."""
+        """Whether one of our members computed the current assignment, judged by its bytes."""
         group = await self.describe()
         assert group.protocol_data == self.strategy
         versions = {int.from_bytes(m.member_assignment[:2], "big") for m in group.members}
@@ -330,8 +330,8 @@ class Group:
 
 
 def _dotted(member, strategy):
-    """What decides how a member of librdkafka or Java is assigned to; the pace of those that the
-    coordinator assigns to is the broker's."""
+    """Return the options of librdkafka or Java that determine the protocol; with the consumer
+    protocol the broker sets the intervals."""
     if member.assigned_to:
         return {"group.protocol": "consumer"}
     return {
@@ -343,7 +343,7 @@ def _dotted(member, strategy):
 
 @pytest.fixture
 def wave(name, produce):
-    """Append some records to each partition, and wait until the group has had them all."""
+    """Append some records to each partition, and wait until the group has read them."""
     count = 0
 
     async def come(group, each=20):
@@ -369,8 +369,8 @@ def wave(name, produce):
 async def test_each_client_leads_the_others_and_all_share_the_partitions(
     bootstrap, name, fill, wave, kinds
 ):
-    """The first to come leads; as the leader leaves, one of the next kind comes, until none of the
-    first members is left."""
+    """The first member leads; when the leader leaves, a member of the next kind joins, until all
+    first members are replaced."""
     await fill(PARTITIONS)
     async with Group.on(bootstrap, name, "range") as group:
         for kind in kinds:
@@ -387,7 +387,7 @@ async def test_each_client_leads_the_others_and_all_share_the_partitions(
 
 @pytest.fixture
 def java():
-    """Skips where Kafka's own consumer cannot run."""
+    """Skip if Kafka's consumer cannot run."""
     try:
         compiled(JAVA_MEMBER)
     except LocalKafkaUnavailable as missing:
@@ -427,7 +427,7 @@ async def test_each_client_leads_a_cooperative_group_with_clean_handovers(
 async def test_all_clients_share_a_consumer_protocol_group_with_clean_handovers(
     bootstrap, name, fill, wave
 ):
-    """KIP-848, from the first member to the last; and each kind takes another's place."""
+    """KIP-848, from the first member to the last; each kind replaces another."""
     kinds = "java", "ours", "librdkafka"
     await fill(PARTITIONS)
     await anyio.to_thread.run_sync(set_heartbeat_interval, bootstrap, name, HEARTBEAT_MS)
@@ -448,10 +448,10 @@ async def test_all_clients_share_a_consumer_protocol_group_with_clean_handovers(
 async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back(
     bootstrap, name, fill, wave
 ):
-    """One member at a time: between, some are assigned to and some would lead; nothing is lost.
+    """One member at a time: meanwhile members of both protocols share the group; nothing is lost.
 
     librdkafka's member is the first: as a leader it would write user data into its own assignment,
-    which Kafka takes for that of a custom assignor, and refuses to upgrade the group.
+    which Kafka takes for that of a custom assignor, and then refuses to upgrade the group.
     """
     kinds = "ours", "java", "librdkafka"
     await fill(PARTITIONS)
@@ -481,7 +481,8 @@ async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back
 async def test_each_client_leads_the_others_with_the_sticky_assignor(
     bootstrap, name, fill, wave, kinds
 ):
-    """Eager and sticky: what members had is in their user data, in the same format everywhere."""
+    """Eager and sticky: the previous partitions are in the user data, whose format all clients
+    share."""
     await fill(PARTITIONS)
     async with Group.on(bootstrap, name, "sticky") as group:
         for kind in kinds:
@@ -504,7 +505,7 @@ async def test_each_client_leads_the_others_with_the_sticky_assignor(
 async def test_a_cooperative_leader_moves_as_few_partitions_as_possible(
     bootstrap, name, fill, wave, leader
 ):
-    """Each understands what members of the other kind say that they own, and since when."""
+    """Each client reads the owned partitions and their generation that other clients report."""
     other = "librdkafka" if leader == "ours" else "ours"
     await fill(PARTITIONS)
     async with Group.on(bootstrap, name, "cooperative-sticky") as group:

@@ -79,7 +79,7 @@ async def test_a_paused_partition_resumes_at_its_position(bootstrap, name, fill,
 
 
 async def test_a_pause_ends_with_the_assignment(bootstrap, name, fill):
-    """The policy: what a rebalance takes away comes back unpaused."""
+    """Policy: a partition that is revoked and assigned again is not paused."""
     await fill(2)
     first, second = Worker(bootstrap, name), Worker(bootstrap, name)
     async with first.consumer, anyio.create_task_group() as tasks:
@@ -128,8 +128,8 @@ async def test_a_pattern_matches_present_and_later_topics(bootstrap, name, fill,
 async def test_a_pattern_that_matches_nothing_joins_the_group(
     bootstrap, name, fill, group_protocol
 ):
-    """The member is there, owns nothing, and gets the topic once there is one; it used to wait
-    outside of the group, and wait_assignment() with it."""
+    """The member has joined, owns nothing, and gets the topic once it exists; it waited outside the
+    group, and wait_assignment() with it."""
     options = {"group_protocol": group_protocol, "metadata_max_age_ms": 100}
     if group_protocol == "classic":
         options = {**FAST, **options}

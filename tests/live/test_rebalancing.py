@@ -1,4 +1,4 @@
-"""Several consumers of one group: who owns what, and that nothing is lost on the way."""
+"""Several consumers of one group: the owners of partitions, and that no record is lost."""
 
 import anyio
 import anyio.lowlevel
@@ -36,7 +36,7 @@ async def test_members_share_partitions_and_take_over(bootstrap, name, fill, pro
 async def test_the_record_in_flight_is_processed_before_its_partition_is_released(
     bootstrap, name, fill
 ):
-    """The handover waits for slow work: else the next owner would do it a second time."""
+    """The revocation waits for slow work: otherwise the next owner would repeat it."""
     await fill(2, 3)
     first, second = Worker(bootstrap, name), Worker(bootstrap, name)
     async with first.consumer, anyio.create_task_group() as tasks:
@@ -93,7 +93,7 @@ async def test_a_callback_that_raises_has_no_veto(bootstrap, name, fill):
 
 
 async def test_a_cancelled_consumer_leaves_the_group(bootstrap, name, fill):
-    """Without a goodbye the others would wait for its session of 6 s."""
+    """Without a leave the others would wait for its session of 6 s."""
     await fill(2)
     first, second = Worker(bootstrap, name), Worker(bootstrap, name)
     async with second.consumer, anyio.create_task_group() as tasks:
@@ -148,7 +148,8 @@ async def test_heartbeats_continue_while_the_application_awaits(bootstrap, name,
 async def test_partitions_start_at_the_offsets_that_the_callback_returns(
     bootstrap, name, fill, awaits
 ):
-    """For offsets that are kept elsewhere: beside the results, say. None: as it would anyway."""
+    """For offsets stored elsewhere, for example with the results. None means the committed
+    offset."""
     await fill(4, 10)
     first, second, third, _ = (TopicPartition(name, p) for p in range(4))
 

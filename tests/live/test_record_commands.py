@@ -104,7 +104,7 @@ def test_a_refused_record_is_reported_with_its_line(bootstrap: str, name: str) -
 
 
 def told(process: Program) -> tuple[int, int]:
-    """The token and the process that has it."""
+    """Return the token and the process that has it."""
     token, number = process.stdout.readline().split()
     return int(token), int(number)
 

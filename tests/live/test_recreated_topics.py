@@ -1,5 +1,5 @@
-"""A topic that is deleted and recreated under a consumer: nothing that was read of the old topic is
-committed to the new one, by both group protocols: embedded broker, real Kafka."""
+"""A topic deleted and recreated under a consumer: positions in the old topic are never committed to
+the new one. Both group protocols: embedded broker, real Kafka."""
 
 import anyio
 import pytest
@@ -23,7 +23,7 @@ NEW = 2 * READ
 
 @pytest.fixture
 def timeout_ms():
-    """How long a commit may be repeated, if nothing else ends it."""
+    """The maximum duration of commit retries, in milliseconds."""
     return 2_000
 
 
@@ -50,7 +50,7 @@ def records(what, count):
 
 
 async def delete(bootstrap, name):
-    """Delete the topic, and return when the broker has forgotten it."""
+    """Delete the topic, and return when the broker has removed it."""
     async with Admin(bootstrap_servers=bootstrap) as admin:
         assert await admin.delete_topics([name]) == {name: None}
         with anyio.fail_after(20):
@@ -64,14 +64,15 @@ async def take(consumer, count):
 
 
 async def commit_fails(consumer):
-    """The commit is refused, of a topic that is no more, and raised."""
+    """Check that the commit of a deleted topic fails and raises."""
     with anyio.fail_after(20), pytest.raises(BrokerError) as caught:
         await consumer.commit()
     assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def is_untouched(consumer, name):
-    """The new topic is read by the reset policy, and nothing is committed to it before."""
+    """Check that the new topic is read by the reset policy, and that nothing was committed to it
+    before."""
     with anyio.fail_after(20):
         assert (await consumer.committed([(name, 0)]))[name, 0] is None
     assert await take(consumer, NEW) == values(b"new", NEW)
@@ -82,7 +83,7 @@ async def is_untouched(consumer, name):
 
 @pytest.fixture
 def late(monkeypatch):
-    """Commits wait for this event on their way to the broker."""
+    """Provide an event; commits wait for it in transit to the broker."""
     arrives = anyio.Event()
     commit = offsets.commit_offsets
 
@@ -98,7 +99,7 @@ def late(monkeypatch):
 async def test_a_commit_in_flight_while_the_topic_is_recreated_is_rejected(
     bootstrap, name, fill, consumer, late
 ):
-    """It leaves before the topic is deleted, and arrives when there is another of its name."""
+    """It is sent before the topic is deleted, and arrives after the recreation."""
     await fill(1, {0: records(b"old", READ)})
     async with consumer:
         await take(consumer, READ)
@@ -115,7 +116,7 @@ async def test_a_commit_in_flight_while_the_topic_is_recreated_is_rejected(
 async def test_a_commit_of_the_old_position_is_rejected_with_metadata_of_the_new_topic(
     bootstrap, name, fill, consumer
 ):
-    """The position is of the old one: it was committed by the new one's id."""
+    """The position belongs to the old topic: it was committed under the new topic's id."""
     await fill(1, {0: records(b"old", READ)})
     async with consumer:
         await take(consumer, READ)
@@ -130,7 +131,7 @@ async def test_a_commit_of_the_old_position_is_rejected_with_metadata_of_the_new
 async def test_a_commit_of_a_topic_missing_from_metadata_is_rejected(
     bootstrap, name, fill, consumer
 ):
-    """It went by name, and was repeated until there was another topic of the name."""
+    """It went by name, and was retried until the topic was recreated."""
     await fill(1, {0: records(b"old", READ)})
     async with consumer:
         await take(consumer, READ)
@@ -146,7 +147,7 @@ async def test_a_commit_of_a_topic_missing_from_metadata_is_rejected(
 @pytest.mark.parametrize("timeout_ms", [30_000])
 @TRIO_IS_LONG
 async def test_a_commit_ends_long_before_its_timeout(bootstrap, name, fill, consumer):
-    """It was repeated for 30 s, while the application or a rebalance waited for it."""
+    """It was retried for 30 s, while the application or a rebalance waited for it."""
     await fill(1, {0: records(b"old", READ)})
     async with consumer:
         await take(consumer, READ)
@@ -158,7 +159,7 @@ async def test_a_commit_ends_long_before_its_timeout(bootstrap, name, fill, cons
 async def test_the_same_offset_is_committed_again_in_the_recreated_topic(
     bootstrap, name, fill, consumer
 ):
-    """The offset that was committed in the old topic counted as committed in the new one."""
+    """The offset committed in the old topic counted as committed in the new one."""
     await fill(1, {0: records(b"old", NEW)})
     async with consumer:
         await take(consumer, NEW)

@@ -1,4 +1,4 @@
-"""Three real brokers in three racks: reading from the nearest replica, and from new leaders."""
+"""Three real brokers in three racks: fetches from the nearest replica, and from new leaders."""
 
 import anyio
 import pytest
@@ -50,7 +50,7 @@ async def leader_and_epoch(brokers, node):
 
 
 async def led(brokers, node, but=0):
-    """The leader of t/0 and its epoch, once there is one other than `but`."""
+    """Return the leader of t/0 and its epoch, once it is not `but`."""
     with anyio.fail_after(20):
         while (found := await leader_and_epoch(brokers, node)) is None or found[0] == but:
             await anyio.sleep(0.02)

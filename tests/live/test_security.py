@@ -1,6 +1,6 @@
-"""TLS, SASL and ACLs towards three real brokers, and towards embedded ones where they can.
+"""TLS, SASL and ACLs with three real brokers, and with embedded ones where they support it.
 
-Every test is a canary too: whatever it logs, at any level, must not show a password, token or key.
+Every test is a canary too: its log, at any level, must not show a password, token or key.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SESSION = 1.3
 
 @attrs.frozen
 class Door:
-    """A listener, of real and of embedded brokers."""
+    """A listener of real and embedded brokers."""
 
     certificate: Certificate | None = None
     mutual: bool = False
@@ -84,7 +84,7 @@ DOORS = {
 
 
 class RealBrokers:
-    """Three, and all doors of each."""
+    """Three brokers, each with all listeners."""
 
     kind = "kafka"
 
@@ -136,7 +136,7 @@ class RealBrokers:
 
 
 class EmbeddedBrokers:
-    """Two behind each door, which know nothing of those behind another."""
+    """Two brokers behind each listener, separate from those of the other listeners."""
 
     kind = "embedded"
 
@@ -205,7 +205,7 @@ _TOKENS: list[str] = []
 
 
 def _secrets() -> Iterator[str]:
-    """Whatever must not be seen, in the forms in which it could be."""
+    """Return the secrets in every encoding in which they could appear."""
     for password in (*USERS.values(), KEY_PASSWORD, "canary"):
         yield password
         yield repr(password)[1:-1]
@@ -231,7 +231,8 @@ def canary(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def checked(error: KafkaGroupError) -> KafkaGroupError:
-    """The error, once neither it nor the variables of our frames in its traceback show a secret."""
+    """Return the error, after checking that neither it nor the variables in its traceback show a
+    secret."""
     seen = [repr(error), str(error)]
     cause: BaseException | None = error
     while cause is not None:
@@ -259,7 +260,7 @@ def token(lifetime: float = 3600.0) -> Token:
 
 
 def security(mechanism: str | None = None, **options: object) -> Security:
-    """TLS that trusts the authority of the tests, and ann's credentials."""
+    """Return TLS that trusts the tests' CA, with ann's credentials."""
     given: dict[str, object] = {"ssl_ca_pem": authority().pem, "sasl_mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         given["sasl_oauthbearer_token"] = token
@@ -293,14 +294,14 @@ async def first_record(
 async def refused(
     kind: type[KafkaGroupError], servers: str, topic: str, security: Security | None, **options: str
 ) -> str:
-    """What the consumer says of being refused."""
+    """Return the consumer's authentication error."""
     with pytest.raises(kind) as raised:
         await first_record(servers, topic, security, **options)
     return str(checked(raised.value))
 
 
 async def filled(brokers: Brokers, door: str, topic: str) -> str:
-    """Make the topic with one record in it; answer the addresses behind the door."""
+    """Create the topic with one record; return the addresses of the listener."""
     await run_sync(brokers.create, door, topic, 1)
     await run_sync(brokers.append, door, topic, 0, ["a record"])
     return brokers.servers(door)
@@ -319,7 +320,7 @@ def skip_where_missing(brokers: Brokers, mechanism: str) -> None:
 async def test_a_group_works_with_every_sasl_mechanism(
     brokers: Brokers, topic: str, mechanism: str
 ) -> None:
-    """Two members share, commit and leave; who comes later resumes."""
+    """Two members share the partitions, commit and leave; a later member resumes."""
     skip_where_missing(brokers, mechanism)
     await run_sync(brokers.create, "SASL", topic, 4)
     for partition in range(4):
@@ -433,7 +434,7 @@ async def test_checks_can_be_switched_off_with_a_warning(
 async def test_wrong_credentials_are_reported_and_not_retried(
     brokers: Brokers, topic: str, mechanism: str, who: dict[str, str]
 ) -> None:
-    """Trying again would lock the account, where failures are counted."""
+    """Retries would lock the account on some servers."""
     servers = await filled(brokers, "SASL", topic)
     told = await refused(AuthenticationError, servers, topic, security(mechanism, **who))
     assert mechanism in told or "Invalid username or password" in told
@@ -443,7 +444,7 @@ async def test_wrong_credentials_are_reported_and_not_retried(
 
 
 async def test_an_unsupported_mechanism_is_reported(brokers: Brokers, topic: str) -> None:
-    """What is offered is named, and never taken instead."""
+    """The error lists the supported mechanisms; none of them is used instead."""
     servers = await filled(brokers, "ONLY_SCRAM", topic)
     told = await refused(AuthenticationError, servers, topic, security("PLAIN"))
     assert {"PLAIN", *SCRAM} <= set(re.findall(r"[A-Z]+(?:-[A-Z0-9]+)*", told))
@@ -478,7 +479,7 @@ async def test_a_broker_with_a_private_ca_is_refused_by_default(
 async def test_advertised_addresses_are_checked_like_the_first(
     brokers: Brokers, topic: str
 ) -> None:
-    """The certificate is for localhost, where we begin; the brokers send us to 127.0.0.1."""
+    """The certificate is for localhost, the bootstrap address; the brokers advertise 127.0.0.1."""
     servers = await filled(brokers, "ELSEWHERE", topic)
     told = await refused(TlsError, servers.replace("127.0.0.1", "localhost"), topic, security())
     assert "127.0.0.1" in told
@@ -531,7 +532,7 @@ async def test_authentication_with_a_broker_without_sasl_is_reported(
 
 
 def connections_to(servers: str) -> set[str]:
-    """Our ends of the connections that are open to these addresses, as Linux lists them."""
+    """Return our ends of the open connections to these addresses, as Linux lists them."""
     ports = {f"{int(server.rpartition(':')[2]):04X}" for server in servers.split(",")}
     lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     rows = [line.split() for line in lines]
@@ -541,7 +542,7 @@ def connections_to(servers: str) -> set[str]:
 async def consume_for(
     brokers: Brokers, door: str, topic: str, made: Security, enough: Callable[[], bool]
 ) -> None:
-    """Consume one by one what is produced one by one, over the same connections all the time."""
+    """Produce and consume records one by one, over the same connections."""
     await run_sync(brokers.create, door, topic, 1)
     servers = brokers.servers(door)
     worker = Worker(servers, topic, security=made, auto_commit_interval_ms=100)
@@ -584,7 +585,7 @@ class TestSessions:
     async def test_a_session_is_reauthenticated_while_records_arrive(
         self, brokers: Brokers, topic: str, mechanism: str
     ) -> None:
-        """Two renewals: no record is lost, no connection, and no generation."""
+        """Two reauthentications lose no record, no connection and no generation."""
         skip_where_missing(brokers, mechanism)
         began = time.monotonic()
 
@@ -602,7 +603,7 @@ class TestSessions:
     async def test_a_session_is_reauthenticated_before_its_token_expires(
         self, real: RealBrokers, topic: str
     ) -> None:
-        """The broker sets no limit; each token has two seconds."""
+        """The broker has no session limit; each token lasts two seconds."""
         made = security("OAUTHBEARER", sasl_oauthbearer_token=lambda: token(2.0))
         began = time.monotonic()
         await consume_for(real, "SASL", topic, made, lambda: time.monotonic() - began > 5.0)

@@ -1,4 +1,4 @@
-"""Transactions of real Kafka, written by another client's producer: what read_committed sees."""
+"""Transactions of real Kafka, written by another client's producer, read with read_committed."""
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ COMMITTED = {**FAST, "isolation_level": "read_committed", "enable_auto_commit": 
 
 @pytest.fixture
 def anyio_backend():
-    """One is enough here: on both loops the same answers are in tests/net."""
+    """Return one backend; tests/runtime has the same responses on both."""
     return "asyncio"
 
 
@@ -28,7 +28,7 @@ def bootstrap(kafka):
 
 @pytest.fixture
 async def producer_of(bootstrap, name, fill):
-    """Makes producers that write to t/0, and sees that the topic is there."""
+    """Return a factory of producers for t/0; the topic exists."""
     host, port = bootstrap.split(",")[0].split(":")
     async with Broker.open(host, int(port)) as broker:
         if (await broker.request_metadata([])).cluster_id == CLUSTER_ID:
@@ -115,7 +115,7 @@ async def test_interleaved_transactions(bootstrap, name, producer_of):
 
 
 async def test_the_latest_is_the_last_stable_offset(bootstrap, name, producer_of):
-    """What is in an open transaction now is yet to come."""
+    """Records of an open transaction are delivered later."""
     red = await producer_of("red")
     await transact(red, name, "0", commit=True)
     red.begin_transaction()

@@ -58,7 +58,7 @@ def create(kafka: LocalKafka, topic: str) -> None:
 
 
 async def told(caplog: pytest.LogCaptureFixture, words: str, within: float) -> str:
-    """The warning with these words, which must come within so many seconds."""
+    """Return the warning with these words, which must be logged within the given seconds."""
     with anyio.fail_after(within):
         while True:
             for record in caplog.records:

@@ -16,8 +16,8 @@ async def take(consumer, count):
 
 
 async def test_a_commit_past_a_truncation_continues_at_the_end_of_its_epoch(bootstrap, name, fill):
-    """As if the log had been truncated since: with an epoch, the end of the log is the answer;
-    without one, it would be the reset policy."""
+    """Simulates a truncation: with an epoch, reading continues at the log's end; without one, by
+    the reset policy."""
     await fill(1, 5)
     tp = TopicPartition(name, 0)
     options = {"bootstrap_servers": bootstrap, "group_id": name, "enable_auto_commit": False}
@@ -45,7 +45,7 @@ async def test_a_committed_leader_epoch_is_resumed(bootstrap, name, fill):
 
 @pytest.mark.parametrize("count", [2, 12])
 async def test_a_recreated_topic_is_read_from_its_start(bootstrap, name, fill, count):
-    """With twelve records the old position is within the new log: only the id tells."""
+    """With twelve records the old position is within the new log: only the topic id differs."""
     await fill(1, 10)
     tp = TopicPartition(name, 0)
     host, port = bootstrap.split(",")[0].split(":")

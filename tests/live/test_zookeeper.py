@@ -1,6 +1,6 @@
-"""Groups that are kept in ZooKeeper, a real one; their topics on the embedded broker and on Kafka.
+"""Groups in a real ZooKeeper; their topics on the embedded broker and on Kafka.
 
-The soak's story of ZooKeeper (tests/soak) is about processes: killed, and frozen.
+The soak test with ZooKeeper (tests/soak) is about processes: killed and frozen.
 """
 
 import socket
@@ -53,13 +53,13 @@ def zookeeper():
 
 @pytest.fixture
 def membership(zookeeper):
-    """Its sessions last long enough for a machine that is busy with other tests."""
+    """Return a membership with sessions long enough for a busy machine."""
     return ZooKeeperMembership(zookeeper.hosts, session_timeout_ms=10_000)
 
 
 @pytest.fixture
 def keeper(zookeeper):
-    """A client of the test's own."""
+    """Return a ZooKeeper client of the test."""
     client = KazooClient(zookeeper.hosts)
     client.start()
     yield client
@@ -83,7 +83,7 @@ def session_with(hosts):
 
 
 async def test_a_warning_of_a_session_names_why_it_cannot_connect():
-    """A warning of it names the cause: kazoo keeps it to itself."""
+    """The warning names the cause, which kazoo does not report."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = "{}:{}".format(*closed.getsockname())
@@ -118,7 +118,7 @@ async def test_a_host_that_is_down_does_not_use_up_the_session_timeout(
 
 
 def claims(keeper, group):
-    """Partition -> the name of who has claimed it."""
+    """Return partition -> the name of the member that claims it."""
     path = f"/kafkagroup/{group}/claims"
     return {
         int(unit.rpartition(":")[2]): keeper.get(f"{path}/{unit}")[0].decode().partition("-")[0]
@@ -218,7 +218,7 @@ async def test_a_disconnected_member_stops_delivery_before_its_partitions_are_re
 
 
 class Split(LocalZooKeeper):
-    """An ensemble whose nodes reach each other by ways that can be barred."""
+    """An ensemble whose connections between nodes can be blocked."""
 
     def _lay_out(self, directory, undo):
         super()._lay_out(directory, undo)
@@ -315,8 +315,8 @@ async def test_a_zookeeper_restart_within_the_session_timeout_moves_nothing(boot
 async def test_a_server_that_never_answers_one_connection_moves_nothing(
     bootstrap, name, fill, zookeeper
 ):
-    """A starting ZooKeeper may leave a connection open that it never reads. Waiting on it for the
-    whole session timeout lost the partitions."""
+    """A starting ZooKeeper may accept a connection that it never reads. Waiting on it for the whole
+    session timeout lost the partitions."""
     await fill(2, 10)
     with Gate(zookeeper.address(1)) as gate:
         membership = ZooKeeperMembership(gate.address, session_timeout_ms=6_000)
@@ -423,7 +423,7 @@ def protocol(value):
 
 
 async def test_a_generation_begins_after_all_members_released_the_previous_one(name, membership):
-    """The first takes its time over ending; no Kafka is there, and none is needed."""
+    """The first member ends slowly; no Kafka broker is needed."""
     working = {}
     seen = []
 
@@ -507,7 +507,7 @@ async def test_elections_and_shards_run_on_zookeeper(name, membership):
 
 
 async def test_a_group_migrates_to_kafka_with_its_offsets(bootstrap, name, fill, membership):
-    """docs/zookeeper.md: stop all, start all without `membership`. Offsets are where they were."""
+    """docs/zookeeper.md: stop all members, start all without `membership`. The offsets are kept."""
     await fill(3, 400)
     before = [Worker(bootstrap, name, membership=membership) for _ in range(2)]
     after = [Worker(bootstrap, name) for _ in range(2)]
@@ -528,7 +528,7 @@ async def test_a_group_migrates_to_kafka_with_its_offsets(bootstrap, name, fill,
 async def test_commits_are_refused_while_the_group_has_members_in_kafka(
     bootstrap, name, fill, membership
 ):
-    """docs/zookeeper.md: why both must not run at the same time, and what says so."""
+    """docs/zookeeper.md: why both must not run at the same time, and the error that reports it."""
     await fill(1, 10)
     options = {"bootstrap_servers": bootstrap, "group_id": name}
     async with (

@@ -1,4 +1,4 @@
-"""How members come to ZooKeeper, a real one: by TLS, as whom, and who may touch their nodes."""
+"""The security of members in a real ZooKeeper: TLS, authentication, and permissions of nodes."""
 
 import logging
 import traceback
@@ -36,7 +36,7 @@ def zookeeper():
 
 @pytest.fixture
 def hosts(zookeeper, name):
-    """A path of this test's own: what stands there already has its owners."""
+    """Return a path of this test: existing nodes have other owners."""
     return f"{zookeeper.hosts}/{name}"
 
 
@@ -72,7 +72,7 @@ async def test_a_server_with_an_untrusted_certificate_is_refused(zookeeper):
 
 
 async def test_a_server_with_another_host_name_is_refused(name):
-    """kazoo by itself would not look at names."""
+    """kazoo does not check host names."""
     with LocalZooKeeper(certificate=authority().issue("zk.example.org").pem) as zookeeper:
         membership = ZooKeeperMembership(zookeeper.secure_hosts, security=tls())
         with pytest.raises(TlsError, match="names that are in it"):
@@ -146,7 +146,7 @@ def test_sasl_without_its_library_is_an_error():
 
 @pytest.fixture
 def puresasl(monkeypatch):
-    """As if it were installed."""
+    """Simulate that it is installed."""
     monkeypatch.setattr(access, "find_spec", lambda name: name)
 
 

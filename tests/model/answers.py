@@ -1,7 +1,8 @@
-"""An answer -> lines of text that are the same for every broker that answers the same.
+"""Format a response as text that is equal for brokers with equal behaviour.
 
-Every field of the version is told, unless it has its default. What differs from run to run has the
-name that the trace knows it by; what no client may rely on is left out, and stands in `_LEFT_OUT`.
+Every field of the version is printed unless it has its default. Values that differ between runs are
+printed by their name in the trace; values that no client may rely on are listed in `_LEFT_OUT` and
+omitted.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ by, where they have it."""
 
 
 def told(answer: Any, version: int, names: Names) -> list[str]:
-    """One line for the answer itself, one for each part of its lists, indented."""
+    """Return one line for the response itself, and one, indented, for each element of its lists."""
     return list(_told(answer, version, names, ""))
 
 
@@ -114,7 +115,7 @@ def _plain(name: str, value: Any, names: Names) -> str:
 
 
 def _records(data: bytes | memoryview) -> str:
-    """The values by offset, and how many bytes of a batch cut short follow."""
+    """Return the values by offset, and the number of bytes of a truncated batch."""
     batches = list(read_batches(data, topic="", partition=-1))
     found = [
         f"{record.offset}:{bytes(record.value or b'').decode()}"

@@ -1,23 +1,24 @@
-"""A trace is played on a broker: its commands are carried out one by one, its answers taken down.
+"""Play a trace on a broker: execute its commands one by one, and record the responses.
 
-A trace is prose: `#` lines say what it is about, `>` lines are its commands, the lines under a
-command are what the broker answered.
+In a trace, `#` lines are comments, `>` lines are commands, and the lines below a command are the
+broker's responses.
 
-    > a JoinGroup 9 member=a-1    client `a` asks, in version 9, and waits for the answer
-    > & a JoinGroup 9 ...         the same, but the broker is to keep it waiting
-    > await a, b                  now it is to answer these
-    > silence a                   the broker does not answer what it keeps waiting
-    > group a b                   each joins and syncs: a stable group, of generation 2
-    > topic t 2                   a topic of 2 partitions; once more: the same name, another topic
-    > delete t                    and no more
+    > a JoinGroup 9 member=a-1    client `a` sends a request of version 9, and waits for the
+response
+    > & a JoinGroup 9 ...         the same, but the broker must hold the request
+    > await a, b                  the broker must answer these held requests
+    > silence a                   the broker must not answer its held request yet
+    > group a b                   each joins and syncs: a stable group of generation 2
+    > topic t 2                   create a topic of 2 partitions; repeated: recreate it
+    > delete t                    delete it
     > records t/0 x,y             append a batch of two records
-    > pass 1.5                    that many seconds go by
-    > restart                     node 1 goes and comes back: its partitions begin a new epoch
-    > broker option=value ...     the first line, for a broker that is not like the others
+    > pass 1.5                    let that many seconds pass
+    > restart                     restart node 1: its partitions start a new epoch
+    > broker option=value ...     the first line, for a broker with other options
 
-A client is one connection to node 1, and its name the client id; `a@2` is one to node 2, `a@other`
-one to a node that does not coordinate the group "g", `a@coordinator` to the one that does. Which
-requests there are is in `words`.
+A client is one connection to node 1, and its name is the client id; `a@2` connects to node 2,
+`a@other` to a node that does not coordinate the group "g", `a@coordinator` to the one that does.
+The requests are defined in `words`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _NOT_YET = frozenset(
 
 @attrs.frozen
 class Broker:
-    """Where a trace is played."""
+    """The broker that a trace is played on."""
 
     connect: Callable[[int], Awaitable[ByteStream]]
     """To a node."""
@@ -74,7 +75,7 @@ class Broker:
 
 
 class _Client:
-    """One connection; answers come in the order of the questions."""
+    """One connection; responses arrive in the order of the requests."""
 
     def __init__(self, name: str, stream: ByteStream) -> None:
         self.name = name
@@ -91,7 +92,7 @@ class _Client:
         await self.stream.send(struct.pack(">i", len(body)) + body)
 
     async def hear(self) -> tuple[Any, int]:
-        """The next answer, and its version. Raises: TimeoutError when it does not come."""
+        """Return the next response and its version. Raises: TimeoutError without one."""
         asked, version = self._asked[self._answered]
         with anyio.fail_after(_TIMEOUT):
             (size,) = struct.unpack(">i", await self._reader.receive_exactly(4))
@@ -102,7 +103,7 @@ class _Client:
         return decode(asked.response, version, data, 4 + tags), version
 
     async def hears_nothing(self, seconds: float) -> bool:
-        """Whether no byte comes for so long."""
+        """Whether no byte arrives for that time."""
         with anyio.move_on_after(seconds):
             first = await self._reader.receive(1)
             self._reader.feed_data(first)
@@ -111,7 +112,7 @@ class _Client:
 
 
 async def play(trace: str, broker: Broker) -> str:
-    """The trace as it is on this broker: the same commands, its own answers."""
+    """Return the trace with the responses of this broker."""
     lines: list[str] = []
     async with _Player(broker) as player:
         for line in trace.splitlines():
@@ -130,14 +131,14 @@ async def play(trace: str, broker: Broker) -> str:
 
 
 def settings_of(trace: str) -> dict[str, str]:
-    """What the trace asks of its broker, by the names of Kafka's options."""
+    """Return the broker options of the trace, by Kafka's names."""
     first = next(line for line in trace.splitlines() if line.startswith(">"))
     words = first.split()
     return dict(word.split("=") for word in words[2:]) if words[1] == "broker" else {}
 
 
 async def warm_up(broker: Broker) -> None:
-    """Return when the broker coordinates any group: it makes the topic for them on demand."""
+    """Return when the broker coordinates groups: it creates their topic on demand."""
     async with _Player(broker) as player:
         for group in map(str, range(12)):
             find = FindCoordinatorRequest(coordinator_keys=(group,))
@@ -169,7 +170,7 @@ class _Player:
         return self._clients[name]
 
     async def _node(self, place: str) -> int:
-        """The node that a client's name asks for."""
+        """Return the node in a client's name."""
         if place not in ("coordinator", "other"):
             return int(place or 1)
         find = request("FindCoordinator", 4, [], self._names)
@@ -178,7 +179,7 @@ class _Player:
         return found.node_id if place == "coordinator" else next(others)
 
     async def command(self, words: list[str]) -> list[str]:
-        """Carry out one command; answer what was answered."""
+        """Execute one command; return the lines of its responses."""
         match words:
             case ["broker", *_]:
                 return []
@@ -231,7 +232,7 @@ class _Player:
         return [f"{name.strip(',')}: {first}", *rest]
 
     async def insist(self, make: Callable[[], Request[Any]], version: int, node: int = 1) -> Any:
-        """Ask until the node knows what it is asked about."""
+        """Repeat a request until the node knows its group or topic."""
         client = await self._client(f"helper@{node}")
         with anyio.fail_after(_TIMEOUT):
             while True:
@@ -276,7 +277,7 @@ class _Player:
                 await anyio.sleep(0.05)
 
     async def _group(self, names: list[str]) -> list[str]:
-        """Each joins when the ones before it are a group; then all bring their assignments."""
+        """Join one member after another; then all sync."""
         for count, name in enumerate(names, 1):
             members = names[:count]
             client = await self._client(name)
@@ -305,7 +306,7 @@ class _Player:
 
 
 def _errors(part: Any) -> list[int]:
-    """Every error code in an answer."""
+    """Return every error code in a response."""
     if isinstance(part, tuple | Rows):
         return [code for item in part for code in _errors(item)]
     if not attrs.has(type(part)):

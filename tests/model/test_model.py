@@ -1,11 +1,11 @@
-"""The embedded broker answers as Apache Kafka does: `tests/model/traces/*.txt`, played on both.
+"""The embedded broker responds like Apache Kafka: `tests/model/traces/*.txt`, played on both.
 
-What the traces say is what Kafka 4.3.1 answered. The embedded broker is held to it in virtual time;
-where there is Java, so is Kafka itself, that the traces stay true.
+The traces contain the responses of Kafka 4.3.1. The embedded broker is compared with them in
+virtual time; with Java, Kafka itself is too, so that the traces stay correct.
 
     KAFKAGROUP_RECORD_TRACES=1 pytest tests/model -k kafka
 
-writes Kafka's answers into the traces. Read the difference before committing it.
+writes Kafka's responses into the traces. Read the difference before committing it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ ends."""
 
 
 class RealBrokers:
-    """A running Kafka for each set of options, made when it is first asked for."""
+    """A running Kafka for each set of options, started on first use."""
 
     def __init__(self, version: str, running: ExitStack) -> None:
         self._version = version

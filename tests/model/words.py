@@ -1,10 +1,10 @@
-"""A line of a trace -> a request. What a line leaves out has a harmless default.
+"""Parse a line of a trace into a request. Omitted fields have harmless defaults.
 
     JoinGroup 9 member=a-1 instance=i protocols=range:m,sticky:n session=30 rebalance=30
     OffsetCommit 9 generation=1 member=a-1 t/0=5:epoch=2:metadata=x
 
-Words are `name=value`; those with a slash are about a partition, their value has options of its own
-behind colons. Names of topics, groups and members are the trace's; `Names` knows the broker's.
+Words are `name=value`; a word with a slash is about a partition, and its value has options after
+colons. Names of topics, groups and members are the trace's; `Names` maps them to the broker's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLACES = {"latest": -1, "earliest": -2, "max": -3, "local": -4, "tiered": -5, "
 
 @attrs.define(eq=False)
 class Names:
-    """What the trace calls things, and what the broker calls them."""
+    """The names in the trace, and the names at the broker."""
 
     prefix: str
     """Of the names of this run's topics and groups: a broker is shared by many runs."""
@@ -44,7 +44,7 @@ class Names:
         return self.ids.get(topic, NOBODY)
 
     def made(self, topic: str, topic_id: UUID) -> None:
-        """A topic of this id was created."""
+        """Record the id of a created topic."""
         count = sum(name.startswith(f"{topic}#") for name in self.ids)
         self.ids[topic] = self.ids[f"{topic}#{count + 1}"] = topic_id
 
@@ -52,11 +52,12 @@ class Names:
         return self.members.get(name, name)
 
     def name(self, given: str) -> str:
-        """A topic or group by its name at the broker; nothing stays nothing."""
+        """Return the broker's name of a topic or group; None for None."""
         return self.prefix + given if given else ""
 
     def met(self, member_id: str) -> str:
-        """The trace's name of a member id, which may be new: client or instance, and a number."""
+        """Return the trace's name of a member id, which may be new: client or instance, and a
+        number."""
         for ours, theirs in self.members.items():
             if theirs == member_id:
                 return ours
@@ -69,7 +70,7 @@ class Names:
         return ours
 
     def session(self, session_id: int) -> str:
-        """The trace's name of a fetch session, which may be new."""
+        """Return the trace's name of a fetch session, which may be new."""
         if not session_id:
             return "0"
         for ours, theirs in self.sessions.items():
@@ -85,7 +86,7 @@ Partitions = dict[str, dict[int, Words]]
 
 
 def request(api: str, version: int, words: list[str], names: Names) -> Request[Any]:
-    """The request of one line. Raises: KeyError for an API that is not known here."""
+    """Return the request of one line. Raises: KeyError for an unknown API."""
     return _MADE[api](_Line(version, words, names))
 
 
@@ -132,7 +133,7 @@ class _Line:
         return text.split(",") if text else []
 
     def topic(self, given: str, by_id_from: int) -> dict[str, Any]:
-        """`name` and `topic_id` of a topic, the one that this version has."""
+        """Return `name` or `topic_id` of a topic, whichever this version has."""
         if self.version >= by_id_from:
             return {"name": "", "topic_id": self.names.topic_id(given)}
         return {"name": self.names.name(given), "topic_id": NO_ID}
@@ -373,7 +374,8 @@ def _fetch(line: _Line) -> fetch.FetchRequest:
 
 
 def new_records(values: str) -> bytes:
-    """A batch of values, given with commas; "a@1500" has a timestamp, others count from 1000 ms."""
+    """Return a batch of values separated by commas; "a@1500" has a timestamp, others count from
+    1000 ms."""
     made = []
     for count, value in enumerate(values.split(",")):
         text, _, timestamp = value.partition("@")
@@ -382,7 +384,7 @@ def new_records(values: str) -> bytes:
 
 
 def _spoilt(values: str, how: str) -> bytes:
-    """A batch as no client should send it."""
+    """Return an invalid batch."""
     batch = bytearray(new_records(values))
     if how == "twice":
         return bytes(batch) * 2

@@ -19,7 +19,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module", params=["2.4.1", "3.9.1"])
 def old(request, tmp_path_factory):
-    """A node of an old release, which the tests of a module share."""
+    """Return a node of an old release, shared by the tests of a module."""
     folder = tmp_path_factory.mktemp("kafka")
     kafka = LocalKafka(request.param, directory=folder)
     try:
@@ -32,13 +32,13 @@ def old(request, tmp_path_factory):
 
 @pytest.fixture
 def name():
-    """A topic or group of this test's own."""
+    """Return a topic or group name of this test."""
     return f"test-{uuid.uuid4().hex[:8]}"
 
 
 @attrs.define(eq=False)
 class Tap(ByteStream):
-    """A connection that notes the key and version of each request on its way out."""
+    """A connection that records the key and version of each sent request."""
 
     stream: ByteStream
     sent: dict[int, list[int]]
@@ -66,7 +66,7 @@ class Tap(ByteStream):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """API key -> the versions of the requests that were sent, in order."""
+    """Return API key -> the versions of the sent requests, in order."""
     requests = defaultdict(list)
     connect = anyio.connect_tcp
 

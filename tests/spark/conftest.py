@@ -1,4 +1,4 @@
-"""One Spark session, and one real Kafka, for all tests here: each first use of either is slow."""
+"""One Spark session and one real Kafka, shared by all tests here: each takes long to start."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def why_no_spark() -> str | None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
-    """A local session with two threads, which knows the data source; none without real Kafka, as
-    there would be nothing to read."""
+    """Return a local session with two threads that knows the data source; skip without real
+    Kafka."""
     if reason := why_no_spark():
         pytest.skip(f"NOT TESTED on Spark: {reason}")
     from pyspark.sql import SparkSession
@@ -69,13 +69,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Tests of Spark have no event loop."""
+    """Run without an event loop, as tests of Spark have none."""
     return asyncio.run(work)
 
 
 @pytest.fixture(scope="session")
 def real(kafka: str) -> str:
-    """The address of real Kafka."""
+    """Return the address of real Kafka."""
 
     async def cluster_id() -> str | None:
         host, port = kafka.split(",")[0].split(":")
@@ -89,12 +89,12 @@ def real(kafka: str) -> str:
 
 @pytest.fixture
 def name() -> str:
-    """A topic or group of this test's own."""
+    """Return a topic or group name of this test."""
     return f"test-{uuid.uuid4().hex[:8]}"
 
 
 class Kafka:
-    """What tests do to a broker, without an event loop."""
+    """Changes to a broker, without an event loop."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -127,7 +127,7 @@ class Kafka:
         self.with_broker(lambda b: append(b, TopicPartition(topic, partition), records))
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """What retention does, at once."""
+        """Delete records at once, as retention does."""
         at = confluent_kafka.TopicPartition(topic, partition, before)
         admin = AdminClient({"bootstrap.servers": self.address})
         admin.delete_records([at])[at].result(20)
@@ -145,7 +145,7 @@ class Kafka:
         return answer.topics[0].error_code == 0
 
     def commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
-        """As a program that knows nothing of us."""
+        """Commit like another client."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self.address, "group.id": group, "enable.auto.commit": False}
         )
@@ -154,7 +154,7 @@ class Kafka:
         consumer.close()
 
     def committed(self, group: str, *partitions: TopicPartition) -> list[int | None]:
-        """What the group has committed of each; None for nothing."""
+        """Return the group's committed offset of each partition, or None."""
         answer = self.with_broker(lambda b: b.fetch_consumer_group_offsets(group, partitions))
         found = {
             TopicPartition(topic.name, p.partition_index): p.committed_offset
@@ -173,5 +173,5 @@ def broker(real: str) -> Kafka:
 
 @pytest.fixture(scope="module")
 def module_broker(real: str) -> Kafka:
-    """The same, for what all tests of a module look at."""
+    """The same, shared by the tests of a module."""
     return Kafka(real)

@@ -2,10 +2,9 @@
 
 python dying_driver.py POINT ADDRESS TOPIC FOLDER
 
-The points, in the order in which a batch comes to them: "before the offset log", "before the sink",
-"after the sink", "before the group", "after the group". Between the sink and the group its commit
-is logged, and the offsets of the next batch. Killed is killed: SIGKILL to the JVM and to its
-Python, without a word to anybody.
+The points, in the order of a batch: "before the offset log", "before the sink", "after the sink",
+"before the group", "after the group". Between the sink and the group, the batch's commit and the
+offsets of the next batch are logged. The JVM and its Python are killed with SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROWS, PER_BATCH = 10, 4
 
 
 class DyingReader(StreamReader):
-    """Kills everything when it is asked about the second batch, at the points that are its own."""
+    """Kills everything at its points of the second batch."""
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         if _sum(start) == PER_BATCH:
@@ -73,7 +72,7 @@ def options(address: str, topic: str) -> dict[str, str]:
 
 
 def start(spark: Any, source: str, address: str, topic: str, folder: Path) -> Any:
-    """The query, which ends when what is available now is read."""
+    """Return the query, which ends when all available records are read."""
 
     def write(rows: Any, batch: int) -> None:
         if batch == 1:

@@ -1,10 +1,10 @@
-"""Build a Kafka image for testcontainers from what is on this machine, where none can be pulled.
+"""Build a Kafka image for testcontainers from this machine's files, if none can be pulled.
 
     python tests/testing/build_image.py kafkagroup-test:7.0.0
 
-In it: this machine's Java, a handful of its commands, Kafka's jars, and the three scripts that
-testcontainers' `KafkaContainer` calls (Confluent's layout). The tag must be 7.0.0 or more: it
-decides from the tag whether the image knows KRaft. Only for Linux, and only for tests.
+It contains this machine's Java, some of its commands, Kafka's jars, and the three scripts that
+testcontainers' `KafkaContainer` calls (Confluent's layout). The tag must be 7.0.0 or more:
+testcontainers decides by it whether the image supports KRaft. Only for Linux, and only for tests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ exec /java/bin/java -XX:TieredStopAtLevel=1 -cp '/jars/*' \\
 
 
 def libraries(*binaries: Path) -> set[Path]:
-    """The shared objects that `binaries` load, the loader among them."""
+    """Return the shared objects that `binaries` load, including the loader."""
     found = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=True).stdout
     return {Path(path) for path in re.findall(r"(?:=> |^\t)(/\S+) \(0x", found, re.MULTILINE)}
 

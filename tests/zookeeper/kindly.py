@@ -1,4 +1,4 @@
-"""Sessions with ZooKeeper in which all goes well, for tests in virtual time."""
+"""ZooKeeper sessions without faults, for tests in virtual time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SESSION = 10.0
 
 
 class Kindly:
-    """A session: its member gets what it asks for, once it has begun."""
+    """A session in which every request of its member succeeds once it has begun."""
 
     def __init__(
         self, number: int, *_: object, on_event: Callable[[object], None], **__: object
@@ -55,15 +55,15 @@ class Kindly:
         pass
 
     def begin(self) -> None:
-        """As ZooKeeper begins it."""
+        """Begin the session, as ZooKeeper does."""
         self.say(SessionEstablished, session=self.number, timeout=SESSION)
 
     def expire(self) -> None:
-        """As ZooKeeper ends it."""
+        """End the session, as ZooKeeper does."""
         self.say(SessionExpired, session=self.number)
 
     def join(self, member_id: str) -> None:
-        """As another member joins, that offers the same."""
+        """Add another member with the same protocols."""
         mine = self.nodes[0]
         self.nodes = (mine, MemberNode(member_id, 2, mine.data))
         self.version += 1
@@ -104,7 +104,7 @@ class Kindly:
 
 
 def kindly(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
-    """Have drivers begin such sessions; answers with those that were begun."""
+    """Let drivers use such sessions; return those that were opened."""
     begun: list[Kindly] = []
 
     def session(*args: Any, **options: Any) -> Kindly:
