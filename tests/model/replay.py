@@ -3,8 +3,7 @@
 In a trace, `#` lines are comments, `>` lines are commands, and the lines below a command are the
 broker's responses.
 
-    > a JoinGroup 9 member=a-1    client `a` sends a request of version 9, and waits for the
-response
+    > a JoinGroup 9 member=a-1    client `a` sends version 9, and waits for the response
     > & a JoinGroup 9 ...         the same, but the broker must hold the request
     > await a, b                  the broker must answer these held requests
     > silence a                   the broker must not answer its held request yet
