@@ -11,10 +11,16 @@ The Java program (`java/`) runs Apache's service, runtime, shard and assignors, 
 - `KafkaApis`: unknown topics and partitions in requests about offsets, topic ids, the fields that
   are checked there, and authorized operations are handled as there, for a client with every right.
   There are no quotas: throttle times are 0.
-- Transactions: there is no transaction coordinator. TxnOffsetCommit is accepted from any producer.
+- Transactions: there is no transaction coordinator. TxnOffsetCommit is accepted from any producer,
+  and no marker ends its transaction.
 - Share groups: their state is not kept (`NoOpStatePersister`).
 
-Member ids come from the seed of `reset`. Two JVMs give the same bytes for the same calls.
+Requests: OffsetCommit, OffsetFetch, JoinGroup, Heartbeat, LeaveGroup, SyncGroup, DescribeGroups,
+ListGroups, TxnOffsetCommit, DeleteGroups, OffsetDelete, ConsumerGroupHeartbeat,
+ConsumerGroupDescribe, ShareGroupHeartbeat and ShareGroupDescribe, in all versions of Kafka 4.3.1.
+
+Member ids come from the seed of `reset`. Two JVMs give the same bytes for the same calls: Apache's
+code orders nothing by `Set.of` or `Map.of`, whose order differs between JVMs.
 """
 
 from __future__ import annotations
@@ -78,7 +84,7 @@ class ApacheCoordinator:
                     java,
                     # The heap of a world is a few megabytes, and several JVMs may run at once.
                     *("-XX:+UseSerialGC", "-Xmx256m"),
-                    # An error would be a fault of the coordinator, not of a request.
+                    # Kafka logs errors of the coordinator only, none for a request it rejects.
                     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
                     *("-cp", os.pathsep.join(map(str, (classes, *jars)))),
                     "kafkagroup.oracle.Main",

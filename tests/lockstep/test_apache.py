@@ -43,13 +43,85 @@ from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitResponsePartition,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kafkagroup.wire.schema import Request
+from kafkagroup.wire.messages.share_describe import ShareGroupDescribeRequest
+from kafkagroup.wire.schema import (
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Request,
+    array,
+    field,
+    message,
+)
+from kafkagroup.wire.schema import struct as wire_struct
 
 R = TypeVar("R")
+
+
+# The library has no transactions with groups, and no members of share groups.
+
+
+@wire_struct
+class _TxnPartition:
+    partition_index: int = field(INT32)
+    committed_offset: int = field(INT64)
+    committed_leader_epoch: int = field(INT32, "2+", default=-1)
+    metadata: str | None = field(STRING, nullable="0+")
+
+
+@wire_struct
+class _TxnTopic:
+    name: str = field(STRING)
+    partitions: tuple[_TxnPartition, ...] = field(array(_TxnPartition))
+
+
+@wire_struct
+class _TxnTopicResponse:
+    name: str = field(STRING)
+    partitions: tuple[OffsetCommitResponsePartition, ...] = field(
+        array(OffsetCommitResponsePartition)
+    )
+
+
+@message(28, "0-5", flexible="3+")
+class _TxnOffsetCommitResponse:
+    throttle_time_ms: int = field(INT32)
+    topics: tuple[_TxnTopicResponse, ...] = field(array(_TxnTopicResponse))
+
+
+@message(28, "0-5", flexible="3+")
+class _TxnOffsetCommitRequest(Request[_TxnOffsetCommitResponse]):
+    response = _TxnOffsetCommitResponse
+
+    transactional_id: str = field(STRING)
+    group_id: str = field(STRING)
+    producer_id: int = field(INT64)
+    producer_epoch: int = field(INT16)
+    generation_id: int = field(INT32, "3+", default=-1)
+    member_id: str = field(STRING, "3+", default="")
+    group_instance_id: str | None = field(STRING, "3+", default=None, nullable="3+")
+    topics: tuple[_TxnTopic, ...] = field(array(_TxnTopic))
+
+
+@message(76, "1", flexible="0+")
+class _ShareGroupHeartbeatRequest(Request[ConsumerGroupHeartbeatResponse]):
+    response = ConsumerGroupHeartbeatResponse
+    """With the same fields."""
+
+    group_id: str = field(STRING)
+    member_id: str = field(STRING)
+    member_epoch: int = field(INT32)
+    rack_id: str | None = field(STRING, default=None, nullable="0+")
+    subscribed_topic_names: tuple[str, ...] | None = field(
+        array(STRING), default=None, nullable="0+"
+    )
+
 
 _ORDERS = UUID(int=(1 << 64) + (4 << 76) + (2 << 62) + 1)
 _PAYMENTS = UUID(int=(2 << 64) + (4 << 76) + (2 << 62) + 2)
@@ -342,9 +414,12 @@ def _commit(*partitions: int, topic: str = "orders", topic_id: UUID = _ORDERS) -
     )
 
 
-def _fetch(topic: str = "orders", topic_id: UUID = _ORDERS) -> OffsetFetchRequest:
+def _fetch(
+    topic: str = "orders", topic_id: UUID = _ORDERS, *, require_stable: bool = False
+) -> OffsetFetchRequest:
     topics = (OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=(0, 1)),)
-    return OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=topics),))
+    group = OffsetFetchRequestGroup(group_id="g", topics=topics)
+    return OffsetFetchRequest(groups=(group,), require_stable=require_stable)
 
 
 def _errors(response: Any) -> list[int]:
@@ -394,6 +469,56 @@ def test_a_deleted_topic_loses_its_offsets(client: _Client) -> None:
     assert [p.committed_offset for p in group.topics[0].partitions] == [-1, -1]
 
 
+def test_offsets_of_an_open_transaction_are_unstable(client: _Client) -> None:
+    partition = _TxnPartition(partition_index=1, committed_offset=5, metadata=None)
+    committed = client.ask(
+        _TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id="g",
+            producer_id=1,
+            producer_epoch=0,
+            topics=(
+                _TxnTopic(name="orders", partitions=(partition,)),
+                _TxnTopic(name="none", partitions=(partition,)),
+            ),
+        )
+    )
+    assert sorted(_errors(committed)) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    (group,) = client.ask(_fetch(require_stable=True)).groups
+    assert _errors(group) == [0, ErrorCode.UNSTABLE_OFFSET_COMMIT]
+
+
+# ---------------------------------------------------------------- share groups
+
+
+def test_members_of_a_share_group_get_partitions(client: _Client) -> None:
+    member = "a" * 22
+    joined = client.ask(
+        _ShareGroupHeartbeatRequest(
+            group_id="s",
+            member_id=member,
+            member_epoch=0,
+            subscribed_topic_names=("orders", "payments"),
+        )
+    )
+    assert _assigned(joined) == {}, "the state of the partitions is initialized first"
+    client.coordinator.advance(1000)
+    assigned = client.ask(
+        _ShareGroupHeartbeatRequest(
+            group_id="s", member_id=member, member_epoch=joined.member_epoch
+        )
+    )
+    assert _assigned(assigned) == {_ORDERS: (0, 1, 2, 3), _PAYMENTS: (0, 1)}
+    (group,) = client.ask(
+        ShareGroupDescribeRequest(group_ids=("s",), include_authorized_operations=True)
+    ).groups
+    assert [described.member_id for described in group.members] == [member]
+    too_long = client.ask(
+        _ShareGroupHeartbeatRequest(group_id="s", member_id="m" * 37, member_epoch=0)
+    )
+    assert too_long.error_code == ErrorCode.INVALID_REQUEST
+
+
 # ---------------------------------------------------------------- the program
 
 
@@ -441,7 +566,7 @@ def test_a_jvm_that_died_is_reported() -> None:
 
 
 def test_two_jvms_give_the_same_bytes(jvm: ApacheCoordinator) -> None:
-    """Random ids, and the order of `Set.of`, differ between JVMs unless they are fixed."""
+    """Random ids differ between JVMs without a seed, and so does the order of `Set.of`."""
     recorded = _play(jvm)
     with _start() as other:
         assert _play(other) == recorded

@@ -41,7 +41,7 @@ final class Commands {
     }
 
     private void reset(long seed, Map<String, String> settings) {
-        Determinism.seed(seed);
+        SeededRandom.seed(seed);
         world = new World(settings);
     }
 

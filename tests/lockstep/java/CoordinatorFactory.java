@@ -3,7 +3,6 @@
 package org.apache.kafka.coordinator.group;
 
 import com.yammer.metrics.core.MetricsRegistry;
-import java.lang.reflect.Proxy;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Optional;
@@ -20,9 +19,9 @@ import org.apache.kafka.coordinator.common.runtime.CoordinatorEventProcessor;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorLoader;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorRecord;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime;
-import org.apache.kafka.coordinator.common.runtime.CoordinatorRuntimeMetrics;
 import org.apache.kafka.coordinator.common.runtime.PartitionWriter;
 import org.apache.kafka.coordinator.group.metrics.GroupCoordinatorMetrics;
+import org.apache.kafka.coordinator.group.metrics.GroupCoordinatorRuntimeMetrics;
 import org.apache.kafka.coordinator.group.modern.share.ShareGroupConfig;
 import org.apache.kafka.server.share.persister.NoOpStatePersister;
 import org.apache.kafka.server.util.PartitionMetadataClient;
@@ -38,8 +37,9 @@ public final class CoordinatorFactory {
         ShareGroupConfig shareConfig = ShareGroupConfig.fromProps(settings);
         GroupConfigManager groupConfigs = new GroupConfigManager(
             config.extractGroupConfigMap(shareConfig), config, shareConfig);
-        GroupCoordinatorMetrics metrics =
-            new GroupCoordinatorMetrics(new MetricsRegistry(), new Metrics());
+        Metrics metrics = new Metrics();
+        GroupCoordinatorMetrics groupMetrics =
+            new GroupCoordinatorMetrics(new MetricsRegistry(), metrics);
         LogContext logContext = new LogContext();
         CoordinatorRuntime<GroupCoordinatorShard, CoordinatorRecord> runtime =
             new CoordinatorRuntime.Builder<GroupCoordinatorShard, CoordinatorRecord>()
@@ -54,8 +54,8 @@ public final class CoordinatorFactory {
                     new GroupCoordinatorShard.Builder(config, groupConfigs)
                         .withAuthorizerPlugin(Optional.empty()))
                 .withWriteTimeout(Duration.ofMillis(config.offsetCommitTimeoutMs()))
-                .withCoordinatorRuntimeMetrics(noMetrics())
-                .withCoordinatorMetrics(metrics)
+                .withCoordinatorRuntimeMetrics(new GroupCoordinatorRuntimeMetrics(metrics))
+                .withCoordinatorMetrics(groupMetrics)
                 .withSerializer(new GroupCoordinatorRecordSerde())
                 .withAppendLingerMs(config.appendLingerMs())
                 .withCachedBufferMaxBytesSupplier(config::cachedBufferMaxBytes)
@@ -64,21 +64,13 @@ public final class CoordinatorFactory {
             logContext,
             config,
             runtime,
-            metrics,
+            groupMetrics,
             groupConfigs,
             new NoOpStatePersister(),
             clock,
             new NoPartitions());
         service.startup(() -> 1);
         return service;
-    }
-
-    /** Apache's own take more time than the requests they measure. */
-    private static CoordinatorRuntimeMetrics noMetrics() {
-        return (CoordinatorRuntimeMetrics) Proxy.newProxyInstance(
-            CoordinatorFactory.class.getClassLoader(),
-            new Class<?>[] {CoordinatorRuntimeMetrics.class},
-            (proxy, method, arguments) -> null);
     }
 
     /** Only the lag of share groups needs the ends of partitions. */

@@ -23,12 +23,10 @@ public final class Main {
     private static final byte OK = 0;
     private static final byte FAILED = 1;
 
-    public static void main(String[] arguments) throws IOException, ReflectiveOperationException {
-        Determinism.fixIterationOrders();
-        Determinism.installSeededRandom();
+    public static void main(String[] arguments) throws IOException {
+        SeededRandom.install();
         DataInputStream input = new DataInputStream(new BufferedInputStream(System.in));
-        DataOutputStream output =
-            new DataOutputStream(new BufferedOutputStream(System.out));
+        DataOutputStream output = new DataOutputStream(new BufferedOutputStream(System.out));
         // A library that prints would break the framing.
         System.setOut(new PrintStream(System.err));
         Commands commands = new Commands();

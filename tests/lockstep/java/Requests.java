@@ -16,7 +16,7 @@ import org.apache.kafka.common.security.auth.SecurityProtocol;
 
 /** Requests from bytes and responses to bytes, as the broker's network layer does. */
 final class Requests {
-    private static final InetAddress CLIENT = address(new byte[] {127, 0, 0, 1});
+    private static final InetAddress CLIENT = client();
 
     /** Reads the header; the body is left in `bytes`. The client is on this machine. */
     static RequestContext context(ByteBuffer bytes) {
@@ -31,12 +31,12 @@ final class Requests {
             false);
     }
 
-    /** Without a name, unlike the loopback address: the name would be described. */
-    private static InetAddress address(byte[] address) {
+    /** An address without a name, as that of a socket: a name would be described. */
+    private static InetAddress client() {
         try {
-            return InetAddress.getByAddress(address);
+            return InetAddress.getByAddress(new byte[] {127, 0, 0, 1});
         } catch (UnknownHostException error) {
-            throw new IllegalArgumentException(error);
+            throw new IllegalStateException(error);
         }
     }
 
