@@ -1,1 +1,1 @@
-"""Benchmarks against other clients: same broker, same run, told as ratios with their spread."""
+"""Benchmarks against other clients: same broker, same run, reported as ratios with their spread."""

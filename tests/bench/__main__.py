@@ -1,8 +1,8 @@
-"""All benchmarks, against aiokafka, librdkafka and Java, in one run on one broker, in one table.
+"""Run all benchmarks against aiokafka, librdkafka and Java, on one broker, in one table.
 
 python -m tests.bench [--preset small|large] [--only NAME ...] [--bootstrap HOST:PORT] [--json FILE]
 
-Small takes some minutes, large about an hour; both want a machine with nothing else to do.
+Small takes some minutes, large about an hour; both need an otherwise idle machine.
 """
 
 from . import (

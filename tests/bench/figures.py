@@ -1,7 +1,7 @@
-"""What a benchmark measured, and how it is told: medians with their spread, ours beside the peers.
+"""The figures of a benchmark, and their output: medians with their spread, ours beside the peers.
 
-Pure but for `show` and `write`. A figure without a peer in the same run proves nothing: absolute
-numbers belong to one machine, ratios carry over.
+Pure, except for `show` and `write`. A figure without a peer in the same run proves nothing:
+absolute numbers belong to one machine, ratios carry over.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _FEW = 8
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that `percent` of all values do not exceed. Source: nearest rank."""
+    """Return the smallest value that `percent` of all values do not exceed (nearest rank)."""
     rank = math.ceil(len(values) * percent / 100)
     return sorted(values)[max(rank, 1) - 1]
 
 
 @attrs.frozen
 class Target:
-    """What ours promises: at most `most` at a percentile of the values."""
+    """A target of this library: at most `most` at a percentile of the values."""
 
     percent: float
     """50 is the median, 100 the largest value."""
     most: float
 
     def met(self, values: Sequence[float]) -> bool:
-        """Whether the values keep it. The median of an even count is the mean of the middle two."""
+        """Whether the values meet it. The median of an even count is the mean of the middle two."""
         return (median(values) if self.percent == 50 else percentile(values, self.percent)) <= (
             self.most
         )
@@ -63,13 +63,13 @@ class Target:
 
 @attrs.frozen
 class Least:
-    """What ours promises: a median of at least `least`."""
+    """A target of this library: a median of at least `least`."""
 
     least: float
     percent: ClassVar[float] = 50
 
     def met(self, values: Sequence[float]) -> bool:
-        """Whether the values keep it."""
+        """Whether the values meet it."""
         return median(values) >= self.least
 
     def __str__(self) -> str:
@@ -78,11 +78,9 @@ class Least:
 
 @attrs.frozen(kw_only=True)
 class Figure:
-    """One quantity of one client, measured several times.
-
-    Figures with the same `what` belong together: one of ours, and its peers. Their values stand in
-    the order of the rounds, so that values of one round can be set against each other.
-    """
+    """One quantity of one client, measured several times. Figures with the same `what` belong
+    together: ours and the peers'. Values are in the order of the rounds, so those of one round can
+    be compared."""
 
     what: str
     """The quantity, and its unit."""
@@ -97,7 +95,7 @@ class Figure:
 
     @property
     def ours(self) -> bool:
-        """Whether it is our client's."""
+        """Whether it belongs to this library."""
         return self.client.startswith(OURS)
 
     @property
@@ -107,8 +105,8 @@ class Figure:
 
 
 def ratios(ours: Figure, peer: Figure) -> tuple[float, ...]:
-    """Ours divided by the peer's, round by round, as far as both go; where values have no rounds,
-    one ratio, at the percentile that is promised, or of the medians. Never by zero."""
+    """Return our values divided by the peer's, round by round; without rounds, one ratio, at the
+    percentile of the target or of the medians. Never divides by zero."""
     if ours.paired:
         return tuple(a / b for a, b in zip(ours.values, peer.values, strict=False) if b)
     percent = 50 if ours.target is None else ours.target.percent
@@ -117,7 +115,7 @@ def ratios(ours: Figure, peer: Figure) -> tuple[float, ...]:
 
 
 def tell(values: Sequence[float]) -> str:
-    """Median and range: "2.1 (1.9-2.4)"; of one value, the value."""
+    """Format median and range: "2.1 (1.9-2.4)"; of one value, the value."""
     if len(values) == 1:
         return _number(values[0])
     low, middle, high = (_number(v) for v in (min(values), median(values), max(values)))
@@ -125,7 +123,7 @@ def tell(values: Sequence[float]) -> str:
 
 
 def _number(value: float) -> str:
-    """Three significant digits."""
+    """Format with three significant digits."""
     if abs(value) >= 10_000:
         return f"{value / 1000:,.0f} k"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -182,7 +180,7 @@ def _cells(figure: Figure, ours: Figure | None) -> Sequence[str]:
 
 
 def write(path: Path, figures: Iterable[Figure], settings: Mapping[str, object]) -> None:
-    """Keep every value, with what it was measured by, as JSON."""
+    """Write every value and the measurement's settings as JSON."""
     kept = {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",

@@ -1,4 +1,4 @@
-"""What a member has been told that it owns: the one thing that every client has."""
+"""The partitions that a member owns according to its callbacks, which every client has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = Callable[[int], None]
 
 @attrs.define(eq=False)
 class Heard:
-    """What one member has been told that it owns."""
+    """The partitions that one member owns according to its callbacks."""
 
     owned: frozenset[int] = frozenset()
     """Partitions of the one topic."""
@@ -24,11 +24,11 @@ class Heard:
     """When that changed last, on the clock of `time.perf_counter`."""
 
     def gained(self, partitions: Iterable[Any]) -> None:
-        """Own these too: anything that has a `partition`."""
+        """Add partitions: anything that has a `partition`."""
         self._change(self.owned | {tp.partition for tp in partitions})
 
     def gone(self, partitions: Iterable[Any]) -> None:
-        """Own these no longer."""
+        """Remove partitions."""
         self._change(self.owned - {tp.partition for tp in partitions})
 
     def _change(self, owned: frozenset[int]) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmarks: a wrong percentile would make a missed target look met."""
+"""The arithmetic of the benchmarks: with a wrong percentile, a missed target would look met."""
 
 import pytest
 

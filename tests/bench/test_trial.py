@@ -1,4 +1,4 @@
-"""The processes of trials: one that was asked to last long does not count as stuck."""
+"""The processes of trials: a trial with a long planned duration does not count as hanging."""
 
 import subprocess
 from contextlib import nullcontext

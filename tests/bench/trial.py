@@ -1,7 +1,7 @@
-"""One measurement of one client, in a process of its own: nothing is left of the one before.
+"""One measurement of one client in a separate process, unaffected by the previous one.
 
-`run` starts the process and gives what the `trial` function of a benchmark's module answered; as a
-program this file is that process. Arguments and answers are JSON.
+`run` starts the process and returns the result of the `trial` function of a benchmark's module; run
+as a program, this file is that process. Arguments and results are JSON.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ _TIMEOUT = 300.0
 def run(
     module: str, *, pure: bool = False, lasts: float = 0.0, **arguments: object
 ) -> dict[str, Any]:
-    """Call `trial(**arguments)` of a module here, in a new process; with `pure`, one in which
-    nothing of ours is compiled. `lasts`: the seconds that the trial takes by its arguments.
-
-    Raises: CalledProcessError, TimeoutExpired. What the trial prints to stderr is shown.
-    """
+    """Call `trial(**arguments)` of a module here in a new process; with `pure`, uncompiled.
+    `lasts`: the planned seconds of the trial. Raises: CalledProcessError, TimeoutExpired. The
+    trial's stderr is shown."""
     done = subprocess.run(
         [sys.executable, "-m", f"{_PACKAGE}.trial", module, json.dumps(arguments)],
         cwd=_ROOT,

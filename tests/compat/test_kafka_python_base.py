@@ -1,4 +1,4 @@
-"""kafka-python's `BaseCoordinator`: a group of one's own kind, by subclassing."""
+"""kafka-python's `BaseCoordinator`: a custom group by subclassing."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
 
 
 class Workers(BaseCoordinator):
-    """Shares three jobs; notes what it is asked."""
+    """Distributes three jobs; records the calls of its hooks."""
 
     DEFAULT_CONFIG: ClassVar = {**BaseCoordinator.DEFAULT_CONFIG, "host": "me"}
 
@@ -111,7 +111,7 @@ async def test_members_share_partitions_and_take_over(bootstrap, name):
 
 
 async def test_a_generation_counts_once_its_assignment_is_applied():
-    """A member whose application stays away joins by itself, and computes as leader."""
+    """A member whose application does not return still joins by itself, and assigns as leader."""
     settings = BrokerSettings(group_min_session_timeout=0.1)
     with EmbeddedKafka(settings=settings) as near:
         options = {"session_timeout_ms": 1_000}

@@ -150,7 +150,8 @@ async def test_a_pattern_without_matching_topics_joins(bootstrap, name):
     ],
 )
 def test_a_pattern_matches_from_the_start_of_the_name(pattern, matches):
-    """`re.match`, as there: a group whose pattern was "order" would else consume nothing."""
+    """`re.match`, as in kafka-python: otherwise a group with the pattern "order" would consume
+    nothing."""
     subscription = SubscriptionState()
     subscription.subscribe(pattern=pattern)
     assert bool(subscription.subscribed_pattern.match("orders")) is matches

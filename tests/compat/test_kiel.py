@@ -1,4 +1,4 @@
-"""kiel's grouped consumer: any topic on demand, and commits when what was handed out is done."""
+"""kiel's grouped consumer: any topic on request, and commits when returned values are processed."""
 
 import json
 import logging
@@ -113,7 +113,7 @@ async def test_a_missing_topic_is_an_error_of_kiel(bootstrap, name, fill):
 
 
 async def test_each_call_is_for_one_topic():
-    """Of all topics that there are, as in kiel, if none are named."""
+    """A call may be for any existing topic, as in kiel, if none are named."""
     with EmbeddedKafka({"a": 1, "b": 2}) as near:
         for topic in ("a", "b"):
             near.append(topic, 0, encode(*[f"{topic}{n}" for n in range(3)]))
@@ -212,7 +212,7 @@ async def test_waiting_for_zookeeper_does_not_block_the_loop(bootstrap, name, fi
 async def test_members_of_the_original_kiel_form_a_separate_group(
     bootstrap, name, fill, zookeeper, keeper, members_in
 ):
-    """They keep offsets in ZooKeeper, claim nothing, and could not tell who owns what."""
+    """They keep offsets in ZooKeeper, claim nothing, and cannot know the owners."""
     await fill(1)
     theirs = f"/kiel/groups/{name}"
     keeper.create(f"{theirs}/members/host:1", b"", ephemeral=True, makepath=True)
@@ -317,8 +317,8 @@ async def test_a_failed_offset_fetch_is_an_error():
 
 
 async def test_consuming_waits_until_offsets_can_be_read(caplog):
-    """As there: each call logs it, answers with nothing, and asks again; one that came through
-    reads on where the group has committed."""
+    """As in kiel: each call logs it, returns nothing, and fetches again; a later success continues
+    at the group's commit."""
     with EmbeddedKafka({"t": 2}) as near:
         near.append("t", 0, encode(1, 2))
         near.append("t", 1, encode(3))
@@ -335,7 +335,7 @@ async def test_consuming_waits_until_offsets_can_be_read(caplog):
 
 
 async def test_the_error_that_ended_the_membership_is_raised_again():
-    """Where Kafka keeps the group: nothing would ever be read again."""
+    """With the group in Kafka: nothing would be read any more."""
     with EmbeddedKafka({"t": 1}) as near:
         near.fail(JoinGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
         async with grouped(near.bootstrap_servers, "t") as consumer:
@@ -361,7 +361,7 @@ async def test_commits_carry_metadata_unless_it_is_too_long():
 
 
 async def test_a_failed_commit_is_retried_with_backoff_up_to_a_limit():
-    """kiel calls itself again, at once, until there is no stack left."""
+    """kiel calls itself again at once, until the stack overflows."""
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1))
         async with grouped(near.bootstrap_servers, "t", autocommit=False) as consumer:
@@ -376,7 +376,7 @@ async def test_a_failed_commit_is_retried_with_backoff_up_to_a_limit():
 
 
 async def test_a_commit_with_a_permanent_error_is_logged(caplog):
-    """As there; the next one covers it."""
+    """As in kiel; the next commit covers it."""
     with EmbeddedKafka({"t": 1}) as near:
         near.append("t", 0, encode(1))
         async with grouped(near.bootstrap_servers, "t") as consumer:
@@ -420,7 +420,7 @@ async def test_every_broker_is_tried_until_a_coordinator_is_found():
 
 
 async def test_handlers_receive_the_result():
-    """By their old names, for subclasses; their answers say that nothing is left to be tried."""
+    """By their old names, for subclasses; their results say that no retry is left."""
     told = []
 
     class Mine(GroupedConsumer):

@@ -1,4 +1,4 @@
-"""The page of parity: a row for every name in the five documents, and a test behind every row."""
+"""The parity page: a row for every name in the five documents, and a test behind every row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
 def rows() -> dict[str, list[tuple[str, str, str]]]:
-    """Document -> its rows: name, what it is here, tests."""
+    """Return document -> its rows: name, counterpart, tests."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     document = ""
     for line in PAGE.read_text("utf-8").splitlines():
@@ -70,7 +70,7 @@ def functions_in(path: Path) -> set[str]:
 
 
 def test_the_differences_are_listed_with_their_tests() -> None:
-    """Each place where an original is wrong and this is right."""
+    """Each place where an original is wrong and this library is right."""
     text = PAGE.read_text("utf-8")
     section = text[text.index("# What differs") : text.index("## `pykafka.broker`")]
     items = [line for line in section.splitlines() if line.startswith("- ")]

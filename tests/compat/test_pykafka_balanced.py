@@ -35,7 +35,7 @@ async def take(consumer, count):
 
 
 def test_the_options_are_those_of_the_managed_consumer_and_of_zookeeper():
-    """With pykafka's defaults, which differ in what is of no use."""
+    """With pykafka's defaults, which differ in useless options."""
     managed = inspect.signature(ManagedBalancedConsumer).parameters
     ours = inspect.signature(BalancedConsumer).parameters
     defaults = {name: parameter.default for name, parameter in ours.items()}
@@ -53,7 +53,7 @@ def test_the_options_are_those_of_the_managed_consumer_and_of_zookeeper():
 async def test_members_share_partitions_take_over_and_call_their_callbacks(
     name, fill, consumer_of, members_in
 ):
-    """What stays with a member is among what it owns after the rebalance, though it was not
+    """Kept partitions are among the owned ones after the rebalance, though they were not
     interrupted."""
     await fill(2, 5)
     told = []

@@ -63,7 +63,7 @@ def values(answer):
 
 
 async def until_joined(broker, connection_id, group, member_id=b"", **options):
-    """Join as brokers of today want it: with the id that they give at the first attempt."""
+    """Join as current brokers require: with the id from the first attempt."""
     await found_coordinator(broker, group)
     with anyio.fail_after(20):
         answer = await broker.join_group(connection_id, group, member_id, **options)
@@ -76,7 +76,7 @@ async def until_joined(broker, connection_id, group, member_id=b"", **options):
 
 
 async def found_coordinator(broker, group):
-    """The first group of a broker that is new has its coordinator made when it is asked for."""
+    """Find the coordinator; a new broker creates the offsets topic for its first group."""
     key = group.decode() if isinstance(group, bytes) else group
     code = -1
     while code != 0:
@@ -177,7 +177,7 @@ async def test_a_fetch_honours_the_socket_timeout():
 
 
 async def test_buffer_size_and_source_address_are_used(monkeypatch):
-    """As the kernel meets them: where a socket to the broker is bound, what is read at a time."""
+    """As seen by the kernel: the bound address of the socket, and the size of each read."""
     reads = []
     recv_into = socket.socket.recv_into
 
@@ -203,7 +203,7 @@ async def test_buffer_size_and_source_address_are_used(monkeypatch):
 
 
 async def test_every_connection_uses_tls():
-    """pykafka opens those of group membership without."""
+    """pykafka opens those of group membership without TLS."""
     ca = CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(context)
@@ -217,7 +217,7 @@ async def test_every_connection_uses_tls():
 
 
 async def test_requests_of_two_members_interleave(bootstrap, name):
-    """A join that waits for others holds up nothing that has another connection id."""
+    """A pending join delays no request with another connection id."""
     async with broker_at(bootstrap) as broker:
         first = await until_joined(broker, "one", name)
         parked = anyio.Event()

@@ -51,7 +51,7 @@ FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
 
 
 class Topic:
-    """As pykafka's, as far as it is looked at."""
+    """The used part of pykafka's topic."""
 
     def __init__(self, name):
         self.name = name.encode()
@@ -180,8 +180,8 @@ async def test_nothing_is_committed_by_default(bootstrap, name, fill):
 
 
 async def test_a_rebalance_commits_consumed_messages(bootstrap, name, fill):
-    """By default, as in pykafka: without, a second member made the first hand out all again, 400
-    deliveries of 200 messages."""
+    """By default, as in pykafka: without it, a second member made the first deliver everything
+    again, 400 deliveries of 200 messages."""
     await fill(2, 100)
     seen = []
 
@@ -205,7 +205,8 @@ async def test_a_rebalance_commits_consumed_messages(bootstrap, name, fill):
 
 
 async def test_auto_commit(bootstrap, name, fill):
-    """Every interval what the application came back for, and at the stop."""
+    """Every interval commits the messages after which the application requested more, and so does
+    the stop."""
     await fill(1, 5)
     options = {"auto_commit_enable": True, "auto_commit_interval_ms": 50}
     async with consumer_of(bootstrap, name, **options) as consumer:
@@ -267,7 +268,7 @@ async def test_the_starting_position_without_a_commit(bootstrap, name, fill, pro
 
 @pytest.mark.parametrize(("reset", "first"), [(-2, 0), (-1, 3)])
 async def test_offsets_are_reset_on_start(bootstrap, name, fill, produce, reset, first):
-    """Once, over what is committed, and committed at once."""
+    """Once, in place of the commit, and committed at once."""
     await fill(1, 3)
     async with consumer_of(bootstrap, name) as consumer:
         await take(consumer, 2)
@@ -347,7 +348,7 @@ async def test_the_rebalance_callback_gets_old_and_new_offsets_and_may_change_th
 
 
 async def test_the_callback_receives_the_actual_starting_offsets(bootstrap, name, fill, produce):
-    """It was given -2 for what begins at the log's end; giving that back replayed the topic."""
+    """It was given -2 for the end of the log; returning that replayed the topic."""
     await fill(1, 100)
     told = []
 
@@ -389,7 +390,7 @@ async def test_an_error_of_the_callback_is_raised(bootstrap, name, fill):
 
 
 async def test_round_robin_and_a_custom_protocol(bootstrap, name, fill):
-    """Asked for each member, on the leader alone; not for all topics of the group at once."""
+    """Called for each member, on the leader only; not for all topics of the group at once."""
     await fill(4)
     asked = []
 
@@ -413,7 +414,7 @@ async def test_round_robin_and_a_custom_protocol(bootstrap, name, fill):
 
 
 async def test_two_topics_in_one_group(bootstrap, name, fill):
-    """pykafka keeps the topic in a global, and its leader gives its own topic to everybody."""
+    """pykafka keeps the topic in a global, and its leader assigns its own topic to every member."""
     await fill(2, 2)
     topic = f"{name}-2"
     await fill(2, {0: [NewRecord(None, b"other")]}, topic)
@@ -431,7 +432,7 @@ FROM_PYKAFKA = bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000001")
 
 
 def written_by_pykafka(*partitions):
-    """The same for other topics: all but the field of user data, which is four bytes of null."""
+    """The same for other topics: without the field of user data, which is four bytes of null."""
     return encode_assignment(partitions, version=1)[:-4]
 
 
@@ -489,7 +490,7 @@ def near():
 
 
 async def test_the_number_and_backoff_of_rebalance_retries_are_configurable(near):
-    """pykafka waits 0, 1, 2 times the back-off; here it doubles, at most a second or itself."""
+    """pykafka waits 0, 1, 2 times the backoff; here it doubles, up to a second or itself."""
     near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
     options = {"rebalance_max_retries": 2, "rebalance_backoff_ms": 300}
     async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
@@ -515,7 +516,7 @@ async def test_the_number_and_backoff_of_commit_retries_are_as_configured(near):
 
 @TRIO_IS_LONG
 async def test_a_member_unknown_to_the_coordinator_rejoins(near):
-    """pykafka's heartbeat thread dies of it, and the consumer is stuck."""
+    """pykafka's heartbeat thread ends, and the consumer hangs."""
     near.produce("t", ["a", "b"])
     async with consumer_of(near.bootstrap_servers, "t") as consumer:
         await take(consumer, 1)

@@ -1,4 +1,4 @@
-"""pykafka's `GroupMembershipProtocol`: a named tuple as any other."""
+"""pykafka's `GroupMembershipProtocol`: an ordinary named tuple."""
 
 import copy
 import pickle
@@ -46,7 +46,7 @@ def test_a_membership_protocol_behaves_as_a_named_tuple():
 
 
 def test_a_membership_protocol_can_be_copied_and_pickled():
-    """As a plain tuple: there is no state beside it."""
+    """Like a plain tuple, without other state."""
     assert copy.copy(MINE) == copy.deepcopy(MINE) == pickle.loads(pickle.dumps(MINE)) == MINE
     assert MINE.__getstate__() is None
 
@@ -57,7 +57,7 @@ def test_the_two_protocols_of_pykafka():
 
 
 def test_metadata_is_created_for_each_topic_and_not_stored():
-    """In pykafka the metadata of `RangeProtocol` is of the topic that was consumed last."""
+    """In pykafka the metadata of `RangeProtocol` has the topic that was consumed last."""
     for topic in ("a", b"b"):
         found = decode_subscription(metadata_of(RangeProtocol, topic))
         assert found.topics == (topic if isinstance(topic, str) else topic.decode(),)

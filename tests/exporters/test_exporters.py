@@ -1,4 +1,5 @@
-"""Metrics as Prometheus and OpenTelemetry read them: a scrape's text, a reader's values."""
+"""Metrics as Prometheus and OpenTelemetry read them: the text of a scrape, the values of a
+reader."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ class Member:
 
 
 def scrape(members: dict[str, Any]) -> list[str]:
-    """The lines of a scrape that have values."""
+    """Return the lines of a scrape that have values."""
     registry = CollectorRegistry()
     registry.register(GroupCollector(members))
     text = generate_latest(registry).decode()
@@ -97,7 +98,7 @@ def scrape(members: dict[str, Any]) -> list[str]:
 
 
 def read(members: dict[str, Any]) -> list[str]:
-    """The same, as OpenTelemetry has it, in the words of a scrape."""
+    """Return the same from OpenTelemetry, in the format of a scrape."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     observe(members, provider.get_meter("kafkagroup"))
@@ -170,7 +171,7 @@ def test_several_and_stopped_members_are_exported(export: Any) -> None:
 def test_metrics_of_running_clients_can_be_read_in_another_thread(
     export: Any, backend: Any
 ) -> None:
-    """Prometheus' own server scrapes in one, where no event loop is to be found."""
+    """Prometheus' server scrapes in a thread, without an event loop."""
     found: list[str] = []
 
     async def run() -> None:

@@ -1,1 +1,1 @@
-"""Brokers that mean harm, over real sockets: each attack, its error, its memory, its time."""
+"""Hostile brokers over real sockets: each attack, the client's error, its memory and time."""

@@ -1,11 +1,11 @@
-"""Every attack: how the client ended, what it took, and how long it kept its loop.
+"""Run every attack: how the client ended, the memory it used, and how long it blocked its loop.
 
     python -m tests.hostile [--backend asyncio|trio] [--only TEXT]
 
-Memory is what the client's process grew by at its peak. "held up" is the longest that a consumer of
-a good broker, in the same loop, waited for a record; "late" is the most that a task which wants to
-run every millisecond was late. KAFKAGROUP_PURE=1 measures the library uncompiled. Exits with 1 when
-an attack ended otherwise than it must.
+Memory is the growth of the client's process at its peak. "held up" is the longest time that a
+consumer of a correct broker, in the same loop, waited for a record; "late" is the largest delay of
+a task scheduled for every millisecond. KAFKAGROUP_PURE=1 measures the uncompiled library. Exits
+with 1 if an attack ended in an unexpected way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Attacks before anybody has proved who he is: TLS that is none, SASL that never ends.
+"""Attacks before authentication: malformed TLS, endless SASL.
 
-The mechanism is the client's choice, what the server asks for is bounded before it is used, and the
+The client chooses the mechanism, the server's demands are bounded before they are used, and the
 password is in no error and no log, at any level.
 """
 
@@ -62,7 +62,7 @@ def said(data: bytes, **fields: Any) -> SaslAuthenticateResponse:
 
 
 def sasl(*messages: Callable[[bytes], object], shaken: object = None) -> Callable[[], Conversation]:
-    """Answers to SaslAuthenticate, in turn, the last one again and again."""
+    """Return responses to SaslAuthenticate in order, the last one repeatedly."""
 
     def authenticate(request: SaslAuthenticateRequest, wire: Wire) -> object:
         turn = wire.asked[SaslAuthenticateRequest]
@@ -82,7 +82,7 @@ def challenge(
     iterations: str = "4096",
     ahead: str = "",
 ) -> Callable[[bytes], object]:
-    """SCRAM's server-first-message; `{}` is the client's nonce."""
+    """Return SCRAM's server-first-message; `{}` is the client's nonce."""
 
     def message(client_first: bytes) -> object:
         client = client_first.decode().rpartition(",r=")[2]
@@ -270,7 +270,7 @@ def _context(*names: str, expired: bool = False, trusted: bool = True) -> ssl.SS
 def secure(
     conversation: Conversation, *names: str, **certificate: bool
 ) -> Callable[[], Conversation]:
-    """The same within TLS, with a certificate for these hosts, or for the right one."""
+    """Run the same within TLS, with a certificate for these hosts, or for the right one."""
 
     def converse(wire: Wire) -> None:
         wire.start_tls(_context(*names, **certificate))
@@ -280,7 +280,7 @@ def secure(
 
 
 def _hello(data: bytes, times: int = 1) -> Callable[[], Conversation]:
-    """That in answer to a ClientHello."""
+    """Send these bytes in answer to a ClientHello."""
 
     def conversation(wire: Wire) -> None:
         wire.receive(5)

@@ -39,13 +39,14 @@ def _metadata(data: bytes) -> Callable[[], Conversation]:
 
 
 def _broken(name: str, hexed: str, reason: str) -> Attack:
-    """An answer to Metadata v13: throttle time, brokers, cluster id, controller, topics, tags."""
+    """Return a response to Metadata v13: throttle time, brokers, cluster id, controller, topics,
+    tags."""
     ends = f"DecodeError: MetadataResponse v13: {reason}"
     return _body(name, _metadata(bytes.fromhex(hexed)), ends)
 
 
 def _brokers(count: int, host: bytes = b"h", port: int = 9092) -> bytes:
-    """Metadata of many brokers, as small as they come."""
+    """Return metadata of many brokers of minimal size."""
     broker = b"%s" + bytes((len(host) + 1,)) + host + port.to_bytes(4, "big") + b"\0\0"
     many = b"".join(broker % n.to_bytes(4, "big") for n in range(count))
     tail = b"\0" + bytes(4) + b"\x01" + bytes(3)
@@ -53,12 +54,13 @@ def _brokers(count: int, host: bytes = b"h", port: int = 9092) -> bytes:
 
 
 def _tags(count: int) -> bytes:
-    """A heartbeat with that many empty tagged fields."""
+    """Return a heartbeat response with that many empty tagged fields."""
     return bytes(6) + encode_uvarint(count) + b"\x64\0" * count
 
 
 def _saying(code: ErrorCode, message: str, times: int = 10**9) -> Callable[[], Conversation]:
-    """FindCoordinator v6 by hand: no encoder of ours writes such a string."""
+    """Return a handmade FindCoordinator v6 response: the library's encoder rejects such a
+    string."""
     text = message.encode()
     refusal = b"\x02g" + bytes(4) + b"\x01" + bytes(4) + code.to_bytes(2, "big")
     body = bytes(4) + b"\x02" + refusal + encode_uvarint(len(text) + 1) + text + b"\0\0"
@@ -86,13 +88,13 @@ def _throttled(milliseconds: int) -> Callable[[], Conversation]:
 
 
 def _refused_versions() -> Conversation:
-    """Every version of ApiVersions is refused, v0 too."""
+    """Reject every version of ApiVersions, v0 too."""
     refusal = encode(versions(error_code=ErrorCode.UNSUPPORTED_VERSION), 0)
     return serving({ApiVersionsRequest: lambda _, __: refusal})
 
 
 def advertising(host: str, port: int) -> Callable[[], Conversation]:
-    """Advertise an impossible address for node 1; the real one from the third response on."""
+    """Advertise node 1 at an unreachable address; after two responses at this one."""
     return lambda: serving(
         {
             MetadataRequest: at_first(
@@ -114,13 +116,13 @@ def _address(name: str, host: str, port: int) -> Attack:
 
 
 def _many_nodes() -> Conversation:
-    """Advertise 250,000 brokers at unreachable addresses, and not the broker that responds."""
+    """Advertise 250,000 brokers at unreachable addresses, and disappear."""
     many = _brokers(MOST)
     return serving({MetadataRequest: lambda _, __: many})
 
 
 def _gone_among_many() -> Conversation:
-    """Names a thousand brokers that refuse connections, and then refuses them too."""
+    """Advertise a thousand brokers that refuse connections, and then refuse them, too."""
     many = _brokers(1_000, b"127.0.0.1", 1)
     return serving({MetadataRequest: at_first(1, lambda _, __: many, lambda _, wire: wire.close())})
 

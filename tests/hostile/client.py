@@ -1,10 +1,10 @@
-"""The client under attack, in a process of its own: how it ends, what it took, who else noticed.
+"""The attacked client, in a separate process: how it ends, and its use of memory and of the loop.
 
     python -m tests.hostile.client
 
-reads one job a line, forks for each, and writes one line of result. Beside the attacked client runs
-a consumer of a good broker, in the same loop: it must go on, on the same connections. Memory counts
-from when that consumer has its first record, so what is added is the attack's doing. Linux only.
+reads one job per line, forks for each, and writes one line of result. A consumer of a correct
+broker runs in the same loop as the attacked client: it must continue, on the same connections.
+Memory counts from that consumer's first record, so the growth is caused by the attack. Linux only.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ async def open_it(port: int, job: dict[str, Any]) -> object:
 
 
 async def open_many(port: int, job: dict[str, Any]) -> object:
-    """Many connections at once; their ends, counted."""
+    """Open many connections at once, and count their results."""
     ends: Counter[str] = Counter()
 
     async def one() -> None:
@@ -145,7 +145,7 @@ async def beat_twice(port: int, job: dict[str, Any]) -> object:
 
 
 async def ask(port: int, job: dict[str, Any]) -> object:
-    """Whether the answer to one request arrives."""
+    """Return whether one request gets a response."""
     async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
         answer = await broker.request(REQUESTS[job["request"]])
         # Dropped here: the memory that an application keeps is not measured.
@@ -174,14 +174,14 @@ def _told(record: Record) -> str:
 
 
 async def consume(port: int, job: dict[str, Any]) -> object:
-    """The first record of t/0."""
+    """Return the first record of t/0."""
     async with _consumer(port, job) as consumer:
         await consumer.assign([TP])
         return _told(await consumer.getone())
 
 
 async def consume_at(port: int, job: dict[str, Any]) -> object:
-    """The first record of t/0 from an offset on."""
+    """Return the first record of t/0 from an offset on."""
     async with _consumer(port, job) as consumer:
         await consumer.assign([TP])
         consumer.seek(TP, job["offset"])
@@ -189,7 +189,7 @@ async def consume_at(port: int, job: dict[str, Any]) -> object:
 
 
 async def consume_both(port: int, job: dict[str, Any]) -> object:
-    """At least 20 records of t/1, and the errors that t/0 brings."""
+    """Return at least 20 records of t/1, and the errors of t/0."""
     other = TopicPartition("t", 1)
     records, errors = 0, []
     async with _consumer(port, job) as consumer:
@@ -203,7 +203,7 @@ async def consume_both(port: int, job: dict[str, Any]) -> object:
 
 
 async def join(port: int, job: dict[str, Any]) -> object:
-    """The first record as a member of a group."""
+    """Return the first record as a member of a group."""
     async with _consumer(
         port, {"consumer": {"group_id": "g", **job.get("consumer", {})}}, "t"
     ) as c:
@@ -211,13 +211,13 @@ async def join(port: int, job: dict[str, Any]) -> object:
 
 
 async def match(port: int, job: dict[str, Any]) -> object:
-    """The first record of whatever topics there are."""
+    """Return the first record of all topics."""
     async with _consumer(port, {"consumer": {"pattern": "(?s).*", **job.get("consumer", {})}}) as c:
         return _told(await c.getone())
 
 
 async def commit_all(port: int, job: dict[str, Any]) -> object:
-    """Commits a record of each partition that there is."""
+    """Commit a record of each partition."""
     options = {"pattern": "(?s).*", "enable_auto_commit": False, **job["consumer"]}
     async with _consumer(port, {"consumer": options}) as consumer:
         taken = 0
@@ -228,7 +228,7 @@ async def commit_all(port: int, job: dict[str, Any]) -> object:
 
 
 async def grab_memory(_: int, job: dict[str, Any]) -> object:
-    """Allocate that much memory and free it: the measurement must notice."""
+    """Allocate the given amount and free it: the measurement must show it."""
     return f"{len(b'x' * (job['mebibytes'] * 2**20)) >> 20} MiB"
 
 
@@ -257,7 +257,7 @@ CLIENTS: dict[str, Client] = {
 
 
 async def _end_of(client: Awaitable[object], port: int, job: dict[str, Any]) -> str:
-    """What came back or was raised, without the port, which is another in each run."""
+    """Return the result or error as text, without the port, which differs in each run."""
     patience = job.get("patience", TIMEOUT)
     try:
         end = f"no end within {patience:g} s"
@@ -269,7 +269,7 @@ async def _end_of(client: Awaitable[object], port: int, job: dict[str, Any]) -> 
 
 
 class _Heard(logging.Handler):
-    """Keeps what the library logs, at every level."""
+    """Keeps the library's log at every level."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -321,7 +321,7 @@ class _Bystander:
 
 
 class _Ticker:
-    """A second task of the loop: it wants to run every millisecond, and notes how late it is."""
+    """Another task of the loop, scheduled for every millisecond, which records its delays."""
 
     def __init__(self) -> None:
         self.latest = 0.0
@@ -334,7 +334,7 @@ class _Ticker:
 
 
 def _rss(what: str) -> int:
-    """Bytes of memory that this process has (VmRSS), or had at most (VmHWM)."""
+    """Return the bytes of memory of this process (VmRSS), or its maximum (VmHWM)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) * 1024
@@ -342,7 +342,7 @@ def _rss(what: str) -> int:
 
 
 def _forget_peak() -> int:
-    """Let the peak (VmHWM) count from now on; answer the bytes of memory that are in use."""
+    """Reset the peak (VmHWM); return the bytes of memory in use."""
     Path("/proc/self/clear_refs").write_text("5")
     return _rss("VmRSS")
 
@@ -388,7 +388,7 @@ async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve jobs until the input ends. The first is run in this process, to warm it up."""
+    """Serve jobs until the input ends. The first one runs in this process, to warm it up."""
     _run(sys.stdin.readline())
     gc.freeze()
     for line in sys.stdin:

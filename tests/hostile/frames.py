@@ -1,4 +1,4 @@
-"""Attacks on framing and correlation: what arrives before a single byte of a body is looked at."""
+"""Attacks on framing and correlation, before any byte of a body is decoded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FRAME = 100 * MEBIBYTE
 
 
 def frame_size(size: int) -> bytes:
-    """The four bytes that a frame begins with."""
+    """Return the four bytes at the start of a frame."""
     return struct.pack(">i", size)
 
 
 def first(data: bytes) -> Conversation:
-    """Send these bytes to each client that connects, without reading its request."""
+    """Send this to every client, whatever it requests."""
 
     def conversation(wire: Wire) -> None:
         wire.receive(1)
@@ -43,7 +43,7 @@ def first(data: bytes) -> Conversation:
 
 
 def pouring(head: bytes, piece: bytes, pause: float = 0.0) -> Callable[[object, Wire], None]:
-    """Send a response that never ends: `head` byte by byte, then `piece` again and again."""
+    """Send an endless response: `head` byte by byte, then `piece` repeatedly."""
 
     def answer(_: object, wire: Wire) -> None:
         for byte in head:
@@ -61,7 +61,7 @@ def _api_versions_answer(wire: Wire) -> bytes:
 
 
 def cut_everywhere(after: Callable[[Wire], None]) -> Conversation:
-    """The nth connection gets the first n bytes of a good answer to ApiVersions."""
+    """Send the first n bytes of a correct ApiVersions response on the n-th connection."""
     numbers: Iterator[int] = count()
     lock = threading.Lock()
 
@@ -79,7 +79,7 @@ HANDSHAKE_BYTES = 4 + 4 + 2 + 1 + 7 * len(SPOKEN) + 4 + 1
 
 
 def doubled() -> Conversation:
-    """Each heartbeat is answered two times."""
+    """Answer each heartbeat twice."""
 
     def conversation(wire: Wire) -> None:
         wire.answer(wire.request(), versions())
@@ -92,18 +92,18 @@ def doubled() -> Conversation:
 
 
 def _beat(correlation_id: int) -> Raw:
-    """A heartbeat's whole answer under that number."""
+    """Return a whole heartbeat response with this correlation id."""
     return Raw(frame_size(11) + frame_size(correlation_id) + bytes(7))
 
 
 def endless() -> Conversation:
-    """Whole and valid answers, as fast as the socket takes them, to nothing that was asked."""
+    """Send complete, valid, unsolicited responses as fast as the socket accepts them."""
     numbers = range(1_000, 2_000)
     return serving({HeartbeatRequest: pouring(b"", b"".join(_beat(n).data for n in numbers))})
 
 
 def crawling(limit: int) -> Conversation:
-    """A frame within the limit, at 100 bytes every 5 ms."""
+    """Send a frame within the limit, at 100 bytes every 5 ms."""
 
     def answer(request: object, wire: Wire) -> None:
         pouring(frame_size(limit) + wire.correlation_id, bytes(100), 0.005)(request, wire)
@@ -112,7 +112,8 @@ def crawling(limit: int) -> Conversation:
 
 
 def whole(size: int, times: int = 10**9) -> Conversation:
-    """Fetch answers of just the frame's limit, zeros but for length and number; then good ones."""
+    """Send fetch responses of exactly the frame limit, zeros except for length and id; then correct
+    ones."""
 
     def answer(_: object, wire: Wire) -> None:
         wire.send(frame_size(size) + wire.correlation_id)
@@ -130,7 +131,7 @@ def _frame(name: str, does: Callable[[], Conversation], ends: str, **more: objec
 
 
 def claim(size: int, limit: int) -> str:
-    """How a client refuses that."""
+    """Return the client's error about that frame length."""
     return f"LimitExceededError: response of {size} bytes; the limit is {limit} (max_frame)"
 
 

@@ -1,12 +1,11 @@
-"""Damaged bytes through every decoder: each returns, or raises the one error that is its own.
+"""Run damaged bytes through every decoder: each returns, or raises its own error.
 
     python tests/hostile/fuzz.py [--cases 20000] [--seed N] [--jobs 2]
 
 A case is one valid input of one decoder, and 100 mutations of it. The decoders: every message in
-every version, requests too; record batches in every codec; frames in pieces; what members of a
-group tell each other; what a server says in SCRAM. A failure prints the command that replays it,
-and the line for `corpus.txt`, which every run of the tests goes through. Of some cases the memory
-is measured too.
+every version, requests too; record batches in every codec; fragmented frames; the metadata of group
+members; a SCRAM server's messages. A failure prints the command that replays it, and the line for
+`corpus.txt`, which every test run checks. Of some cases the memory is measured too.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Target:
 
 
 def declared() -> dict[str, Any]:
-    """Every message class of the library, by name."""
+    """Return every message class of the library, by name."""
     found: dict[str, Any] = {}
     for info in pkgutil.iter_modules(families.__path__):
         module = importlib.import_module(f"{families.__name__}.{info.name}")
@@ -128,7 +127,7 @@ _TEXTS = ("", "t", "orders", "\u00e9", "\U0001f600", "a" * 200)
 
 
 def value(rng: random.Random, kind: Kind, version: int) -> Any:
-    """A valid value of a type."""
+    """Return a valid value of a type."""
     if isinstance(kind, Array):
         return tuple(value(rng, kind.element, version) for _ in range(rng.choice((0, 1, 1, 2, 3))))
     if isinstance(kind, type):
@@ -148,7 +147,7 @@ def value(rng: random.Random, kind: Kind, version: int) -> Any:
 
 
 def message(rng: random.Random, cls: Any, version: int) -> Any:
-    """A valid message, all of whose fields the version has."""
+    """Return a valid message with only fields of the version."""
     parts = {}
     for attribute in attrs.fields(cls):
         spec: Field = attribute.metadata[Field]
@@ -197,7 +196,7 @@ def _records(rng: random.Random) -> list[NewRecord]:
 
 
 def _batches(rng: random.Random, codec: Codec) -> bytes:
-    """Some batches, some of them transactions' or their ends."""
+    """Return some batches, including transactional and control batches."""
     return b"".join(
         encode_batch(
             _records(rng),
@@ -240,7 +239,7 @@ _BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 def _frames(rng: random.Random) -> bytes:
-    """The broker's side of a handshake and two heartbeats."""
+    """Return the broker's side of a handshake and two heartbeats."""
     keys = ApiVersionsResponse(error_code=0, api_keys=())
     bodies = [encode(keys, 3), *(b"\0" + encode(HeartbeatResponse(error_code=0), 4),) * 2]
     return b"".join(
@@ -281,7 +280,7 @@ def _subscription(rng: random.Random) -> bytes:
 
 
 def _user_data(rng: random.Random) -> bytes:
-    """What members of Java's sticky assignor say: topics with partitions, and a generation."""
+    """Return user data of Java's sticky assignor: partitions and a generation."""
     return encode_assignment(_partitions(rng))[2:-4] + struct.pack(">i", rng.randrange(9))
 
 
@@ -308,7 +307,8 @@ def _judged(data: bytes) -> None:
 
 @cache
 def targets() -> tuple[Target, ...]:
-    """Every decoder; the messages are many, so what is not a message is there some times over."""
+    """Return every decoder; those that are no messages several times, as there are many
+    messages."""
     messages = [
         _message_target(name, cls, version)
         for name, cls in declared().items()
@@ -340,7 +340,7 @@ def targets() -> tuple[Target, ...]:
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
-    """The bytes with one to three damages: what wire, disk and malice do."""
+    """Return the bytes with one to three damages, accidental or malicious."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 3))):
         where = rng.randrange(len(out) + 1)
@@ -365,7 +365,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 
 def trouble(target: Target, data: bytes) -> str | None:
-    """What is wrong with how the decoder takes these bytes."""
+    """Return what is wrong with the decoder's result for these bytes."""
     try:
         target.take(data)
     except target.errors:
@@ -376,7 +376,7 @@ def trouble(target: Target, data: bytes) -> str | None:
 
 
 def appetite(target: Target, data: bytes) -> str | None:
-    """What is wrong with the memory that the decoder takes for these bytes; tracing must be on."""
+    """Return what is wrong with the decoder's memory for these bytes; tracing must be on."""
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
     wrong = trouble(target, data)
@@ -387,7 +387,7 @@ def appetite(target: Target, data: bytes) -> str | None:
 
 
 def corpus() -> Iterator[tuple[Target, bytes]]:
-    """What once broke a decoder."""
+    """Return the inputs that broke a decoder."""
     named = {target.name: target for target in targets()}
     for line in CORPUS.read_text("ascii").splitlines():
         if line and not line.startswith("#"):
@@ -396,7 +396,7 @@ def corpus() -> Iterator[tuple[Target, bytes]]:
 
 
 def failures_of(seed: int, case: int, among: tuple[Target, ...] | None = None) -> Iterator[str]:
-    """What goes wrong in one case, with the bytes."""
+    """Return the failures of one case, with their bytes."""
     rng = random.Random(f"{seed}/{case}")
     chosen = among or targets()
     target = chosen[case % len(chosen)]
@@ -424,7 +424,7 @@ def _chunk(work: tuple[int, range]) -> tuple[int, dict[int, list[str]]]:
 
 
 def run(seed: int, cases: int, jobs: int) -> int:
-    """The exit code: 0 when nothing was wrong."""
+    """Return the exit code: 0 without failures."""
     chunks = [(seed, range(at, min(at + CHUNK, cases))) for at in range(0, cases, CHUNK)]
     print(f"{cases:,} cases, {len(targets())} decoders, seed {seed}, {jobs} at a time", flush=True)
     started, done, failed = time.monotonic(), 0, 0

@@ -1,6 +1,6 @@
-"""Attacks in what the coordinator passes on: assignments, and the metadata of other members.
+"""Attacks in data that the coordinator passes on: assignments, and metadata of other members.
 
-The bytes come from other clients of the group; who leads it reads those of all members.
+The bytes come from other clients of the group; the leader decodes those of all members.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GOOD = encode_subscription(Subscription(topics=("t",)))
 
 
 def assignment(*topics: tuple[bytes, list[int]], version: int = 0) -> bytes:
-    """An assignment as it may come, whatever is in it."""
+    """Send an assignment with any content."""
     out = struct.pack(">hi", version, len(topics))
     for name, partitions in topics:
         out += struct.pack(">h", len(name)) + name + struct.pack(">i", len(partitions))
@@ -38,7 +38,7 @@ def assignment(*topics: tuple[bytes, list[int]], version: int = 0) -> bytes:
 
 
 def owning(partitions: int) -> bytes:
-    """The subscription of a member that says it owns so many partitions."""
+    """Return the subscription of a member that reports so many owned partitions."""
     owned = struct.pack(">ih1si", 1, 1, b"t", partitions) + struct.pack(
         f">{partitions}i", *range(partitions)
     )
@@ -63,7 +63,7 @@ def _joined(name: str, ends: str, answers: dict[str, Any], **more: Any) -> Attac
 
 
 def _beside(name: str, metadata: bytes, ends: str, **more: Any) -> Attack:
-    """This client leads, and a stranger is in the group."""
+    """Let this client lead a group with a hostile member."""
     members = (
         JoinGroupResponseMember(member_id="me", metadata=GOOD),
         JoinGroupResponseMember(member_id="stranger", metadata=metadata),

@@ -1,6 +1,6 @@
-"""What a broker answers that means no harm: one node that leads t/0 and coordinates every group.
+"""The responses of a correct broker: one node that leads t/0 and coordinates every group.
 
-An attack replaces some of the answers; the rest stays, so that the client gets that far.
+An attack replaces some of them; the others remain, so that the client gets to that point.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TOPIC_ID = UUID(int=7)
 
 @attrs.frozen
 class Raw:
-    """Bytes for the socket, frame and all."""
+    """Bytes for the socket, including the frame."""
 
     data: bytes
 
@@ -58,12 +58,12 @@ Answers = Mapping[type[Request[Any]], Answer]
 
 
 def honest(request: type[Request[Any]]) -> Answer:
-    """What is answered to it without harm."""
+    """Return the correct response to a request."""
     return _HONEST[request]
 
 
 def at_first(times: int, ill: Answer, well: Answer) -> Answer:
-    """Answers ill a few times, on whatever connections, then well."""
+    """Answer with the attack a few times, on any connection, then correctly."""
     numbers = itertools.count()
     lock = threading.Lock()
 
@@ -76,7 +76,8 @@ def at_first(times: int, ill: Answer, well: Answer) -> Answer:
 
 
 def serving(answers: Answers | None = None) -> Conversation:
-    """Answer every request until the client leaves: as told, else honestly."""
+    """Answer every request until the client disconnects: with the given responses, otherwise
+    correctly."""
     all_answers = {**_HONEST, **(answers or {})}
 
     def conversation(wire: Wire) -> None:
@@ -92,7 +93,7 @@ def serving(answers: Answers | None = None) -> Conversation:
 
 
 def versions(**fields: Any) -> metadata.ApiVersionsResponse:
-    """All that the client speaks."""
+    """Return all versions of the client."""
     keys = tuple(
         metadata.ApiVersion(
             api_key=cls.api_key, min_version=cls.versions.low, max_version=cls.versions.high
@@ -103,7 +104,7 @@ def versions(**fields: Any) -> metadata.ApiVersionsResponse:
 
 
 def topic_of(leader: int = 1, **fields: Any) -> metadata.MetadataResponseTopic:
-    """The topic "t" with partition 0, unless told otherwise."""
+    """Return the topic "t", by default with partition 0."""
     partition = metadata.MetadataResponsePartition(
         error_code=0,
         partition_index=0,
@@ -119,14 +120,14 @@ def topic_of(leader: int = 1, **fields: Any) -> metadata.MetadataResponseTopic:
 def cluster_of(
     wire: Wire, address: tuple[str, int] | None = None, **fields: Any
 ) -> metadata.MetadataResponse:
-    """Node 1 at this connection's own address, or at another."""
+    """Return metadata with node 1 at this connection's own address, or at another."""
     host, port = address or wire.socket.getsockname()
     node = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)
     return metadata.MetadataResponse(**{"brokers": (node,), "topics": (topic_of(),), **fields})
 
 
 def coordinator_of(wire: Wire, **fields: Any) -> metadata.FindCoordinatorResponse:
-    """Node 1 coordinates the group."""
+    """Return a response that names node 1 as coordinator."""
     host, port = wire.socket.getsockname()
     given = {"key": "g", "node_id": 1, "host": host, "port": port}
     found = metadata.Coordinator(**(given | fields))
@@ -134,7 +135,7 @@ def coordinator_of(wire: Wire, **fields: Any) -> metadata.FindCoordinatorRespons
 
 
 def joined(request: group.JoinGroupRequest, **fields: Any) -> group.JoinGroupResponse:
-    """A member that does not lead."""
+    """Return the join response of a follower."""
     given = {
         "error_code": 0,
         "generation_id": 1,
@@ -148,7 +149,7 @@ def joined(request: group.JoinGroupRequest, **fields: Any) -> group.JoinGroupRes
 
 
 def synced(request: group.SyncGroupRequest, **fields: Any) -> group.SyncGroupResponse:
-    """A member that gets t/0."""
+    """Return an assignment of t/0."""
     given = {
         "error_code": 0,
         "protocol_type": request.protocol_type,
@@ -159,7 +160,7 @@ def synced(request: group.SyncGroupRequest, **fields: Any) -> group.SyncGroupRes
 
 
 def listed(request: offsets.ListOffsetsRequest, offset: int) -> offsets.ListOffsetsResponse:
-    """Every log begins, and ends, at `offset`."""
+    """Return `offset` as start and end of every log."""
     topics = tuple(
         offsets.ListOffsetsTopicResponse(
             name=topic.name,
@@ -176,7 +177,7 @@ def listed(request: offsets.ListOffsetsRequest, offset: int) -> offsets.ListOffs
 
 
 def committed(offset: int) -> offsets.OffsetFetchResponse:
-    """What the group has committed for t/0; -1 for nothing."""
+    """Return the group's committed offset of t/0; -1 for none."""
     part = offsets.OffsetFetchResponsePartitions(
         partition_index=0, committed_offset=offset, metadata="", error_code=0
     )
@@ -186,7 +187,7 @@ def committed(offset: int) -> offsets.OffsetFetchResponse:
 
 
 def committing(request: offsets.OffsetCommitRequest) -> offsets.OffsetCommitResponse:
-    """Whatever it is, it is committed."""
+    """Acknowledge any commit."""
     topics = tuple(
         offsets.OffsetCommitResponseTopic(
             name=topic.name,
@@ -204,7 +205,7 @@ def committing(request: offsets.OffsetCommitRequest) -> offsets.OffsetCommitResp
 
 
 def fetched(records: bytes, **fields: Any) -> fetch.FetchResponse:
-    """Respond with these record batches of t/0, or of the given partition."""
+    """Return these record batches, by default of t/0."""
     given = {"partition_index": 0, "error_code": 0, "high_watermark": 9, "records": records}
     part = fetch.PartitionData(**(given | fields))
     topic = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(part,))
@@ -212,7 +213,7 @@ def fetched(records: bytes, **fields: Any) -> fetch.FetchResponse:
 
 
 def one_record(request: fetch.FetchRequest) -> fetch.FetchResponse:
-    """A record at whatever offset is asked for."""
+    """Return a record at the requested offset."""
     if not request.topics:
         return fetch.FetchResponse(responses=())
     asked = request.topics[0].partitions[0]

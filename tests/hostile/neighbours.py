@@ -1,7 +1,7 @@
-"""One consumer, two brokers: what the first one does must not stop what the second one delivers.
+"""One consumer, two brokers: the attacks of the first must not stop records of the second.
 
-Both nodes are at one address; each has connections of its own. Node 1 leads t/0 and means harm,
-node 2 leads t/1 and does not.
+Both nodes are at one address; each has its own connections. Node 1 leads t/0 and is hostile, node 2
+leads t/1 and is correct.
 """
 
 from __future__ import annotations

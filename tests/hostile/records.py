@@ -1,8 +1,7 @@
-"""Attacks in the records of a fetch answer: bombs, checksums and lengths that lie.
+"""Attacks in the records of a fetch response: decompression bombs, false checksums and lengths.
 
-Each surfaces once, with topic, partition and offset; nothing is asked for again until the
-application seeks. `tests/runtime/test_bad_input` has the same damage on both event loops, without
-sockets.
+Each is raised once, with topic, partition and offset; nothing is fetched again until the
+application seeks. `tests/runtime/test_bad_input` has the same damage on both event loops.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def batch(
     crc: int | None = None,
     magic: int = 2,
 ) -> bytes:
-    """A batch around any payload, its length and CRC right unless they are given."""
+    """Return a batch around any payload, by default with correct length and CRC."""
     covered = struct.pack(">hiqqqhii", codec, delta, 0, 0, -1, -1, -1, count) + payload
     length = 9 + len(covered) if length is None else length
     head = struct.pack(">qiib", 0, length, 0, magic)
@@ -55,12 +54,12 @@ def batch(
 
 @cache
 def zeros(codec: Codec, mebibytes: int) -> bytes:
-    """So many zeros, compressed."""
+    """Return so many zeros, compressed."""
     return compress(codec, bytes(mebibytes * MEBIBYTE))
 
 
 def _xerial(blocks: int) -> bytes:
-    """Xerial's framing: one block of 32 KiB again and again."""
+    """Return xerial framing: one block of 32 KiB repeated."""
     block = compress(Codec.SNAPPY, bytes(32 * 1024))
     return block[:16] + block[16:] * blocks
 

@@ -1,7 +1,7 @@
-"""A broker that says what it is told: a thread for each connection, plain blocking sockets.
+"""A scripted broker: a thread for each connection, with blocking sockets.
 
-It shares nothing with the client's I/O. What it tells well it encodes with `wire`, what it tells
-ill it writes byte by byte.
+It shares nothing with the client's I/O. It encodes correct responses with `wire`, and writes
+hostile ones byte by byte.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Wire:
         """Of the last request."""
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Be a TLS server from here on. Raises: Left when the client refuses."""
+        """Become a TLS server. Raises: Left when the client rejects it."""
         try:
             self.socket = context.wrap_socket(self.socket, server_side=True)
         except OSError as error:
             raise Left from error
 
     def receive(self, size: int) -> bytes:
-        """That many bytes. Raises: Left."""
+        """Return that many bytes. Raises: Left."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -90,7 +90,7 @@ class Wire:
         return bytes(data)
 
     def request(self) -> Incoming:
-        """The next request. Raises: Left."""
+        """Return the next request. Raises: Left."""
         frame = self.receive(int.from_bytes(self.receive(4), "big"))
         api_key, version = (int.from_bytes(frame[at : at + 2], "big") for at in (0, 2))
         cls = _BY_KEY[api_key]
@@ -108,7 +108,7 @@ class Wire:
             raise Left from error
 
     def answer(self, incoming: Incoming, message: object) -> None:
-        """Answer well, or, with bytes, with the right header and that body."""
+        """Send a correct response or, with bytes, a correct header and that body."""
         if not isinstance(message, bytes):
             self.send(write_response(incoming, message))
             return
@@ -119,11 +119,11 @@ class Wire:
         self.send(len(frame).to_bytes(4, "big") + frame)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         raise Left
 
     def wait_until_left(self) -> None:
-        """Say nothing more, and wait for the client to go. Raises: Left."""
+        """Send nothing more, and wait until the client disconnects. Raises: Left."""
         while True:
             self.receive(1)
 
@@ -133,7 +133,7 @@ Conversation = Callable[[Wire], None]
 
 
 class Server:
-    """What listens at a port of 127.0.0.1, until closed."""
+    """A listener at a port of 127.0.0.1, until closed."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -176,7 +176,7 @@ class Server:
 
     @property
     def asked(self) -> int:
-        """How many requests have come, on all connections."""
+        """The number of requests on all connections."""
         with self._lock:
             return sum(wire.asked.total() for wire in self._wires)
 
@@ -197,10 +197,8 @@ class Server:
 
 @contextmanager
 def listening(conversation: Conversation) -> Iterator[Server]:
-    """A server with which every connection meets the conversation.
-
-    Raises on leaving what a conversation has raised: the attack was not what it says it is.
-    """
+    """Return a server that runs the conversation on every connection. Raises its errors at the end,
+    as the attack was then not the intended one."""
     server = Server(conversation)
     try:
         yield server

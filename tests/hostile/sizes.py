@@ -1,6 +1,6 @@
-"""Answers as large as the limits allow: decoding and inflating them must not hold the loop.
+"""Responses as large as the limits allow: decoding and inflating them must not block the loop.
 
-The broker does no other harm here. What is measured is the lateness of a second task of the loop.
+The broker is correct otherwise. The delay of another task of the loop is measured.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _topic_id(number: int) -> UUID:
 
 
 def _topics(partitions: int) -> list[range]:
-    """The partitions of topic 0, of topic 1 and so on, `partitions` altogether."""
+    """Return the partitions of topic 0, topic 1 and so on, `partitions` in all."""
     return [
         range(min(_PER_TOPIC, partitions - start)) for start in range(0, partitions, _PER_TOPIC)
     ]
@@ -218,7 +218,7 @@ def _answered(name: str, request: type[Request[Any]], makes: Callable[[], object
 
 @cache
 def _values() -> bytes:
-    """The records of a batch: 90 of 1 MiB of zeros."""
+    """Return the records of a batch: 90 of 1 MiB of zeros."""
     return encode_batch([NewRecord(None, bytes(MEBIBYTE))] * 90)[61:]
 
 
@@ -228,7 +228,7 @@ def _dense(codec: Codec) -> Conversation:
 
 
 def _tiny_batches() -> Conversation:
-    """A partition's answer of as many batches as 40 MiB have room for."""
+    """Return as many batches as fit into 40 MiB for one partition."""
     one = encode_batch([NewRecord(None, b"")])
     count = 40 * MEBIBYTE // len(one)
     data = b"".join(with_base_offset(one, number, 0) for number in range(count))
@@ -236,7 +236,7 @@ def _tiny_batches() -> Conversation:
 
 
 def _middle() -> Conversation:
-    """A batch of three million records, and the position is at its last one."""
+    """Return a batch of three million records; the position is at its last one."""
     count = 3_000_000
     payload = b"".join(map(_tiny_record, range(count)))
     data = batch(payload, count=count, delta=count - 1)
@@ -249,7 +249,7 @@ def _tiny_record(delta: int) -> bytes:
 
 
 def _compressed_markers() -> Conversation:
-    """Control batches, each a bomb."""
+    """Return control batches that are decompression bombs."""
     bomb = batch(zeros(Codec.GZIP, 100), codec=Codec.GZIP | 0x20)
     data = b"".join(with_base_offset(bomb, number, 0) for number in range(5))
     good = with_base_offset(encode_batch([NewRecord(None, b"v")]), 5, 0)
@@ -287,13 +287,13 @@ def _on_one_node(partitions: int) -> tuple[metadata.MetadataResponseTopic, ...]:
 
 
 def _all_topics() -> Conversation:
-    """A cluster that a consumer with a pattern looks through."""
+    """Return a cluster for a consumer with a pattern."""
     topics = _metadata(200_000)
     return serving({metadata.MetadataRequest: lambda _, wire: _cluster(wire, topics)})
 
 
 def _led(request: group.JoinGroupRequest) -> group.JoinGroupResponse:
-    """A member that leads 900 others, each of which owns 100 partitions."""
+    """Return a group in which the member leads 900 others with 100 partitions each."""
     topics = tuple(topic.name or "" for topic in _on_one_node(LED))
     others = (
         group.JoinGroupResponseMember(
@@ -313,7 +313,7 @@ def _led(request: group.JoinGroupRequest) -> group.JoinGroupResponse:
 
 
 def _owning(topics: tuple[metadata.MetadataResponseTopic, ...]) -> dict[type[Request[Any]], Any]:
-    """A cluster with these topics, whose offsets are all committed at 0."""
+    """Return a cluster with these topics, all with a committed offset of 0."""
     names = {topic.topic_id: topic.name for topic in topics}
 
     def committed(request: offsets.OffsetFetchRequest, _: Wire) -> object:
@@ -335,7 +335,7 @@ def _owning(topics: tuple[metadata.MetadataResponseTopic, ...]) -> dict[type[Req
         return offsets.OffsetFetchResponse(groups=(whole,))
 
     def records(request: fetch.FetchRequest, _: Wire) -> object:
-        """The first request is answered with a record of each partition, the others are kept."""
+        """Answer the first request with a record of each partition, and hold the others."""
         if not request.topics:
             return None
         record = encode_batch([NewRecord(None, b"v")])

@@ -1,4 +1,5 @@
-"""Some damage through every decoder, and that the run tells a broken decoder from a right one."""
+"""Some damage through every decoder, and that the run distinguishes a broken decoder from a correct
+one."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_inputs_that_once_broke_a_decoder_are_handled() -> None:
 
 
 def _careless(data: bytes) -> int:
-    """Believes that there are four bytes."""
+    """Decode four bytes without checking that they exist."""
     length: int = struct.unpack(">i", data)[0]
     if length < 0:
         raise DecodeError("negative")

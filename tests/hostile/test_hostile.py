@@ -1,4 +1,4 @@
-"""Each attack ends in the expected error, within a memory limit, without effect on others."""
+"""Each attack ends in its error, within its memory limit, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_correct_broker_causes_no_error(run: Run) -> None:
 
 
 def test_growing_memory_is_reported(run: Run) -> None:
-    """What measures nothing would pass everything."""
+    """Without a working measurement, every attack would pass."""
     grabbing = attrs.evolve(HARMLESS, client="grab_memory", job={"mebibytes": 64}, ends="64 MiB")
     assert 60 < run(grabbing).mebibytes < 72
 

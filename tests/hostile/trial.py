@@ -1,4 +1,4 @@
-"""One attack against one client: the broker here, the client in a process of its own."""
+"""One attack against one client: the broker in this process, the client in another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 @attrs.frozen(kw_only=True)
 class Attack:
-    """What a broker does to a client, and how that must end."""
+    """An attack of a broker, and the expected end of the client."""
 
     name: str
     family: str
@@ -62,7 +62,7 @@ class Attack:
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """How it ended."""
+    """The end of the client."""
 
     end: str
     seconds: float
@@ -82,7 +82,7 @@ class Result:
     """Each line with its level before it."""
 
     def faults(self, attack: Attack) -> list[str]:
-        """What is not as it must be."""
+        """Return the differences from what is expected."""
         found = []
         pattern = re.escape(attack.ends).replace(re.escape("..."), ".*")
         if not re.fullmatch(pattern, self.end, re.DOTALL):
@@ -113,7 +113,7 @@ class Result:
 
 @contextmanager
 def trials(backend: str = "asyncio") -> Iterator[Callable[[Attack], Result]]:
-    """A function that runs one attack, against clients on this event loop."""
+    """Return a function that runs one attack, against clients on this event loop."""
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.produce("t", ["good"])
         good = int(kafka.bootstrap_servers.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""Topics as an admin creates, describes, grows and deletes them, on old brokers."""
+"""Topics created, described, grown and deleted by `Admin`, on old brokers."""
 
 import anyio
 import pytest

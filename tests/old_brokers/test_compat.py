@@ -22,7 +22,8 @@ QUICK = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
 
 @pytest.fixture
 async def topic(old, name):
-    """Two partitions with three records each; the group of the same name has a coordinator."""
+    """Create two partitions with three records each; the group of the same name has a
+    coordinator."""
     host, port = old.address(1).split(":")
     async with Broker.open(host, int(port)) as broker:
         new = admin.CreatableTopic(

@@ -1,7 +1,7 @@
-"""Brokers from 2.4 up: the library's promise, kept on real ones.
+"""Brokers from 2.4 up, as the library promises, on real ones.
 
-What differs from a new broker is the versions of requests, and with them their shapes; that topics
-have no ids before 2.8; and who starts the handshake anew. The rest must not differ.
+Old brokers differ in the versions of requests and their formats, in topics without ids before 2.8,
+and in which side restarts the handshake. The rest must not differ.
 """
 
 from contextlib import asynccontextmanager
@@ -77,7 +77,7 @@ async def create(broker, name, partitions=1):
 
 
 async def fill(old, name, partitions, count, start=0):
-    """Make the topic if `start` is 0, and append records to each of its partitions."""
+    """Create the topic if `start` is 0, and append records to each of its partitions."""
     async with connected(old) as broker:
         if start == 0:
             await create(broker, name, partitions)
@@ -87,7 +87,8 @@ async def fill(old, name, partitions, count, start=0):
 
 
 async def find_coordinator(broker, name, highest=None):
-    """Ask until the offsets topic, made for the first group of a broker, is there."""
+    """Repeat the lookup until the offsets topic, created for the first group of a broker,
+    exists."""
     request = metadata.FindCoordinatorRequest(key_type=0, coordinator_keys=(name,))
     with anyio.fail_after(20):
         while True:
@@ -105,7 +106,7 @@ async def take(consumer, count):
 
 
 def versions_of(sent, requests):
-    """Request -> the versions it was sent in, without those of other requests."""
+    """Return request -> its sent versions, without those of other requests."""
     return {request: set(sent[request.api_key]) for request in requests}
 
 
@@ -113,7 +114,8 @@ def versions_of(sent, requests):
 
 
 async def test_an_unsupported_api_versions_request_is_retried_in_a_supported_version(old, sent):
-    """KIP-511: 2.4 knows ApiVersions up to 3, says so in version 0, and keeps the connection."""
+    """KIP-511: 2.4 supports ApiVersions up to 3, responds in version 0, and keeps the
+    connection."""
     async with connected(old):
         pass
     assert sent == {18: {"2.4.1": [4, 3], "3.9.1": [4]}[old.version]}
@@ -207,7 +209,7 @@ async def test_a_static_member_restarts_without_a_rebalance(old, name):
 
 
 async def test_a_consumer_continues_after_a_broker_restart(old, name):
-    """Metadata, coordinator and fetch sessions are established again."""
+    """Metadata, coordinator and fetch sessions are all found again."""
     await fill(old, name, 2, 20)
     worker = Worker(old.bootstrap_servers, name)
     async with worker.consumer, anyio.create_task_group() as tasks:
@@ -221,7 +223,7 @@ async def test_a_consumer_continues_after_a_broker_restart(old, name):
 
 @pytest.mark.parametrize("codec", Codec)
 async def test_every_codec_is_read_and_written(old, name, codec):
-    """The broker inflates each batch to check it, and hands it out as it came."""
+    """The broker inflates each batch to check it, and returns it unchanged."""
     tp = TopicPartition(name, 0)
     records = [
         NewRecord(b"key", b"value" * 500, 1000 + n, (("header", b"%d" % n),)) for n in range(20)
@@ -245,7 +247,7 @@ async def test_every_codec_is_read_and_written(old, name, codec):
 
 
 async def test_native_libraries_are_removed_with_the_broker(old, name):
-    """A JVM that is killed leaves what it unpacked; in the system's folder it would stay."""
+    """A killed JVM leaves its unpacked libraries; in the system's folder they would stay."""
     tp = TopicPartition(name, 0)
     async with connected(old) as broker:
         await create(broker, name)
@@ -270,12 +272,12 @@ async def test_log_start_and_end_offsets(old, name):
 
 
 def split(members):
-    """Who comes how manieth of how many."""
+    """Return each member's index and the number of members."""
     return {m: b"%d/%d" % (i, len(members)) for i, m in enumerate(sorted(members))}
 
 
 class Colleague:
-    """A group member in a task; keeps what it was assigned."""
+    """A group member in a task; records its assignments."""
 
     def __init__(self, bootstrap, name):
         self.assigned = []
@@ -317,7 +319,7 @@ async def test_members_of_custom_groups_join_and_leave(old, name):
 
 
 async def test_a_topic_has_an_id_or_a_name(old, name, sent):
-    """Before 2.8 there are no ids: a fetch must go by name."""
+    """Before 2.8 there are no ids: a fetch must use the name."""
     await fill(old, name, 1, 3)
     async with connected(old) as broker:
         answer = await broker.request_metadata([name])
@@ -331,7 +333,7 @@ async def test_a_topic_has_an_id_or_a_name(old, name, sent):
 
 
 def spoken(old, request):
-    """Every version of a request that both sides speak."""
+    """Return every common version of a request."""
     return range(request.versions.low, HIGHEST[old.version][request] + 1)
 
 
@@ -504,7 +506,8 @@ async def test_a_member_joins_commits_and_leaves_in_every_version(old, name, hig
 
 
 async def check_committed(ask, name, committed, *, everything):
-    """Asked for by name and, if `everything`, which version 1 cannot, as all that the group has."""
+    """Check the offsets by name and, if `everything`, which version 1 lacks, as all of the
+    group."""
     named = (offsets.OffsetFetchRequestTopics(name=name, partition_indexes=(0,)),)
     for topics in (named, None) if everything else (named,):
         request = offsets.OffsetFetchRequest(

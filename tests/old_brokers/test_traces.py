@@ -1,7 +1,7 @@
-"""What Apache Kafka 3.9.1 answers otherwise than 4.3.1, of all that `tests/model` plays.
+"""The responses of Apache Kafka 3.9.1 that differ from 4.3.1, in the traces of `tests/model`.
 
-2.4.1 is not among them: the traces speak versions that are younger than it. What a member's life
-is there, in every version that it knows, is in `test_old_brokers`.
+2.4.1 is not included: the traces use newer versions. `test_old_brokers` covers a member there in
+every version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A deadline ends whatever the main thread waits for."""
+"""A deadline interrupts any wait of the main thread."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""A member's log is read as the events of one run, and those are checked."""
+"""A member's log is read as the events of one run, and these are checked."""
 
 from history import events
 from member_log import Entry, Kind, entries, pack

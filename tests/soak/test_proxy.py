@@ -1,4 +1,4 @@
-"""The proxy does to a connection what its fate says, and nothing else."""
+"""The proxy applies exactly its planned faults to a connection."""
 
 import math
 import random
@@ -15,14 +15,14 @@ MESSAGE = random.Random(0).randbytes(5_000)
 
 
 def pair():
-    """Two ends of a connection in memory, which keeps what is sent together together."""
+    """Return two ends of a connection in memory that keeps chunks whole."""
     to_right, right = anyio.create_memory_object_stream[bytes](math.inf)
     to_left, left = anyio.create_memory_object_stream[bytes](math.inf)
     return StapledObjectStream(to_right, left), StapledObjectStream(to_left, right)
 
 
 class Passage:
-    """A relay of some fate, and what is at its ends."""
+    """A relay with planned faults, and its ends."""
 
     def __init__(self, **fate):
         self.client, self._towards_client = pair()
@@ -43,7 +43,7 @@ class Passage:
 
 @asynccontextmanager
 async def passing(**fate):
-    """A relay that runs; leaving waits for its end."""
+    """Run a relay; wait for its end on exit."""
     passage = Passage(**fate)
     async with aclosing(passage), anyio.create_task_group() as tasks:
         tasks.start_soon(passage.run)
@@ -178,7 +178,7 @@ class TestFates:
 
 @pytest.fixture
 def echo():
-    """The address of a server that sends back what it gets."""
+    """Return the address of an echo server."""
 
     def serve(connection):
         with connection, suppress(ConnectionResetError):

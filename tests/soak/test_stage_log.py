@@ -1,4 +1,4 @@
-"""What a member of the pipeline writes down is what the checker reads."""
+"""The log of a pipeline member is read as it was written."""
 
 import anyio
 import pytest
@@ -12,7 +12,7 @@ TP = TopicPartition("t", 3)
 
 
 def batch(*records):
-    """Offsets and sequence numbers."""
+    """Return offsets and sequence numbers."""
     return Batch(
         *TP,
         tuple(

@@ -7,7 +7,7 @@ from wire import tapped
 
 
 def request(client):
-    """Length, api, version and correlation id do not matter; the name does."""
+    """Return a request; length, API, version and correlation id do not matter, the name does."""
     return bytes(12) + len(client).to_bytes(2, "big") + client.encode() + b"body"
 
 

@@ -1,6 +1,6 @@
-"""The driver is killed, at each point of a batch: what then the group has, the sink, Spark's log.
+"""The driver is killed at each point of a batch: the group, the sink and Spark's log afterwards.
 
-The group is never ahead of the sink, and level with it once the query has been run again and
+The group is never ahead of the sink, and equal to it once the query has run again and was
 reconciled; the sink has each record once.
 """
 
@@ -27,14 +27,14 @@ import kafkagroup.spark
 
 
 def kill_at(point: str, address: str, topic: str, folder: Path) -> None:
-    """Run a driver until it dies there. One at a time: each brings a JVM."""
+    """Run a driver until it is killed there. One at a time: each starts a JVM."""
     command = [sys.executable, dying_driver.__file__, point, address, topic, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
 
 
 def written(folder: Path) -> list[int]:
-    """The offsets in the sink."""
+    """Return the offsets in the sink."""
     batches = sorted((folder / "out").glob("batch=*/*.parquet"))
     table = pyarrow.dataset.dataset(list(map(str, batches))).to_table()
     return sorted(table.column("offset").to_pylist())
@@ -61,8 +61,7 @@ def test_a_killed_driver_loses_and_duplicates_nothing(
     group: int,
     reconciled: int,
 ) -> None:
-    """How many batches the sink has, the group has committed, and has committed after
-    `reconcile`."""
+    """Compare the batches in the sink, committed to the group, and committed after `reconcile`."""
     tp = TopicPartition(name, 0)
     options = dying_driver.options(broker.address, name)
     checkpoint = str(tmp_path / "checkpoint")

@@ -1,4 +1,4 @@
-"""The ends of logs that groups read: how many times are asked for, and none of them twice."""
+"""The log ends for groups: how many times are requested, each only once."""
 
 from __future__ import annotations
 

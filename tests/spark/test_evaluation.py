@@ -1,4 +1,4 @@
-"""The rules, in their order: each case is where two of them would say different things."""
+"""The rules in their order: each case is one in which two of them differ."""
 
 from __future__ import annotations
 

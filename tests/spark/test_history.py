@@ -1,4 +1,4 @@
-"""The history of groups as tables: of groups of real Kafka, beside what the broker says itself."""
+"""The history of groups as tables: groups of real Kafka, compared with the broker's own data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def consume(address: str, group: str, topic: str, **more: str) -> None:
 
 @pytest.fixture(scope="module")
 def group_log(spark: Any, module_broker: Any) -> Any:
-    """The events after two groups have come and gone, kept; topic "history"."""
+    """Return the events after two groups have joined and left; topic "history"."""
     broker = module_broker
     broker.create("history", 2)
     broker.fill("history", 0, numbered(0, 3))

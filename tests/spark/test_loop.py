@@ -1,4 +1,4 @@
-"""From what was measured to who gets what: the loads of the pipeline, in an assignor's hands."""
+"""From measured lag to assignments: the loads of the pipeline, used by an assignor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options, as strings, and what they become; no Spark here."""
+"""The options as strings, and their parsed values; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole pipeline: groups of real Kafka that rebalance, lag and stop, and the resulting
+"""The whole pipeline: groups of real Kafka that rebalance, fall behind and stop, and their
 tables."""
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def until(members: list[Member], owns: list[int], seen: int = 0) -> None:
 
 
 def live(address: str, group: str, **more: str) -> None:
-    """One member; two; one again, which leaves in the end. All is read but the last records."""
+    """Run one member, two, and one again, which leaves. Everything is read except the last
+    records."""
     first = Member(address, group, **more)
     until([first], [4], seen=4)
     second = Member(address, group, **more)
@@ -80,7 +81,7 @@ def live(address: str, group: str, **more: str) -> None:
 
 @pytest.fixture(scope="module")
 def out(spark: Any, module_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tables after two runs, between which nothing happened."""
+    """Return the tables after two runs without events in between."""
     broker, folder = module_broker, tmp_path_factory.mktemp("pipeline")
     broker.create("pipe", 4)
     for partition in range(4):
@@ -135,7 +136,7 @@ def test_ownership_of_partitions_over_time(spark: Any, out: Path) -> None:
 
 
 def test_lag_is_known_at_the_time_of_each_commit(spark: Any, out: Path) -> None:
-    """Records are of 1970, so at the time of each commit all of them were there."""
+    """Records are from 1970, so all of them existed at each commit."""
     found = rows(spark, out, "lag_history", "group_id = 'pipe-alone'")
     assert {(r.topic, r.partition, r.committed, r.log_end, r.lag) for r in found} == {
         ("pipe", 0, 2, 5, 3)
@@ -219,7 +220,7 @@ def test_a_weight_is_the_rate_plus_the_backlog(spark: Any) -> None:
 def test_events_read_twice_are_counted_once(
     spark: Any, module_broker: Any, out: Path, tmp_path: Path
 ) -> None:
-    """A job that lost its checkpoint, or died before it was written, reads what it has already."""
+    """A job without its checkpoint, or killed before writing it, reads events again."""
     shutil.copytree(out, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoint")
     before = spark.read.parquet(str(tmp_path / "again" / "events")).count()

@@ -1,4 +1,4 @@
-"""The planner of a stream, as Spark calls it, on real Kafka but without Spark."""
+"""The planner of a stream, called as by Spark, on real Kafka but without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Planner = Callable[..., StreamReader]
 
 @pytest.fixture
 def planner(broker: Any, name: str) -> Iterator[Planner]:
-    """Makes planners for the topic `name`, each as if in a process of its own."""
+    """Return a factory of planners for the topic `name`, each as in a new process."""
     made = []
 
     def make(**options: str) -> StreamReader:
@@ -50,8 +50,8 @@ def tasks(planner: StreamReader, start: Any, end: Any) -> list[tuple[int, int, i
 def test_a_query_that_failed_in_its_first_batch_restarts_at_the_same_offsets(
     broker: Any, name: str, planner: Planner, where: str
 ) -> None:
-    """Spark keeps where a batch ends, and asks again where the first one begins: what had come
-    since the query was first started would be lost."""
+    """Spark stores the end of a batch, and asks again for the start of the first one: records
+    produced since the first start would be lost."""
     broker.create(name)
     broker.fill(name, 0, numbered(0, 3))
     options = {"group_id": name, "startingOffsets": where}

@@ -1,4 +1,4 @@
-"""Positions as Spark keeps them, tasks, shares of a batch: whole values, without Spark."""
+"""Positions stored by Spark, tasks, and the division of a batch; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories through assignors: what each would have moved, and what is wrong with it."""
+"""Histories replayed with assignors: the moves of each, and its violations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HISTORY = (
 
 
 def churning(group: str) -> tuple[Any, ...]:
-    """A group of 1000 members, of which 100 are replaced in each of three generations."""
+    """Return a group of 1000 members, of which 100 are replaced in each of three generations."""
     chance = random.Random(group)
     members, memberships = [f"m{n:05}" for n in range(1000)], []
     for generation in (1, 2, 3):
@@ -48,7 +48,7 @@ def generations(assignor: Any) -> list[tuple[int, ...]]:
 
 
 def test_a_recorded_group_is_replayed_with_three_assignors() -> None:
-    """Sticky moves as little as cooperative-sticky, but stops everything; range moves more."""
+    """Sticky moves as few as cooperative-sticky, but revokes everything; range moves more."""
     assert generations(cooperative_sticky_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),
         (3, 2, 2, 2, 2, 2, 0),

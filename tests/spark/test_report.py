@@ -1,4 +1,4 @@
-"""The page: what is on it, that names do no harm, and that a browser shows it without a network."""
+"""The report page: its contents, escaped names, and rendering by a browser without a network."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def test_stuck_partitions_come_first() -> None:
 
 
 def test_names_are_escaped_everywhere() -> None:
-    """Who makes a group, a topic or a member chooses its name, and what others then look at."""
+    """The names of groups, topics and members are chosen by their creators, and shown to other
+    people."""
     stuck = Stuck(EVIL, EVIL, 0, "STOP", None, None, None)
     html = render(facts(group(EVIL, EVIL, EVIL), group("$x^{$ \x00 日本"), stuck=(stuck,)))
     assert "<script" not in html
@@ -115,7 +116,7 @@ def test_the_lag_of_a_group_is_the_sum_of_its_partitions() -> None:
 
 
 def look_at(page: Path, folder: Path) -> str:
-    """The page as a browser has it in the end; fails if it shows next to nothing."""
+    """Return the rendered page; fail if it is nearly empty."""
     shot = folder / "shot.png"
     size = "--window-size=1200,1400"
     open_page(page.as_uri(), size, f"--screenshot={shot}", profile=folder / "profile")

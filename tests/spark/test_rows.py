@@ -1,4 +1,4 @@
-"""Fetch responses as rows: a task's end, hidden records, and the fields of batches."""
+"""Fetch responses as rows: the end of a task, hidden records, and the fields of batches."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_aborted_records_and_markers_are_skipped() -> None:
 
 
 def test_a_damaged_record_after_intact_ones_is_an_error() -> None:
-    """The checksum is right, or is not checked: `checkCrcs=false`."""
+    """The checksum is valid, or is not checked: `checkCrcs=false`."""
     good = batch(0, 5)
     lax = attrs.evolve(READ, check_crcs=False)
     with pytest.raises(CorruptRecordError, match="t/0 at offset 5"):

@@ -1,4 +1,4 @@
-"""Topics as streams: the rows, the batches, and the commits to the group."""
+"""Topics as streams: the rows, their batches, and the commits to the group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafkagroup.spark import CommitListener, reconcile
 
 
 class Stream:
-    """A query that writes rows to Parquet, as often as it is run, with one checkpoint."""
+    """A query that writes rows to Parquet and can run repeatedly with one checkpoint."""
 
     def __init__(self, spark: Any, address: str, folder: Path, **options: str) -> None:
         self.spark = spark
@@ -45,13 +45,13 @@ class Stream:
         )
 
     def run(self) -> list[int]:
-        """Read what is available now; answer how many rows each batch had."""
+        """Read all available records; return the number of rows in each batch."""
         query = self.start(availableNow=True)
         assert query.awaitTermination(300)
         return [progress.numInputRows for progress in query.recentProgress]
 
     def rows(self) -> list[tuple[int, int, bytes]]:
-        """All that was ever written."""
+        """Return all written rows."""
         found = self.spark.read.parquet(str(self.folder / "out")).collect()
         return sorted((row.partition, row.offset, bytes(row.value)) for row in found)
 
@@ -268,8 +268,8 @@ def test_records_deleted_before_a_batch_fail_it_or_are_skipped(
 def test_records_deleted_during_a_batch_fail_it_or_are_skipped(
     spark: Any, broker: Any, name: str, tmp_path: Path, fails: bool
 ) -> None:
-    """Its offsets are settled, and then some of them are gone: an error, and the batch is tried
-    again; or what there is."""
+    """After its offsets are planned, some are deleted: an error, and the batch is retried; or the
+    remaining records."""
     broker.create(name)
     broker.fill(name, 0, numbered(0, 10))
     seen: list[list[int]] = []
@@ -320,7 +320,7 @@ def test_a_pattern_follows_created_and_deleted_topics(
 def test_a_compacted_topic_is_read_with_its_gaps(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
-    """The latest record of each key, at the offsets that they had."""
+    """The latest record of each key, at its original offset."""
     broker.create(
         name,
         cleanup_policy="compact",

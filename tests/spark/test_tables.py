@@ -1,4 +1,4 @@
-"""Topics as tables: the rows between two offsets, and the errors if records are missing."""
+"""Topics as tables: their rows, their range, and errors for deleted records."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_records_that_a_group_has_not_read(spark: Any, broker: Any, name: str) -
 def test_a_table_of_committed_records_excludes_aborted_ones(
     spark: Any, broker: Any, name: str
 ) -> None:
-    """A table of committed records ends at the end of what is decided, past aborted ones and
-    markers, which are no rows."""
+    """A table of committed records ends at the last stable offset, after aborted records and
+    control records, which are no rows."""
     broker.create(name)
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "transactional.id": name}
@@ -154,7 +154,7 @@ def test_deleted_records_are_an_error_or_a_warning(spark: Any, broker: Any, name
 
 
 def test_the_records_of_the_group_log(spark: Any, broker: Any, name: str) -> None:
-    """Spark's own source shows nothing of an internal topic."""
+    """Spark's own source shows no record of an internal topic."""
     broker.create(name)
     broker.commit(name, {TopicPartition(name, 0): 7})
     rows = table(spark, broker.address, subscribe="__consumer_offsets").collect()

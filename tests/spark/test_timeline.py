@@ -1,4 +1,4 @@
-"""Lives of groups, record by record: what the fold makes of them, without Spark or Kafka."""
+"""Group histories, record by record: their folded state, without Spark or Kafka."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def current(name: str, number: int, state: int, time: int, *partitions: int) -> 
 
 
 def test_a_consumer_protocol_group_is_unstable_until_all_members_have_their_target() -> None:
-    """b waits until a has revoked: meanwhile the partition has no owner, a pause."""
+    """b waits until a has revoked: meanwhile the partition has no owner."""
     timeline = timeline_of(
         [
             joined("a", 10),
