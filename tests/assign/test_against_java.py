@@ -1,7 +1,7 @@
-"""The assignors beside Kafka's own: equal where Java's are deterministic, never worse elsewhere.
+"""The assignors compared with Kafka's: equal if Java's are deterministic, otherwise never worse.
 
-All groups are made first, then one JVM assigns them all. A few hundred by default;
-`KAFKAGROUP_ASSIGN_CASES=10000` makes it the long form, `KAFKAGROUP_ASSIGN_SEED` another set.
+All groups are generated first, then one JVM assigns them all. A few hundred by default;
+`KAFKAGROUP_ASSIGN_CASES=10000` runs more, `KAFKAGROUP_ASSIGN_SEED` selects another set.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Batch = list[tuple[MixedGroup, Mapping[str, Assignment | None]]]
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    """Groups, and for each what Java's assignors, by name, make of it; None where they fail."""
+    """Return groups, and for each Java's assignments by assignor; None if it fails."""
     groups = many(mixed_groups(), CASES, SEED)
     names = ("range", "roundrobin", "sticky")
     cases = [
@@ -75,7 +75,7 @@ def told(group: MixedGroup, ours: Assignment, theirs: Assignment) -> str:
 
 
 def none_of(wrong: Iterable[str]) -> None:
-    """Fail with the shortest, if there is any."""
+    """Fail with the shortest one, if there are any."""
     texts = sorted(wrong, key=len)
     assert not texts, f"{len(texts)} of {CASES} groups of seed {SEED}, such as {texts[0]}"
 
@@ -118,7 +118,8 @@ def settled(assignor: Assignor, spec: GroupSpec) -> Assignment:
 
 
 def owners(spec: GroupSpec) -> dict[TopicPartition, str]:
-    """Partition -> the one member that claims it in the highest generation, if it may keep it."""
+    """Return partition -> the only member that claims it in the highest generation, if it may keep
+    it."""
     claims: dict[TopicPartition, list[tuple[int, str]]] = {}
     for member, of in spec.members.items():
         for tp in of.owned:
@@ -134,24 +135,25 @@ def owners(spec: GroupSpec) -> dict[TopicPartition, str]:
 
 
 def kept(spec: GroupSpec, assignment: Assignment) -> int:
-    """How many partitions are with whom they were."""
+    """Return the number of partitions that stay with their owners."""
     return sum(tp in assignment[member] for tp, member in owners(spec).items())
 
 
 def loads(assignment: Assignment) -> list[int]:
-    """How many the fullest member holds, the two fullest together, and so on.
+    """Return the number of partitions of the largest member, of the two largest together, and so
+    on.
 
     Of two assignments of the same partitions, the one whose numbers are nowhere higher is no less
-    balanced by any measure: the differences of pairs, squares, the fullest.
+    balanced by any measure: differences of pairs, squares, the maximum.
     """
     return list(accumulate(sorted((len(held) for held in assignment.values()), reverse=True)))
 
 
 def both(assignor: Assignor, batch: Batch) -> Iterator[tuple[MixedGroup, Assignment, Assignment]]:
-    """Groups with what we make of them in the end, and Java.
+    """Return groups with our stable assignments, and Java's.
 
-    Java's sticky assignors aim at the same; the eager one tells at once at what. On a few of the
-    groups it fails, over a doubled claim, or gives to members that do not subscribe, when one
+    Java's sticky assignors have the same goal; the eager one returns its target at once. On a few
+    groups it fails, over a duplicate claim, or assigns to members that do not subscribe, if one
     subscribes to nothing.
     """
     compared = [
@@ -165,7 +167,7 @@ def both(assignor: Assignor, batch: Batch) -> Iterator[tuple[MixedGroup, Assignm
 
 
 def is_subscribed(spec: GroupSpec, assignment: Assignment) -> bool:
-    """Whether everybody is given only what it subscribes to."""
+    """Whether every member gets only topics that it subscribes to."""
     return all(
         tp.topic in spec.members[member].topics
         for member, held in assignment.items()

@@ -33,7 +33,8 @@ repeatable = settings(derandomize=True, database=None, deadline=None, max_exampl
 
 
 def spec(partitions: Mapping[str, int], **members: str) -> GroupSpec:
-    """Members by id; topics as words, an instance id as a word that begins with "="."""
+    """Return a group: members by id; topics as words, an instance id as a word that starts with
+    "="."""
     made = {}
     for member, text in members.items():
         words = text.split()
@@ -44,7 +45,7 @@ def spec(partitions: Mapping[str, int], **members: str) -> GroupSpec:
 
 
 def assigned(**members: str) -> Assignment:
-    """Member -> partitions, written "t0 t1 u0"."""
+    """Return member -> partitions, written "t0 t1 u0"."""
     return {
         member: tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
         for member, text in members.items()
@@ -78,8 +79,8 @@ def test_range_divides_each_topic_among_its_own_subscribers() -> None:
 
 
 def racked(topics: Mapping[str, str], **members: str) -> GroupSpec:
-    """Topics as the racks of each partition, "r s rs -"; members as "rack topic topic", or with
-    "-" for no rack."""
+    """Return a group: topics as the racks of each partition, "r s rs -"; members as "rack topic
+    topic", or with "-" for no rack."""
     made = {m: text.split() for m, text in members.items()}
     return GroupSpec(
         members={
@@ -113,7 +114,7 @@ def test_range_gives_members_without_a_rack_the_first_remaining_partitions() -> 
 
 
 def test_range_co_partitions_topics_by_rack_only_if_both_have_replicas_there() -> None:
-    """Partition 0 of one topic is in r, but not that of the other: neither goes by rack."""
+    """Partition 0 of one topic is in r, but not that of the other: neither is assigned by rack."""
     assert range_assignor(
         racked({"t": "r s r s", "u": "s s r s"}, a="s t u", b="r t u")
     ) == assigned(a="t1 t3 u1 u3", b="t0 t2 u0 u2")
@@ -126,7 +127,7 @@ def test_range_co_partitions_by_rack_at_the_first_member_of_that_rack() -> None:
 
 
 def test_range_uses_racks_for_all_co_partitioned_topics_if_they_matter_for_one() -> None:
-    """t and u are in all racks of theirs; v, of another size, is not."""
+    """t and u are in all racks; v, with another partition count, is not."""
     everywhere = {"t": "s s s s", "u": "s s s s"}
     members = {"a": "r t u v", "b": "s t u v"}
     assert range_assignor(racked(everywhere, **members)) == assigned(
@@ -275,7 +276,7 @@ def test_s14_an_assignment_is_complete_disjoint_and_of_subscribed_topics(
 @repeatable
 @given(group=groups())
 def test_s14_range_counts_of_a_topic_differ_by_at_most_one(group: GroupSpec) -> None:
-    """With racks too; without, they have no gaps and the first are the longer ones."""
+    """With racks, too; without racks, they are consecutive and the first ones are larger."""
     for spec in (group, attrs.evolve(group, racks={})):
         assignment = range_assignor(spec)
         for topic in spec.topics():
@@ -322,7 +323,7 @@ def test_s14_the_order_of_the_given_members_does_not_matter(
 
 
 def test_s14_every_process_computes_the_same_assignment() -> None:
-    """Sets of strings come in another order in each process; the leader may be any of them."""
+    """Sets of strings have another order in each process; the leader may be any of them."""
     program = (
         "from kafkagroup.assign import *\n"
         "topics = frozenset('stuvw')\n"

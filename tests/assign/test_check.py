@@ -1,4 +1,4 @@
-"""The check itself: each kind of wrong is found, and nothing else is."""
+"""The check of assignments: it finds each kind of violation, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = frozenset(Kind)
 
 
 def tps(text: str) -> tuple[TopicPartition, ...]:
-    """Partitions from "a0 a1 b0"."""
+    """Parse partitions from "a0 a1 b0"."""
     return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
@@ -51,7 +51,7 @@ def test_a_correct_assignment_has_no_violation() -> None:
 
 
 def test_an_unknown_member_is_a_violation() -> None:
-    """And they are lost to the group, unless a member gets them too."""
+    """Its partitions are also unassigned, unless a member gets them, too."""
     group = spec({"a": 2}, x=member("a"))
     assert violations(group, assigned(x="a0", ghost="a1")) == (
         Violation(Kind.STRANGER, ("ghost",), tps("a1"), "ghost is not a member and gets a/1"),
@@ -165,7 +165,7 @@ def test_a_claim_to_a_missing_partition_is_ignored() -> None:
 
 
 def test_a_claim_is_valid_without_a_subscription() -> None:
-    """KIP-429: x has to revoke a/0 before y may have it, although y alone subscribes to it."""
+    """KIP-429: x must revoke a/0 before y may get it, although only y subscribes to it."""
     group = spec({"a": 1, "b": 1}, x=member("b", "a0"), y=member("ab"))
     assert violations(group, assigned(x="b0"), COOPERATIVE) == ()
     assert violations(group, assigned(x="b0", y="a0"), COOPERATIVE) == (
@@ -189,7 +189,7 @@ def test_counts_that_one_move_would_balance_are_a_violation() -> None:
 
 
 def test_counts_that_a_chain_of_moves_would_balance_are_a_violation() -> None:
-    """z can give nothing to x, but to y, which can give to x."""
+    """z can pass nothing to x, but to y, which can pass on to x."""
     group = spec({"a": 1, "b": 2}, x=member("a"), y=member("ab"), z=member("b"))
     assert violations(group, assigned(y="a0", z="b0 b1"), EVEN) == (
         Violation(
@@ -238,7 +238,7 @@ def test_a_partition_that_its_owner_could_keep_by_an_exchange_is_a_violation() -
 
 
 def test_an_exchange_needs_both_subscriptions() -> None:
-    """x had to give something to y for balance, and y cannot take b0 instead."""
+    """x had to pass something to y for balance, and y cannot take b0 instead."""
     group = spec({"a": 3, "b": 1}, x=member("ab", "a0 a1 a2"), y=member("a"))
     assert violations(group, assigned(x="a0 b0", y="a1 a2"), STICKY) == ()
 
@@ -310,7 +310,7 @@ def test_only_the_latest_unique_claims_are_valid() -> None:
 
 @st.composite
 def judged(draw: st.DrawFn) -> tuple[GroupSpec, Assignment]:
-    """A small group, and an assignment to it that is whole, but otherwise any."""
+    """Generate a small group, and any complete assignment to it."""
     partitions = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1))
     there = [TopicPartition(t, p) for t, n in sorted(partitions.items()) for p in range(n)]
     members = {}
@@ -334,7 +334,7 @@ def by_member(group: GroupSpec, owners: Mapping[TopicPartition, str]) -> Assignm
 
 
 def everything(group: GroupSpec) -> Iterator[Assignment]:
-    """Every whole assignment."""
+    """Generate every complete assignment."""
     there = [TopicPartition(t, p) for t in group.topics() for p in range(group.partitions[t])]
     for takers in product(*(group.subscribers().get(tp.topic, []) for tp in there)):
         yield by_member(group, dict(zip(there, takers, strict=True)))
@@ -384,8 +384,8 @@ def test_unbalanced_means_that_a_more_even_assignment_exists(
 def test_a_needless_move_is_one_that_a_return_or_an_exchange_undoes_for_free(
     case: tuple[GroupSpec, Assignment],
 ) -> None:
-    """Every partition that is not with its owner: brought back, alone or for each that the owner
-    got, is anything as valid, no less even, and kept more?"""
+    """For every moved partition: does a return, alone or for a partition that its owner got, stay
+    valid, no less balanced and stickier?"""
     group, assignment = case
     owners = {tp: m for m, held in assignment.items() for tp in held}
     expected = set()
@@ -446,7 +446,7 @@ def test_every_planted_violation_is_found(
 @repeatable
 @given(judged())
 def test_retained_partitions_are_never_transferred(case: tuple[GroupSpec, Assignment]) -> None:
-    """And what another claims as newly always is: by the definition, claim by claim."""
+    """Nor is a partition claimed by another as recently: by the definition, claim by claim."""
     group, assignment = case
     expected = []
     for m, held in assignment.items():

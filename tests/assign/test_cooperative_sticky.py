@@ -1,4 +1,4 @@
-"""Cooperative sticky: what is kept, what is withheld, and that it settles."""
+"""Cooperative sticky: the kept and the withheld partitions, and convergence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafkagroup.types import Assignment, TopicPartition
 
 
 def tps(text: str) -> tuple[TopicPartition, ...]:
-    """Partitions from "a0 a1 b0"."""
+    """Parse partitions from "a0 a1 b0"."""
     return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
@@ -25,7 +25,7 @@ def member(topics: str, owned: str = "", generation: int = -1) -> MemberSpec:
 
 
 def assigned(partitions: dict[str, int], **members: MemberSpec) -> dict[str, str]:
-    """The assignment as text: member -> "a0 a1"."""
+    """Return the assignment as text: member -> "a0 a1"."""
     answer = cooperative_sticky_assignor(GroupSpec(members=members, partitions=partitions))
     return {m: " ".join(f"{t}{p}" for t, p in held) for m, held in answer.items()}
 
@@ -86,7 +86,7 @@ def test_line_26_a_stale_claim_beside_a_newer_one_leaves_no_partition_unassigned
 
 
 def test_a_partition_that_its_owner_no_longer_subscribes_to_is_withheld() -> None:
-    """x still reports a/0 as owned: y gets it once x has revoked it, in the next round."""
+    """x still reports a/0 as owned: y gets it in the next rebalance, after x has revoked it."""
     x = MemberSpec(topics=frozenset("b"), owned=tps("a0 b0"), generation=7)
     spec = GroupSpec(members={"x": x, "y": member("a")}, partitions={"a": 1, "b": 1})
     first = cooperative_sticky_assignor(spec)
@@ -111,7 +111,7 @@ def test_claims_to_missing_partitions_are_ignored() -> None:
 
 
 def test_mixed_subscriptions_are_balanced_through_intermediate_members() -> None:
-    """z can give nothing to x, but to y, which can give to x."""
+    """z can pass nothing to x, but to y, which can pass on to x."""
     x, y = member("a"), member("ab", "a0 a1 a2", 7)
     z = member("b", "b0 b1 b2", 7)
     spec = GroupSpec(members={"x": x, "y": y, "z": z}, partitions={"a": 3, "b": 3})
@@ -122,7 +122,7 @@ def test_mixed_subscriptions_are_balanced_through_intermediate_members() -> None
 
 
 def test_new_partitions_are_assigned_at_once_and_others_when_released() -> None:
-    """x must revoke a2; y gets a3 without waiting for that."""
+    """x must revoke a2; y gets a3 without waiting for it."""
     x = member("a", "a0 a1 a2", 7)
     spec = GroupSpec(members={"x": x, "y": member("a")}, partitions={"a": 4})
     first = cooperative_sticky_assignor(spec)
@@ -137,7 +137,7 @@ repeatable = settings(derandomize=True, database=None, deadline=None, max_exampl
 
 
 def claimants(spec: GroupSpec) -> dict[TopicPartition, dict[str, int]]:
-    """Partition -> who claims it -> in which generation; a void claim is none."""
+    """Return partition -> member -> the generation of its claim; void claims are omitted."""
     claims: dict[TopicPartition, dict[str, int]] = {}
     for name, of in spec.members.items():
         for tp in of.owned:
@@ -193,9 +193,9 @@ def test_any_group_is_stable_after_two_rounds_and_as_balanced_as_sticky(spec: Gr
 def test_no_partition_is_added_and_revoked_in_one_rebalance(
     before: GroupSpec, after: GroupSpec
 ) -> None:
-    """Kafka's testReassignmentWithRandomSubscriptionsAndChanges: members keep what they owned, and
-    subscribe to something else. Its rule is of the raw assignments: what one member is given beyond
-    what it reports as owned, no other member reports as owned."""
+    """Kafka's testReassignmentWithRandomSubscriptionsAndChanges: members keep their partitions, and
+    change their subscriptions. Its rule is about the raw assignments: what a member gets beyond its
+    reported partitions is reported by no other member."""
     owned = {m: of.owned for m, of in before.members.items()}
     for topics in (before, after):
         members = {

@@ -1,4 +1,4 @@
-"""Assignors made of functions: what these are asked, and what becomes of a wrong answer."""
+"""Assignors made of functions: the arguments of the functions, and the errors for wrong results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_allocator_function_becomes_an_assignor() -> None:
 
 
 def test_an_allocator_is_called_for_each_set_of_subscribers() -> None:
-    """Patterns match new topics for one member before the other."""
+    """Patterns match new topics for one member before another."""
     spec = GroupSpec(
         members={"m1": MemberSpec(topics=frozenset("a")), "m2": MemberSpec(topics=ALL)},
         partitions={"a": 4, "b": 2},
@@ -87,7 +87,7 @@ def test_a_wrong_result_is_an_error_with_the_reason(answer: Any, words: str) -> 
     ],
 )
 def test_a_decide_function_becomes_an_assignor(decide: Any, same: Any) -> None:
-    """Two topics: pykafka knows one for each group, and its leader gives it to everybody."""
+    """Two topics: pykafka supports one per group, and its leader assigns it to every member."""
     spec = GroupSpec(
         members={
             "m1": MemberSpec(topics=frozenset("a")),

@@ -1,4 +1,5 @@
-"""A few thousand generated groups, and that the run tells a wrong assignor from a right one."""
+"""A few thousand generated groups, and that the run distinguishes a wrong assignor from a correct
+one."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def test_no_assignor_breaks_its_rules() -> None:
 
 
 def test_no_assignment_depends_on_the_hash_seed() -> None:
-    """Every member has to compute the same, and every process hashes in its own way."""
+    """Every member must compute the same, and hashes differ between processes."""
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from assign.fuzz import CHECKS, group_of\n"
@@ -62,12 +63,12 @@ def test_no_assignment_depends_on_the_hash_seed() -> None:
 
 
 def called(name: str, assignor: Assignor) -> Assignor:
-    """The same under another's name, so under its rules."""
+    """Return the assignor under another's name, so that its rules apply."""
     return named(name)(lambda spec: assignor(spec))
 
 
 def kinds(lines: Iterable[str]) -> set[str]:
-    """What they are about, without the round."""
+    """Return their kinds, without the rebalance number."""
     return {line.removeprefix("settled: ").split(": ")[-2 if ":" in line else 0] for line in lines}
 
 

@@ -1,4 +1,4 @@
-"""Loads as a document: what is read, what is refused and in which words, and what is too old."""
+"""Loads as a document: valid input, the errors for invalid input, and their age limit."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ TIME = "a number from 0 to 2.53402e+11"
     ],
 )
 def test_invalid_fields_are_an_error(fields: dict[str, object], message: str) -> None:
-    """1e12 is what a time in milliseconds looks like."""
+    """1e12 looks like a time in milliseconds."""
     document = json.dumps({"version": 1, "made_at": 0, "loads": {}} | fields)
     with pytest.raises(ConfigurationError) as refused:
         decode_loads(document)
@@ -198,6 +198,6 @@ def test_any_other_input_is_a_typed_error(value: object) -> None:
     ("now", "counts"), [(1000, True), (1060, True), (1061, False), (940, True), (939, False)]
 )
 def test_loads_are_used_until_they_are_too_old(now: float, counts: bool) -> None:
-    """Clocks differ, so the future is as good as the past."""
+    """Clocks differ, so a future time is accepted like a past one."""
     measured = MeasuredLoads(made_at=1000.0, loads={A0: 5.0})
     assert recent_loads(measured, now=now, max_age=60) == ({A0: 5.0} if counts else {})

@@ -1,4 +1,4 @@
-"""The naive assignor: the answers that kiel's allocator gives, and what it never had to answer."""
+"""The naive assignor: the results of kiel's allocator, and cases that kiel does not have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def spec(partitions: dict[str, int], **topics: str) -> GroupSpec:
 
 
 def held(text: str) -> tuple[TopicPartition, ...]:
-    """Partitions from "t0 t1"."""
+    """Parse partitions from "t0 t1"."""
     return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
@@ -32,7 +32,7 @@ def test_members_are_cycled_over_the_sorted_partitions() -> None:
 
 
 def test_partitions_sort_as_text_as_in_kiel() -> None:
-    """A group that moves over from kiel one member at a time must agree with it: 10 before 2."""
+    """A group that migrates from kiel one member at a time must agree with it: 10 before 2."""
     assert naive_assignor(spec({"t": 12}, a="t", b="t", c="t")) == {
         "a": held("t0 t4 t7 t11"),
         "b": held("t1 t2 t5 t8"),
@@ -65,7 +65,7 @@ def test_the_name_of_the_assignor() -> None:
 
 
 def cycled(group: GroupSpec) -> Assignment:
-    """By definition: one partition after the other, to the next member that subscribes."""
+    """Assign by definition: each partition to the next member that subscribes."""
     answer: dict[str, list[TopicPartition]] = {member: [] for member in group.members}
     members = cycle(group.order())
     for text in sorted(f"{t}:{p}" for t in group.topics() for p in range(group.partitions[t])):

@@ -1,4 +1,4 @@
-"""Range and round robin as each participant computes them for itself, as in pykafka."""
+"""Range and round robin as each participant computes them, as in pykafka."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Numbered:
 
 @attrs.frozen
 class Partition:
-    """As pykafka's."""
+    """Like pykafka's."""
 
     id: int
     topic: Named = Named(b"t")
@@ -62,14 +62,14 @@ def test_surplus_participants_get_no_partitions(decide) -> None:
 
 
 def test_ids_may_be_bytes_and_partitions_sort_by_number() -> None:
-    """In pykafka, `topic.partitions` is a dict, and ids are bytes, not all of them text."""
+    """In pykafka, `topic.partitions` is a dict, and ids are bytes, some of them no text."""
     partitions = {number: Partition(number) for number in range(3)}
     assert decide_partitions_range([b"\xff", b"a"], partitions, b"\xff") == {Partition(2)}
     assert decide_partitions_roundrobin([b"\xff", b"a"], partitions, b"\xff") == {Partition(1)}
 
 
 def test_partition_objects_of_pykafka_sort_as_in_pykafka() -> None:
-    """A group that moves over one member at a time must agree: by leader, and 10 before 2."""
+    """A group that migrates one member at a time must agree: by leader, and 10 before 2."""
     far = Partition(0, leader=Numbered(2))
     partitions = [far, *(Partition(number) for number in range(1, 12))]
     assert decide_partitions_range(["a", "b", "c"], partitions, "a") == {

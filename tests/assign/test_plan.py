@@ -1,4 +1,4 @@
-"""Plans: what moves, when and why, and that every reason is true."""
+"""Plans: the moves, when and why, and that every reason is correct."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from kafkagroup.types import Assignment, TopicPartition
 
 
 def tps(text: str) -> tuple[TopicPartition, ...]:
-    """Partitions from "a0 a1 b0"."""
+    """Parse partitions from "a0 a1 b0"."""
     return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
@@ -50,7 +50,7 @@ def group(partitions: dict[str, int], **members: MemberSpec) -> GroupSpec:
 
 
 def fixed(name: str = "fixed", *, cooperative: bool = False, **held: str) -> Assignor:
-    """An assignor that always answers the same."""
+    """Return an assignor with a constant result."""
 
     @named(name, cooperative=cooperative)
     def assignor(spec: GroupSpec) -> Assignment:
@@ -175,7 +175,7 @@ def test_the_plan_of_a_group_without_members_is_empty() -> None:
 
 
 def test_partitions_without_an_owner_have_that_reason() -> None:
-    """Whether it is new or its owner left, this spec does not tell: nothing is guessed."""
+    """The spec does not say whether it is new or its owner left: the plan does not guess."""
     x, y = member("ab", "a0"), member("ab", "a1")
     fresh = plan(group({"a": 1}, x=member("a")), range_assignor)
     assert reasons(fresh) == {"a0": (Reason.UNOWNED, "no member owned any partition")}
@@ -240,7 +240,7 @@ def test_releasing_a_stale_claim_interrupts_no_member() -> None:
 
 
 def test_an_owner_that_no_longer_subscribes_is_a_reason() -> None:
-    """It still reports a/0 as owned, so that y gets it in a second round."""
+    """It still reports a/0 as owned, so y gets it in a second rebalance."""
     x, y = member("b", "a0"), member("a")
     found = plan(group({"a": 1}, x=x, y=y), cooperative_sticky_assignor)
     assert reasons(found) == {
@@ -266,7 +266,8 @@ def test_unassigned_partitions_are_listed() -> None:
 
 
 def test_moves_for_balance_and_needless_moves_are_distinguished() -> None:
-    """z joins; range moves a2 to y and a4 to z, where a2 alone could have gone to z."""
+    """z joins; range moves a2 to y and a4 to z, where moving only a2 to z would have been
+    enough."""
     x, y = member("a", "a0 a1 a2"), member("a", "a3 a4 a5")
     found = plan(group({"a": 6}, x=x, y=y, z=member("a")), range_assignor)
     assert reasons(found) == {
@@ -277,7 +278,8 @@ def test_moves_for_balance_and_needless_moves_are_distinguished() -> None:
 
 
 def test_of_several_equivalent_moves_all_but_one_are_needless() -> None:
-    """Two of the three would have made 3 and 3 of 5 and 1; it is 4 and 2 now, the other way."""
+    """Two of the three moves would have made 3 and 3 of 5 and 1; now it is 4 and 2, the other
+    way."""
     spec = group({"a": 6}, x=member("a", "a0 a1 a2 a3 a4"), y=member("a", "a5"))
     assert reasons(plan(spec, fixed(x="a3 a4", y="a0 a1 a2 a5"))) == {
         "a0": (Reason.NOT_STICKY, "fixed ignores who owned it"),
@@ -287,14 +289,14 @@ def test_of_several_equivalent_moves_all_but_one_are_needless() -> None:
 
 
 def test_circular_moves_are_needless() -> None:
-    """x gives to y, y to z, z to x: had all kept theirs, the counts would be the same."""
+    """x passes to y, y to z, z to x: without the moves the counts would be the same."""
     spec = group({"a": 3}, x=member("a", "a0"), y=member("a", "a1"), z=member("a", "a2"))
     found = plan(spec, fixed(x="a2", y="a0", z="a1"))
     assert {m.why for m in found.moves} == {Reason.NOT_STICKY}
 
 
 def test_a_swap_needs_both_subscriptions() -> None:
-    """w gives a to y while it gets b, to which y does not subscribe: a chain, and needed."""
+    """w passes a to y and gets b, to which y does not subscribe: a chain, and necessary."""
     spec = group(
         {"a": 1, "b": 2},
         w=member("ab", "a0"),
@@ -328,7 +330,8 @@ def test_a_move_that_reduces_balance_is_not_for_balance() -> None:
 
 
 def nearest(spec: GroupSpec) -> Assignment:
-    """Each partition to the first member that has a replica in its rack; else to the first."""
+    """Assign each partition to the first member in a rack of its replicas, otherwise to the
+    first."""
     held: dict[str, list[TopicPartition]] = {m: [] for m in spec.order()}
     for topic in spec.topics():
         for p in range(spec.partitions[topic]):
@@ -354,7 +357,7 @@ def test_a_move_to_the_rack_of_a_replica_has_that_reason() -> None:
 
 
 def test_a_rack_is_no_reason_if_the_owner_is_in_a_replicas_rack() -> None:
-    """Without racks `nearest` would leave a0 with w, who is first; it moves all the same."""
+    """Without racks `nearest` would leave a0 with w, the first member; it moves nevertheless."""
     spec = attrs.evolve(
         group(
             {"a": 1},
@@ -380,7 +383,7 @@ def test_a_rack_is_no_reason_for_an_assignor_that_ignores_racks() -> None:
 
 
 def greedy(spec: GroupSpec) -> Assignment:
-    """The heaviest partition first, to the member that it fills least."""
+    """Assign the heaviest partition first, to the member that it fills least."""
     held: dict[str, list[TopicPartition]] = {m: [] for m in spec.order()}
     full = dict.fromkeys(held, 0.0)
     there = [TopicPartition(t, p) for t in spec.topics() for p in range(spec.partitions[t])]
@@ -514,7 +517,7 @@ Owners = dict[TopicPartition, str]
 
 
 def _balances(moves: tuple[Move, ...], move: Move, after: Owners) -> bool:
-    """With all that is moved without need left where it was, this one is still needed."""
+    """Whether the move is still needed without the needless ones."""
     unneeded = [m for m in moves if m.why in (Reason.NOT_STICKY, Reason.FREE_CHOICE)]
     counts = Counter(after.values())
     giver = counts[str(move.before)] + sum(m.before == move.before for m in unneeded)
@@ -523,7 +526,7 @@ def _balances(moves: tuple[Move, ...], move: Move, after: Owners) -> bool:
 
 
 def _claimants(spec: GroupSpec, tp: TopicPartition) -> list[str]:
-    """Those whose claims stand side by side."""
+    """Return the members with equal claims."""
     claims = [m for m, of in spec.members.items() if tp in of.owned]
     newest = max((spec.members[m].generation for m in claims), default=None)
     return [m for m in claims if spec.members[m].generation == newest]

@@ -1,4 +1,4 @@
-"""Specs as JSON: encoding, decoding, and errors that name the place of bad input."""
+"""Specs as JSON: the format, round trips, and errors with their location."""
 
 import json
 import re
@@ -126,7 +126,7 @@ def test_any_spec_round_trips(spec: GroupSpec) -> None:
 
 
 def bad(**changes: object) -> str:
-    """A spec with parts replaced."""
+    """Return a spec with parts replaced."""
     return json.dumps({"members": {}, "topics": {}, **changes})
 
 

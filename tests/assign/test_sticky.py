@@ -1,4 +1,4 @@
-"""Sticky: who keeps what, that nothing could be more even or move less, and its user data."""
+"""Sticky: kept partitions, optimal balance and stickiness, and its user data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ repeatable = settings(derandomize=True, database=None, deadline=None, max_exampl
 
 
 def tps(text: str) -> tuple[TopicPartition, ...]:
-    """Partitions from "a0 a1 b0"."""
+    """Parse partitions from "a0 a1 b0"."""
     return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
@@ -41,7 +41,7 @@ def assigned(
     racks: Mapping[str, str] | None = None,
     **members: MemberSpec,
 ) -> dict[str, str]:
-    """The assignment as text: member -> "a0 a1". Racks as topic -> "p pq q"."""
+    """Return the assignment as text: member -> "a0 a1". Racks as topic -> "p pq q"."""
     spec = GroupSpec(
         members=members,
         partitions=partitions,
@@ -51,7 +51,7 @@ def assigned(
 
 
 def rejoined(spec: GroupSpec, assignment: Assignment, generation: int = 9) -> GroupSpec:
-    """The group when all come back with what they were assigned."""
+    """Return the group after all have rejoined with their assignments."""
     return attrs.evolve(
         spec,
         members={
@@ -105,7 +105,7 @@ def test_surplus_members_get_no_partitions() -> None:
 
 
 def test_kip_54_different_subscriptions_are_balanced() -> None:
-    """Example 2 of Kafka's StickyAssignor: round robin leaves one member with four."""
+    """Example 2 of Kafka's StickyAssignor: round robin gives one member four."""
     partitions = {"a": 1, "b": 2, "c": 3}
     x, y, z = member("a"), member("ab"), member("abc")
     assert assigned(partitions, x=x, y=y, z=z) == {"x": "a0", "y": "b0 b1", "z": "c0 c1 c2"}
@@ -114,20 +114,20 @@ def test_kip_54_different_subscriptions_are_balanced() -> None:
 
 
 def test_a_partition_is_passed_on_through_an_intermediate_member() -> None:
-    """z can give nothing to x, but to y, which can give to x."""
+    """z can pass nothing to x, but to y, which can pass on to x."""
     x, y, z = member("a"), member("ab", "a0 a1 a2"), member("b", "b0 b1 b2")
     assert assigned({"a": 3, "b": 3}, x=x, y=y, z=z) == {"x": "a1 a2", "y": "a0 b2", "z": "b0 b1"}
 
 
 def test_the_member_with_one_extra_partition_is_chosen_for_the_fewest_moves() -> None:
-    """z needs one from y. Whether x or y keeps two afterwards is equally even, but y would have
-    to be given one of x's for it."""
+    """z needs one from y. It is equally balanced whether x or y keeps two, but y would have to get
+    one of x's for it."""
     x, y, z = member("a", "a0 a1"), member("ab", "b0 b1"), member("b")
     assert assigned({"a": 2, "b": 2}, x=x, y=y, z=z) == {"x": "a0 a1", "y": "b0", "z": "b1"}
 
 
 def test_an_intermediate_member_keeps_as_many_partitions() -> None:
-    """x helps z out with b, and is helped by y with a: of its own it loses only b."""
+    """x passes b to z and gets a from y: of its own partitions it loses only b."""
     w, x = member("ab", "a2 a8"), member("ab", "a5 a6 b0 b1 b2")
     y, z = member("a", "a0 a1 a3 a4 a7"), member("b")
     assert assigned({"a": 9, "b": 3}, w=w, x=x, y=y, z=z) == {
@@ -206,7 +206,7 @@ def test_the_only_claim_is_valid_in_an_older_generation() -> None:
 
 
 def test_a_partition_goes_back_to_the_member_that_owned_it_before() -> None:
-    """Kafka's testAssignmentWithMultipleGenerations2: y was alone for one generation."""
+    """Kafka's testAssignmentWithMultipleGenerations2: y was the only member for one generation."""
     x, y, z = member("a", "a0 a3", 1), member("a", "a0 a1 a2 a3 a4 a5", 2), member("a", "a2 a5", 1)
     assert assigned({"a": 6}, x=x, y=y, z=z) == {"x": "a0 a3", "y": "a1 a4", "z": "a2 a5"}
 
@@ -265,7 +265,7 @@ def test_racks_may_be_missing_for_some_members_and_partitions() -> None:
 
 
 def test_an_empty_rack_is_no_rack() -> None:
-    """Some clients and brokers send an empty string instead."""
+    """Some clients and brokers send an empty string instead of none."""
     x, y = member("a", rack=""), member("a")
     spec = GroupSpec(
         members={"x": x, "y": y},
@@ -279,7 +279,7 @@ def test_an_empty_rack_is_no_rack() -> None:
 
 
 def owners(spec: GroupSpec) -> dict[TopicPartition, str]:
-    """Partition -> the member whose claim stands and that may keep it."""
+    """Return partition -> the member with the valid claim that may keep it."""
     claims: dict[TopicPartition, list[tuple[int, str]]] = {}
     for name, of in spec.members.items():
         for tp in set(of.owned):
@@ -295,13 +295,14 @@ def owners(spec: GroupSpec) -> dict[TopicPartition, str]:
 
 
 def cost(spec: GroupSpec, assignment: Assignment) -> tuple[int, int]:
-    """How uneven it is (the sum of squares), and how many partitions it takes from their owners."""
+    """Return the imbalance (the sum of squares), and the number of partitions that leave their
+    owners."""
     moved = sum(tp not in assignment[name] for tp, name in owners(spec).items())
     return sum(len(held) ** 2 for held in assignment.values()), moved
 
 
 def least_cost(spec: GroupSpec) -> tuple[int, int]:
-    """Of all assignments there are: the moves to each vector of counts, one partition more at a
+    """Compute it over all assignments: the moves to each vector of counts, one partition at a
     time."""
     names = sorted(spec.members)
     whose = owners(spec)
@@ -321,9 +322,9 @@ def least_cost(spec: GroupSpec) -> tuple[int, int]:
 
 
 def flaw(spec: GroupSpec, assignment: Assignment) -> str | None:
-    """A chain of members, each passing one partition to the next, that would improve it.
+    """Return a chain of members, each passing one partition to the next, that would improve it.
 
-    In groups of any size: if there is none, nothing is better at all.
+    In groups of any size: without such a chain, no assignment is better.
     """
     names = list(assignment)
     whose = owners(spec)
@@ -349,7 +350,8 @@ def flaw(spec: GroupSpec, assignment: Assignment) -> str | None:
 
 
 def check_sound(spec: GroupSpec, assignment: Assignment) -> None:
-    """Complete, disjoint, subscribed to, sorted, and every member has an entry."""
+    """Check that it is complete, disjoint, subscribed and sorted, and has an entry for every
+    member."""
     assert sorted(assignment) == sorted(spec.members)
     given = Counter(tp for held in assignment.values() for tp in held)
     there = [TopicPartition(t, p) for t in spec.topics() for p in range(spec.partitions[t])]
@@ -362,7 +364,8 @@ def check_sound(spec: GroupSpec, assignment: Assignment) -> None:
 
 @st.composite
 def small_groups(draw: st.DrawFn) -> GroupSpec:
-    """At most four members and twelve partitions, with claims that mostly do not overlap."""
+    """Generate groups of at most four members and twelve partitions, with few overlapping
+    claims."""
     partitions = draw(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 3), min_size=1))
     there = [TopicPartition(t, p) for t, n in sorted(partitions.items()) for p in range(n)]
     number = draw(st.integers(1, 4))
@@ -454,7 +457,7 @@ for _ in range(20):
 
 
 def test_the_hash_seed_does_not_matter() -> None:
-    """Strings hash differently in every process, and sets are iterated in that order."""
+    """Strings hash differently in every process, which changes the order of sets."""
     answers = {
         subprocess.run(
             [sys.executable, "-c", HASH_SEED_PROGRAM],

@@ -1,4 +1,4 @@
-"""Weighted sticky: what it promises about levels, moves and rounds, held against brute force."""
+"""Weighted sticky: its promises about loads, moves and rebalances, checked by brute force."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ repeatable = settings(derandomize=True, database=None, deadline=None, max_exampl
 
 
 def tps(text: str) -> tuple[TopicPartition, ...]:
-    """Partitions from "a0 a1 b0"."""
+    """Parse partitions from "a0 a1 b0"."""
     return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 
@@ -106,7 +106,7 @@ def test_members_get_load_in_proportion_to_their_capacity() -> None:
 
 
 def test_missing_loads_count_as_one() -> None:
-    """As do those that are no number of 0 or more."""
+    """So do loads that are no number of 0 or more."""
     weights = {**loads(a=[3]), TopicPartition("a", 2): math.nan, TopicPartition("a", 3): -5.0}
     group = attrs.evolve(spec(weights, x=member("a"), y=member("a")), partitions={"a": 5})
     assert assigned(weighted(group)) == {"x": "a0 a4", "y": "a1 a2 a3"}
@@ -124,7 +124,7 @@ def test_partitions_without_load_are_spread_by_count() -> None:
 
 
 def test_partitions_with_few_subscribers_respect_existing_loads() -> None:
-    """y alone can take b: so x, which has less to choose from, gets the more of a."""
+    """Only y can take b, so x gets more of a."""
     group = spec(loads(a=[2, 2, 2, 2], b=[1, 1, 1, 1]), x=member("a"), y=member("ab"))
     assert levels(group, weighted(group)) == {"x": 6.0, "y": 6.0}
 
@@ -144,7 +144,8 @@ def test_capacities_that_cannot_be_divided_by_count_as_one(capacity: float) -> N
 
 
 def test_owned_partitions_stay_while_the_loads_differ_by_less_than_the_hysteresis() -> None:
-    """Moving a small partition would bring the loads 10 and 9.2 closer, and is not worth it."""
+    """Moving a small partition would bring the loads 10 and 9.2 closer, but is not worth a
+    pause."""
     group = spec(
         loads(a=[9, 0.25, 0.25, 0.25, 0.25, 9.2]),
         x=member("a", "a0 a1 a2 a3 a4"),
@@ -154,7 +155,7 @@ def test_owned_partitions_stay_while_the_loads_differ_by_less_than_the_hysteresi
 
 
 def test_moves_end_half_the_hysteresis_before_levels_are_equal() -> None:
-    """10 and 8.9 are far apart, 9.75 and 9.15 are close: another quarter is not worth its pause."""
+    """10 and 8.9 are far apart, 9.75 and 9.15 are close: another quarter is not worth a pause."""
     group = spec(
         loads(a=[9, 0.25, 0.25, 0.25, 0.25, 8.9]),
         x=member("a", "a0 a1 a2 a3 a4"),
@@ -164,8 +165,8 @@ def test_moves_end_half_the_hysteresis_before_levels_are_equal() -> None:
 
 
 def test_a_partition_that_would_move_back_later_is_not_moved() -> None:
-    """Of 20, x might give up a0 and a2; once a0 has gone, and the disputed a1 has found its place,
-    a2 would come back to x: so it stays."""
+    """Of 20, x might release a0 and a2; once a0 has moved and the disputed a1 is assigned, a2 would
+    return to x: so it stays."""
     group = spec(
         loads(a=[9, 5, 5, 4, 6]),
         w=member("a", "a0 a2 a4"),
@@ -179,7 +180,7 @@ def test_a_partition_that_would_move_back_later_is_not_moved() -> None:
 
 
 def test_a_partition_claimed_twice_counts_for_its_future_owner() -> None:
-    """a0 will go to w, which then has too much: so a1 is taken along at once."""
+    """a0 will go to w, which then has too much: so a1 is moved at once, too."""
     group = spec(loads(a=[9, 4, 7]), w=member("a", "a0 a1"), x=member("a", "a0 a2"))
     assert [assigned(held) for _, held in rounds(group)] == [
         {"w": "", "x": "a2"},
@@ -200,7 +201,7 @@ def test_partitions_of_a_leaving_member_are_assigned_without_other_moves() -> No
 
 
 def test_one_very_large_load_does_not_prevent_other_moves() -> None:
-    """x is the fullest and cannot be helped; y still shares with z."""
+    """x has the largest load, which cannot shrink; y still passes load to z."""
     group = spec(
         loads(a=[100, 2, 2, 2, 2]),
         x=member("a", "a0"),
@@ -248,7 +249,8 @@ def test_behaviour_25_equal_claims_are_released_first() -> None:
 
 @st.composite
 def groups(draw: st.DrawFn, *, same: bool | None = None, most: int = 12) -> GroupSpec:
-    """Some own what they were dealt once; capacities and loads of few or of many values."""
+    """Generate groups: some members own an earlier assignment; capacities and loads have few or
+    many values."""
     same = draw(st.booleans()) if same is None else same
     count = draw(st.integers(1, most))
     weights = draw(
@@ -281,7 +283,7 @@ def fresh(group: GroupSpec) -> GroupSpec:
 
 
 def lowest_highest_level(group: GroupSpec) -> float:
-    """The best possible, by trying everything."""
+    """Return the best possible value, by trying everything."""
     weights = [group.loads[tp] for tp in sorted(group.loads)]
     capacities = [of.capacity for of in group.members.values()]
     best = math.inf
@@ -305,7 +307,7 @@ def test_the_largest_load_of_a_new_group_is_within_the_proved_factor(group: Grou
 
 
 def test_the_proved_factor_for_equal_capacities_is_tight() -> None:
-    """Graham's own example: 5 5 4 4 3 3 3 on three is 11 by this rule, and 9 at best."""
+    """Graham's example: 5 5 4 4 3 3 3 on three is 11 by this rule, and 9 at best."""
     group = spec(loads(a=[5, 5, 4, 4, 3, 3, 3]), x=member("a"), y=member("a"), z=member("a"))
     assert max(levels(group, weighted(group)).values()) == 11
     assert lowest_highest_level(group) == 9
@@ -334,7 +336,7 @@ def test_the_stable_assignment_is_within_the_stated_level(
 def test_each_rebalance_moves_few_partitions_and_lowers_the_loads(
     group: GroupSpec, most: int | None
 ) -> None:
-    """Seen from the second round on, when everything has its one owner or none."""
+    """From the second rebalance on, when every partition has one owner or none."""
     before: list[float] | None = None
     for step, (now, assignment) in enumerate(rounds(group, weighted_sticky(max_moves=most))):
         taken = sum(
@@ -362,7 +364,7 @@ def test_each_rebalance_moves_few_partitions_and_lowers_the_loads(
 def test_nothing_moves_while_levels_are_within_the_hysteresis(
     group: GroupSpec, hysteresis: float, data: st.DataObject
 ) -> None:
-    """However loads change, once a group has settled: noise moves nothing."""
+    """Small changes of loads move nothing in a stable group."""
     final = settled(group)
     noisy = {tp: load * data.draw(st.floats(0.8, 1.25)) for tp, load in group.loads.items()}
     group = attrs.evolve(next_round(group, final, 300), loads=noisy)

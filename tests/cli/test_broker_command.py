@@ -1,4 +1,4 @@
-"""`kafkagroup broker`, as scripts start and end it."""
+"""`kafkagroup broker` as scripts start and end it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafkagroup.cli._app import app
 
 
 async def topics_at(address: str) -> tuple[int, dict[str, int]]:
-    """How many nodes there are, and the partitions of each topic."""
+    """Return the number of nodes, and the partitions of each topic."""
     host, _, port = address.partition(":")
     async with Broker.open(host, int(port)) as broker:
         answer = await broker.request_metadata()

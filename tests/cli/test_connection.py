@@ -1,4 +1,4 @@
-"""Where a command takes from how to reach its cluster, and what it says when that is wrong."""
+"""The sources of a command's connection options, and their errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ enable.auto.commit = false
 
 
 def connection(*arguments: str, **variables: str) -> Connection:
-    """What a command gets."""
+    """Return the options that a command gets."""
     result, got = asked(*arguments, **variables)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return got[0]
@@ -101,7 +101,7 @@ def test_both_names_of_bootstrap_servers_are_accepted() -> None:
 
 
 def test_a_profile_stands_alone(profiles: Path) -> None:
-    """What [default] has for its cluster is not for another."""
+    """Options of [default] do not apply to another profile's cluster."""
     by_argument = connection("--profile", "production")
     assert connection(PROFILE="production").given == by_argument.given
     options = by_argument.options()

@@ -1,4 +1,4 @@
-"""`kafkagroup consume`: what it prints, when it ends, and what it has committed then."""
+"""`kafkagroup consume`: its output, its end, and its commits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALL = ("--from-beginning", "--exit-at-end")
 
 
 def test_consumes_to_the_end_of_all_partitions(kafka: EmbeddedKafka) -> None:
-    """More than is written at a time."""
+    """There are more records than one write contains."""
     values = [f"{n}" for n in range(3_000)]
     kafka.produce("t", values)
     done = consume(kafka, *ALL)
@@ -69,7 +69,7 @@ def test_consumes_at_most_the_requested_number_of_records(kafka: EmbeddedKafka) 
 
 
 def test_a_partition_lost_before_its_commit_is_warned_about(kafka: EmbeddedKafka) -> None:
-    """It is printed; the partition's new owner prints it again."""
+    """The record is printed, and printed again by the partition's new owner."""
     kafka.produce("t", ["a"], partition=0)
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     refused = kafka.fail(OffsetCommitRequest, unknown, times=None)
@@ -118,7 +118,7 @@ def test_an_empty_topic_ends_at_once(kafka: EmbeddedKafka) -> None:
 def test_ends_quietly_when_the_reader_closes_the_pipe(
     kafka: EmbeddedKafka, group: tuple[str, ...]
 ) -> None:
-    """As with `| head -1`. More is there than a pipe takes."""
+    """As with `| head -1`, with more records than a pipe can hold."""
     kafka.produce("t", ["x" * 1_000] * 2_000, partition=0)
     options = ("--bootstrap-servers", kafka.bootstrap_servers, "--from-beginning", *group)
     with running("consume", "t", *options) as process:
@@ -149,7 +149,7 @@ def test_a_signal_ends_the_command_and_commits_printed_records(
 def test_a_record_being_printed_at_the_signal_is_committed(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was there to be read, and was printed again by the next one."""
+    """It was printed, and printed again by the next consumer."""
 
     async def just_printed(data: bytes) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`kafkagroup doctor`: what it prints of findings, and how it ends."""
+"""`kafkagroup doctor`: its printed findings and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADVICE = (
 def test_a_profile_for_a_healthy_sasl_ssl_cluster_has_no_findings(
     tmp_path: Path, nothing_configured: Path
 ) -> None:
-    """As a new user would: a profile, and one command."""
+    """As a new user does: a profile, and one command."""
     ca = tmp_path / "ca.pem"
     ca.write_text(authority().pem)
     nothing_configured.write_text(

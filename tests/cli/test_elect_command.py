@@ -1,4 +1,4 @@
-"""`kafkagroup elect`: one of several runs its command, and its end is the command's."""
+"""`kafkagroup elect`: one of several candidates runs its command, and exits with its exit code."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_a_signal_ends_a_waiting_candidate(kafka: EmbeddedKafka) -> None:
 def test_a_leader_without_a_connection_ends_its_command_before_another_leads(
     kafka: EmbeddedKafka,
 ) -> None:
-    """What it has started ends with it, even what does not listen to SIGTERM; then it stands for
-    election again."""
+    """Its child processes end with it, even those that ignore SIGTERM; then it becomes a candidate
+    again."""
     script = TELL + "(trap '' TERM; while :; do sleep 0.05; done) & wait"
     with running(*elect(kafka.bootstrap_servers, script)) as process:
         _, token, number = started(process)
@@ -132,7 +132,7 @@ def test_a_leader_without_a_connection_ends_its_command_before_another_leads(
 
 
 def session(number: int) -> list[int]:
-    """The processes of a session that are left."""
+    """Return the remaining processes of a session."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -147,7 +147,7 @@ def session(number: int) -> list[int]:
 def test_a_leader_that_was_frozen_ends_its_command_and_becomes_a_candidate_again(
     kafka: EmbeddedKafka,
 ) -> None:
-    """Another was elected meanwhile."""
+    """Another candidate was elected meanwhile."""
     servers = kafka.bootstrap_servers
     with running(*elect(servers, TELL + "exec sleep 60")) as one:
         before = started(one)
@@ -167,7 +167,7 @@ def test_a_leader_that_was_frozen_ends_its_command_and_becomes_a_candidate_again
 def test_a_leader_removed_by_an_admin_ends_its_command_as_soon_as_another_leads(
     kafka: EmbeddedKafka,
 ) -> None:
-    """The notification is late, and still long before the session would expire."""
+    """The notification is late, but long before the session expires."""
     script = TELL + "exec sleep 60"
     patient = ("--session-timeout", "120", "--grace", "2", "--", "sh", "-c", script)
     command = ("elect", "g", "--bootstrap-servers", kafka.bootstrap_servers, *patient)

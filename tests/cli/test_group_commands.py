@@ -1,4 +1,4 @@
-"""Commands about groups: what is asked wrongly, what is half told, and what a terminal shows."""
+"""Commands about groups: invalid arguments, incomplete data, and output on a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(*arguments: str, **variables: str) -> Result:
 
 
 def assert_failed(result: Result, exit_code: int, line: str) -> None:
-    """With one line on stderr, which starts like this."""
+    """Check for exactly one line on stderr, with this start."""
     assert (result.exit_code, result.stdout) == (exit_code, "")
     assert result.stderr.startswith(f"kafkagroup: {line}")
     assert result.stderr.count("\n") == 1
@@ -44,7 +44,7 @@ def assert_failed(result: Result, exit_code: int, line: str) -> None:
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """With a group that has committed 2 of 5 records of each of two partitions."""
+    """Provide a broker with a group that has committed 2 of 5 records of each of two partitions."""
     with EmbeddedKafka({"orders": 2}) as broker:
         for partition in range(2):
             broker.produce("orders", [b"x"] * 5, partition=partition)
@@ -192,7 +192,7 @@ def test_brokers_that_do_not_list_their_groups_are_named(kafka: EmbeddedKafka) -
     "arguments", [("lag", "TYPO"), ("lag", "idle", "TYPO"), ("describe", "TYPO")]
 )
 def test_a_missing_group_is_an_error(kafka: EmbeddedKafka, arguments: tuple[str, ...]) -> None:
-    """A misspelt name looked like a group that is not behind."""
+    """A misspelled name looked like a group without lag."""
     result = run(*arguments, "--bootstrap-servers", kafka.bootstrap_servers)
     assert result.exit_code == 1
     assert "TYPO" not in result.stdout
@@ -262,7 +262,7 @@ class Terminal:
         self.text = ""
 
     def see(self, words: str) -> str:
-        """Read until this is there; answers all that came before it, too."""
+        """Read until this text appears; return it with everything before it."""
         deadline = time.monotonic() + 30
         while words not in self.text:
             assert time.monotonic() < deadline, self.text

@@ -1,4 +1,4 @@
-"""`kafkagroup pipeline` before Spark starts: what is asked for wrongly is one line."""
+"""`kafkagroup pipeline` before Spark starts: one line about invalid arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkagroup plan` as its users see it: tables, JSON, and one line for what is wrong."""
+"""`kafkagroup plan`: tables, JSON, and one line about errors."""
 
 import json
 import os
@@ -62,7 +62,7 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user stands in a directory with assignors of their own."""
+    """Change to a directory with custom assignors."""
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -417,7 +417,7 @@ def test_options_that_contradict_the_group_are_refused(
 
 
 def assert_failed(result: Result, exit_code: int, line: str) -> None:
-    """With one line on stderr, which starts like this."""
+    """Check for exactly one line on stderr, with this start."""
     assert (result.exit_code, result.stdout) == (exit_code, "")
     assert result.stderr.startswith(f"kafkagroup: {line}")
     assert result.stderr.count("\n") == 1
@@ -462,7 +462,7 @@ def test_a_running_group_is_planned() -> None:
 
 
 async def _planned(servers: str) -> Result:
-    """By the assignor that the group uses, as none is named."""
+    """Planned with the assignor of the group, as none is given."""
     worker = Worker(servers, "orders", assignors=[cooperative_sticky_assignor])
     async with worker.consumer:
         await until(lambda: worker.owns == [0, 1])
@@ -472,7 +472,7 @@ async def _planned(servers: str) -> Result:
 
 
 def test_a_running_group_with_a_custom_assignor_is_an_error() -> None:
-    """Its name is known, what it does is not."""
+    """Its name is known, its function is not."""
 
     async def story(servers: str) -> Result:
         metadata = encode_subscription(Subscription(topics=("orders",)))

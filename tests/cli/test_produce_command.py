@@ -1,4 +1,5 @@
-"""`kafkagroup produce`: each line is a record where its key belongs, or an error names the line."""
+"""`kafkagroup produce`: each line becomes a record in the partition of its key, or an error names
+the line."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def values(kafka: EmbeddedKafka) -> list[object]:
 
 
 def test_each_line_becomes_a_value(kafka: EmbeddedKafka) -> None:
-    """No byte has a meaning but the line's end, and the last line may lack it."""
+    """Only the end of the line has a meaning; the last line may lack it."""
     done = produce(kafka, b"a\r\n\n\xff\0\nlast", "--partition", "3")
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr == b"kafkagroup: 4 records written to t\n"
@@ -67,7 +68,7 @@ def test_keys_go_to_the_partitions_that_other_clients_choose(kafka: EmbeddedKafk
 
 
 def test_several_batches_keep_their_order(kafka: EmbeddedKafka) -> None:
-    """This broker takes far less than what would go into one batch."""
+    """This broker accepts far less than one full batch."""
     lines = [f"{n:06}" for n in range(20_000)]
     done = produce(kafka, "\n".join(lines).encode(), "--partition", "0")
     assert done.stderr == b"kafkagroup: 20000 records written to t\n"
@@ -112,7 +113,7 @@ def test_an_error_names_the_line(
 
 
 def test_an_error_is_reported_while_stdin_is_open(kafka: EmbeddedKafka) -> None:
-    """It does not wait for the next line, nor for the end of stdin."""
+    """The error does not wait for the next line or the end of stdin."""
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "t", *servers, "--key-separator", "=") as process:
         process.stdin.write(b"a=1\nb\n")

@@ -1,4 +1,4 @@
-"""Records as lines of JSON, there and back."""
+"""Records as lines of JSON, written and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as text, by formats."""
+"""Records as text, by format strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkagroup topics`: tables, JSON, what is asked before records are deleted, and exit codes."""
+"""`kafkagroup topics`: tables, JSON, the confirmation of deletions, and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of groups, from values alone."""
+"""The views of groups, from values alone."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_lag_is_printed_in_a_line() -> None:
 
 
 def test_a_rebalancing_group_is_shown_as_such() -> None:
-    """KIP-848: who has what now, and what it is to have."""
+    """KIP-848: the current partitions of each member, and its target."""
     found = printed(
         group(
             member("a", ZERO, ONE, target=(ZERO,), member_epoch=4),
@@ -134,7 +134,7 @@ def test_no_change_prints_nothing() -> None:
 
 
 def test_the_steps_of_a_rebalance_are_shown() -> None:
-    """While it rebalances a classic group does not tell who has what: what was known counts."""
+    """A classic group has no assignments while it rebalances: the last known ones are used."""
     before = group(member("a", ZERO, ONE), member("b", TWO))
     busy = group(
         member("a", partitions=None, subscription=None),

@@ -1,6 +1,6 @@
-"""Other people's clients form groups on the embedded broker: it speaks Kafka, not our dialect.
+"""Other clients form groups on the embedded broker: it speaks Kafka, not a private dialect.
 
-Real sockets and real time; polls with deadlines, no fixed sleeps.
+Sockets and time are real; polls have deadlines, and there are no fixed sleeps.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def produce(kafka: EmbeddedKafka) -> None:
-    """Ten records to each partition, written by librdkafka."""
+    """Write ten records to each partition with librdkafka."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 1})
     for n, value in enumerate(sorted(EVERYTHING)):
         producer.produce("t", value, partition=n % 4)
@@ -50,7 +50,7 @@ def produce(kafka: EmbeddedKafka) -> None:
 
 
 def wait(until: Callable[[], bool]) -> None:
-    """Until what other threads and processes do has come about."""
+    """Wait for a condition that other threads and processes bring about."""
     deadline = time.monotonic() + DEADLINE
     while not until():
         assert time.monotonic() < deadline
@@ -58,7 +58,7 @@ def wait(until: Callable[[], bool]) -> None:
 
 
 def consumer(kafka: EmbeddedKafka, **options: Any) -> Consumer:
-    """A librdkafka consumer of group "g"; its options with underscores for dots."""
+    """Return a librdkafka consumer of group "g"; options have underscores for dots."""
     made = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -198,7 +198,7 @@ async def test_two_aiokafka_members_share_a_topic(kafka: EmbeddedKafka) -> None:
 
 
 class KafkaPython:
-    """A consumer of kafka-python in a thread of its own, until it is stopped."""
+    """A consumer of kafka-python in a thread, until `end`."""
 
     def __init__(self, kafka: EmbeddedKafka, got: set[bytes]) -> None:
         self.owns: list[int] = []
@@ -229,7 +229,7 @@ class KafkaPython:
         self._consumer.close()
 
     def end(self) -> None:
-        """Commit what it has read, leave, and wait until that is done."""
+        """Commit the records it has read, leave, and wait until that is done."""
         self._over.set()
         self._thread.join(DEADLINE)
         assert not self._thread.is_alive()
@@ -261,7 +261,7 @@ def test_two_kafka_python_members_share_a_topic(kafka: EmbeddedKafka) -> None:
 
 
 class JavaMember:
-    """A consumer of Kafka's own, a JVM of its own, until its input ends."""
+    """Kafka's own consumer in a JVM, until its input ends."""
 
     def __init__(self, kafka: EmbeddedKafka, assignor: str, got: set[bytes]) -> None:
         java = find_java()

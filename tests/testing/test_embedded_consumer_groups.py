@@ -1,6 +1,6 @@
-"""The embedded coordinator of consumer groups: requests and time go in, answers come out.
+"""The embedded coordinator of consumer groups, with requests and time as input.
 
-What is asserted here was asked of Apache Kafka 4.3.1 as well, or stands in KIP-848.
+The expected responses were compared with Apache Kafka 4.3.1, or are in KIP-848.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
 
 
 class World:
-    """One group at one coordinator, with a clock that only tests move."""
+    """One group at one coordinator, with a clock that only tests advance."""
 
     def __init__(self, **settings: Any) -> None:
         self.now = 0.0
@@ -73,7 +73,7 @@ class World:
 
     @staticmethod
     def told(answer: ConsumerGroupHeartbeatResponse) -> tuple[Any, ...]:
-        """(epoch, assignment), or the error's code."""
+        """Return (epoch, assignment), or the error's code."""
         if answer.error_code:
             return (ErrorCode(answer.error_code),)
         if answer.assignment is None:
@@ -262,7 +262,7 @@ def test_invalid_requests_are_rejected() -> None:
 
 
 def test_only_members_with_the_current_epoch_may_commit() -> None:
-    """KIP-1251: an older epoch will do for what was the member's in it already."""
+    """KIP-1251: an older epoch is accepted for partitions that the member owned in it already."""
     world = World()
     world.join("a")
     check = world.coordinator.check_offsets

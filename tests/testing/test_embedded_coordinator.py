@@ -1,6 +1,6 @@
 """The classic group coordinator, request by request, with time as an argument.
 
-What is expected here was compared with Apache Kafka 4.3.1, answer by answer.
+The expected responses were compared with those of Apache Kafka 4.3.1.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ RANGE = (("range", b"m"),)
 
 
 class Story:
-    """A coordinator, a clock that is moved by hand, and short forms of the requests."""
+    """A coordinator, a manual clock, and short forms of the requests."""
 
     def __init__(self, **settings: Any) -> None:
         self.timers = Timers()
@@ -77,7 +77,7 @@ class Story:
         return replies
 
     def joins(self, **options: Any) -> tuple[str, list[JoinGroupResponse]]:
-        """A new dynamic member: its id, and the replies to its second JoinGroup."""
+        """Join a new dynamic member; return its id, and the responses to its second JoinGroup."""
         (answer,) = self.join(**options)
         assert answer.error_code == E.MEMBER_ID_REQUIRED
         return answer.member_id, self.join(answer.member_id, **options)
@@ -121,7 +121,7 @@ class Story:
         return self.coordinator.describe("g", 5).group_state
 
     def pair(self) -> None:
-        """c-1 (leader) and c-2, stable in generation 2, each with its assignment."""
+        """Return c-1 (leader) and c-2, stable in generation 2, each with its assignment."""
         first, _ = self.joins()
         self.sync(first, 1, c_1="all")
         second, _ = self.joins()
@@ -307,7 +307,7 @@ def test_a_session_expires_without_heartbeats_unless_a_request_is_pending() -> N
 
 
 def test_a_session_restarts_when_a_pending_sync_is_answered() -> None:
-    """Its deadline passed while the sync was pending; it must be set again."""
+    """Its deadline passed while the sync was pending, so it must be set again."""
     story = Story()
     story.pair()
     story.join("c-1")
@@ -467,7 +467,7 @@ class TestCommits:
 class TestStaticMembers:
     @pytest.fixture
     def story(self) -> Story:
-        """x-1, the leader, stable in generation 1."""
+        """Provide x-1, the leader, stable in generation 1."""
         story = Story()
         assert story.join(instance="x") == [
             joined("x-1", 1, leader="x-1", members=told("x-1", instances=("x",)))

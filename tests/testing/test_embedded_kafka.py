@@ -1,6 +1,7 @@
-"""The embedded broker over the wire: in the caller's loop, in a thread, on several nodes, failing.
+"""The embedded broker on the wire: in the caller's loop, in a thread, on several nodes, with
+faults.
 
-Connections are in memory where virtual time is needed, else TCP; nothing sleeps in real time.
+Connections are in memory if virtual time is needed, otherwise TCP; no test sleeps in real time.
 """
 
 import socket
@@ -107,7 +108,7 @@ class Peer:
         await self.stream.send(frame(request, version, len(self.sent)))
 
     async def receive(self) -> Any:
-        """The answer to the oldest request without one; its correlation id must be that one's."""
+        """Return the response to the oldest unanswered request; check its correlation id."""
         request, version = self.sent[self.answered]
         self.answered += 1
         (size,) = struct.unpack(">i", await self.reader.receive_exactly(4))
@@ -165,7 +166,7 @@ async def connected(kafka: EmbeddedKafka, node_id: int = 1) -> AsyncIterator[Pee
 def fetch_request(
     *offsets: int, max_wait_ms: int = 0, version_16: Any = None, epoch: int = -1
 ) -> FetchRequest:
-    """Partition n of topic t from the n-th offset."""
+    """Fetch partition n of topic t from the n-th offset."""
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
@@ -281,7 +282,8 @@ async def test_a_fetch_waits_for_records_up_to_its_timeout() -> None:
 
 @VIRTUAL
 async def test_a_pending_join_blocks_its_connection_until_its_deadline() -> None:
-    """Leaving on the connection of a parked JoinGroup would wait behind it: brokers keep order."""
+    """A LeaveGroup on the connection of a pending JoinGroup would wait behind it: brokers keep the
+    order."""
     kafka = EmbeddedKafka(listen=False)
     async with in_memory(kafka, 2) as (first, second):
         member = (await first.ask(join_request(), 9)).member_id
@@ -382,7 +384,7 @@ def test_every_api_can_return_an_error_in_every_version(api: type[Request[Any]])
 
 
 def _filled(kind: Any, version: int) -> Any:
-    """A value of this type: zeros, empty strings, arrays of one."""
+    """Return a value of this type: zeros, empty strings, arrays of one."""
     if isinstance(kind, Array):
         return (_filled(kind.element, version),)
     if isinstance(kind, Scalar):

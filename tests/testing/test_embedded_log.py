@@ -18,7 +18,8 @@ def values(data: bytes) -> list[tuple[int, object]]:
 
 @pytest.fixture
 def log() -> PartitionLog:
-    """Offsets 0-2 in one batch, 3 in another, 4-5 in a third; of leader epochs 0, 0 and 2."""
+    """Provide offsets 0-2 in one batch, 3 in another, 4-5 in a third; of leader epochs 0, 0 and
+    2."""
     made = PartitionLog()
     made.append(batch(10, 30, 20))
     made.append(batch(40))

@@ -1,6 +1,6 @@
-"""TLS and SASL of the embedded broker: what it answers is what Apache Kafka answers.
+"""TLS and SASL of the embedded broker: its responses equal those of Apache Kafka.
 
-The stories below run on both. Real sockets and real time; no fixed sleeps.
+The tests of `TestAsKafka` run on both. Sockets and time are real; no fixed sleeps.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OTHER_ID = (
 
 
 def client_final(password: str, client_first: str, server_first: str, final: str) -> bytes:
-    """The client's last message of SCRAM-SHA-256: `final` and the proof for it."""
+    """Return the client's last message of SCRAM-SHA-256: `final` and its proof."""
     _, salt, iterations = (part[2:] for part in server_first.split(","))
     salted = hashlib.pbkdf2_hmac(
         "sha256", password.encode(), base64.b64decode(salt), int(iterations)
@@ -85,7 +85,7 @@ class Peer:
         self.socket.close()
 
     def ask(self, request: Request[Any], version: int) -> Any:
-        """The answer; None when the broker closes the connection instead."""
+        """Return the response; None if the broker closes the connection instead."""
         flexible = version in request.flexible
         head = struct.pack(">hhih", request.api_key, version, 7, -1) + (b"\0" if flexible else b"")
         body = encode(request, version)
@@ -112,7 +112,7 @@ class Peer:
         return self.token(f"\0{user}\0{password}".encode())
 
     def scram(self, user: str, password: str) -> Any:
-        """The last answer of SCRAM-SHA-256."""
+        """Return the last response of SCRAM-SHA-256."""
         client_first = f"n={user},r=mine"
         server_first = self.token(f"n,,{client_first}".encode()).auth_bytes.decode()
         final = f"c=biws,{server_first.split(',')[0]}"
@@ -125,7 +125,7 @@ class Peer:
 
     @property
     def answers(self) -> bool:
-        """Whether an ordinary request is carried out."""
+        """Whether an ordinary request succeeds."""
         return bool(self.ask(HEARTBEAT, 4) == HeartbeatResponse(error_code=25))
 
 
@@ -188,7 +188,7 @@ def peer(addresses: tuple[str, str]) -> Iterator[Peer]:
 
 @pytest.fixture
 def mortal(addresses: tuple[str, str]) -> Iterator[Peer]:
-    """A connection to where sessions end."""
+    """Provide a connection to a listener with limited sessions."""
     peer = Peer(addresses[1])
     yield peer
     peer.close()
@@ -394,7 +394,7 @@ class TestTheEmbeddedBrokerAlone:
             peer.close()
 
     def test_tokens_without_kafka_headers_are_rejected(self) -> None:
-        """They would follow version 0 of the handshake, which is neither offered nor taken."""
+        """They would follow version 0 of the handshake, which is neither supported nor accepted."""
         with EmbeddedKafka(users=USERS) as kafka:
             peer = Peer(kafka.address(1))
             spoken = peer.ask(ApiVersionsRequest(), 2).api_keys
@@ -590,7 +590,7 @@ def test_librdkafka_over_tls(tmp_path: Path, mechanism: str) -> None:
 
 
 def test_a_client_without_a_certificate_gets_an_alert(tmp_path: Path) -> None:
-    """In TLS 1.3 the handshake is over for the client when the broker misses the certificate."""
+    """In TLS 1.3 the client's handshake ends before the broker misses the certificate."""
     tls = authority().server_context(authority().issue(), tmp_path, mutual=True)
     with EmbeddedKafka(tls=tls) as kafka:
         host, _, port = kafka.address(1).rpartition(":")

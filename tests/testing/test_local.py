@@ -1,4 +1,4 @@
-"""LocalKafka: where its jars and Java come from, and what its nodes do when they are mistreated."""
+"""LocalKafka: the sources of its jars and Java, and its nodes under misuse."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def jars() -> Path:
     ]
 )
 def version(request: pytest.FixtureRequest) -> str:
-    """Each release that runs here; the old ones, which have jars of their own, when asked for."""
+    """Return each release that runs here; old ones, which have separate jars, on request."""
     _find_jars(request.param)
     return str(request.param)
 
 
 def _find_jars(version: str) -> Path:
-    """Kafka's jars; the tests that need them are skipped, with the reason, where there are none."""
+    """Return Kafka's jars; skip the test, with the reason, without them."""
     try:
         return resolve_jars(version, find_java())
     except LocalKafkaUnavailable as error:
@@ -65,7 +65,7 @@ def _find_jars(version: str) -> Path:
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Put a shell script on a `PATH` that has nothing else, with an empty cache beside it."""
+    """Put a shell script on an otherwise empty `PATH`, next to an empty cache."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -256,8 +256,8 @@ class TestResolution:
 class TestReleases:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_the_checksums_match_the_requested_artifacts(self, version: str) -> None:
-        """Of two versions of slf4j's API Maven takes the nearest and Ivy the highest: there must
-        be one, or what one of them fetches is refused."""
+        """Of two versions of slf4j's API, Maven takes the nearest and Ivy the highest: there must
+        be only one, or the download of one tool is rejected."""
         listed = Path(_jars.__file__).with_name(f"kafka-{version}.sha256").read_text("ascii")
         names = {line.split()[1] for line in listed.splitlines()}
         asked = find_release(version).artefacts
@@ -338,7 +338,7 @@ class TestReleases:
 
 @pytest.mark.parametrize("release", [VERSION, pytest.param("3.9.1", marks=pytest.mark.brokers)])
 def test_one_node_serves_several_listeners(release: str) -> None:
-    """One node lets the same user in by TLS with a password, by a password, and by neither."""
+    """One node accepts the same user by TLS with a password, by a password only, and by neither."""
     _find_jars(release)
     users = {"ann": 'a "secret"; of \\ann\'s=', "bob": "another"}
     listeners = {
@@ -515,7 +515,8 @@ class TestMisuse:
 
 
 def _ask_api_versions(address: str, timeout: float = 5.0) -> int:
-    """Ask ApiVersions (version 0); its error code. Raises: OSError without an answer."""
+    """Request ApiVersions (version 0); return its error code. Raises: OSError without a
+    response."""
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout) as connection:
         connection.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
@@ -640,7 +641,7 @@ sys.stdin.read()
 
 
 def _configured_ports(folder: Path) -> list[int]:
-    """The ports that the configuration files of a cluster in `folder` name."""
+    """Return the ports in the configuration files of a cluster in `folder`."""
     ports = []
     for file in (*folder.glob("*/*/server.properties"), *folder.glob("*/*/zoo.cfg")):
         ports += re.findall(r"(?:://127\.0\.0\.1:|clientPort=)(\d+)", file.read_text("ascii"))
@@ -654,7 +655,7 @@ def _listens(port: int) -> bool:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_no_jvm_outlives_its_owner(version: str, tmp_path: Path, killed: bool) -> None:
-    """Neither an owner that forgets to stop its Kafka nor one that is killed leaves a JVM."""
+    """Neither an owner that does not stop its Kafka nor a killed owner leaves a JVM."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, version],
         env={**os.environ, "TMPDIR": str(tmp_path)},

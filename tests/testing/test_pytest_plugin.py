@@ -1,4 +1,4 @@
-"""The `kafka` fixture, as a user's test run has it: each test here runs a pytest of its own."""
+"""The `kafka` fixture in a user's test run: each test here runs its own pytest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MACHINE = dict(os.environ)
 
 @pytest.fixture(scope="module")
 def jars() -> Path:
-    """Kafka's jars; the tests that need them are skipped, with the reason, where there are none."""
+    """Return Kafka's jars; skip the test, with the reason, without them."""
     try:
         return resolve_jars("4.3.1", find_java())
     except LocalKafkaUnavailable as error:
@@ -64,7 +64,7 @@ def jars() -> Path:
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that a broker could come from, but for the one inside the process."""
+    """Remove every source of brokers except the embedded one."""
     monkeypatch.delenv("KAFKAGROUP_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("KAFKAGROUP_KAFKA", raising=False)
     monkeypatch.setenv("KAFKAGROUP_KAFKA_IMAGE", IMAGE)
@@ -81,7 +81,7 @@ def give_back(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Docker that answers: the machine's, or a daemon of this module's own."""
+    """Return a working Docker: the machine's, or a daemon of this module."""
     with ExitStack() as running:
         try:
             yield running.enter_context(docker_daemon(tmp_path_factory.mktemp("docker")))
@@ -91,7 +91,7 @@ def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def image(jars: Path, docker_host: str) -> str:
-    """An image of Kafka that Docker has and can run."""
+    """Return an image of Kafka that Docker can run."""
     pytest.importorskip("testcontainers", reason="testcontainers is not installed")
     environment = {**MACHINE, "KAFKAGROUP_KAFKA_JARS": str(jars), "DOCKER_HOST": docker_host}
     build = [sys.executable, str(Path(__file__).with_name("build_image.py")), IMAGE]
@@ -114,7 +114,7 @@ def listener() -> Iterator[str]:
 def run(
     pytester: pytest.Pytester, source: str = ASK, *options: str
 ) -> tuple[dict[str, int], list[str]]:
-    """Outcomes of a run with warnings as errors, and the lines of its section on Kafka."""
+    """Return the outcomes of a run with warnings as errors, and the lines of its Kafka section."""
     pytester.makepyfile(source)
     options = ("-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider", *options)
     result = pytester.runpytest_subprocess(*options, timeout=120)
@@ -169,7 +169,7 @@ EMBEDDED = "taken: embedded, at 127.0.0.1:"
 def test_the_default_broker_is_the_embedded_one(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test that needed any broker took 35 s, as it started a JVM or looked for Docker."""
+    """Before, a test that needed any broker took 35 s, to start a JVM or look for Docker."""
     give_back(monkeypatch, "JAVA_HOME")
     outcomes, section = run(pytester)
     assert (outcomes, len(section)) == ({"passed": 1}, 1)
@@ -180,7 +180,7 @@ def test_the_default_broker_is_the_embedded_one(
 def test_an_address_that_does_not_answer_is_an_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test run that names a broker must not pass on another one."""
+    """A test run with a given broker must not use another one."""
     monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     reason = (
         "not address: KAFKAGROUP_BOOTSTRAP_SERVERS does not answer (127.0.0.1:1: [Errno 111]"
@@ -228,7 +228,7 @@ def test_any_falls_back_to_the_embedded_broker_with_the_reasons(
 def test_the_workers_of_xdist_have_a_broker_each_and_report_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The summary of a worker is never printed: the run looked as if it had met no broker."""
+    """The summary of a worker is never printed: the run looked as if it had used no broker."""
     monkeypatch.setenv("KAFKAGROUP_KAFKA", "any")
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     source = f"{ASK}\ndef test_once_more(kafka): test_ask(kafka)"
@@ -241,14 +241,14 @@ def test_the_workers_of_xdist_have_a_broker_each_and_report_it(
 
 @pytest.fixture
 def mute() -> Iterator[str]:
-    """A peer that lets clients connect, by its kernel, and never says a word."""
+    """Provide a peer whose kernel accepts connections, and that never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def unreachable() -> Iterator[str]:
-    """A peer that neither accepts nor refuses connections: its queue is full."""
+    """Provide a peer that neither accepts nor refuses connections: its queue is full."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(3):
@@ -262,7 +262,7 @@ def unreachable() -> Iterator[str]:
 def test_sources_that_hang_time_out(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, unreachable: str, mute: str
 ) -> None:
-    """A Docker that has stopped answering must not stop the tests of those who do not need it."""
+    """A hanging Docker must not block tests that do not need it."""
     monkeypatch.setenv("KAFKAGROUP_KAFKA", "any")
     monkeypatch.setenv("KAFKAGROUP_BOOTSTRAP_SERVERS", unreachable)
     monkeypatch.setenv("DOCKER_HOST", f"tcp://{mute}")
