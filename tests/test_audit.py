@@ -1,4 +1,4 @@
-"""What is not audited is named, and only a known vulnerability fails."""
+"""Packages that are not audited are named, and only a known vulnerability fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SKIPPED = {"name": "some-name", "skip_reason": "Dependency not found on PyPI"}
 
 
 class Services:
-    """Reports by service; None for a service that cannot be reached."""
+    """Reports by service; None for an unreachable service."""
 
     def __init__(self, **reports: list[dict[str, Any]] | None) -> None:
         self.reports = reports
@@ -106,7 +106,7 @@ def test_the_constraints_pin_every_package() -> None:
 def test_a_run_without_a_report_is_no_audit(
     output: str, errors: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pip-audit exits with 1 then, as it does for a vulnerability."""
+    """pip-audit exits with 1 then, as for a vulnerability."""
     done = subprocess.CompletedProcess([], 1, output, errors)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     with pytest.raises(Unanswered, match=f"^{reason}$"):

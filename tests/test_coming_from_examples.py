@@ -1,4 +1,4 @@
-"""The examples for those who come from pykafka, kafka-python and kiel, run as a reader would."""
+"""The examples for users of pykafka, kafka-python and kiel, run as a reader does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the coordination decide, what they say on the wire, and when their scopes end."""
+"""The decisions of elections and shards, their encoding, and when their scopes end."""
 
 from __future__ import annotations
 
@@ -216,7 +216,8 @@ OPTIONS = {"session_timeout_ms": int(SESSION * 1000), "heartbeat_interval_ms": i
 
 @pytest.fixture
 def short_sessions(network):
-    """A broker in memory: with sockets the clock may jump before the kernel has delivered."""
+    """Provide a broker in memory: with sockets the clock may jump before the kernel has
+    delivered."""
 
     @asynccontextmanager
     async def opened():
@@ -235,7 +236,7 @@ def member(**options: int) -> GroupMember:
 
 @pytest.fixture
 def freeze(anyio_backend_name: str) -> Callable[[float], None]:
-    """Let seconds pass without anybody doing anything, as when the process is stopped."""
+    """Advance the time without running any task, as when the process is frozen."""
 
     def jump(seconds: float) -> None:
         if anyio_backend_name == "trio":
@@ -337,8 +338,8 @@ async def test_a_leader_without_a_broker_resigns_within_its_session(short_sessio
 async def test_a_generation_lost_before_its_delivery_is_not_delivered(
     short_sessions,
 ):
-    """`rejoin` while SyncGroup was on its way once left its generation standing for the user, who
-    held up the group until the rebalance timeout."""
+    """`rejoin` during SyncGroup left its generation valid for the user, who delayed the group until
+    the rebalance timeout."""
     async with short_sessions() as kafka:
         slow = kafka.fail(SyncGroupRequest, Delay(0.5))
         async with member() as alone:
@@ -363,7 +364,7 @@ async def test_a_generation_lost_before_its_delivery_is_not_delivered(
 async def test_metadata_changed_between_generations_causes_no_additional_rebalance(
     short_sessions,
 ):
-    """The first member leads, and says so when it rejoins for the second."""
+    """The first member leads, and reports the change when it rejoins for the second."""
     async with short_sessions() as kafka, anyio.create_task_group() as tasks:
         # Were it not for what the first one says, the greater member id would be elected.
         candidates = [
@@ -459,8 +460,8 @@ async def test_an_observer_is_notified_of_the_end(short_sessions):
 
 @pytest.mark.anyio
 async def test_a_stopped_member_leaves_after_its_work(short_sessions):
-    """`stop` in another task once left the group at once, and the next leader began while the last
-    one was still cleaning up."""
+    """`stop` in another task left the group at once, and the next leader began during the cleanup
+    of the last one."""
     order: list[object] = []
     async with short_sessions(), anyio.create_task_group() as tasks:
         first, second = (Election("g", bootstrap_servers=SERVER, **OPTIONS) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The examples of the recipes, run as a reader would run them: several processes, some killed."""
+"""The examples of elections and shards, run as a reader does: several processes, some killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wait_for(process: subprocess.Popen[str], line: str) -> None:
 
 
 def end_of(process: subprocess.Popen[str]) -> str:
-    """Ctrl-C; return what it printed since."""
+    """Press Ctrl-C; return the output since."""
     rest, errors = end(process, signal.SIGINT)
     assert (process.returncode, errors) == (0, "")
     return rest

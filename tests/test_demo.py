@@ -1,4 +1,4 @@
-"""The demo: its book-keeping by whole values, and one run of it."""
+"""The demo: its accounting as whole values, and one run of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exceptions: their tree, their words, and that they survive a trip to another process."""
+"""The exceptions: their tree, their messages, and pickling."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_every_error_has_a_message(cls: type[Exception]) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_error_survives_pickling_and_copying(cls: type[Exception]) -> None:
-    """Process pools and Spark executors hand errors on; three of these once broke on the way."""
+    """Process pools and Spark executors pass errors on; three of these failed to unpickle."""
     error, words = example(cls)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         back = pickle.loads(pickle.dumps(error, protocol))
@@ -181,7 +181,7 @@ def test_other_codes_are_no_authorization_error() -> None:
 
 
 def test_text_from_a_broker_is_shortened_to_one_line() -> None:
-    """A log or a terminal must not take orders from it."""
+    """A log or a terminal must not execute control characters."""
     said = "no\r\n2026 INFO all is well \x1b[2J\u202e" + "x" * 100_000
     shown = escaped(said)
     assert shown.startswith("no\\r\\n2026 INFO all is well \\x1b[2J\\u202exxx")

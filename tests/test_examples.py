@@ -1,4 +1,4 @@
-"""The first example, run as a reader would run it."""
+"""The first example, run as a reader does."""
 
 from __future__ import annotations
 

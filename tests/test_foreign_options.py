@@ -1,4 +1,4 @@
-"""Keywords that a constructor does not have: the answer says what to write instead."""
+"""Unknown keywords of a constructor: the error suggests what to write instead."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_each_client_suggests_its_own_options() -> None:
 
 
 def theirs() -> set[str]:
-    """All options of the other Python clients that Consumer does not have."""
+    """Return all options of the other Python clients that Consumer lacks."""
     found = set(inspect.signature(aiokafka.AIOKafkaConsumer).parameters)
     found |= set(kafka.KafkaConsumer.DEFAULT_CONFIG)
     return found - options_of(Consumer)
@@ -123,7 +123,7 @@ def test_the_explanations_name_existing_options() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_signature_stays_as_written(client: Any) -> None:
-    """For help(), editors and whatever inspects it."""
+    """help(), editors and other tools inspect it."""
     kinds = {parameter.kind for parameter in inspect.signature(client).parameters.values()}
     assert inspect.Parameter.VAR_KEYWORD not in kinds
     assert client.__init__.__doc__

@@ -1,7 +1,7 @@
 """Imports between packages go one way and never in a circle, and the packages below `transport`
 never do I/O.
 
-Imports are read from the source, those inside functions included; imports for type checkers alone
+Imports are read from the source, including those inside functions; imports for type checkers only
 do not count.
 """
 
@@ -90,7 +90,7 @@ PURE |= _OPTIONS
 
 
 def violations(package: Path) -> list[str]:
-    """What is wrong with the imports below `package`, one line each."""
+    """Return the import violations below `package`, one line each."""
     found = []
     for path in sorted(package.rglob("*.py")):
         part = part_of(path.relative_to(package).with_suffix("").parts)
@@ -113,7 +113,7 @@ def part_of(parts: tuple[str, ...]) -> str:
 
 
 def imports(path: Path, package: Path) -> Iterator[str]:
-    """Dotted names of the modules that a file imports, in absolute form."""
+    """Return the absolute dotted names of the modules that a file imports."""
     here = [package.name, *path.relative_to(package).with_suffix("").parts]
     for node in runtime(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -130,8 +130,8 @@ def imports(path: Path, package: Path) -> Iterator[str]:
 
 
 def circles(package: Path) -> list[list[str]]:
-    """Groups of modules that all import each other, directly or through others of the group;
-    counting imports inside functions, and those that only type checkers read."""
+    """Return groups of modules that import each other, directly or through others of the group,
+    counting imports inside functions and for type checkers."""
     modules = {}
     for path in package.rglob("*.py"):
         *parents, name = path.relative_to(package.parent).with_suffix("").parts
@@ -154,7 +154,8 @@ def circles(package: Path) -> list[list[str]]:
 
 
 def imported_modules(path: Path, package: Path, modules: Collection[str]) -> Iterator[str]:
-    """The modules of `package` that a file imports; `from package import module` is one of them."""
+    """Return the modules of `package` that a file imports; `from package import module` is one of
+    them."""
     here = [package.name, *path.relative_to(package).with_suffix("").parts]
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -168,7 +169,7 @@ def imported_modules(path: Path, package: Path, modules: Collection[str]) -> Ite
 
 
 def runtime(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node, except below `if TYPE_CHECKING`."""
+    """Return every node, except below `if TYPE_CHECKING`."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
@@ -183,8 +184,8 @@ def test_imports_go_one_way() -> None:
 
 
 def test_no_imports_go_in_circles() -> None:
-    """A circle works or fails by which of its modules is imported first, and none of them can be
-    read, tested or moved alone. An interface stands apart from what implements it."""
+    """A circle works or fails depending on the first import, and its modules cannot be read, tested
+    or moved alone. An interface is separate from its implementations."""
     assert circles(PACKAGE) == []
 
 
@@ -216,7 +217,7 @@ def test_the_check_finds_circles(tmp_path: Path) -> None:
 
 
 def test_every_package_below_transport_exists() -> None:
-    """A part that moved away would be checked no more."""
+    """A moved package would no longer be checked."""
     assert {p.stem for p in PACKAGE.iterdir()} >= PURE | {
         "transport",
         "runtime",

@@ -1,4 +1,4 @@
-"""The examples of embedding and of careful consuming, run as a reader would run them."""
+"""The examples of embedding and of careful consuming, run as a reader does."""
 
 from __future__ import annotations
 

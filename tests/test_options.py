@@ -1,4 +1,4 @@
-"""Options: signatures are as declared, defaults in seconds, and the error for each bad value."""
+"""Options: declared signatures, defaults in seconds, and the error for each invalid value."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_options_passed_to_a_member_have_its_types() -> None:
 def test_every_option_has_a_text_and_a_valid_default(
     options: type[CommonOptions],
 ) -> None:
-    """What the documentation shows as the default is accepted."""
+    """The default shown in the documentation is accepted."""
     given = {name: option.default for name, option in declared(options).items()}
     given |= {name: "g" for name, default in given.items() if default is REQUIRED}
     options.checked(given)
@@ -201,7 +201,7 @@ def test_the_rebalance_timeout_follows_max_poll_interval() -> None:
     ],
 )
 def test_a_number_out_of_its_range_is_an_error(name: str, least: int) -> None:
-    """The option named is one that was given. Beyond 31 bits nothing can be sent."""
+    """The error names an option that was given. Beyond 31 bits nothing can be sent."""
     for value in (least - 1, -1, MOST + 1):
         with pytest.raises(ConfigurationError) as caught:
             checked(**{name: value})
@@ -338,7 +338,7 @@ def refused(name: str, value: object) -> str:
 
 @pytest.mark.parametrize("name", BOOLEANS)
 def test_a_boolean_option_accepts_only_true_and_false(name: str) -> None:
-    """A variable of the environment is a string, and "false" counted as true: it committed."""
+    """An environment variable is a string, and "false" counted as true: it committed."""
     said = f"{name}='false' is a string; expected True or False"
     assert refused(name, "false") == said
     assert refused(name, 0) == f"{name}=0 is a number; expected True or False"

@@ -1,5 +1,5 @@
-"""What users pickle can be read by other releases: each value under its public name, and under the
-module that it once reported."""
+"""Other releases can load users' pickles: each value under its public name, and under the module
+that it reported before."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize(("value", "module"), ONCE, ids=lambda of: type(of).__name__)
 def test_a_pickle_refers_to_the_public_package(value: Any, module: str) -> None:
-    """Not a module that may move, and the same whether it is compiled or not."""
+    """It names no module that may move, and is the same compiled or not."""
     name = type(value).__name__.encode()
     data = pickle.dumps(value, 2)
     assert b"ckafkagroup\n%s\n" % name in data
@@ -80,7 +80,7 @@ def test_a_pickle_of_an_older_release_can_be_loaded(value: Any, module: str) -> 
 
 @pytest.mark.parametrize("pure", ["", "1"], ids=["compiled", "pure"])
 def test_a_pickle_can_be_loaded_in_another_process(pure: str) -> None:
-    """One that has imported nothing, and has the other form of a record."""
+    """The other process has imported nothing, and has the other form of a record."""
     values = [value for value, _ in ONCE if not isinstance(value, Exception)]
     program = (
         "import pickle, sys\n"

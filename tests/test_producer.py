@@ -1,4 +1,4 @@
-"""`Producer`: where records go, in which order, and what it says of those that do not."""
+"""`Producer`: the partitions of records, their order, and the errors about unwritten ones."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_a_failure_reports_what_was_not_written() -> None:
 
 
 async def test_a_rejected_record_is_named() -> None:
-    """KIP-467: a compacted topic takes no record without a key, and says which it was."""
+    """KIP-467: a compacted topic rejects a record without a key, and identifies it."""
     refusal = PartitionProduceResponse(
         index=0,
         error_code=ErrorCode.INVALID_RECORD,

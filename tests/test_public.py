@@ -1,4 +1,4 @@
-"""What users see: the public names, and that importing them costs little."""
+"""The public names, and the cost of importing them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ FIELDS = [
 
 
 def run(program: str) -> str:
-    """What a fresh interpreter prints."""
+    """Return the output of a new interpreter."""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
@@ -115,14 +115,14 @@ def run(program: str) -> str:
 
 
 def test_the_public_names() -> None:
-    """Everything that is promised; a name that goes needs a word in the changelog."""
+    """Every public name; a removed name needs an entry in the changelog."""
     assert set(kafkagroup.__all__) >= set(NAMES)
     assert list(kafkagroup.__all__) == sorted(kafkagroup.__all__)
     assert dir(kafkagroup) == sorted(kafkagroup.__all__)
 
 
 def test_the_public_names_used_by_applications() -> None:
-    """As above: more may come, none may go."""
+    """As above: names may be added, none removed."""
     topics, *options = list(inspect.signature(kafkagroup.Consumer).parameters.values())
     assert (topics.name, topics.kind) == ("topics", topics.VAR_POSITIONAL)
     assert {option.name for option in options} >= set(OPTIONS)
@@ -150,7 +150,7 @@ CLASSES = [name for name in kafkagroup.__all__ if isinstance(getattr(kafkagroup,
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_public_class_reports_the_package(name: str) -> None:
-    """Tracebacks and pickles once named modules that users never import, and that may move."""
+    """Tracebacks and pickles named modules that users never import, and that may move."""
     cls = getattr(kafkagroup, name)
     assert (cls.__module__, cls.__qualname__) == ("kafkagroup", name)
 
@@ -169,7 +169,7 @@ def test_a_public_class_reports_the_package_whatever_is_imported_first() -> None
 
 @pytest.mark.parametrize("name", ["GroupMetadata", "GroupMetrics", "Health", "Rebalanced"])
 def test_tools_can_evaluate_the_types_of_public_values(name: str) -> None:
-    """cattrs and its kind evaluate the annotations, also where nothing else was imported."""
+    """cattrs and similar tools evaluate the annotations, even if nothing else was imported."""
     program = (
         f"import attrs, kafkagroup\nfields = attrs.fields(kafkagroup.{name})\n"
         "print(any(isinstance(field.type, str) for field in fields))"
@@ -209,9 +209,9 @@ LIBRARY = {
 
 
 def test_importing_the_consumer_imports_no_heavy_module() -> None:
-    """Nothing of what is for some alone: TLS and SASL, the parts of anyio that its backends import
-    anyway, `attrs`, `argparse` and `email` (the checksum's package wants them for a command), the
-    protocol of KIP-848."""
+    """Nothing that only some applications need: TLS and SASL, the parts of anyio that its backends
+    import anyway, `attrs`, `argparse` and `email` (imported by a command of the checksum's
+    package), the protocol of KIP-848."""
     program = (
         "import sys, kafkagroup\n"
         "from kafkagroup import KafkaGroupError, TopicPartition\n"
@@ -238,7 +238,7 @@ def test_importing_the_consumer_imports_no_heavy_module() -> None:
 
 
 def test_assignors_and_wire_work_without_anyio() -> None:
-    """On Spark's executors, say."""
+    """For example on Spark's executors."""
     program = (
         "import sys\n"
         "sys.modules['anyio'] = None\n"

@@ -32,7 +32,7 @@ def test_the_public_api_equals_the_list() -> None:
 
 
 def public_api() -> Iterator[str]:
-    """The lines of the list."""
+    """Return the lines of the list."""
     seen: set[object] = set()
     for module in MODULES:
         package = import_module(module)
@@ -48,7 +48,8 @@ def public_api() -> Iterator[str]:
 
 
 def _members(cls: type) -> Iterator[str]:
-    """The constructor and the public attributes of a class, also of its bases in this package."""
+    """Return the constructor and the public attributes of a class, including those of its bases in
+    this package."""
     if "__init__" in vars(cls) and cls is not kafkagroup.Record:  # compiled, it has no signature
         yield f"    {_parameters(cls)}"
     inherited = {name for base in cls.__mro__ if _ours(base) for name in vars(base)}
@@ -71,7 +72,7 @@ def _ours(cls: type) -> bool:
 
 
 def _parameters(value: object) -> str:
-    """The names of a callable's parameters, and which have a default; else nothing."""
+    """Return the names of a callable's parameters, and which have a default; otherwise nothing."""
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
     if not (inspect.isroutine(value) or isinstance(value, type)):

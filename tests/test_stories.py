@@ -1,4 +1,4 @@
-"""The closing lines of `make test`: which stories there must be, and that a missing one is seen."""
+"""The closing lines of `make test`: the required stories, and the detection of a missing one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_both_protocols_zookeeper_and_spark_are_stories() -> None:
 
 @pytest.mark.slow
 def test_make_test_runs_every_test_of_the_stories() -> None:
-    """A story that is renamed, or marked as long, must not leave `make test` unnoticed."""
+    """A renamed test of a story, or one marked as long, must not leave `make test` unnoticed."""
     files = sorted({test.partition("::")[0] for test in PASSED})
     options = ["--collect-only", "--quiet", "--no-header", "-m", "not (brokers or long)"]
     done = subprocess.run(
@@ -54,7 +54,7 @@ def test_a_story_that_is_missing_or_failed_is_an_error(outcome: Outcome | None, 
 
 
 def test_a_story_on_the_embedded_broker_does_not_count() -> None:
-    """Without Java the tests of the stories pass, on the embedded broker."""
+    """Without Java the tests of the stories pass on the embedded broker."""
     log = "not address: unset\nnot local: no java\nnot local: no java\ntaken: embedded, at h:1\n"
     reason = why_embedded(log)
     assert reason == "the tests ran on the embedded broker (not local: no java)"

@@ -1,7 +1,7 @@
-"""Threads: each consumer belongs to one loop, loops in several threads share no state, and a
-free-threaded Python stays free of its GIL.
+"""Each consumer belongs to one loop, loops in several threads share no state, and a free-threaded
+Python stays without a GIL.
 
-Threads and sockets are real, so time is.
+Threads and sockets are real, so time is real.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORDS = 500
 
 
 class Member:
-    """A consumer with a thread and a loop of its own."""
+    """A consumer with its own thread and loop."""
 
     def __init__(self, number: int, **options: object) -> None:
         self.consumer: Consumer | None = None
@@ -104,8 +104,8 @@ def test_four_loops_in_four_threads_share_a_group(protocol: str) -> None:
 )
 @pytest.mark.parametrize("pure", ["", "1"], ids=["as installed", "as source"])
 def test_importing_keeps_the_gil_disabled(pure: str) -> None:
-    """A compiled module that does not declare `freethreading_compatible` turns the GIL on, for the
-    whole process, with a warning. So would cramjam or crc32c."""
+    """A compiled module without `freethreading_compatible` enables the GIL for the whole process,
+    with a warning. So would cramjam or crc32c."""
     package, ending = Path(kafkagroup.__file__).parent, EXTENSION_SUFFIXES[0]
     compiled = sorted(package.rglob(f"*{ending}"))
     names = [str(path.relative_to(package.parent)).removesuffix(ending) for path in compiled]

@@ -1,4 +1,4 @@
-"""What is public of a record, compiled or not: frozen, compared, copied, matched, pickled."""
+"""The public interface of a record, compiled or not: frozen, compared, copied, matched, pickled."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_copy_is_equal(again: object) -> None:
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_a_record_can_be_sent_to_another_process(protocol: int) -> None:
-    """Its pickle names what compiled and uncompiled processes both have."""
+    """Its pickle refers to a name that exists compiled and uncompiled."""
     data = pickle.dumps(decoded(), protocol)
     assert pickle.loads(data) == RECORD
     assert b"pyx" not in data
@@ -104,7 +104,7 @@ def test_records_can_be_subscripted_with_types_at_run_time(generic: Any) -> None
 
 def test_a_consumer_can_be_subscripted_and_subclassed_with_types() -> None:
     class Orders(Consumer[str, Order]):
-        """Of one application."""
+        """A consumer class of one application."""
 
     assert isinstance(Orders("orders"), Consumer)
     assert type(Consumer[str, Order]("orders")) is Consumer

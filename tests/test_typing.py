@@ -1,4 +1,4 @@
-"""The types that users see, by the type checkers that they use: mypy --strict and pyright."""
+"""The types that users see, checked with mypy --strict and pyright."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECKED = ROOT / "tests" / "typing" / "deserializers.py"
 
 
 def marked() -> list[int]:
-    """The lines that must fail."""
+    """Return the lines that must fail."""
     lines = CHECKED.read_text("utf-8").splitlines()
     return [number for number, line in enumerate(lines, 1) if line.endswith("# error")]
 
@@ -51,7 +51,7 @@ def pyright() -> str:
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_record_types_are_inferred_from_the_deserializers(checker: Callable[[], str]) -> None:
-    """And what is misspelt, or does not fit, fails."""
+    """Misspelled names and wrong types are errors."""
     output = checker()
     assert "deserializers.py" in output, output
     found = {int(line) for line in re.findall(r"deserializers\.py:(\d+):.* error:", output)} | {

@@ -1,4 +1,4 @@
-"""Values made without attrs are to all who use them what attrs would have made."""
+"""Values made without attrs behave like those made by attrs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIRED = [COMMON, ATTRS]
 
 
 def family(make: Any) -> Any:
-    """A class and one below it, each with every kind of default."""
+    """Return a class and a subclass, with each kind of default."""
 
     @make["frozen"](kw_only=True)
     class Base:
@@ -197,8 +197,7 @@ def test_tracebacks_show_the_generated_source() -> None:
 
 
 def test_a_hash_is_the_same_in_each_process() -> None:
-    """Sets of values are gone through in the order of hashes; what is replayed must go the same
-    way."""
+    """The hash determines the order of sets; a replay must have the same order."""
     program = (
         "from kafkagroup.types import OffsetAndTimestamp as T; print(hash(T(7, 9)), hash(T(1, 2)))"
     )

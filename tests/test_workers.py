@@ -1,4 +1,4 @@
-"""Tests that share a slow fixture run on one worker; all others go anywhere."""
+"""Tests that share a slow fixture run on one worker; all others run on any."""
 
 from __future__ import annotations
 

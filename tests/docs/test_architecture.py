@@ -1,4 +1,4 @@
-"""docs/architecture.md cites packages, files and identifiers that are there."""
+"""docs/architecture.md cites existing packages, files and identifiers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ KAFKA = {"REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID"}
 
 
 def located(path: str) -> Path:
-    """Relative to the package, or else to the repository."""
+    """Return the path, relative to the package or else to the repository."""
     return PACKAGE / path if (PACKAGE / path).exists() else ROOT / path
 
 
 @cache
 def identifiers(file: Path) -> set[str]:
-    """The names in a file's code, and `Class.method` for each method; not those in its prose."""
+    """Return the names in a file's code, and `Class.method` for each method; not those in its
+    prose."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         match node:
@@ -50,8 +51,8 @@ def identifiers(file: Path) -> set[str]:
 
 
 def missing(item: str) -> list[str]:
-    """What an item cites that is not there: a path, or a name that is in none of its files (or, if
-    it cites no file, nowhere in the package)."""
+    """Return what an item cites that does not exist: a path, or a name that is in none of its files
+    (or, if it cites no file, nowhere in the package)."""
     quoted = re.findall(r"`([^`\n]+)`", item)
     paths = [name for name in quoted if "/" in name or name.endswith(".py")]
     files = [located(path) for path in paths if path.endswith(".py") and located(path).exists()]
@@ -85,7 +86,7 @@ def test_the_table_has_every_package_of_the_picture() -> None:
 
 
 def test_the_arrows_of_the_picture_are_the_imports() -> None:
-    """A new package, or an import that does not point down, fails while it is drawn."""
+    """A new package, or an import that does not point down, fails while the picture is drawn."""
     arrows = packages.arrows()
     assert arrows["runtime"] == {"consume", "member", "options", "transport"}
     assert arrows["wire"] == {"types, errors"}

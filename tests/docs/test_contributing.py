@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and the hooks of pre-commit name targets, files, markers and tools that exist."""
+"""CONTRIBUTING.md and the pre-commit hooks name existing targets, files, markers and tools."""
 
 from __future__ import annotations
 

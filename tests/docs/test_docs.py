@@ -47,7 +47,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that a page writes do not stay."""
+    """Run in a temporary folder, so that files written by a page do not stay."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -60,7 +60,7 @@ def test_the_python_of_a_page_runs(name: str) -> None:
 
 
 def complaints(code: str) -> str:
-    """What pyflakes has against it, in the form that ruff has."""
+    """Return pyflakes' findings, in the form of ruff."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--target-version", "py311"]
     # F704: pages may await at the top level, as a notebook does.
     rules = ["--select", "F", "--ignore", "F704", "--output-format", "concise", "--quiet", "-"]
@@ -71,7 +71,7 @@ def complaints(code: str) -> str:
 
 @pytest.mark.parametrize("name", [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p)])
 def test_every_block_runs_without_the_blocks_before_it(name: str) -> None:
-    """Readers copy one block: it has its imports and what it uses."""
+    """Readers copy one block: it has its imports and defines what it uses."""
     pytest.importorskip(
         "ruff", reason="NOT TESTED, the blocks of the guides: ruff is not installed"
     )
@@ -96,7 +96,7 @@ def test_every_block_has_a_checked_language() -> None:
 
 
 def shell_lines() -> list[tuple[str, str]]:
-    """Where, and the command: lines of shell, and those after a prompt beside their output."""
+    """Return location and command: lines of shell, and those after a prompt with their output."""
     found = []
     for page in PAGES:
         for block in blocks(page):
@@ -147,7 +147,7 @@ def test_a_command_exists_and_accepts_its_arguments(where: str, line: str, tmp_p
 
 
 def understand(arguments: list[str]) -> None:
-    """Let the command line take them, and do nothing."""
+    """Let the command line parse the arguments, and do nothing."""
     command: click.Command = app
     name = "kafkagroup"
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
@@ -163,7 +163,7 @@ def understand(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_up_to_date(name: str) -> None:
-    """Else: `python docs/site/pictures.py`."""
+    """To update it: `python docs/site/pictures.py`."""
     assert (FOLDER / name).read_text("utf-8") == PICTURES[name]()
 
 
@@ -177,14 +177,14 @@ def test_every_linked_picture_exists() -> None:
 
 
 def test_links_to_files_exist() -> None:
-    """mkdocs knows of those between its pages alone."""
+    """mkdocs checks only links between its pages."""
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / link).exists(), f"{page}: {link}"
 
 
 def test_cooperative_members_keep_partitions_that_do_not_move() -> None:
-    """What the page says of the picture, of the run that it is drawn from."""
+    """What the page says about the picture holds for its run."""
     eager = timeline.tell(range_assignor).unowned()
     cooperative = timeline.tell(cooperative_sticky_assignor).unowned()
     assert all(gap > 0 for gap in eager.values())
@@ -193,7 +193,7 @@ def test_cooperative_members_keep_partitions_that_do_not_move() -> None:
 
 
 def test_every_option_is_listed_as_declared() -> None:
-    """Else: `python docs/site/made.py`."""
+    """To update it: `python docs/site/made.py`."""
     assert made.OPTIONS.read_text("utf-8").endswith("\n\n" + made.options_table())
 
 

@@ -1,8 +1,8 @@
-"""docs/getting-started.md as its readers follow it: files, three shells, and what they print.
+"""docs/getting-started.md as its readers follow it: files, three shells, and their output.
 
-The blocks run in the order of the page, in processes of their own. Only ports differ: the page has
-fixed ones, and here other programs may have them. A program that is still running when its shell
-gets the next command is stopped with Ctrl-C, as the page says.
+The blocks run in the order of the page, in separate processes. Only ports differ: the page has
+fixed ones, which other programs may use here. A program that still runs when its shell gets the
+next command is stopped with Ctrl-C, as the page says.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shell:
         }
 
     def type(self, command: str) -> None:
-        """Run it; wait for what ends by itself."""
+        """Run a command; wait if it ends by itself."""
         self.interrupt()
         self._read = self._log.stat().st_size
         with self._log.open("ab") as log:
@@ -69,7 +69,7 @@ class Shell:
             self._running = None
 
     def printed(self) -> list[str]:
-        """The lines since the last command, or since the last ones that were expected."""
+        """Return the lines since the last command, or since the last expected ones."""
         text = self._log.read_bytes()[self._read :].decode()
         return [line.rstrip() for line in text.splitlines() if line.strip()]
 
@@ -87,7 +87,7 @@ class Shell:
         self._read = self._log.stat().st_size
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Press Ctrl-C."""
         if self._running is not None:
             self._running.send_signal(signal.SIGINT)
             code = self._running.wait(_TIMEOUT)
@@ -98,13 +98,13 @@ class Shell:
 
 
 def pattern(line: str) -> str:
-    """Times differ from run to run."""
+    """Return a pattern of a line: times differ from run to run."""
     return re.sub(r"\d+\\\.\d+", r"\\d+\\.\\d+", re.escape(line.rstrip()))
 
 
 @pytest.fixture
 def shells(tmp_path: Path) -> Iterator[tuple[dict[str, Shell], dict[str, str]]]:
-    """Three of them, and what stands in the place of the page's ports."""
+    """Provide three shells, and replacements for the page's ports."""
     kafka, web = free_ports(2)
     ports = {":9092": f":{kafka}", "8080": f"{web}", "orders:4": f"orders:4 --port {kafka}"}
     shells = {f"shell {n}": Shell(f"{n}", tmp_path, f"127.0.0.1:{kafka}") for n in (1, 2, 3)}

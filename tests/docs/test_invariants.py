@@ -1,4 +1,4 @@
-"""docs/invariants.md lists the invariants that the checker asserts, and the modules that do."""
+"""docs/invariants.md lists the checker's invariants, and the modules that check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/migrating.md: the names on the left are the other client's, those on the right are here."""
+"""docs/migrating.md: names on the left exist in the other client, those on the right here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make docs`: pages are made without a warning, load nothing from elsewhere, and look whole."""
+"""`make docs`: pages are built without a warning, load nothing from other hosts, and render."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ addEventListener("load", () => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `make docs` builds it."""
+    """Build the site as `make docs` does."""
     folder = tmp_path_factory.mktemp("site")
     (made,) = re.findall(r"-m (mkdocs build .*)", (ROOT / "Makefile").read_text("utf-8"))
     # With --quiet there are no warnings, and so nothing to be strict about.
@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """Where the site is served; its pages tell what they have loaded."""
+    """Serve the site; its pages report what they have loaded."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -85,7 +85,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 class Loads(HTMLParser):
-    """What a page makes a browser fetch."""
+    """The resources that a page makes a browser load."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def test_a_browser_renders_every_page(
 
 
 def test_the_search_works_from_the_file_system(site: Path, tmp_path: Path) -> None:
-    """Browsers start no worker for a page from disk: `iframe-worker.js` stands in for it."""
+    """Browsers start no worker for a page from disk: `iframe-worker.js` replaces it."""
     seen = open_page(
         f"file://{site}/index.html?q=rebalance",
         "--virtual-time-budget=10000",

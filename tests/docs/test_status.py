@@ -1,4 +1,4 @@
-"""docs/status.md: the KIPs that the code cites are listed, and their tests exist."""
+"""docs/status.md lists the KIPs that the code cites, and their tests exist."""
 
 from __future__ import annotations
 

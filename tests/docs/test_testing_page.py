@@ -1,4 +1,4 @@
-"""Each block of the page on testing is a file of tests that passes under pytest-asyncio."""
+"""Each block of the testing page is a file of tests that passes under pytest-asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as Arrow's columns: the same as the records one by one, whatever the batches hold."""
+"""Records as Arrow columns: equal to the single records, for any contents of the batches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows(data: bytes, **options: Any) -> list[dict[str, Any]]:
 
 
 def expected(records: list[Record]) -> list[dict[str, Any]]:
-    """The rows of records that were read one by one."""
+    """Return the rows of records that were read one by one."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     return [
         {

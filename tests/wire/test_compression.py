@@ -1,4 +1,5 @@
-"""The codecs: what Java wrote and reads, the limit while inflating, and what garbage raises."""
+"""The codecs: interoperation with Java, the limit for inflated data, and errors for malformed
+data."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ def test_xerial_versions_are_ignored() -> None:
 
 
 def test_raw_snappy_is_read() -> None:
-    """Librdkafka and franz-go frame nothing."""
+    """librdkafka and franz-go write no frames."""
     assert decompress(Codec.SNAPPY, snappy(b"abc" * 50_000)) == b"abc" * 50_000
 
 
@@ -142,7 +143,7 @@ def test_malformed_snappy_is_an_error(data: bytes, reason: str) -> None:
 
 
 def test_the_highest_snappy_ratio_is_accepted() -> None:
-    """A literal, then copies of 64 bytes for 3 each: the ratio that the check must let through."""
+    """A literal, then copies of 64 bytes for 3 each: a ratio that the check must accept."""
     copies = 10_000
     data = uvarint(1 + 64 * copies) + b"\x00A" + b"\xfe\x01\x00" * copies
     assert decompress(Codec.SNAPPY, data) == b"A" * (1 + 64 * copies)
@@ -152,7 +153,7 @@ def test_the_highest_snappy_ratio_is_accepted() -> None:
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Java refuses linked blocks, which are cramjam's default; no other client notices."""
+    """Java rejects linked blocks, which are cramjam's default; other clients accept them."""
     flags = compress(Codec.LZ4, b"abc" * 100_000)[4]
     assert flags >> 5 == 0b011  # version 1, blocks independent
 
@@ -232,8 +233,8 @@ def test_the_result_is_not_copied() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_dense_data_is_inflated_once(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of JSON once took twice as long: they came to more than the four times that a first
-    guess had room for."""
+    """Batches of JSON took twice as long: they exceeded the initial estimate of four times their
+    size."""
     attempts = []
     name = codec.name.lower()
     into = getattr(cramjam, name).decompress_into
@@ -282,7 +283,7 @@ def test_nothing_is_allocated_for_a_claimed_size(
 
 
 def test_many_tiny_blocks_allocate_little_memory() -> None:
-    """A view kept for each five-byte block once made 100 MiB of input cost gigabytes."""
+    """A view kept for each five-byte block used gigabytes for 100 MiB of input."""
     data = xerial(*[snappy(b"")] * 20_000)
     tracemalloc.start()
     try:
@@ -321,7 +322,8 @@ json.dump([errors, grown], sys.stdout)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures by /proc and RLIMIT_AS")
 def test_the_memory_of_the_whole_process_is_bounded() -> None:
-    """Tracing sees Python's memory only; a decoder's own must be bounded, and its end typed."""
+    """Tracing sees only Python's memory; a decoder's own must be bounded too, and its error
+    typed."""
     done = subprocess.run(
         [sys.executable, "-c", MEMORY_OF_A_PROCESS],
         capture_output=True,

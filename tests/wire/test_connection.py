@@ -1,4 +1,4 @@
-"""Framing, correlation and version choice of one connection, without a connection."""
+"""Framing, correlation and version choice of one connection, without I/O."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def beat(correlation_id: int, error_code: int = 0, *, tags: bytes = b"\0") -> by
 
 
 def open_connection(**options: int) -> Connection:
-    """A connection whose handshake is over."""
+    """Return a connection after its handshake."""
     connection = Connection("me", **options)
     connection.set_broker_versions(ALL)
     return connection
@@ -197,7 +197,7 @@ def test_an_api_versions_response_has_the_old_header_in_every_version(version: i
 
 
 def test_an_unsupported_version_response_of_api_versions_is_read_as_v0() -> None:
-    """KIP-511: a broker that does not know the version answers in the only one all know."""
+    """KIP-511: a broker that does not support the version responds in version 0."""
     connection = Connection("me")
     connection.send(ApiVersionsRequest(), 4)
     refusal = ApiVersionsResponse(
@@ -221,7 +221,7 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
 
 
 def dead(connection: Connection) -> bool:
-    """Whether nothing works any more, and nothing is kept."""
+    """Whether every call fails, and nothing is stored."""
     with pytest.raises(RemoteProtocolError, match="closed after a protocol error"):
         receive_data(connection, beat(0))
     with pytest.raises(LocalProtocolError, match="closed after a protocol error"):
@@ -293,7 +293,7 @@ def test_a_frame_length_beyond_the_limit_is_an_error_at_once() -> None:
 
 
 def test_a_response_without_records_has_a_lower_size_limit() -> None:
-    """Its objects take many times its bytes."""
+    """Its decoded objects take many times its bytes."""
     connection = open_connection()
     with pytest.raises(LimitExceededError, match="16777217 bytes; the limit is 16777216"):
         receive_data(connection, (MAX_PLAIN_FRAME_BYTES + 1).to_bytes(4, "big"))
@@ -327,7 +327,7 @@ def test_only_fetch_responses_may_be_large() -> None:
 
 
 def fetched(connection: Connection, records: bytes) -> tuple[int, bytes]:
-    """Asks for records; answers the correlation id and the frame of the answer."""
+    """Request records; return the correlation id and the frame of the response."""
     data = PartitionData(
         partition_index=0, error_code=0, high_watermark=0, records=records, aborted_transactions=()
     )
@@ -339,7 +339,7 @@ def fetched(connection: Connection, records: bytes) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("size", [10, 4_000, 5_000, 70_000, 3_000_000])
 def test_a_fetch_response_is_not_copied_after_it_was_received(size: int) -> None:
-    """However large it is, and whatever comes behind it; nothing of it is left behind."""
+    """At any size, and with any following bytes; no reference to it is left."""
     warm = open_connection()
     receive_data(warm, fetched(warm, b"")[1])  # compiles the codec
     connection = open_connection()
@@ -373,7 +373,7 @@ def test_a_fetch_response_is_not_copied_after_it_was_received(size: int) -> None
 
 
 def test_the_buffer_of_a_response_grows_as_it_arrives() -> None:
-    """At most sixteen times what has come."""
+    """The buffer has at most sixteen times the received bytes."""
     connection = open_connection()
     asked, _ = connection.send(FETCH, 12)
     head = struct.pack(">ii", 50_000_000, asked)
@@ -394,7 +394,7 @@ def test_the_frame_size_limit_is_configurable() -> None:
 
 
 def test_before_the_handshake_frames_are_limited_to_a_mebibyte() -> None:
-    """Nothing is known of the peer yet, which may not be Kafka at all."""
+    """The peer is unknown before the handshake, and may not be Kafka at all."""
     assert receive_data(Connection("me"), (MAX_HANDSHAKE_BYTES).to_bytes(4, "big")) == []
     connection = Connection("me")
     # What a web server answers to a request that it does not understand.
@@ -458,7 +458,7 @@ def test_no_versions_are_known_before_the_handshake() -> None:
 
 
 def test_topic_ids_round_trip() -> None:
-    """The last version speaks of topics by id: one whole message, through frame and header."""
+    """The last version identifies topics by id: one whole message, with frame and header."""
     connection = open_connection()
     connection.send(METADATA, 13)
     answer = MetadataResponse(brokers=(), topics=(), cluster_id=str(UUID(int=1)))
@@ -481,7 +481,7 @@ def received(connection: Connection, data: bytes) -> list[Response | LargeRespon
 
 
 def test_a_response_with_many_elements_is_left_undecoded_for_the_caller() -> None:
-    """300,000 partitions of metadata once held the loop for two seconds."""
+    """300,000 partitions of metadata blocked the loop for two seconds."""
     connection = open_connection()
     small, large, behind = (connection.send(METADATA, 13)[0] for _ in range(3))
     few, many = brokers(1_000), brokers(1_001)

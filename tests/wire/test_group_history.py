@@ -1,6 +1,6 @@
-"""Records of `__consumer_offsets`: the same bytes as Kafka's own classes, and nothing is an error.
+"""Records of `__consumer_offsets`: the same bytes as Kafka's own classes, and no errors.
 
-What each class looks like is compared with Kafka's schemas in `test_messages`.
+`test_messages` compares each class with Kafka's schemas.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def test_any_bytes_decode_without_an_error(
 
 
 def without_empty_tags(value: Any) -> Any:
-    """The same with None for an empty array that is tagged: Java's classes leave out both."""
+    """Return the value with None for each empty tagged array: Java's classes omit both."""
     if isinstance(value, tuple):
         return tuple(map(without_empty_tags, value))
     if not hasattr(type(value), "__attrs_attrs__"):

@@ -84,7 +84,7 @@ def test_line_24_newer_versions_parse_as_the_newest_known(version: int) -> None:
 
 @pytest.mark.parametrize("version", BY_VERSION)
 def test_bytes_after_the_last_field_are_ignored(version: int) -> None:
-    """Java reads so: some clients write fields of a newer version under an older number."""
+    """As Java does: some clients write fields of a newer version under an older number."""
     assert decode_subscription(BY_VERSION[version] + b"\0\0") == READ[version]
 
 
@@ -131,7 +131,7 @@ def test_a_pykafka_leader_writes_no_user_data() -> None:
 
 
 def test_no_bytes_are_an_empty_assignment() -> None:
-    """What a coordinator answers to a member that the leader left out."""
+    """A coordinator returns no bytes to a member that the leader omitted."""
     assert decode_assignment(b"") == ()
 
 

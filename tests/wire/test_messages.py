@@ -1,7 +1,8 @@
-"""Every message in every version: its facts against Kafka's schemas, its bytes against kio's codec.
+"""Every message in every version: its fields against Kafka's schemas, its bytes against kio's
+codec.
 
-`tests/data/schemas.json` holds what the schemas of Apache Kafka say; kio is an independent codec
-that was generated from them. Hostile input goes through every decoder here too.
+`tests/data/schemas.json` contains the schemas of Apache Kafka; kio is an independent codec
+generated from them. Every decoder gets hostile input here, too.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ every_pair = pytest.mark.parametrize(("cls", "version"), PAIRS)
 
 
 def structs_of(cls: type) -> dict[str, type]:
-    """The message and every struct below it, by name, parents first."""
+    """Return the message and every struct below it, by name, parents first."""
     found = {cls.__name__: cls}
     for spec in fields_of(cls).values():
         inner = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
@@ -82,7 +83,7 @@ def type_text(kind: Kind) -> str:
 
 @attrs.frozen
 class Facts:
-    """One field, with ranges of versions cut down to the versions that the message has."""
+    """One field, with version ranges limited to the versions of the message."""
 
     name: str
     type: str
@@ -186,7 +187,7 @@ def test_requests_and_responses_are_paired() -> None:
 
 
 def kafkas_jars() -> Path:
-    """The jars that are here already; a comparison is not worth a download."""
+    """Return the jars that exist already; a comparison does not justify a download."""
     try:
         return resolve_jars("4.3.1", find_java(), timeout=0)
     except LocalKafkaUnavailable as error:
@@ -213,7 +214,7 @@ def kio_class(cls: Any, version: int) -> Any:
 
 
 def to_kio(value: Any, target: Any) -> Any:
-    """The same message as a value of kio's: durations and times have types of their own there."""
+    """Return the same message in kio's classes, which have types for durations and times."""
     converted = {}
     for field in dataclasses.fields(target):
         kind = field.type
@@ -302,7 +303,7 @@ def test_any_bytes_give_a_message_or_a_decode_error(cls: Any, version: int) -> N
 
 
 def sample(kind: Kind, version: int) -> Any:
-    """A value with something in every place, so that every length is on the wire."""
+    """Return a value with something in every place, so that every length is encoded."""
     if isinstance(kind, Array):
         return (sample(kind.element, version),)
     if isinstance(kind, type):
@@ -320,7 +321,7 @@ def sample(kind: Kind, version: int) -> Any:
 
 @every_pair
 def test_a_claimed_length_allocates_no_memory(cls: Any, version: int) -> None:
-    """A length of two billion at any place: refused or read over, never allocated."""
+    """A length of two billion at any place is an error or skipped, never allocated."""
     data = encode(sample(cls, version), version) + b"\x00" * 8
     decoded = decode(cls, version, data[:-8])
     assert decoded == sample(cls, version)
@@ -355,7 +356,7 @@ def test_unknown_tagged_fields_are_skipped(cls: Any, version: int) -> None:
 
 
 def other_than(kind: Kind, default: Any) -> Any:
-    """A value of this type that is not the default."""
+    """Return a value of this type that is not the default."""
     if isinstance(kind, Array):
         return (zero(kind.element),)
     if isinstance(kind, type):
@@ -378,7 +379,7 @@ def absent_fields() -> Iterator[Any]:
 def test_a_value_that_a_version_cannot_encode_is_an_error_or_dropped(
     cls: Any, field: str, absent: list[int]
 ) -> None:
-    """An error that names the field, or silence where Kafka's schema says that it may be lost."""
+    """An error names the field; a field that is ignorable in Kafka's schema is dropped."""
     spec, bare = fields_of(cls)[field], zero_of(cls)
     wrong = attrs.evolve(bare, **{field: other_than(spec.kind, getattr(bare, field))})
     for version in absent:

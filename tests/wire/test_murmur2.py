@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own producers would have put them."""
+"""Keys go to the partitions that Kafka's producers choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unsigned varints: round trips, the limit of 32 bits, what each refusal says."""
+"""Unsigned varints: round trips, the limit of 32 bits, and the message of each error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_any_bytes_give_a_value_in_range_or_a_decode_error(data: bytes) -> None:
 
 
 def test_a_longer_encoding_than_needed_is_read_as_java_does() -> None:
-    """Java's writer never pads, but its reader takes padding up to the full width."""
+    """Java's writer never pads, but its reader accepts padding up to the full width."""
     assert read_uvarint(b"\x81\x80\x80\x80\x00", 0) == (1, 5)
 
 

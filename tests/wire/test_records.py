@@ -1,4 +1,4 @@
-"""Record batches: Java's bytes both ways, each corruption by its words, fuzz."""
+"""Record batches: Java's bytes written and read, the error for each corruption, fuzzing."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def as_read(
 
 
 def header(batch: RecordBatch) -> dict[str, object]:
-    """Every public field and property of the header, that tests compare it whole."""
+    """Return every public field and property of the header, to compare it as a whole."""
     return {
         name: getattr(batch, name)
         for name in dir(RecordBatch)
@@ -291,7 +291,7 @@ def test_keys_and_values_as_views_of_the_batch(codec: Codec) -> None:
 
 
 def test_a_timestamp_beyond_64_bits_is_an_error() -> None:
-    """Added up in 64 bits it would come round on the other side."""
+    """The sum would overflow 64 bits."""
     early = sized(b"\x00" + varint(-(2**63)) + bytes(4))
     late = sized(b"\x00" + varint(2**63 - 1001) + bytes(4))
     assert [r.timestamp for r in records(handmade(early))] == [1000 - 2**63]
@@ -331,7 +331,7 @@ def test_a_truncated_last_batch_is_dropped() -> None:
 
 
 def test_batches_are_read_lazily() -> None:
-    """What is wrong with a later batch does not keep back the ones before it."""
+    """An error in a later batch does not delay the earlier ones."""
     good = encode_batch([NewRecord(b"a", b"1")])
     batches = read_batches(good + handmade(record(), magic=1), topic="t", partition=3)
     assert bytes(next(batches).raw) == good
@@ -364,7 +364,7 @@ def test_gaps_left_by_compaction_are_read() -> None:
 
 
 def test_the_delete_horizon_bit_changes_nothing() -> None:
-    """KIP-534: bit 6 gives the base timestamp another meaning, not the records another time."""
+    """KIP-534: bit 6 changes the meaning of the base timestamp, not the records' times."""
     assert [r.timestamp for r in records(handmade(record(), attributes=0x40))] == [1000]
 
 
@@ -482,7 +482,7 @@ def test_the_highest_possible_offset_is_read() -> None:
 
 
 def test_old_message_formats_are_an_error_that_names_them() -> None:
-    """A v1 message is shorter than a v2 header: its magic must be told before its length."""
+    """A v1 message is shorter than a v2 header: its magic must be checked before its length."""
     message = pack(">IbbqiI", 0, 1, 0, 123, -1, 0)
     assert corrupt(pack(">qi", 8, len(message)) + message) == (FORMAT.format(1), "t", 3, 8)
 
@@ -737,7 +737,7 @@ def values_of(count: int, size: int, *, dense: bool = True) -> list[NewRecord]:
 def test_large_batches_are_inflated_in_a_thread(
     codec: Codec, size: int, dense: bool, at_once: bool
 ) -> None:
-    """By its output: 8 KB of zstd held the loop for the time that 128 MiB take to inflate."""
+    """The size of the output decides: 8 KB of zstd that inflate to 128 MiB blocked the loop."""
     records = values_of(4, size // 4, dense=dense)
     reader = one_batch(encode_batch(records, codec=codec)).records()
     assert reader.prepare_at_once() is at_once
@@ -750,7 +750,7 @@ def test_large_batches_are_inflated_in_a_thread(
 def test_a_position_far_inside_a_batch_is_reached_in_a_thread(
     codec: Codec, passed: int, at_once: bool
 ) -> None:
-    """Three million records below the position once held the loop for seconds, uncompiled."""
+    """Three million records below the position blocked the uncompiled loop for seconds."""
     records = values_of(3_000, 1)
     reader = one_batch(encode_batch(records, codec=codec)).records(passed)
     assert reader.prepare_at_once() is at_once
@@ -796,7 +796,7 @@ def test_a_failed_inflation_in_a_thread_is_raised_by_the_first_record() -> None:
 
 
 def test_control_batches_have_a_small_limit() -> None:
-    """It is looked at in the loop; five bombs held that for a second."""
+    """They are inflated in the loop; five bombs blocked it for a second."""
     bomb = encode_batch(values_of(1, 1_100), codec=Codec.GZIP, control=True, transactional=True)
     with pytest.raises(LimitExceededError, match="beyond 1024 bytes"):
         one_batch(bomb).control_type()

@@ -1,4 +1,4 @@
-"""Record batches beside those of aiokafka: the same bytes, and aiokafka reads every codec."""
+"""Record batches compared with aiokafka's: the same bytes, and aiokafka reads every codec."""
 
 from __future__ import annotations
 

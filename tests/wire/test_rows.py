@@ -1,4 +1,4 @@
-"""Structures that are made when they are looked at."""
+"""Structs that are created on access."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITIONS = tuple(
 
 
 def answer(version: int) -> MetadataResponse:
-    """As decoded."""
+    """Return the decoded response."""
     topic = MetadataResponseTopic(error_code=0, name="t", partitions=PARTITIONS)
     sent = MetadataResponse(brokers=(), topics=(topic,))
     return decode(MetadataResponse, version, encode(sent, version))
@@ -60,7 +60,8 @@ def test_a_message_with_rows_is_compared_and_encoded_as_usual() -> None:
 
 
 def test_the_garbage_collector_does_not_track_rows(rows: Rows[MetadataResponsePartition]) -> None:
-    """It stopped all threads for 50 ms, to look through 245,000 partitions of one answer."""
+    """A collection stopped all threads for 50 ms, to traverse 245,000 partitions of one
+    response."""
     for _ in range(3):
         gc.collect()
     assert not any(map(gc.is_tracked, rows._rows))

@@ -1,4 +1,4 @@
-"""The codec compiler, on a message made to have one of everything."""
+"""The codec compiler, on a message with a field of every kind."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_malformed_tags_are_an_error(data: bytes, message: str) -> None:
 
 
 def test_a_tag_count_of_four_billion_is_an_error() -> None:
-    """Each tag takes two bytes at least: no tag is looked at."""
+    """Each tag takes at least two bytes: no tag is decoded."""
     for tags in (b"\x07\x00" * 10, b"\x07\x00" * 1000):
         hostile = with_tags(tags, count=b"\xff\xff\xff\xff\x0f")
         claims = "tagged fields claims 4294967295, but only"
@@ -329,7 +329,7 @@ def test_compact_lengths_around_each_varint_size(size: int, prefix: str) -> None
 
 
 def test_a_skipped_tag_longer_than_the_bytes_is_an_error() -> None:
-    """Of a message without tagged fields: no bytes left over must be what catches this."""
+    """In a message without tagged fields, the check for trailing bytes must catch this."""
     bare = bytes.fromhex("01 01 01 01")
     assert decode_prefix(Lengths, 2, bare + b"\x01\x07\x03abc??")[1] == len(bare) + 6
     for tags in (b"\x01\x07\x04abc", b"\x01\x07\xff\xff\xff\xff\x0f"):
@@ -444,7 +444,7 @@ def test_a_tagged_nullable_struct_starts_with_zero_or_one() -> None:
 
 
 def test_an_array_of_structs_with_only_a_null_struct_is_decoded() -> None:
-    """Its bound must count one byte an element, not the size of the struct that is not there."""
+    """Its bound must count one byte per element, not the size of the missing struct."""
 
     @struct
     class Holder:
@@ -536,7 +536,7 @@ def test_an_array_with_too_many_numbers_is_an_error() -> None:
 
 
 def test_the_element_limit_applies_to_all_arrays_of_a_message_together() -> None:
-    """Of `PLAIN` there are two identifiers, two names and two parts; the numbers are too few."""
+    """`PLAIN` has two identifiers, two names and two parts; the numbers are too few to count."""
     data = encode(PLAIN, 0)
     assert decode(Everything, 0, data, max_elements=6) == PLAIN
     found = refusal(LimitExceededError, partial(decode, Everything, 0, data, max_elements=5))
@@ -551,7 +551,7 @@ def test_sixteen_numbers_count_as_one_element() -> None:
 
 
 def test_tagged_fields_count_as_elements() -> None:
-    """A heartbeat of eight million of them once held the loop for seconds."""
+    """A heartbeat with eight million tagged fields blocked the loop for seconds."""
     data = with_tags(*[b"\x07\x00"] * 10)
     untagged = attrs.evolve(FULL, tagged_text=None, tagged_part=Extra())
     assert decode(Everything, 3, data, max_elements=16) == untagged
@@ -560,7 +560,7 @@ def test_tagged_fields_count_as_elements() -> None:
 
 
 def test_equal_short_arrays_of_numbers_are_one_tuple() -> None:
-    """The collector has fewer objects to look through: most partitions share their replicas."""
+    """The garbage collector has fewer objects to traverse: most partitions share their replicas."""
     three = (1_000, 2_000, 3_000)
     many = NumberLists(lists=(Numbers(numbers=three), Numbers(numbers=tuple(three))))
     first, second = decode(NumberLists, 0, encode(many, 0)).lists

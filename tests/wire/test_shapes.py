@@ -1,4 +1,4 @@
-"""New shapes folded into old ones for old brokers, and old answers unfolded."""
+"""Requests converted to the formats of old brokers, and their responses converted back."""
 
 from __future__ import annotations
 
