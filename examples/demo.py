@@ -123,7 +123,7 @@ class Demo:
                 for number in numbers:
                     values.setdefault(number % PARTITIONS, []).append(b"%d" % number)
                 with anyio.CancelScope(shield=True):
-                    # Cut off in between, nobody could say whether these are in the log.
+                    # If this were cancelled, the records might or might not be in the log.
                     await self._topic.produce(values)
                 self._produced += numbers
                 self._board.produced = len(self._produced)
@@ -159,7 +159,7 @@ class Demo:
         member.state = State.KILLED
         member.partitions = frozenset()
         board.begin(f"{name} is killed")
-        board.log(f"SIGKILL for {name}: nobody tells the group, its session has to time out")
+        board.log(f"SIGKILL for {name}: the group notices when its session times out")
         board.update()
         await self._gone[name].wait()
         # The group cannot have noticed yet: these are the offsets that the next owner starts at.
@@ -239,7 +239,7 @@ class Demo:
                 if member.state is State.OWNING:
                     member.state = State.REBALANCING
             case _ if member.in_group:
-                raise DemoFailed(f"{member.name} told what nobody understands: {told}")
+                raise DemoFailed(f"{member.name} sent an unknown message: {told}")
         board.update()
 
 

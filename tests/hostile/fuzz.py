@@ -302,7 +302,7 @@ def _judged(data: bytes) -> None:
     talk = _challenged(_CHALLENGE)
     talk.final(Secret("00" * 32))
     talk.check(data)
-    raise AssertionError("a signature that nobody made")
+    raise AssertionError("a forged signature was accepted")
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Attacks in data that the coordinator passes on: assignments, and metadata of other members.
+"""Attacks in what the coordinator passes on: assignments, and the metadata of other members.
 
-The bytes come from other clients of the group; the leader decodes those of all members.
+The bytes come from other clients of the group; who leads it reads those of all members.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GOOD = encode_subscription(Subscription(topics=("t",)))
 
 
 def assignment(*topics: tuple[bytes, list[int]], version: int = 0) -> bytes:
-    """Send an assignment with any content."""
+    """Encode an assignment without checking it."""
     out = struct.pack(">hi", version, len(topics))
     for name, partitions in topics:
         out += struct.pack(">h", len(name)) + name + struct.pack(">i", len(partitions))
@@ -38,7 +38,7 @@ def assignment(*topics: tuple[bytes, list[int]], version: int = 0) -> bytes:
 
 
 def owning(partitions: int) -> bytes:
-    """Return the subscription of a member that reports so many owned partitions."""
+    """The subscription of a member that says it owns so many partitions."""
     owned = struct.pack(">ih1si", 1, 1, b"t", partitions) + struct.pack(
         f">{partitions}i", *range(partitions)
     )
@@ -63,7 +63,7 @@ def _joined(name: str, ends: str, answers: dict[str, Any], **more: Any) -> Attac
 
 
 def _beside(name: str, metadata: bytes, ends: str, **more: Any) -> Attack:
-    """Let this client lead a group with a hostile member."""
+    """This client is the leader, and another member's metadata is hostile."""
     members = (
         JoinGroupResponseMember(member_id="me", metadata=GOOD),
         JoinGroupResponseMember(member_id="stranger", metadata=metadata),
@@ -129,20 +129,20 @@ ATTACKS = (
         times=2,
     ),
     _assigned(
-        "an assignment nobody subscribed to",
+        "an assignment outside the subscription",
         assignment((b"other", [0])),
         "t/0 at 0",
         times=2,
     ),
     _assigned(
-        "an assignment nobody subscribed to, for ever",
+        "an assignment outside the subscription, without end",
         assignment((b"other", [0])),
         "no end within 2 s",
         job={"patience": 2.0},
         requests=60,
     ),
     _assigned(
-        "an assignment of 5,000 topics nobody subscribed to",
+        "an assignment of 5,000 topics outside the subscription",
         assignment(*((b"other-topic-%04d" % n, [0]) for n in range(5_000))),
         "t/0 at 0",
         times=2,

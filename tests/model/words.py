@@ -21,7 +21,7 @@ from kafkagroup.wire.schema import NO_ID, Request
 
 __all__ = ["Names", "new_records", "request"]
 
-NOBODY = UUID(int=4)
+NO_TOPIC_ID = UUID(int=4)
 """A topic id that no topic has."""
 
 _PLACES = {"latest": -1, "earliest": -2, "max": -3, "local": -4, "tiered": -5, "upload": -6}
@@ -41,7 +41,7 @@ class Names:
     """The trace's name of a fetch session -> its id."""
 
     def topic_id(self, topic: str) -> UUID:
-        return self.ids.get(topic, NOBODY)
+        return self.ids.get(topic, NO_TOPIC_ID)
 
     def made(self, topic: str, topic_id: UUID) -> None:
         """Record the id of a created topic."""

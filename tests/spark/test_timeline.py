@@ -6,7 +6,7 @@ from typing import Any
 
 from kafkagroup.spark.timeline import Timeline, timeline_of
 
-NOBODY: dict[str, Any] = dict.fromkeys(
+UNKNOWN_MEMBER: dict[str, Any] = dict.fromkeys(
     ("instance_id", "client_id", "client_host", "epoch", "state", "assigned")
 )
 
@@ -19,7 +19,7 @@ def record(of: str, time: int, removed: bool = False, **more: Any) -> dict[str, 
 
 def member(name: str, *partitions: int, **more: Any) -> dict[str, Any]:
     assigned = [{"topic": "t", "topic_id": None, "partition": p} for p in partitions]
-    return {**NOBODY, "member_id": name, "client_id": f"c-{name}", "assigned": assigned, **more}
+    return {**UNKNOWN_MEMBER, "member_id": name, "client_id": f"c-{name}", "assigned": assigned, **more}
 
 
 def classic(number: int, time: int, *members: dict[str, Any], took: int = 0) -> dict[str, Any]:
