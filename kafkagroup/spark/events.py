@@ -265,7 +265,7 @@ def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Record
     """Convert rows of `READ_COLUMNS` to rows of `schema`; `mapInArrow` runs this."""
     import pyarrow as pa
 
-    made = schema()
+    arrow_schema = schema()
 
     for batch in batches:
         # As numbers: there are times in a log for which Python has no datetime.
@@ -283,5 +283,4 @@ def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Record
             for time, partition, offset, key, value in zip(times, *others, strict=True)
         ]
         if rows:
-            columns = [pa.array([row.get(f.name) for row in rows], f.type) for f in made]
-            yield pa.RecordBatch.from_arrays(columns, schema=made)
+            yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)

@@ -102,7 +102,7 @@ def _table(
         f"transform(members, m -> struct({_OF_A_MEMBER})) AS members",
     )
     found = events.where("group_id IS NOT NULL AND kind <> 'offsets'").selectExpr(*chosen)
-    made = to_arrow_schema(StructType.fromDDL(schema), timezone="UTC")
+    arrow_schema = to_arrow_schema(StructType.fromDDL(schema), timezone="UTC")
 
     def of_group(table: pyarrow.Table) -> pyarrow.Table:
         import pyarrow as pa
@@ -111,7 +111,6 @@ def _table(
         records = table.sort_by("log_offset").to_pylist()
         group = records[0]["group_id"]
         found = [{**row, "group_id": group} for row in rows(timeline_of(records))]
-        columns = [pa.array([row[field.name] for row in found], field.type) for field in made]
-        return pa.Table.from_arrays(columns, schema=made)
+        return pa.Table.from_pylist(found, schema=arrow_schema)
 
     return found.groupBy("group_id").applyInArrow(of_group, schema)

@@ -71,7 +71,7 @@ def evaluation(
         .agg(F.collect_list("log_end").alias("ends"))
     )
     joined = newest.join(windows, [*_KEY], "left").join(lately, [*_KEY], "left")
-    made = to_arrow_schema(StructType.fromDDL(_EVALUATION), timezone="UTC")
+    arrow_schema = to_arrow_schema(StructType.fromDDL(_EVALUATION), timezone="UTC")
     now = joined.columns.index("evaluated_at")
 
     def evaluated(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -82,8 +82,7 @@ def evaluation(
             micros = batch.column(now).cast(pa.int64())
             rows = batch.set_column(now, "evaluated_at", micros).to_pylist()
             found = [_evaluated(row, allowed) for row in rows]
-            columns = [pa.array([row[field.name] for row in found], field.type) for field in made]
-            yield pa.RecordBatch.from_arrays(columns, schema=made)
+            yield pa.RecordBatch.from_pylist(found, schema=arrow_schema)
 
     return joined.mapInArrow(evaluated, _EVALUATION)
 

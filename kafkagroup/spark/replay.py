@@ -30,7 +30,7 @@ _REPLAY = (
     " moved int, revoked int, least int, most int, violations int, violation string"
 )
 
-_MOST_ROUNDS = 10
+_MAX_ROUNDS = 10
 """Most rounds of one cooperative rebalance: this library's assignors need at most three."""
 
 
@@ -71,7 +71,7 @@ def replay_one(
         before = {tp: member for member, partitions in owned.items() for tp in partitions}
         found: list[Violation] = []
         rounds, is_stable = 0, False
-        while not is_stable and rounds < _MOST_ROUNDS:
+        while not is_stable and rounds < _MAX_ROUNDS:
             rounds += 1
             spec = GroupSpec(
                 members={
@@ -126,7 +126,7 @@ def _replaying(
     assignors: Mapping[str, Assignor],
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     # Here: only the driver can parse Spark's DDL.
-    made = to_arrow_schema(StructType.fromDDL(_REPLAY))
+    arrow_schema = to_arrow_schema(StructType.fromDDL(_REPLAY))
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
@@ -142,8 +142,7 @@ def _replaying(
                         assignor,
                     )
                 ]
-                columns = [pa.array([row[f.name] for row in rows], f.type) for f in made]
-                yield pa.RecordBatch.from_arrays(columns, schema=made)
+                yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
 
     return run
 
