@@ -253,16 +253,16 @@ def _check_compiled() -> None:
     here = os.path.dirname(__file__)
     try:
         with open(os.path.join(here, "_in_place.txt"), encoding="utf-8") as lines:
-            made = [line.split() for line in lines]
+            compiled = [line.split() for line in lines]
     except FileNotFoundError:
         return
     from importlib.machinery import EXTENSION_SUFFIXES
     from zlib import crc32
 
     # This Python does not load modules of other versions; their sources may no longer exist.
-    made = [line for line in made if line[0] == EXTENSION_SUFFIXES[0]]
+    compiled = [line for line in compiled if line[0] == EXTENSION_SUFFIXES[0]]
     top = os.path.dirname(here)
-    for _, name, crc in made:
+    for _, name, crc in compiled:
         try:
             with open(os.path.join(top, name), "rb") as source:
                 fresh = crc32(source.read()) == int(crc)
@@ -270,7 +270,7 @@ def _check_compiled() -> None:
             fresh = False
         if not fresh:
             raise ImportError(f"{name} has changed since it was compiled; run `make compile`")
-    listed = {os.path.join(top, name).removesuffix(".py") for _, name, _ in made}
+    listed = {os.path.join(top, name).removesuffix(".py") for _, name, _ in compiled}
     for directory, subdirectories, files in os.walk(here):
         subdirectories[:] = [name for name in subdirectories if name != "__pycache__"]
         for file in files:

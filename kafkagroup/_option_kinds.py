@@ -18,7 +18,7 @@ from kafkagroup._values import field, fields
 from kafkagroup.errors import ConfigurationError
 
 __all__ = [
-    "MOST",
+    "MAX_INT32",
     "Boolean",
     "Choice",
     "Function",
@@ -34,7 +34,7 @@ __all__ = [
     "option",
 ]
 
-MOST = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 """Upper limit of every number: requests carry most of them in 32 bits."""
 
 Given = Mapping[str, Any]
@@ -99,13 +99,13 @@ class Whole(Kind):
         return bound
 
     def expected(self, given: Given) -> str:
-        return f"{self._bound(given)} to {MOST}"
+        return f"{self._bound(given)} to {MAX_INT32}"
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
 
     def allows(self, value: Any, given: Given) -> bool:
-        return bool(self._bound(given) <= value <= MOST)
+        return bool(self._bound(given) <= value <= MAX_INT32)
 
 
 class Seconds(Whole):

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from kafkagroup._option_kinds import (
-    MOST,
+    MAX_INT32,
     Boolean,
     Choice,
     Function,
@@ -456,7 +456,7 @@ class ConsumerOptions(_MembershipOptions):
         Whole(1),
         None,
         "do not fetch a partition with this many records buffered; `None`: only bytes count",
-        otherwise=MOST,
+        otherwise=MAX_INT32,
     )
     isolation_level: int = option(
         Choice({"read_uncommitted": 0, "read_committed": 1}),

@@ -42,17 +42,17 @@ _RECORD_BYTES = 32
 """The size of a record without key, value and headers, approximately."""
 
 
-class _Numbered(NamedTuple):
+class _Indexed(NamedTuple):
     """A record, and its index in the call."""
 
-    number: int
+    index_in_call: int
     record: NewRecord
 
     @property
     def size(self) -> int:
         _, (key, value, _, headers) = self
-        named = sum(len(name) + len(content or b"") for name, content in headers)
-        return _RECORD_BYTES + len(key or b"") + len(value or b"") + named
+        header_bytes = sum(len(name) + len(content or b"") for name, content in headers)
+        return _RECORD_BYTES + len(key or b"") + len(value or b"") + header_bytes
 
 
 class Producer(CallingService):
@@ -87,8 +87,9 @@ class Producer(CallingService):
         options = ProducerOptions.checked(locals())
         super().__init__(options, options.delivery_timeout)
         self._codec = options.compression
-        self._turn = 0
-        """The partition for records without a key, modulo the count; every call increments it."""
+        self._write_count = 0
+        """The number of `write` calls. Modulo the partition count, it is the partition for records
+        without a key."""
 
     async def partition_count(self, topic: str) -> int:
         """Return the number of a topic's partitions. Never creates the topic.
@@ -126,22 +127,25 @@ class Producer(CallingService):
         count = await self.partition_count(topic)
         if partition is not None and not 0 <= partition < count:
             raise ConfigurationError(f"topic {topic!r} has partitions 0 to {count - 1}")
-        logs: dict[TopicPartition, list[_Numbered]] = {}
+        logs: dict[TopicPartition, list[_Indexed]] = {}
         now = time.time_ns() // 1_000_000
         for index, record in enumerate(records):
-            made = record if record.timestamp >= 0 else record._replace(timestamp=now)
+            if record.timestamp < 0:
+                record = record._replace(timestamp=now)
             if partition is not None:
-                place = partition
+                number = partition
+            elif record.key is None:
+                number = self._write_count % count
             else:
-                place = self._turn % count if made.key is None else partition_of(made.key, count)
-            logs.setdefault(TopicPartition(topic, place), []).append(_Numbered(index, made))
-        self._turn += 1
+                number = partition_of(record.key, count)
+            logs.setdefault(TopicPartition(topic, number), []).append(_Indexed(index, record))
+        self._write_count += 1
         await self._write(logs)
 
-    async def _write(self, logs: Mapping[TopicPartition, Sequence[_Numbered]]) -> None:
+    async def _write(self, logs: Mapping[TopicPartition, Sequence[_Indexed]]) -> None:
         failures: list[NotWrittenError] = []
 
-        async def write(tp: TopicPartition, records: Sequence[_Numbered]) -> None:
+        async def write(tp: TopicPartition, records: Sequence[_Indexed]) -> None:
             # One batch at a time keeps their order.
             for batch in _batches(records):
                 try:
@@ -156,7 +160,7 @@ class Producer(CallingService):
         if failures:
             raise min(failures, key=lambda error: error.index)
 
-    async def _append(self, tp: TopicPartition, batch: Sequence[_Numbered]) -> None:
+    async def _append(self, tp: TopicPartition, batch: Sequence[_Indexed]) -> None:
         """Raises: NotWrittenError."""
         data = encode_batch([record for _, record in batch], codec=self._codec)
 
@@ -178,12 +182,12 @@ class Producer(CallingService):
                 await self._append(tp, batch[half:])
                 return
             at = error.index if isinstance(error, RecordRefusedError) else 0
-            raise NotWrittenError(batch[min(at, len(batch) - 1)].number, error) from error
+            raise NotWrittenError(batch[min(at, len(batch) - 1)].index_in_call, error) from error
         except KafkaGroupError as error:
-            raise NotWrittenError(batch[0].number, error) from error
+            raise NotWrittenError(batch[0].index_in_call, error) from error
 
 
-def _batches(records: Sequence[_Numbered]) -> Iterable[Sequence[_Numbered]]:
+def _batches(records: Sequence[_Indexed]) -> Iterable[Sequence[_Indexed]]:
     """Split records into batches that brokers accept. A larger record has a batch of its own."""
     start = size = 0
     for n, record in enumerate(records):

@@ -27,7 +27,7 @@ from kafkagroup.options import (
 from kafkagroup.producer import Producer
 
 DEFAULTS = {name: option.default for name, option in declared(ConsumerOptions).items()}
-MOST = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 
 
 def checked(**changes: Any) -> ConsumerOptions:
@@ -122,7 +122,7 @@ def test_the_defaults_in_seconds() -> None:
         max_partition_fetch_bytes=1_048_576,
         fetch_max_wait=0.5,
         num_consumer_fetchers=1,
-        queued_max_records=MOST,
+        queued_max_records=MAX_INT32,
         isolation_level=0,
         check_crcs=True,
         max_batch_bytes=134_217_728,
@@ -202,17 +202,17 @@ def test_the_rebalance_timeout_follows_max_poll_interval() -> None:
 )
 def test_a_number_out_of_its_range_is_an_error(name: str, least: int) -> None:
     """The error names an option that was given. Beyond 31 bits nothing can be sent."""
-    for value in (least - 1, -1, MOST + 1):
+    for value in (least - 1, -1, MAX_INT32 + 1):
         with pytest.raises(ConfigurationError) as caught:
             checked(**{name: value})
-        assert str(caught.value) == f"{name}={value}; expected {least} to {MOST}"
+        assert str(caught.value) == f"{name}={value}; expected {least} to {MAX_INT32}"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_close_timeout_is_finite(value: float) -> None:
     with pytest.raises(ConfigurationError) as caught:
         checked(close_timeout=value)
-    assert str(caught.value) == f"close_timeout={value}; expected 0 to {MOST}"
+    assert str(caught.value) == f"close_timeout={value}; expected 0 to {MAX_INT32}"
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_a_boolean_option_with_a_derived_default_accepts_none() -> None:
 def test_a_number_option_rejects_strings_and_booleans(name: str) -> None:
     said = refused(name, "10000")
     assert said.startswith(f"{name}='10000' is a string; expected a ")
-    assert f" to {MOST}" in said
+    assert f" to {MAX_INT32}" in said
     assert refused(name, True).startswith(f"{name}=True is a boolean; expected a ")
 
 

@@ -132,11 +132,11 @@ def violations(
         found += checker.unbalanced()
     if Kind.MOVED_WITHOUT_NEED in rules and checker.whole:
         found += checker.moved_without_need()
-    place = {kind.value: index for index, kind in enumerate(Kind)} if found else {}
+    rank = {kind.value: index for index, kind in enumerate(Kind)} if found else {}
     return tuple(
         sorted(
             (violation for violation in found if violation.kind in rules),
-            key=lambda v: (place[v.kind.value], v.partitions, v.members),
+            key=lambda v: (rank[v.kind.value], v.partitions, v.members),
         )
     )
 

@@ -50,4 +50,4 @@ def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     older generation. The next round finds it free and assigns everything, so the group is stable
     after two rounds. Cost as of `sticky_assignor`.
     """
-    return {member: held.now() for member, held in find_target(spec).items()}
+    return {member: target.without_revocations() for member, target in find_target(spec).items()}

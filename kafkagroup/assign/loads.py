@@ -28,7 +28,7 @@ groups planned for."""
 
 _VERSION = 1
 
-_MOST = 1e300
+_MAX_LOAD = 1e300
 """Largest load: the sum of a million of them is still finite."""
 
 _LATEST = 253_402_300_799
@@ -95,7 +95,7 @@ def recent_loads(
 
 
 def _load(value: object, path: str) -> float:
-    return js.number(value, path, most=_MOST)
+    return js.number(value, path, most=_MAX_LOAD)
 
 
 def _time(value: object, path: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkagroup.assign.roundrobin import deal
+from kafkagroup.assign.roundrobin import deal_in_turn
 from kafkagroup.assign.spec import GroupSpec, named
 from kafkagroup.types import Assignment
 
@@ -20,4 +20,5 @@ def naive_assignor(spec: GroupSpec) -> Assignment:
     Source: kiel's naive_allocator.
     """
     topics = sorted(spec.topics(), key=lambda topic: f"{topic}:")
-    return deal(spec, {topic: sorted(range(spec.partitions[topic]), key=str) for topic in topics})
+    numbers = {topic: sorted(range(spec.partitions[topic]), key=str) for topic in topics}
+    return deal_in_turn(spec, numbers)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kafkagroup.assign.spec import GroupSpec, named
 from kafkagroup.types import Assignment, TopicPartition
 
-__all__ = ["deal", "roundrobin_assignor"]
+__all__ = ["deal_in_turn", "roundrobin_assignor"]
 
 
 @named("roundrobin")
@@ -18,10 +18,10 @@ def roundrobin_assignor(spec: GroupSpec) -> Assignment:
     If all members subscribe to the same topics, counts differ by at most one.
     O(members log members + subscriptions + partitions). Source: Kafka's RoundRobinAssignor.
     """
-    return deal(spec, {topic: range(spec.partitions[topic]) for topic in spec.topics()})
+    return deal_in_turn(spec, {topic: range(spec.partitions[topic]) for topic in spec.topics()})
 
 
-def deal(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assignment:
+def deal_in_turn(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assignment:
     """Deal partitions, given as topic -> numbers, to their subscribers in the given order.
 
     Each topic must be one of `GroupSpec.topics`.

@@ -35,4 +35,4 @@ def sticky_assignor(spec: GroupSpec) -> Assignment:
     cost grows with the number of pools of topics with the same subscribers, not with the
     partitions (`balance`).
     """
-    return {member: held.all() for member, held in find_target(spec).items()}
+    return {member: target.complete() for member, target in find_target(spec).items()}

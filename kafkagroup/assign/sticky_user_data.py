@@ -19,7 +19,7 @@ MAX_PARTITIONS = 100_000
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
-_NOTHING: tuple[tuple[TopicPartition, ...], int] = ((), -1)
+_NO_ASSIGNMENT: tuple[tuple[TopicPartition, ...], int] = ((), -1)
 
 
 def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
@@ -52,21 +52,21 @@ def decode_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], in
     try:
         return _decode(data or b"")
     except (struct.error, UnicodeDecodeError, DecodeError):
-        return _NOTHING
+        return _NO_ASSIGNMENT
 
 
 def _decode(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
     if not data:
-        return _NOTHING
+        return _NO_ASSIGNMENT
     owned: list[TopicPartition] = []
-    topics, at = _count(data, 0)
+    topics, at = _read_count(data, 0)
     for _ in range(topics):
         size: int = _INT16.unpack_from(data, at)[0]
         at += _INT16.size
         if not 0 <= size <= len(data) - at:
             raise DecodeError(f"a name of {size} bytes where {len(data) - at} are left")
         topic = data[at : at + size].decode()
-        partitions, at = _count(data, at + size)
+        partitions, at = _read_count(data, at + size)
         if len(owned) + partitions > MAX_PARTITIONS:
             raise DecodeError(f"more than {MAX_PARTITIONS} partitions")
         numbers = struct.unpack_from(f">{partitions}i", data, at)
@@ -76,7 +76,7 @@ def _decode(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
     return tuple(owned), max(generation, -1)
 
 
-def _count(data: bytes, at: int) -> tuple[int, int]:
+def _read_count(data: bytes, at: int) -> tuple[int, int]:
     """Return the length of an array, and the offset of its first element. Each element has at least
     4 bytes."""
     count: int = _INT32.unpack_from(data, at)[0]

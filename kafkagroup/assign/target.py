@@ -19,14 +19,14 @@ from kafkagroup.assign.dealing import deal, deal_near
 from kafkagroup.assign.spec import GroupSpec
 from kafkagroup.types import TopicPartition
 
-__all__ = ["Held", "find_target"]
+__all__ = ["MemberTarget", "find_target"]
 
 Run = Sequence[TopicPartition]
 """Sorted partitions."""
 
 
 @define(eq=False)
-class Held:
+class MemberTarget:
     """The target of one member."""
 
     kept: Run
@@ -36,12 +36,12 @@ class Held:
     moving: tuple[Run, ...] = ()
     """The partitions that it gets once the other members that claim them have revoked them."""
 
-    def now(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions that it may have before others revoke any, sorted."""
+    def without_revocations(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions that it may own before other members revoke any, sorted."""
         return _merged((self.kept, *self.given))
 
-    def all(self) -> tuple[TopicPartition, ...]:
-        """Return all partitions of its target, sorted."""
+    def complete(self) -> tuple[TopicPartition, ...]:
+        """Return all partitions of the target, sorted."""
         return _merged((self.kept, *self.given, *self.moving))
 
 
@@ -51,7 +51,7 @@ def _merged(runs: Iterable[Run]) -> tuple[TopicPartition, ...]:
     return tuple(runs[0] if len(runs) == 1 else sorted(chain.from_iterable(runs)))
 
 
-def find_target(spec: GroupSpec) -> dict[str, Held]:
+def find_target(spec: GroupSpec) -> dict[str, MemberTarget]:
     """Return the target of each member id: a most even assignment with the fewest moves.
 
     A member loses the highest partition numbers in a pool first, so that it loses partitions of all
@@ -59,34 +59,34 @@ def find_target(spec: GroupSpec) -> dict[str, Held]:
     """
     order = spec.order()
     claims = read_claims(spec, order)
-    held = [Held(kept) for kept in claims.owned_by]
+    targets = [MemberTarget(kept) for kept in claims.owned_by]
     pools, topics = _pools(claims)
     even_out(pools, len(order))
-    near = _Near(spec, order)
-    released_by_pool = _released(pools, topics, held, claims.former, near)
+    racks = _RackPreference(spec, order)
+    released_by_pool = _release(pools, topics, targets, claims.former, racks)
     for pool, names, released in zip(pools, topics, released_by_pool, strict=True):
         if not pool.gained:
             continue
         free, withheld = _free(claims, names)
         claimed = {*released, *withheld}
         due = sorted([*released, *free]) if released else free
-        for member, dealt in _dealt(due, pool.gained, claims.former, near).items():
+        for member, dealt in _dealt(due, pool.gained, claims.former, racks).items():
             if claimed:
-                held[member].moving += ([tp for tp in dealt if tp in claimed],)
+                targets[member].moving += ([tp for tp in dealt if tp in claimed],)
                 dealt = [tp for tp in dealt if tp not in claimed]
-            held[member].given += (dealt,)
-    return dict(zip(order, held, strict=True))
+            targets[member].given += (dealt,)
+    return dict(zip(order, targets, strict=True))
 
 
 def _dealt(
     partitions: list[TopicPartition],
     due: dict[int, int],
     former: Mapping[TopicPartition, int],
-    near: _Near,
+    racks: _RackPreference,
 ) -> dict[int, list[TopicPartition]]:
     """Deal each member `due[member]` partitions: those that it owned before come first."""
     if not former:
-        return near.deal(partitions, due)
+        return racks.deal(partitions, due)
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
     others: list[TopicPartition] = []
     for tp in partitions:
@@ -96,7 +96,7 @@ def _dealt(
         else:
             others.append(tp)
     left = {m: units - len(dealt[m]) for m, units in due.items() if units > len(dealt[m])}
-    for member, more in near.deal(others, left).items():
+    for member, more in racks.deal(others, left).items():
         dealt[member] = sorted(dealt[member] + more)
     return dealt
 
@@ -146,12 +146,12 @@ def _free(claims: Claims, topics: list[str]) -> tuple[list[TopicPartition], list
     return free, withheld
 
 
-def _released(
+def _release(
     pools: list[Pool],
     topics: list[list[str]],
-    held: list[Held],
+    targets: list[MemberTarget],
     former: Mapping[TopicPartition, int],
-    near: _Near,
+    racks: _RackPreference,
 ) -> list[list[TopicPartition]]:
     """Remove the partitions that members lose from what they keep; return them by pool. Partitions
     that can go back to the member that owned them before are removed first."""
@@ -164,24 +164,24 @@ def _released(
     for member, numbers in losing.items():
         # One pass for all pools: a pass for each would be quadratic for a member in many pools.
         own: dict[int, list[TopicPartition]] = {number: [] for number in numbers}
-        for tp in held[member].kept:
+        for tp in targets[member].kept:
             number = pool_of[tp.topic]
             if number in own:
                 own[number].append(tp)
         gone: set[TopicPartition] = set()
         for number in numbers:
             pool = pools[number]
-            order = near.order_to_keep(own[number], member)
+            order = racks.order_to_keep(own[number], member)
             if former:
                 order.sort(key=lambda tp: former.get(tp) in pool.gained)
             revoked = order[len(order) - pool.lost[member] :]
             released[number] += revoked
             gone.update(revoked)
-        held[member].kept = [tp for tp in held[member].kept if tp not in gone]
+        targets[member].kept = [tp for tp in targets[member].kept if tp not in gone]
     return released
 
 
-class _Near:
+class _RackPreference:
     """Choose by racks which partitions a member keeps, and which member gets the others."""
 
     def __init__(self, spec: GroupSpec, order: list[str]) -> None:

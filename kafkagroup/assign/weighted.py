@@ -27,10 +27,10 @@ _CAPACITY = struct.Struct(">Bd")
 
 _VERSION = 1
 
-_NOBODY = -1
+_NO_OWNER = -1
 
-_MOST = 1e9
-"""The largest capacity; 1 / _MOST is the smallest. Levels are compared as floats."""
+_MAX_CAPACITY = 1e9
+"""The largest capacity; 1 / _MAX_CAPACITY is the smallest. Levels are compared as floats."""
 
 _TOTAL = 2**50
 """The sum that all loads of a group are scaled to. Sums of integers do not depend on the order of
@@ -76,8 +76,9 @@ def weighted_sticky(
     subscriber); each partition taken adds about the cost of one.
     Raises: ConfigurationError for a `capacity`, `max_moves` or `hysteresis` out of range.
     """
-    if not 1 / _MOST <= capacity <= _MOST:
-        raise ConfigurationError(f"capacity={capacity}; expected {1 / _MOST:g} to {_MOST:g}")
+    if not 1 / _MAX_CAPACITY <= capacity <= _MAX_CAPACITY:
+        bounds = f"{1 / _MAX_CAPACITY:g} to {_MAX_CAPACITY:g}"
+        raise ConfigurationError(f"capacity={capacity}; expected {bounds}")
     if max_moves is not None and max_moves < 0:
         raise ConfigurationError(f"max_moves={max_moves}; expected 0 or more, or None")
     if not 0 <= hysteresis < 1:
@@ -110,7 +111,7 @@ def _read_user_data(data: bytes | None) -> DecodedUserData:
 
 
 def _usable(capacity: float) -> float:
-    return capacity if 1 / _MOST <= capacity <= _MOST else 1.0
+    return capacity if 1 / _MAX_CAPACITY <= capacity <= _MAX_CAPACITY else 1.0
 
 
 def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assignment:
@@ -119,7 +120,7 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
     group = _read_group(spec, order, claims)
     bound = max(10, len(claims.partitions) // 4) if max_moves is None else max_moves
     owned = [p for p, owner in enumerate(claims.owner) if owner >= 0]
-    state = _State(group, [_NOBODY] * len(claims.owner), [0] * len(order), [0] * len(order))
+    state = _State(group, [_NO_OWNER] * len(claims.owner), [0] * len(order), [0] * len(order))
     for p in owned:
         state.give(p, claims.owner[p])
     state.place([p for p, owner in enumerate(claims.owner) if owner < 0])
@@ -128,7 +129,7 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
         state.take(p)
     held: list[list[TopicPartition]] = [[] for _ in order]
     for p, member in enumerate(state.owner):
-        if member != _NOBODY:
+        if member != _NO_OWNER:
             held[member].append(claims.partitions[p])
     return {member: tuple(partitions) for member, partitions in zip(order, held, strict=True)}
 
@@ -275,7 +276,7 @@ class _State:
 
     group: _Group
     owner: list[int]
-    """Partition -> its owner; _NOBODY if it is free."""
+    """Partition -> its owner; _NO_OWNER if it is free."""
     load: list[int]
     """Member -> the sum of its loads."""
     count: list[int]
@@ -293,7 +294,7 @@ class _State:
     def take(self, p: int) -> None:
         """Take a partition from its owner."""
         member = self.owner[p]
-        self.owner[p] = _NOBODY
+        self.owner[p] = _NO_OWNER
         self.load[member] -= self.group.load[p]
         self.count[member] -= 1
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from kafkagroup import TopicPartition
 from kafkagroup.admin import GroupDescription, MemberDescription, PartitionLag
-from kafkagroup.cli._lag_view import Lags, exact, partition_value, total
+from kafkagroup.cli._lag_view import Lags, partition_value, rounded, total
 from kafkagroup.cli._view import (
     add_row,
     broker,
@@ -55,11 +55,11 @@ def _members(group: GroupDescription) -> Table:
     for m in group.members:
         epoch = [] if group.group_epoch is None else [m.member_epoch]
         # A classic group that is rebalancing does not report its members' assignments.
-        held = "?" if m.partitions is None else len(m.partitions)
+        owned = "?" if m.partitions is None else len(m.partitions)
         assigned = ranges(m.partitions or ())
         if m.target is not None and m.target != m.partitions:
             assigned = f"{assigned or 'nothing'} -> {ranges(m.target) or 'nothing'}"
-        add_row(table, member_name(m), m.client_id, m.host, *epoch, held, assigned)
+        add_row(table, member_name(m), m.client_id, m.host, *epoch, owned, assigned)
     return table
 
 
@@ -68,16 +68,16 @@ def _partitions(group: GroupDescription, lags: Lags) -> Table:
     table = new_table("Partitions", "partition", *columns, "member", "", right=columns)
     owners = {tp: member_name(m) for m in group.members for tp in m.partitions or ()}
     for tp in sorted(lags.keys() | owners.keys()):
-        one: PartitionLag | None = lags.get(tp)
+        lag: PartitionLag | None = lags.get(tp)
         owner = owners.get(tp, "-")
-        if one is None:
+        if lag is None:
             add_row(table, tp, None, None, None, None, owner, "nothing is committed")
         else:
-            seconds = exact(one.seconds)
-            add_row(table, tp, one.committed, one.end, one.lag, seconds, owner, one.reason)
+            seconds = rounded(lag.seconds)
+            add_row(table, tp, lag.committed, lag.end, lag.lag, seconds, owner, lag.reason)
     table.add_section()
-    lag, most = total(lags)
-    add_row(table, "total", None, None, lag, exact(most), None, None)
+    lag_sum, max_seconds = total(lags)
+    add_row(table, "total", None, None, lag_sum, rounded(max_seconds), None, None)
     return table
 
 
@@ -98,7 +98,7 @@ def describe_value(group: GroupDescription, lags: Lags | None) -> dict[str, obje
         "members": [_member_value(member) for member in group.members],
         "lag": None if lags is None else total(lags)[0],
         "seconds": None if lags is None else total(lags)[1],
-        "offsets": None if lags is None else [partition_value(tp, one) for tp, one in lags.items()],
+        "offsets": None if lags is None else [partition_value(tp, lag) for tp, lag in lags.items()],
     }
 
 
@@ -112,10 +112,10 @@ def _member_value(member: MemberDescription) -> dict[str, object]:
         "member_epoch": member.member_epoch,
         "topics": topics,
         "topic_pattern": member.topic_pattern,
-        "partitions": _held(member.partitions),
-        "target": _held(member.target),
+        "partitions": _by_topic_or_none(member.partitions),
+        "target": _by_topic_or_none(member.target),
     }
 
 
-def _held(partitions: tuple[TopicPartition, ...] | None) -> dict[str, list[int]] | None:
+def _by_topic_or_none(partitions: tuple[TopicPartition, ...] | None) -> dict[str, list[int]] | None:
     return None if partitions is None else by_topic(partitions)

@@ -20,30 +20,38 @@ _BARS = "▁▂▃▄▅▆▇█"
 def total(lags: Lags) -> tuple[int, float | None]:
     """Return the sum of the lags in offsets, and the highest in seconds; unknown ones are left
     out."""
-    seconds = [one.seconds for one in lags.values() if one.seconds is not None]
-    return sum(one.lag or 0 for one in lags.values()), max(seconds, default=None)
+    seconds = [lag.seconds for lag in lags.values() if lag.seconds is not None]
+    return sum(lag.lag or 0 for lag in lags.values()), max(seconds, default=None)
 
 
 def lag_table(group: str, lags: Lags) -> Table:
     """Return a table with each partition and the total."""
     columns = ("committed", "end", "lag", "seconds")
     table = new_table(group, "partition", *columns, "", right=columns)
-    for tp, one in lags.items():
-        add_row(table, tp, one.committed, one.end, one.lag, exact(one.seconds), one.reason)
+    for tp, partition in lags.items():
+        add_row(
+            table,
+            tp,
+            partition.committed,
+            partition.end,
+            partition.lag,
+            rounded(partition.seconds),
+            partition.reason,
+        )
     table.add_section()
     lag, seconds = total(lags)
-    add_row(table, "total", None, None, lag, exact(seconds), None)
+    add_row(table, "total", None, None, lag, rounded(seconds), None)
     return table
 
 
 def lag_line(group: str, lags: Lags) -> str:
     """Return one sample of a group as a line."""
     lag, seconds = total(lags)
-    behind = sum(bool(one.lag) for one in lags.values())
-    unknown = sum(one.lag is None for one in lags.values())
+    behind = sum(bool(partition.lag) for partition in lags.values())
+    unknown = sum(partition.lag is None for partition in lags.values())
     line = f"{group}: lag {lag} in {behind} of {count(len(lags), 'partition')}"
     if seconds is not None:
-        line += f", {exact(seconds)} s"
+        line += f", {rounded(seconds)} s"
     return f"{line}; {unknown} unknown" if unknown else line
 
 
@@ -56,33 +64,34 @@ def live_table(
     table = new_table(group, "partition", *columns, "last samples", "", right=columns)
     worst = sorted(lags, key=lambda tp: (-(lags[tp].lag or 0), tp))[: max(rows, 0)]
     for tp in worst:
-        one = lags[tp]
+        partition = lags[tp]
         add_row(
             table,
             tp,
-            one.committed,
-            one.end,
-            one.lag,
-            exact(one.seconds),
+            partition.committed,
+            partition.end,
+            partition.lag,
+            rounded(partition.seconds),
             sparkline([sample.get(tp) for sample in history]),
-            one.reason,
+            partition.reason,
         )
     if len(worst) < len(lags):
         add_row(table, f"{len(lags) - len(worst)} others", *[None] * 6)
     table.add_section()
     lag, seconds = total(lags)
     sums = [sum(lag or 0 for lag in sample.values()) for sample in history]
-    add_row(table, "total", None, None, lag, exact(seconds), sparkline(sums), None)
+    add_row(table, "total", None, None, lag, rounded(seconds), sparkline(sums), None)
     return table
 
 
 def sparkline(samples: Sequence[int | None]) -> str:
     """Return a bar for each sample, in proportion to the highest; a space for an unknown one."""
-    most = max((one for one in samples if one is not None), default=0) or 1
-    return "".join(" " if one is None else _BARS[one * (len(_BARS) - 1) // most] for one in samples)
+    highest = max((lag for lag in samples if lag is not None), default=0) or 1
+    top = len(_BARS) - 1
+    return "".join(" " if lag is None else _BARS[lag * top // highest] for lag in samples)
 
 
-def exact(seconds: float | None) -> str | None:
+def rounded(seconds: float | None) -> str | None:
     """Round to the millisecond, the unit of record timestamps."""
     return None if seconds is None else f"{seconds:.3f}"
 
@@ -94,19 +103,19 @@ def lag_value(group: str, lags: Lags) -> dict[str, object]:
         "group_id": group,
         "lag": lag,
         "seconds": seconds,
-        "partitions": [partition_value(tp, one) for tp, one in lags.items()],
+        "partitions": [partition_value(tp, partition) for tp, partition in lags.items()],
     }
 
 
-def partition_value(tp: TopicPartition, one: PartitionLag) -> dict[str, object]:
+def partition_value(tp: TopicPartition, lag: PartitionLag) -> dict[str, object]:
     """Return the lag of one partition as a JSON value."""
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        "committed": one.committed,
-        "start": one.start,
-        "end": one.end,
-        "lag": one.lag,
-        "seconds": one.seconds,
-        "reason": one.reason,
+        "committed": lag.committed,
+        "start": lag.start,
+        "end": lag.end,
+        "lag": lag.lag,
+        "seconds": lag.seconds,
+        "reason": lag.reason,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-__all__ = ["clock", "run_live", "stamp"]
+__all__ = ["run_live", "stamp", "ticks"]
 
 
 def run_live(view: Callable[..., Awaitable[None]], *args: Any) -> None:
@@ -19,12 +19,12 @@ def run_live(view: Callable[..., Awaitable[None]], *args: Any) -> None:
         return
 
 
-async def clock(every: float) -> AsyncIterator[None]:
-    """Yield at once, and then every `every` seconds; skip the intervals that have passed."""
+async def ticks(interval: float) -> AsyncIterator[None]:
+    """Yield at once, and then every `interval` seconds; skip the intervals that have passed."""
     due = anyio.current_time()
     while True:
         yield
-        due = max(due + every, anyio.current_time())
+        due = max(due + interval, anyio.current_time())
         await anyio.sleep_until(due)
 
 

@@ -61,12 +61,12 @@ def plain_line(text: str) -> Text:
 
 def new_table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
     """Return an empty table; the columns in `right` are right-aligned."""
-    made = Table(title=plain(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=plain(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(
+        table.add_column(
             plain(column), justify="right" if column in right else "left", overflow="fold"
         )
-    return made
+    return table
 
 
 def add_row(table: Table, *cells: object) -> None:

@@ -80,18 +80,18 @@ def command(
     """
     if port and port + nodes - 1 > 65535:
         raise click.UsageError(f"--port {port} leaves no room for {nodes} nodes")
-    made: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name, partitions in topics:
-        if made.setdefault(name, partitions) != partitions:
+        if counts.setdefault(name, partitions) != partitions:
             raise click.UsageError(f"--topic {name} is given twice with different partitions")
     kafka = EmbeddedKafka(
-        made,
+        counts,
         nodes=nodes,
         host=host,
         ports=[port + n if port else 0 for n in range(nodes)],
         settings=BrokerSettings(auto_create_topics=True),
     )
-    anyio.run(_serve, kafka, made, as_json)
+    anyio.run(_serve, kafka, counts, as_json)
 
 
 async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import groups_argument, split_results
 from kafkagroup.cli._view import exit_with, print_json, print_line
@@ -25,7 +25,7 @@ def command(groups: tuple[str, ...], yes: bool, as_json: bool, connection: Conne
     if not groups:
         # The profile's group is not used: deleting a group requires its name.
         raise click.UsageError("give the groups to delete")
-    confirmed(f"Delete {', '.join(map(repr, dict.fromkeys(groups)))} permanently?", yes)
+    confirm_or_exit(f"Delete {', '.join(map(repr, dict.fromkeys(groups)))} permanently?", yes)
     done, errors = split_results(connection.run(lambda admin: admin.delete_groups(groups)))
     if as_json:
         print_json({"deleted": list(done), "errors": errors})

@@ -8,7 +8,7 @@ import click
 
 from kafkagroup import BrokerError, TopicPartition
 from kafkagroup.admin import Admin
-from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._selection import Selection, selecting
@@ -35,7 +35,7 @@ def command(
     wanted = connection.run(lambda admin: _committed(admin, group, selection))
     answers: Mapping[TopicPartition, BrokerError | None] = {}
     if wanted:
-        confirmed(f"Delete the committed offsets of {group!r} for {ranges(wanted)}?", yes)
+        confirm_or_exit(f"Delete the committed offsets of {group!r} for {ranges(wanted)}?", yes)
         answers = connection.run(lambda admin: admin.delete_offsets(group, wanted))
     done = [tp for tp, error in answers.items() if error is None]
     errors = {tp: str(error) for tp, error in answers.items() if error is not None}

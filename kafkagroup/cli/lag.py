@@ -15,7 +15,7 @@ from kafkagroup.admin import Admin
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import groups_argument, groups_or_default, split_results
 from kafkagroup.cli._lag_view import Lags, lag_line, lag_table, lag_value, live_table
-from kafkagroup.cli._live import clock, run_live, stamp
+from kafkagroup.cli._live import run_live, stamp, ticks
 from kafkagroup.cli._view import console, exit_with, plain, print_json, print_line, print_message
 from kafkagroup.errors import TransportError
 
@@ -93,7 +93,7 @@ async def _sampled(admin: Admin, groups: list[str]) -> _Sample:
 
 async def _lines(groups: list[str], connection: Connection, every: float, as_json: bool) -> None:
     async with Admin(**connection.options(Admin)) as admin:
-        async for _ in clock(every):
+        async for _ in ticks(every):
             at = stamp()
             lags, errors = await _sampled(admin, groups)
             for group, group_lags in lags.items():
@@ -112,7 +112,7 @@ async def _live(groups: list[str], connection: Connection, every: float) -> None
     }
     async with Admin(**connection.options(Admin)) as admin:
         with Live(console=shown, auto_refresh=False, vertical_overflow="crop") as view:
-            async for _ in clock(every):
+            async for _ in ticks(every):
                 lags, errors = await _sampled(admin, groups)
                 for group, group_lags in lags.items():
                     history[group].append({tp: one.lag for tp, one in group_lags.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._view import print_json, print_line
@@ -34,7 +34,7 @@ def command(
     who = instance or member
     if who is None or (instance and member):
         raise click.UsageError("give --instance ID or --member ID")
-    confirmed(f"Remove {who!r} from group {group!r}?", yes)
+    confirm_or_exit(f"Remove {who!r} from group {group!r}?", yes)
     connection.run(
         lambda admin: admin.remove_member(
             group, member_id=member, instance_id=instance, reason=reason

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from kafkagroup.admin import Admin, OffsetPlan, offsets_from_json
-from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._selection import Selection, selecting
@@ -18,7 +18,7 @@ from kafkagroup.cli._when import duration, moment
 
 __all__ = ["command"]
 
-_MOST_CHARACTERS = 64 << 20
+_MAX_CHARACTERS = 64 << 20
 """Most characters of a file with offsets."""
 
 
@@ -103,7 +103,7 @@ def command(
     if not as_json:
         console().print(_table(plan))
     if changes and not dry_run:
-        confirmed(f"Commit this for group {group!r}?", yes)
+        confirm_or_exit(f"Commit this for group {group!r}?", yes)
         connection.run(lambda admin: admin.apply(plan))
     applied = changes and not dry_run
     if as_json:
@@ -114,11 +114,11 @@ def command(
 
 def _text(file: TextIO) -> str:
     try:
-        text = file.read(_MOST_CHARACTERS + 1)
+        text = file.read(_MAX_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{file.name} is not UTF-8: {error}") from error
-    if len(text) > _MOST_CHARACTERS:
-        raise click.UsageError(f"{file.name} is longer than {_MOST_CHARACTERS} characters")
+    if len(text) > _MAX_CHARACTERS:
+        raise click.UsageError(f"{file.name} is longer than {_MAX_CHARACTERS} characters")
     return text
 
 

@@ -8,7 +8,7 @@ import click
 
 from kafkagroup import KafkaGroupError
 from kafkagroup.admin import NewTopic, PartitionDescription, TopicDescription
-from kafkagroup.cli._asking import confirmed, yes_option
+from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import split_results
 from kafkagroup.cli._view import (
@@ -158,7 +158,7 @@ def delete_command(
 ) -> None:
     """Delete topics, with all their records and the groups' committed offsets."""
     names = ", ".join(map(repr, dict.fromkeys(topics)))
-    confirmed(f"Delete {names} with all records?", yes)
+    confirm_or_exit(f"Delete {names} with all records?", yes)
     answers = connection.run(lambda admin: admin.delete_topics(topics))
     _end("deleted", answers, as_json)
 

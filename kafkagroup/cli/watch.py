@@ -9,7 +9,7 @@ from kafkagroup.admin import Admin, GroupDescription
 from kafkagroup.cli._changes import changed, remembered
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
-from kafkagroup.cli._live import clock, run_live, stamp
+from kafkagroup.cli._live import run_live, stamp, ticks
 from kafkagroup.cli._view import print_json, print_line, print_message
 from kafkagroup.errors import DecodeError, ErrorCode, TransportError
 
@@ -32,8 +32,8 @@ def command(group: str, every: float, as_json: bool, connection: Connection) -> 
     """Describe a group repeatedly, and print its changes until Ctrl-C: the state, members that
     joined or left, and partitions that moved.
 
-    Changes between two descriptions are seen only by their result. The coordinator does not report
-    whether a member left or timed out.
+    Of several changes between two descriptions, only the result is printed. The coordinator does
+    not report whether a member left or timed out.
     """
     run_live(_watch, group, every, as_json, connection)
 
@@ -42,7 +42,7 @@ async def _watch(group: str, every: float, as_json: bool, connection: Connection
     async with Admin(**connection.options(Admin)) as admin:
         known = await _describe(admin, group)
         _print(group, known, known, as_json)
-        async for _ in clock(every):
+        async for _ in ticks(every):
             try:
                 now = await _describe(admin, group)
             except (DecodeError, TransportError) as error:

@@ -43,8 +43,8 @@ from kafkagroup.assign import (
     naive_assignor,
 )
 from kafkagroup.assign.spec import named
-from kafkagroup.compat._host import Guest
 from kafkagroup.compat._names import renamed
+from kafkagroup.compat._tasks import TaskOwner
 from kafkagroup.types import Assignment
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class NoOffsetsError(KafkaGroupError):
     """The group's offsets cannot be read, and a retry would not help."""
 
 
-class GroupedConsumer(Guest):
+class GroupedConsumer(TaskOwner):
     """A consumer that shares the partitions of all topics with the other members of its group.
 
     Use it in `async with` on asyncio and trio, or, on asyncio, with `connect()` and `close()`.
@@ -136,15 +136,15 @@ class GroupedConsumer(Guest):
                 on_partitions_assigned=self._assigned,
             )
 
-    async def _entered(self) -> None:
+    async def _start_tasks(self) -> None:
         await self.connect()
 
-    async def _leaving(self) -> None:
+    async def _stop_tasks(self) -> None:
         await self.close()
 
     async def connect(self) -> None:
         """Join the group, and find its coordinator."""
-        await self._host.start(self._consumer)
+        await self._tasks.start(self._consumer)
         await self.determine_coordinator()
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ class FetchBudget:
         self.in_flight_bytes = 0
         """The most bytes that the requests in flight may return."""
 
-    def long_poll_share(self, *, buffered: int, unread: int, lanes: int) -> int:
+    def long_poll_size(self, *, buffered: int, unread: int, lanes: int) -> int:
         """Return how many bytes a long poll may ask for; 0 while enough are unread.
 
         `lanes` is how many long polls can be in flight. `unread` is the part of the `buffered`
@@ -41,7 +41,7 @@ class FetchBudget:
         left = limit - buffered - self.in_flight_bytes
         return max(0, min(self.target, limit // lanes, left))
 
-    def immediate_share(self, *, buffered: int) -> int:
+    def immediate_size(self, *, buffered: int) -> int:
         """Return how many bytes an immediate fetch may ask for. Unread bytes do not matter: they
         belong to other partitions, and the application may be waiting for this one."""
         return max(0, min(self.target, self._limit - buffered - self.in_flight_bytes))

@@ -16,7 +16,7 @@ from kafkagroup.types import TopicPartition
 __all__ = ["FetchInFlight", "PollSchedule"]
 
 _FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.25
+_MAX_PAUSE = 0.25
 """Seconds between immediate fetches of partitions that have nothing new."""
 _GROWTH = 3
 """The factor by which each pause grows: five fetches within the half second that a long poll takes.
@@ -114,5 +114,5 @@ class PollSchedule:
         none at all."""
         self._fetch = fetch
         self._empty = {o for o in partitions if fetch.covers(o)}
-        self._pause = min(_GROWTH * self._pause, _LONGEST_PAUSE) if empty else _FIRST_PAUSE
+        self._pause = min(_GROWTH * self._pause, _MAX_PAUSE) if empty else _FIRST_PAUSE
         self.due_at = now + self._pause

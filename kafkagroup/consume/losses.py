@@ -14,7 +14,7 @@ from kafkagroup.types import TopicPartition
 
 __all__ = ["Losses"]
 
-_MOST_NAMED = 20
+_MAX_NAMES = 20
 """The most partitions that a message names: an eager rebalance may revoke thousands."""
 
 
@@ -64,6 +64,6 @@ class Losses:
 
 
 def _names(partitions: list[TopicPartition]) -> str:
-    names = ", ".join(map(str, partitions[:_MOST_NAMED]))
-    more = len(partitions) - _MOST_NAMED
+    names = ", ".join(map(str, partitions[:_MAX_NAMES]))
+    more = len(partitions) - _MAX_NAMES
     return names if more <= 0 else f"{names} and {more} more"

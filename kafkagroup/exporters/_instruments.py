@@ -1,8 +1,8 @@
 """The exported metrics, the same for every system: names, units, and how to read `GroupMetrics`.
 
-The names are those of Kafka's own consumers, with seconds instead of milliseconds. Values that are
-not known yet are left out, such as an average without samples, or the age of the last heartbeat
-before the first.
+The names are those of Kafka's own consumers, with seconds instead of milliseconds. Unknown
+values are left out, such as an average without samples, or the age of the last heartbeat before the
+first one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Instrument:
     """Whether this is a counter."""
 
 
-def _one(
+def _gauge(
     name: str, unit: str, description: str, read: Callable[[GroupMetrics], float]
 ) -> Instrument:
     return Instrument(name, unit, description, lambda m: (({}, read(m)),))
@@ -49,9 +49,9 @@ def _one(
 
 def _requests(kind: str, time: str, what: str) -> Iterator[Instrument]:
     read = attrgetter(kind)
-    yield _one(f"{kind}_rate", "1/s", f"{what} a second", lambda m: read(m).rate)
-    yield _one(f"{kind}_{time}_avg", "s", f"{what}, on average", lambda m: read(m).average)
-    yield _one(f"{kind}_{time}_max", "s", f"{what}, the slowest", lambda m: read(m).maximum)
+    yield _gauge(f"{kind}_rate", "1/s", f"{what} per second", lambda m: read(m).rate)
+    yield _gauge(f"{kind}_{time}_avg", "s", f"{what}: average time", lambda m: read(m).average)
+    yield _gauge(f"{kind}_{time}_max", "s", f"{what}: longest time", lambda m: read(m).maximum)
 
 
 INSTRUMENTS = (
@@ -63,14 +63,14 @@ INSTRUMENTS = (
     Instrument(
         "rebalances",
         "",
-        "Rebalances of the group that ended",
+        "Completed rebalances of the group",
         lambda m: (({}, m.rebalances),),
         counts=True,
     ),
     Instrument(
         "rebalance_causes",
         "",
-        "Rebalances for each cause; one may have several",
+        "Rebalances by cause; a rebalance may have several causes",
         lambda m: tuple(({"cause": c.value}, n) for c, n in m.rebalance_causes.items()),
         ("cause",),
         counts=True,
@@ -78,24 +78,24 @@ INSTRUMENTS = (
     Instrument(
         "membership_losses",
         "",
-        "How often the place in the group was given away, or up",
+        "Memberships that ended: expired, fenced or left",
         lambda m: (({}, m.losses),),
         counts=True,
     ),
-    _one(
+    _gauge(
         "last_heartbeat_seconds_ago",
         "s",
         "Since the last heartbeat was sent",
         lambda m: m.last_heartbeat_seconds_ago,
     ),
-    _one(
+    _gauge(
         "session_seconds_left",
         "s",
-        "For how long the membership is sure without another answer",
+        "Until the ownership lease expires without another response",
         lambda m: m.session_seconds_left,
     ),
-    _one("loop_lag_seconds", "s", "How late the event loop was, at most", lambda m: m.loop_lag),
-    _one("assigned_partitions", "", "Partitions that are owned", lambda m: m.assigned_partitions),
+    _gauge("loop_lag_seconds", "s", "How late the event loop was, at most", lambda m: m.loop_lag),
+    _gauge("assigned_partitions", "", "Partitions that are owned", lambda m: m.assigned_partitions),
     Instrument(
         "records_lag",
         "",
@@ -108,12 +108,12 @@ INSTRUMENTS = (
     Instrument(
         "skipped_records",
         "",
-        "Records passed over as they did not deserialize",
+        "Records that were skipped because they could not be deserialized",
         lambda m: (({}, m.skipped_records),),
         counts=True,
     ),
-    _one("buffered_bytes", "By", "Fetched, and not handed out yet", lambda m: m.buffered_bytes),
-    _one("fetching_bytes", "By", "Asked for, and may come", lambda m: m.fetching_bytes),
+    _gauge("buffered_bytes", "By", "Fetched, not delivered yet", lambda m: m.buffered_bytes),
+    _gauge("fetching_bytes", "By", "At most in flight", lambda m: m.fetching_bytes),
 )
 """Every exported metric."""
 

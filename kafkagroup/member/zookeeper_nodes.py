@@ -32,7 +32,7 @@ __all__ = [
     "unit_of",
 ]
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """The limit of one node's data in ZooKeeper (`jute.maxbuffer`)."""
 
 
@@ -106,7 +106,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
 def decode_metadata(data: bytes) -> Metadata:
     """Decode the content of a node. Raises: RemoteProtocolError."""
     try:
-        if len(data) > _MOST_BYTES:
+        if len(data) > _MAX_BYTES:
             raise ValueError(f"{len(data)} bytes")
         match json.loads(data):
             case {"type": str(kind), "protocols": [_, *_] as pairs}:

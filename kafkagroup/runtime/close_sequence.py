@@ -10,7 +10,7 @@ import math
 
 __all__ = ["CloseSequence"]
 
-_DRAIN_SHARE = 0.5
+_DRAIN_FRACTION = 0.5
 """How much of the close timeout the records in flight get; the commit and the callbacks get the
 rest."""
 
@@ -24,16 +24,16 @@ class CloseSequence:
         """Whether the consumer is closing or closed."""
         self.leave_group = leave_group
         """Whether closing sends LeaveGroup; None: all but static members send it."""
-        self.drain_until = math.inf
-        """Until when leaving waits for the records in flight; inf while not leaving."""
-        self.leave_until = math.inf
+        self.drain_deadline = math.inf
+        """When the member stops waiting for the records in flight; inf while not leaving."""
+        self.leave_deadline = math.inf
         """When leaving must be complete; inf while not leaving."""
         self._timeout = timeout
 
     @property
     def drain_timeout(self) -> float:
         """Seconds that the records in flight get."""
-        return self._timeout * _DRAIN_SHARE
+        return self._timeout * _DRAIN_FRACTION
 
     def override_leave_group(self, leave_group: bool) -> None:
         """Replace the option: whether closing sends LeaveGroup."""
@@ -45,8 +45,8 @@ class CloseSequence:
 
     def begin_leaving(self, now: float) -> None:
         """Set both deadlines when the member starts to leave."""
-        self.drain_until, self.leave_until = now + self.drain_timeout, now + self._timeout
+        self.drain_deadline, self.leave_deadline = now + self.drain_timeout, now + self._timeout
 
     def end_leaving(self) -> None:
         """Clear the deadlines when the member has left."""
-        self.drain_until = self.leave_until = math.inf
+        self.drain_deadline = self.leave_deadline = math.inf

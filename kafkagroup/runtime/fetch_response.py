@@ -24,7 +24,7 @@ __all__ = ["Found", "ResponseHandler"]
 
 logger = logging.getLogger(__name__)
 
-_MOST_BATCHES = 20_000
+_MAX_BATCHES = 20_000
 """The limit of batches of one partition that are taken from one response; the rest is fetched
 again. As objects, small batches need three times their bytes, long before the application reads
 them."""
@@ -86,7 +86,7 @@ class ResponseHandler:
                 if self._options.isolation_level:
                     transactions.mark(batch)
                 batches.append(batch)
-                if len(batches) == _MOST_BATCHES:
+                if len(batches) == _MAX_BATCHES:
                     break
                 if len(batches) % _SLICE == 0 or self._clock() - since > _BUDGET:
                     # A response may have a million small batches.
@@ -145,7 +145,7 @@ class ResponseHandler:
         problem = Problem(
             subject=f"fetching topic {owned.tp.topic}",
             cause=str(BrokerError(code)),
-            advice="check that the topic exists, and that the brokers agree on who leads it",
+            advice="check that the topic exists, and that the brokers agree on its leaders",
         )
         self._troubles.failed(("fetch", owned.tp), self._clock(), problem)
         if action is ErrorAction.RESET and owned.position == owned.fetch_offset:

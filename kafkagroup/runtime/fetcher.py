@@ -304,7 +304,7 @@ class Fetcher:
             valid = await process_in_slices(self._valid, led)
             if len(valid) < len(led):
                 self._look_up()
-            room = self._budget.long_poll_share(
+            room = self._budget.long_poll_size(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
                 lanes=len(self._running),
@@ -434,7 +434,7 @@ class Fetcher:
                 if immediate.is_woken:
                     continue  # woken while this task checked many partitions
                 return
-            room = self._budget.immediate_share(buffered=self._delivery.buffered_bytes)
+            room = self._budget.immediate_size(buffered=self._delivery.buffered_bytes)
             # Partitions with buffered records can wait for the next long poll: fetching them here
             # would keep the second connection busy when the application seeks again.
             ready = [o for o in self._ready(room, self._valid(led)) if not o.buffered]

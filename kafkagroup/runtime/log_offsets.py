@@ -124,33 +124,33 @@ class LogOffsets:
             leader = self._cluster.metadata.leader(tp)
             by_leader.setdefault(-1 if leader is None else leader.leader, {})[tp] = timestamp
         stale = False
-        for node_id, asked in by_leader.items():
+        for node_id, requested in by_leader.items():
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None:
                 stale = True
                 continue
             try:
                 response = await self._cluster.broker(node).request_offset_limits(
-                    asked, isolation_level=self._isolation_level
+                    requested, isolation_level=self._isolation_level
                 )
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 stale = True
                 continue
-            stale |= self._parse(response, asked, found)
+            stale |= self._parse(response, requested, found)
         if stale:
             await self._cluster.refresh()
         return found
 
     def _parse(
-        self, response: ListOffsetsResponse, asked: Mapping[TopicPartition, int], found: Found
+        self, response: ListOffsetsResponse, requested: Mapping[TopicPartition, int], found: Found
     ) -> bool:
         """Sort a response into `found`; return whether metadata is stale."""
         stale, troubles = False, self._cluster.troubles
         for topic in response.topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.name, p.partition_index)
-                if tp not in asked:
+                if tp not in requested:
                     continue
                 if p.error_code == ErrorCode.NONE:
                     found.offsets[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
@@ -167,7 +167,7 @@ class LogOffsets:
                 problem = Problem(
                     subject=f"looking up where topic {escaped(tp.topic)} starts and ends",
                     cause=str(BrokerError(p.error_code)),
-                    advice="check that the topic exists, and who leads it",
+                    advice="check that the topic exists and has leaders",
                 )
                 troubles.failed(("log offsets", tp), anyio.current_time(), problem)
         return stale

@@ -139,7 +139,7 @@ class Session:
         self._is_draining = True
         self.lease.end()
         try:
-            with anyio.move_on_at(min(deadline, self.closing.drain_until)):
+            with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
                 while self.delivery.has_in_flight(partitions):
                     await self.changed.wait()
         finally:

@@ -397,7 +397,7 @@ class Subscriber:
     def _commit_timeout(self, deadline: float) -> float:
         """Return the seconds that a commit may take before the deadline, or before the end of
         closing: even if the coordinator cannot be reached, there must be time for the listener."""
-        left = min(deadline, self._session.closing.leave_until) - anyio.current_time()
+        left = min(deadline, self._session.closing.leave_deadline) - anyio.current_time()
         return max(left, 1.0) * _COMMIT_SHARE
 
     async def _commit_before_release(self, left: float) -> None:

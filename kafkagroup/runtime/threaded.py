@@ -76,7 +76,7 @@ class ThreadedDriver(Driver):
         """When the pending probe was posted to the application's loop; None without one."""
         self._error: BaseException | None = None
         self._thread_ended = OneShotEvent()
-        self._coroutines_in, self._coroutines_out = anyio.create_memory_object_stream[
+        self._coroutine_sender, self._coroutine_receiver = anyio.create_memory_object_stream[
             Callable[[], Awaitable[object]]
         ](float("inf"))
 
@@ -95,14 +95,14 @@ class ThreadedDriver(Driver):
         )
         try:
             thread.start()
-            async for call in self._coroutines_out:
+            async for call in self._coroutine_receiver:
                 await call()
         finally:
             self._post_to_thread(self._stop)
             with anyio.move_on_after(_STOP_TIMEOUT, shield=True):
                 await self._thread_ended.wait()
                 thread.join()
-            self._coroutines_out.close()
+            self._coroutine_receiver.close()
             self.closed.set()
         if self._error is not None:
             raise self._error
@@ -130,7 +130,7 @@ class ThreadedDriver(Driver):
         self._lag.record(now - sent_at, now)
 
     def _on_thread_end(self) -> None:
-        self._coroutines_in.close()  # also if the thread failed before it had a loop
+        self._coroutine_sender.close()  # also if the thread failed before it had a loop
         self._thread_ended.set()
 
     # ------------------------------------------------------------ in the thread
@@ -154,7 +154,7 @@ class ThreadedDriver(Driver):
                 await self._run_member()
                 await self._cluster.aclose()
                 tasks.cancel_scope.cancel()
-        self._post_to_application_loop(self._coroutines_in.close)
+        self._post_to_application_loop(self._coroutine_sender.close)
 
     def _make_thread_calls(self) -> None:
         while self._thread_calls:
@@ -203,7 +203,7 @@ class ThreadedDriver(Driver):
 
     def start_in_application(self, function: Callable[[], Awaitable[object]]) -> None:
         """Run a coroutine in the application's loop, after earlier ones; do not wait for it."""
-        self.post_to_application(partial(self._coroutines_in.send_nowait, function))
+        self.post_to_application(partial(self._coroutine_sender.send_nowait, function))
 
 
 class _ApplicationProxy:
@@ -276,10 +276,10 @@ class _ThreadCluster(Cluster):
     ) -> None:
         troubles = _TroublesProxy(cluster.troubles, post_to_application)
         super().__init__(cluster.bootstrap_servers, cluster.options, tasks, troubles)
-        self._other = cluster
+        self._application_cluster = cluster
 
     async def request_any(self, request: Request[R]) -> R:
-        await self.take(self._other.metadata)
+        await self.take(self._application_cluster.metadata)
         return await super().request_any(request)
 
 

@@ -213,7 +213,7 @@ class Validation:
                 problem = Problem(
                     subject=f"validating positions in topic {owned.tp.topic}",
                     cause=str(BrokerError(end.error_code)),
-                    advice="check that the brokers agree on who leads it",
+                    advice="check that the brokers agree on its leader",
                 )
                 key = "validation", owned.tp
                 self._cluster.troubles.failed(key, anyio.current_time(), problem)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from kafkagroup.errors import ConfigurationError, ErrorCode, IllegalStateError, KafkaGroupError
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import SourceOptions, parse_options
-from kafkagroup.spark.ranges import Note, Positions
+from kafkagroup.spark.ranges import CommitMetadata, Positions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
     group, offsets = options.group_id, dict(planned.offsets)
     explicit = options.starting_offsets.kind == "offsets"
     for tp, committed in session.committed(group, offsets).items():
-        note = Note.of(committed)
-        if not note.is_of(planned.topic_ids[tp.topic]):
+        metadata = CommitMetadata.of(committed)
+        if not metadata.is_of(planned.topic_ids[tp.topic]):
             continue
-        if note.first:
+        if metadata.first:
             if not explicit:
                 offsets[tp] = committed.offset
         elif committed.offset > offsets[tp] and not options.rewind:
@@ -79,11 +79,11 @@ def commit(
     """
     new, again = dict(done.offsets), {}
     for tp, committed in session.committed(group, done.offsets, timeout).items():
-        note = Note.of(committed)
-        if not note.is_of(done.topic_ids[tp.topic]):
+        metadata = CommitMetadata.of(committed)
+        if not metadata.is_of(done.topic_ids[tp.topic]):
             continue
         ahead = committed.offset - done.offsets[tp]
-        if ahead > 0 or (ahead == 0 and not note.first):
+        if ahead > 0 or (ahead == 0 and not metadata.first):
             del new[tp]
             if renew and ahead == 0:
                 again[tp] = committed.offset
@@ -101,7 +101,8 @@ def _write(
     timeout: float | None = None,
 ) -> None:
     notes = {
-        topic: Note(topic_id, first).to_text() for topic, topic_id in positions.topic_ids.items()
+        topic: CommitMetadata(topic_id, first).to_text()
+        for topic, topic_id in positions.topic_ids.items()
     }
     try:
         noted = {tp: OffsetAndMetadata(at, notes[tp.topic]) for tp, at in offsets.items()}

@@ -125,11 +125,11 @@ def look_up(
     topics = ",".join(sorted({tp.topic for tp in times}))
     found: list[tuple[TopicPartition, int | None, int]] = []
     with Logs(parse_options({**options, "subscribe": topics})) as logs:
-        there, ids = logs.existing(times)
-        for n in range(max((len(times[tp]) for tp in there), default=0)):
-            wanted = {tp: times[tp][n] for tp in there if n < len(times[tp])}
+        existing, ids = logs.existing(times)
+        for n in range(max((len(times[tp]) for tp in existing), default=0)):
+            wanted = {tp: times[tp][n] for tp in existing if n < len(times[tp])}
             found += [(tp, wanted[tp], end) for tp, end in logs.offsets_at(wanted).items()]
-        starts, ends = logs.log_bounds(there)
+        starts, ends = logs.log_bounds(existing)
     found += [(tp, None, end) for tp, end in ends.items()]
     return [LogEnd(tp, ids[tp.topic], at, starts[tp], end) for tp, at, end in found]
 
@@ -143,45 +143,49 @@ def lag_history(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
         "group_id",
         "topic",
         "partition",
-        "topic_id AS of_id",
+        "topic_id AS commit_topic_id",
         "coalesce(commit_time, log_time) AS time",
-        "log_offset AS place",
+        "log_offset AS log_position",
         "IF(removed, -1, offset) AS committed",
         "CAST(NULL AS bigint) AS log_end",
         "CAST(NULL AS bigint) AS log_start",
-        "CAST(NULL AS string) AS end_id",
+        "CAST(NULL AS string) AS end_topic_id",
     )
     readers = commits.select("group_id", "topic", "partition").distinct()
     ends = readers.join(log_ends, ["topic", "partition"]).selectExpr(
         "group_id",
         "topic",
         "partition",
-        "CAST(NULL AS string) AS of_id",
+        "CAST(NULL AS string) AS commit_topic_id",
         "time",
         # Sorts a log end after the commits of the same time, which are part of its lag.
-        f"CAST({2**63 - 1} AS bigint) AS place",
+        f"CAST({2**63 - 1} AS bigint) AS log_position",
         "CAST(NULL AS bigint) AS committed",
         "log_end",
         "log_start",
-        "topic_id AS end_id",
+        "topic_id AS end_topic_id",
     )
-    window = "OVER (PARTITION BY group_id, topic, partition ORDER BY time, place)"
+    window = "OVER (PARTITION BY group_id, topic, partition ORDER BY time, log_position)"
     joined = committed.union(ends).selectExpr(
         "*",
         # One struct, so that a missing id is not filled from an older commit.
-        f"last(IF(committed IS NULL, NULL, struct(committed, of_id)), true) {window} AS was",
+        f"last(IF(committed IS NULL, NULL, struct(committed, commit_topic_id)), true) {window}"
+        " AS latest",
     )
-    same = "(was.of_id IS NULL OR end_id IS NULL OR end_id = '' OR was.of_id = end_id)"
+    is_same_topic = (
+        "(latest.commit_topic_id IS NULL OR end_topic_id IS NULL OR end_topic_id = ''"
+        " OR latest.commit_topic_id = end_topic_id)"
+    )
     return (
-        joined.where(f"log_end IS NOT NULL AND was.committed >= 0 AND {same}")
+        joined.where(f"log_end IS NOT NULL AND latest.committed >= 0 AND {is_same_topic}")
         .selectExpr(
             "group_id",
             "topic",
             "partition",
             "time",
-            "was.committed AS committed",
+            "latest.committed AS committed",
             "log_end",
-            "greatest(0, log_end - greatest(was.committed, log_start)) AS lag",
+            "greatest(0, log_end - greatest(latest.committed, log_start)) AS lag",
         )
         .dropDuplicates(["group_id", "topic", "partition", "time"])
     )

@@ -55,8 +55,8 @@ def evaluate(
     if not window or lag <= allowed:
         return Status.OK
     first, last = window[0], window[-1]
-    quiet = now - last.time > last.time - first.time
-    if quiet and ends and all(end > last.offset for end in ends):
+    has_stopped = now - last.time > last.time - first.time
+    if has_stopped and ends and all(end > last.offset for end in ends):
         return Status.STOP
     went_back = any(later.offset < earlier.offset for earlier, later in pairwise(window))
     if went_back and last.offset < max(commit.offset for commit in window):

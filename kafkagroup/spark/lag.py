@@ -31,7 +31,7 @@ LAG = (
 )
 """The schema, as Spark's DDL."""
 
-_AT_ONCE = 50
+_MAX_FETCHES = 50
 """The maximum of fetches in flight."""
 
 _FETCH_BYTES = 16 << 10
@@ -119,14 +119,14 @@ def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag
         existing, ids = logs.existing(committed.tp for committed in given)
         starts, ends = logs.log_bounds(existing)
         now = time.time()
-        waiting = {
+        unread = {
             (committed.tp, max(committed.offset, starts[committed.tp]))
             for committed in given
             if committed.tp in ends
             and committed.offset < ends[committed.tp]
-            and _same(committed, ids)
+            and _is_same_topic(committed, ids)
         }
-        ages = _ages(logs, waiting, ids, now)
+        ages = _ages(logs, unread, ids, now)
     return [_lag(committed, ids, starts, ends, ages) for committed in given]
 
 
@@ -140,7 +140,7 @@ def _lag(
     if committed.tp not in ends:
         return Lag(committed, reason="there is no such partition")
     start, end = starts[committed.tp], ends[committed.tp]
-    if not _same(committed, ids):
+    if not _is_same_topic(committed, ids):
         return Lag(committed, start, end, reason="the topic was recreated since the commit")
     if committed.offset > end:
         return Lag(committed, start, end, reason="the log ends before the committed offset")
@@ -153,7 +153,7 @@ def _lag(
     return Lag(committed, start, end, behind(first, end), seconds)
 
 
-def _same(committed: Committed, ids: Mapping[str, str]) -> bool:
+def _is_same_topic(committed: Committed, ids: Mapping[str, str]) -> bool:
     """Whether the topic was not recreated since the commit, as far as the ids are known."""
     return (
         not (committed.topic_id and ids[committed.tp.topic])
@@ -168,10 +168,10 @@ def _ages(
     unknown."""
     ages: dict[tuple[TopicPartition, int], float | str] = {}
     todo = sorted(wanted)
-    for n in range(0, len(todo), _AT_ONCE):
-        some = todo[n : n + _AT_ONCE]
-        fetches = [logs.start_fetch(tp, ids[tp.topic], offset) for tp, offset in some]
-        for (tp, offset), fetch in zip(some, fetches, strict=True):
+    for n in range(0, len(todo), _MAX_FETCHES):
+        chunk = todo[n : n + _MAX_FETCHES]
+        fetches = [logs.start_fetch(tp, ids[tp.topic], offset) for tp, offset in chunk]
+        for (tp, offset), fetch in zip(chunk, fetches, strict=True):
             try:
                 records = fetch.result().records or b""
                 ages[tp, offset] = age(first_timestamp(records, tp, offset), now)

@@ -149,14 +149,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     taken = _parse(given, _SOURCE)
     if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
         raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
-    made = SourceOptions(**taken)
-    if made.group_id is None and made.starting_offsets.kind == "group":
+    options = SourceOptions(**taken)
+    if options.group_id is None and options.starting_offsets.kind == "group":
         raise ConfigurationError("startingOffsets=group needs the option group.id")
-    if made.ending_offsets.kind in ("group", "earliest"):
+    if options.ending_offsets.kind in ("group", "earliest"):
         raise ConfigurationError(
-            f"endingOffsets={made.ending_offsets.kind}: expected latest, offsets or a time"
+            f"endingOffsets={options.ending_offsets.kind}: expected latest, offsets or a time"
         )
-    return made
+    return options
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -229,8 +229,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _columns(text: str) -> tuple[str, ...]:
     names = _names(text)
-    if wrong := [name for name in names if name not in COLUMNS]:
-        raise ValueError(f"no columns {', '.join(wrong)}; there are {', '.join(COLUMNS)}")
+    if unknown := [name for name in names if name not in COLUMNS]:
+        raise ValueError(f"no columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
     return names or tuple(COLUMNS)
 
 
@@ -260,8 +260,8 @@ def _bound(text: str) -> Bound:
             for topic, by_partition in json.loads(text).items()
             for partition, offset in by_partition.items()
         }
-        if wrong := [f"{tp}: {offset}" for tp, offset in offsets.items() if offset < -2]:
-            raise ValueError(f"no offsets: {', '.join(wrong)}")
+        if invalid := [f"{tp}: {offset}" for tp, offset in offsets.items() if offset < -2]:
+            raise ValueError(f"no offsets: {', '.join(invalid)}")
         return Bound("offsets", offsets=offsets)
     if text.isdecimal():
         return Bound("timestamp", timestamp=int(text))

@@ -16,7 +16,7 @@ import attrs
 from kafkagroup.errors import ConfigurationError, KafkaGroupError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
-__all__ = ["DataLossError", "Note", "Positions", "Range", "capped", "split"]
+__all__ = ["CommitMetadata", "DataLossError", "Positions", "Range", "capped", "split"]
 
 _VERSION = 1
 
@@ -64,7 +64,7 @@ class Positions:
 
 
 @attrs.frozen
-class Note:
+class CommitMetadata:
     """The metadata of a committed offset."""
 
     topic_id: str = ""
@@ -79,7 +79,7 @@ class Note:
         )
 
     @classmethod
-    def of(cls, committed: OffsetAndMetadata) -> Note:
+    def of(cls, committed: OffsetAndMetadata) -> CommitMetadata:
         """Return the note of a commit; an empty one for commits of other programs."""
         try:
             found = json.loads(committed.metadata)
@@ -131,10 +131,10 @@ def split(ranges: Iterable[Range], least: int) -> list[Range]:
     if len(filled) >= least:
         return filled
     total = sum(r.end - r.start for r in filled)
-    made = []
+    result = []
     for r in filled:
         size = r.end - r.start
         parts = min(size, max(1, round(size * least / total)))
         cuts = [r.start + size * n // parts for n in range(parts + 1)]
-        made += [attrs.evolve(r, start=start, end=end) for start, end in pairwise(cuts)]
-    return made
+        result += [attrs.evolve(r, start=start, end=end) for start, end in pairwise(cuts)]
+    return result

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.spark.options import Bound, SourceOptions
-from kafkagroup.spark.ranges import DataLossError, Note, Range
+from kafkagroup.spark.ranges import CommitMetadata, DataLossError, Range
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def positions_at(
             committed = session.committed(options.group_id, starts)
             return {
                 tp: at.offset
-                if (at := committed.get(tp)) is not None and Note.of(at).is_of(ids[tp.topic])
+                if (at := committed.get(tp)) is not None
+                and CommitMetadata.of(at).is_of(ids[tp.topic])
                 else starts[tp]
                 for tp in starts
             }
@@ -104,7 +105,7 @@ def read(
         fetch = session.start_fetch(planned.tp, planned.topic_id, position)
         while True:
             data = fetch.result()
-            made: Iterator[pyarrow.RecordBatch] = iter(())
+            batches: Iterator[pyarrow.RecordBatch] = iter(())
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 starts, ends = session.log_bounds([planned.tp])
                 start, end = starts[planned.tp], ends[planned.tp]
@@ -114,7 +115,7 @@ def read(
                 position = start if position < start else planned.end
             else:
                 before = position
-                position, made = rows.convert(data, before)
+                position, batches = rows.convert(data, before)
                 empty_responses = empty_responses + 1 if position == before else 0
                 if empty_responses == _MAX_EMPTY_RESPONSES:
                     data_loss(
@@ -123,7 +124,7 @@ def read(
                     )
                     position = planned.end
             if position >= planned.end:
-                yield from made
+                yield from batches
                 return
             fetch = session.start_fetch(planned.tp, planned.topic_id, position)
-            yield from made
+            yield from batches

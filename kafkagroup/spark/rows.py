@@ -18,7 +18,7 @@ from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
 
 __all__ = ["Rows"]
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 """The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
 bounds the memory that a task needs in the JVM."""
 
@@ -77,13 +77,13 @@ class Rows:
             part = self._part(batch, position)
             if part is None:
                 continue
-            if parts and size + part.size > _MOST_BYTES:
-                yield self._together(parts)
+            if parts and size + part.size > _MAX_BYTES:
+                yield self._to_arrow(parts)
                 parts, size = [], 0
             parts.append(part)
             size += part.size
         if parts:
-            yield self._together(parts)
+            yield self._to_arrow(parts)
 
     def _part(self, batch: RecordBatch, position: int) -> _Part | None:
         records = batch.records(position)
@@ -109,22 +109,22 @@ class Rows:
             batch.is_transactional,
         )
 
-    def _together(self, parts: Sequence[_Part]) -> pa.RecordBatch:
+    def _to_arrow(self, parts: Sequence[_Part]) -> pa.RecordBatch:
         tp = self._range.tp
         whole = columns(((part.records, part.count) for part in parts), tp.topic, tp.partition)
-        made = [self._column(field, whole, parts) for field in self._schema]
-        return pa.RecordBatch.from_arrays(made, schema=self._schema)
+        arrays = [self._column(field, whole, parts) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, field: pa.Field, whole: pa.RecordBatch, parts: Sequence[_Part]) -> pa.Array:
         if field.name in whole.schema.names:
             return whole.column(field.name).cast(field.type)
-        if field.name in _SAME_IN_A_RANGE:
-            value = {
-                "topic": self._range.tp.topic,
-                "partition": self._range.tp.partition,
-                "topic_id": self._range.topic_id or None,
-            }[field.name]
-            return pa.repeat(pa.scalar(value, field.type), whole.num_rows)
+        constants = {
+            "topic": self._range.tp.topic,
+            "partition": self._range.tp.partition,
+            "topic_id": self._range.topic_id or None,
+        }
+        if field.name in constants:
+            return pa.repeat(pa.scalar(constants[field.name], field.type), whole.num_rows)
         values = [getattr(part, field.name) for part in parts]
         if field.name != "transactional":
             values = [None if value == -1 else value for value in values]
@@ -134,6 +134,3 @@ class Rows:
         return pc.run_end_decode(
             pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, field.type))
         )
-
-
-_SAME_IN_A_RANGE = ("topic", "topic_id", "partition")

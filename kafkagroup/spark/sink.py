@@ -50,7 +50,7 @@ _MAX_IN_FLIGHT = 4
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Check that rows can be written. Raises: ConfigurationError."""
     given = {field.name: field.dataType.simpleString() for field in schema}
-    wrong = [
+    errors = [
         f"{name} is {kind}, expected {' or '.join(_TYPES[name])}"
         if name in _TYPES
         else f"a record has no column {name}"
@@ -58,11 +58,11 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         if kind not in _TYPES.get(name, ())
     ]
     if "value" not in given:
-        wrong.append("there is no column value")
+        errors.append("there is no column value")
     if "topic" not in given and options.topic is None:
-        wrong.append("there is neither a column topic nor the option topic")
-    if wrong:
-        raise ConfigurationError("; ".join(wrong))
+        errors.append("there is neither a column topic nor the option topic")
+    if errors:
+        raise ConfigurationError("; ".join(errors))
 
 
 class TableWriter(DataSourceArrowWriter):

@@ -63,7 +63,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     any event loop. The docstring of this module describes the sources.
     """
     report = request.config.stash.setdefault(_REPORT, [])
-    sources = _chosen(request.config)
+    sources = _chosen_sources(request.config)
     with ExitStack() as running:
         for name in sources:
             try:
@@ -74,14 +74,14 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
                 reason = str(error) or repr(error)
                 report.append(f"not {name}: {reason.splitlines()[0]}")
             else:
-                others = "" if name != "embedded" else "; KAFKAGROUP_KAFKA=real uses real Kafka"
-                report.append(f"taken: {name}, at {address}{others}")
+                hint = "" if name != "embedded" else "; KAFKAGROUP_KAFKA=real uses real Kafka"
+                report.append(f"taken: {name}, at {address}{hint}")
                 yield address
                 return
         pytest.fail("no Kafka: " + "; ".join(report), pytrace=False)
 
 
-def _chosen(config: pytest.Config) -> Sequence[str]:
+def _chosen_sources(config: pytest.Config) -> Sequence[str]:
     """The names of the sources to try, in order."""
     choice = os.environ.get("KAFKAGROUP_KAFKA")
     if choice is None:

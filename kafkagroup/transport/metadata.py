@@ -31,7 +31,7 @@ __all__ = [
 
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Brokers create no topic with another name. In a response it could forge log lines."""
+"""The names that brokers accept. Other names in a response could forge log lines."""
 
 
 def is_legal_name(topic: str) -> bool:
@@ -119,10 +119,10 @@ def merge(
     topics = {} if complete else dict(known.topics)
     # Many partitions have the same leader, epoch and replicas. They share one value: the garbage
     # collector then visits a hundred objects instead of 200,000.
-    equal: dict[PartitionMetadata, PartitionMetadata] = {}
+    shared: dict[PartitionMetadata, PartitionMetadata] = {}
     for topic in response.topics:
         if topic.name is not None and is_legal_name(topic.name):
-            topics[topic.name] = _topic(known.topics.get(topic.name), topic, equal)
+            topics[topic.name] = _topic(known.topics.get(topic.name), topic, shared)
     return ClusterMetadata(
         cluster_id=response.cluster_id,
         nodes=nodes_of(response),
@@ -139,7 +139,7 @@ def nodes_of(response: MetadataResponse) -> dict[int, Node]:
 def _topic(
     known: TopicMetadata | None,
     response: MetadataResponseTopic,
-    equal: dict[PartitionMetadata, PartitionMetadata],
+    shared: dict[PartitionMetadata, PartitionMetadata],
 ) -> TopicMetadata:
     if known is not None and response.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
         # During a leader election the known partitions stay.
@@ -150,7 +150,7 @@ def _topic(
     return TopicMetadata(
         topic_id=response.topic_id,
         partitions={
-            p.partition_index: _partition(before.get(p.partition_index), p, equal)
+            p.partition_index: _partition(before.get(p.partition_index), p, shared)
             for p in sorted(response.partitions, key=lambda p: p.partition_index)
         },
         error_code=response.error_code,
@@ -161,7 +161,7 @@ def _topic(
 def _partition(
     known: PartitionMetadata | None,
     response: MetadataResponsePartition,
-    equal: dict[PartitionMetadata, PartitionMetadata],
+    shared: dict[PartitionMetadata, PartitionMetadata],
 ) -> PartitionMetadata:
     # KIP-320: a broker with old metadata must not replace a newer leader by an older one.
     if known is not None and 0 <= response.leader_epoch < known.leader_epoch:
@@ -172,8 +172,8 @@ def _partition(
         response.replica_nodes,
     ):
         return known
-    made = PartitionMetadata(response.leader_id, response.leader_epoch, response.replica_nodes)
-    return equal.setdefault(made, made)
+    partition = PartitionMetadata(response.leader_id, response.leader_epoch, response.replica_nodes)
+    return shared.setdefault(partition, partition)
 
 
 def with_leader(

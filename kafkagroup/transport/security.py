@@ -205,7 +205,7 @@ class Security:
                 verify=verify,
                 check_hostname=check_hostname,
             )
-        _warn_if_lax(context)
+        _warn_if_unverified(context)
         own_roots = self.ssl_context is not None or bool(self._given("ssl_ca"))
         return Tls(context, trust_system=verify and not own_roots)
 
@@ -282,7 +282,7 @@ def _path(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
-def _warn_if_lax(context: ssl.SSLContext) -> None:
+def _warn_if_unverified(context: ssl.SSLContext) -> None:
     if context.verify_mode != ssl.CERT_REQUIRED:
         risk = "the brokers' certificates are not verified: any server can impersonate a broker"
     elif not context.check_hostname:

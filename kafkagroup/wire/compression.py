@@ -32,7 +32,7 @@ _XERIAL_BLOCK = 32 * 1024
 # Snappy's densest element copies 64 bytes for 3.
 _SNAPPY_MAX_RATIO = 22
 
-_LEAST_BLOCK = 256
+_MIN_BLOCK = 256
 """Beyond `_FEW_BLOCKS`, the limit allows one xerial block for so many bytes: 200,000 empty blocks
 would take long, and decompress to nothing. Producers write blocks of 1 KiB or more."""
 
@@ -226,7 +226,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
     # The first pass adds up the claimed sizes, the second decompresses into one buffer. The blocks
     # are not kept between them: 100 MiB of five-byte blocks would be gigabytes of views.
     total = 0
-    most_blocks = _FEW_BLOCKS + limit // _LEAST_BLOCK
+    most_blocks = _FEW_BLOCKS + limit // _MIN_BLOCK
     for number, block in enumerate(_snappy_blocks(data)):
         claim = cramjam.snappy.decompress_raw_len(block)
         total += claim

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ZooKeeperMembership"]
 
-_LONGEST_MS = 2**31 - 1
+_MAX_TIMEOUT_MS = 2**31 - 1
 
 
 @public
@@ -115,9 +115,9 @@ class ZooKeeperMembership:
     def __attrs_post_init__(self) -> None:
         if not self.hosts.partition("/")[0].strip(", "):
             raise ConfigurationError(f"hosts={self.hosts!r}; expected 'host:port,...'")
-        if not 1 <= self.session_timeout_ms <= _LONGEST_MS:
+        if not 1 <= self.session_timeout_ms <= _MAX_TIMEOUT_MS:
             raise ConfigurationError(
-                f"session_timeout_ms={self.session_timeout_ms}; expected 1 to {_LONGEST_MS}"
+                f"session_timeout_ms={self.session_timeout_ms}; expected 1 to {_MAX_TIMEOUT_MS}"
             )
         names = self.root.split("/")[1:]
         if not self.root.startswith("/") or not all(n and n not in (".", "..") for n in names):
@@ -139,7 +139,7 @@ class ZooKeeperMembership:
         group_id: str,
         protocol_type: str,
         protocols: SupportedProtocols,
-        whole: bool,
+        exclusive_generations: bool,
         client_id: str | None,
         rebalance_timeout: float,
         retry_backoff: float,
@@ -153,7 +153,7 @@ class ZooKeeperMembership:
             group_id=group_id,
             protocol_type=protocol_type,
             name=f"{quote(client_id or 'kafkagroup', safe='')}-{uuid.uuid4().hex}",
-            exclusive_generations=whole,
+            exclusive_generations=exclusive_generations,
             session_timeout=self.session_timeout_ms / 1000,
             rebalance_timeout=rebalance_timeout,
             retry_backoff=retry_backoff,

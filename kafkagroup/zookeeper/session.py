@@ -78,7 +78,7 @@ SessionRequest = Register | ReadMembers | Confirm | Claim | Release
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 """How kazoo retries to connect: without limit, as the member ends a session by its own clock."""
 
-_ATTEMPTS = 3
+_SERVERS_PER_TIMEOUT = 3
 """How many servers that do not respond the client can try within one session timeout."""
 
 _kazoo_logger = logger.getChild("kazoo")
@@ -115,9 +115,9 @@ class Session:
         self._post = post
         self._on_event = on_event
         self._clock = loop_clock()
-        self._id: int | None = None
+        self._session_id: int | None = None
         """ZooKeeper's id of the session; None before it has begun."""
-        self._member: str | None = None
+        self._member_path: str | None = None
         """Path of the member's node."""
         self._member_nodes: dict[str, MemberNode] = {}
         """Name -> the member's node. A node is read once, as its content never changes."""
@@ -132,19 +132,19 @@ class Session:
             **access.options(self._on_tls_error),
         )
         self._granted = timeout
-        self._measure()
-        self._limit_attempts(timeout / max(len(self._client.hosts), _ATTEMPTS))
+        self._wrap_connect()
+        self._limit_attempts(timeout / max(len(self._client.hosts), _SERVERS_PER_TIMEOUT))
 
-    def _measure(self) -> None:
+    def _wrap_connect(self) -> None:
         """Wrap kazoo's connect method, to store the granted timeout or the error.
 
-        kazoo returns two thirds of the granted timeout: after that it gives up a connection on
+        kazoo returns two thirds of the granted timeout: after that it closes a connection on
         which no data arrives.
         """
         connection = self._client._connection
         connect = connection._connect
 
-        def measured(*args: Any) -> tuple[float, float]:
+        def connect_and_record(*args: Any) -> tuple[float, float]:
             try:
                 read_timeout_ms, connect_ms = connect(*args)
             except Exception as error:
@@ -154,7 +154,7 @@ class Session:
             self._granted = read_timeout_ms * 1.5 / 1000
             return read_timeout_ms, connect_ms
 
-        connection._connect = measured
+        connection._connect = connect_and_record
 
     def _limit_attempts(self, seconds: float) -> None:
         """Limit how long kazoo waits for a server to accept a connection, and to begin the session.
@@ -198,14 +198,14 @@ class Session:
     def _on_tls_error(self, error: TlsError) -> None:
         """Fail a session that has not begun; one that has may continue on another server. Runs in
         kazoo's thread."""
-        if self._id is None:
+        if self._session_id is None:
             self._to_loop(partial(self._emit, SessionFailed, error=error))
 
     def _on_session(self, session_id: int, timeout: float) -> None:
-        if self._id not in (None, session_id):
+        if self._session_id not in (None, session_id):
             self._emit(SessionExpired)  # kazoo has begun a new session by itself
             return
-        self._id = session_id
+        self._session_id = session_id
         self._emit(SessionEstablished, timeout=timeout)
 
     def _emit(self, event: Callable[..., ZooKeeperEvent], **fields: Any) -> None:
@@ -295,7 +295,7 @@ class Session:
                 await self._create(path, request.data)
         else:
             await self._create(path, request.data)
-        self._member = path
+        self._member_path = path
 
     async def _create(self, path: str, data: bytes) -> None:
         try:
@@ -388,9 +388,9 @@ class Session:
 
     def _member_transaction(self) -> Any:
         """Return a transaction that fails if the member's node is missing."""
-        assert self._member is not None
+        assert self._member_path is not None
         transaction = self._client.transaction()
-        transaction.check(self._member, -1)
+        transaction.check(self._member_path, -1)
         return transaction
 
     async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
@@ -419,7 +419,7 @@ class Session:
 
     async def _owns_node(self, path: str) -> bool:
         stat = await self._wait(self._client.exists_async(path))
-        return stat is not None and stat.ephemeralOwner == self._id
+        return stat is not None and stat.ephemeralOwner == self._session_id
 
     # ------------------------------------------------------------ kazoo's results
 

@@ -353,10 +353,10 @@ def test_a_reset_asks_for_confirmation(kafka: EmbeddedKafka) -> None:
 def test_ctrl_c_at_the_confirmation_aborts_quietly(
     monkeypatch: pytest.MonkeyPatch, how: type[BaseException]
 ) -> None:
-    def confirmed(*_: object) -> None:
+    def confirm_or_exit(*_: object) -> None:
         raise how
 
-    monkeypatch.setattr("kafkagroup.cli.delete_groups.confirmed", confirmed)
+    monkeypatch.setattr("kafkagroup.cli.delete_groups.confirm_or_exit", confirm_or_exit)
     result = run("delete-groups", "idle")
     assert (result.exit_code, result.output) == (130, "")
 

@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 
 
 def share(room: FetchBudget, buffered: int = 0, unread: int | None = None, lanes: int = 1) -> int:
-    return room.long_poll_share(
+    return room.long_poll_size(
         buffered=buffered, unread=buffered if unread is None else unread, lanes=lanes
     )
 
@@ -81,14 +81,14 @@ def test_long_polls_leave_bytes_for_an_immediate_fetch() -> None:
     room.target = 4 * MIB
     room.on_request(share(room))
     assert share(room) == 0
-    assert room.immediate_share(buffered=0) == MIB
+    assert room.immediate_size(buffered=0) == MIB
     room.on_request(MIB)
-    assert room.immediate_share(buffered=0) == 0
+    assert room.immediate_size(buffered=0) == 0
 
 
 def test_an_immediate_fetch_is_limited_by_buffered_bytes_only() -> None:
     room = FetchBudget(4 * MIB)
     assert share(room, buffered=2 * MIB) == 0
-    assert room.immediate_share(buffered=2 * MIB) == MIB
-    assert room.immediate_share(buffered=4 * MIB - 1) == 1
-    assert room.immediate_share(buffered=4 * MIB) == 0
+    assert room.immediate_size(buffered=2 * MIB) == MIB
+    assert room.immediate_size(buffered=4 * MIB - 1) == 1
+    assert room.immediate_size(buffered=4 * MIB) == 0

@@ -1,6 +1,6 @@
-"""Attacks in what the coordinator passes on: assignments, and the metadata of other members.
+"""Attacks in data that the coordinator passes on: assignments, and metadata of other members.
 
-The bytes come from other clients of the group; who leads it reads those of all members.
+The bytes come from other clients of the group; the leader decodes those of all members.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def assignment(*topics: tuple[bytes, list[int]], version: int = 0) -> bytes:
 
 
 def owning(partitions: int) -> bytes:
-    """The subscription of a member that says it owns so many partitions."""
+    """Return the subscription of a member that reports so many owned partitions."""
     owned = struct.pack(">ih1si", 1, 1, b"t", partitions) + struct.pack(
         f">{partitions}i", *range(partitions)
     )
@@ -63,7 +63,7 @@ def _joined(name: str, ends: str, answers: dict[str, Any], **more: Any) -> Attac
 
 
 def _beside(name: str, metadata: bytes, ends: str, **more: Any) -> Attack:
-    """This client is the leader, and another member's metadata is hostile."""
+    """Let this client lead a group with a hostile member."""
     members = (
         JoinGroupResponseMember(member_id="me", metadata=GOOD),
         JoinGroupResponseMember(member_id="stranger", metadata=metadata),

@@ -1208,7 +1208,7 @@ async def test_a_seek_while_a_response_is_parsed_drops_it(reading: Any, pauses: 
 async def test_batches_beyond_the_limit_of_one_response_are_fetched_again(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_response, "_MOST_BATCHES", 100)
+    monkeypatch.setattr(fetch_response, "_MAX_BATCHES", 100)
     async with reading(records=0) as (kafka, consumer), consumer() as c:
         for _ in range(250):
             kafka.append("t", 0, SMALL)

@@ -88,7 +88,7 @@ def test_names_are_escaped_everywhere() -> None:
 
 
 def test_many_points_are_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "MOST_PARTITIONS", 10)
+    monkeypatch.setattr(plots, "MAX_PARTITIONS", 10)
     bars = [Bar("t", p, f"m{p % 40}", 1, at(0), at(9)) for p in range(200)]
     many = Group(name="g", health=health(), bars=bars)
     svg = plots.plot(many, at(60))

@@ -115,7 +115,7 @@ def test_an_empty_range_has_no_rows() -> None:
 
 
 def test_large_responses_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "_MOST_BYTES", 300)
+    monkeypatch.setattr(rows_module, "_MAX_BYTES", 300)
     position, made = read(READ, 0, 50, *(batch(n, 5) for n in range(0, 50, 5)))
     assert (position, offsets(made)) == (50, list(range(50)))
     assert len(made) > 3

@@ -19,7 +19,13 @@ def record(of: str, time: int, removed: bool = False, **more: Any) -> dict[str, 
 
 def member(name: str, *partitions: int, **more: Any) -> dict[str, Any]:
     assigned = [{"topic": "t", "topic_id": None, "partition": p} for p in partitions]
-    return {**UNKNOWN_MEMBER, "member_id": name, "client_id": f"c-{name}", "assigned": assigned, **more}
+    return {
+        **UNKNOWN_MEMBER,
+        "member_id": name,
+        "client_id": f"c-{name}",
+        "assigned": assigned,
+        **more,
+    }
 
 
 def classic(number: int, time: int, *members: dict[str, Any], took: int = 0) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from kafkagroup.admin.doctor.findings import Finding, not_checked, ok, warning
-from kafkagroup.admin.doctor.requesting import ask
+from kafkagroup.admin.doctor.requesting import request_from
 from kafkagroup.errors import ErrorCode, KafkaGroupError, UnsupportedVersionError, error_name
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import Address, ClientOptions
@@ -36,7 +36,7 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
         return sent_at, time.time(), answer
 
     try:
-        sent_at, received_at, answer = await ask(servers, options, request)
+        sent_at, received_at, answer = await request_from(servers, options, request)
     except UnsupportedVersionError:
         return [_unknown("brokers report their time from Kafka 3.3 on, and only in KRaft mode")]
     except KafkaGroupError as error:

@@ -8,7 +8,7 @@ import anyio
 
 from kafkagroup.admin.doctor.addresses import examine_address, name_of
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
-from kafkagroup.admin.doctor.requesting import ask
+from kafkagroup.admin.doctor.requesting import request_from
 from kafkagroup.errors import ErrorCode, KafkaGroupError, error_name, escaped
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.wire.messages.metadata import (
@@ -22,10 +22,10 @@ __all__ = ["examine_cluster", "examine_offsets_topic", "metadata_of"]
 
 _OFFSETS = "__consumer_offsets"
 
-_MOST_BROKERS = 200
+_MAX_BROKERS = 200
 """The limit of brokers whose addresses are checked: a response may name a million."""
 
-_AT_ONCE = 16
+_MAX_CONCURRENT = 16
 
 
 async def metadata_of(
@@ -36,7 +36,7 @@ async def metadata_of(
         topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
         allow_auto_topic_creation=False,
     )
-    return await ask(servers, options, lambda cluster: cluster.request_any(request))
+    return await request_from(servers, options, lambda cluster: cluster.request_any(request))
 
 
 async def examine_cluster(servers: Sequence[Address], options: ClientOptions) -> list[Finding]:
@@ -52,9 +52,9 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
     name = f"cluster {escaped(metadata.cluster_id)}" if metadata.cluster_id else "a cluster"
     summary = ok("cluster", "", f"{name} of {count} broker{'' if count == 1 else 's'}")
     known = set(servers)
-    brokers = sorted(metadata.brokers, key=lambda broker: broker.node_id)[:_MOST_BROKERS]
+    brokers = sorted(metadata.brokers, key=lambda broker: broker.node_id)[:_MAX_BROKERS]
     found: dict[int, Finding] = {}
-    limiter = anyio.CapacityLimiter(_AT_ONCE)
+    limiter = anyio.CapacityLimiter(_MAX_CONCURRENT)
 
     async def check_advertised(broker: MetadataResponseBroker) -> None:
         async with limiter:
@@ -75,15 +75,16 @@ async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) ->
     """Check an advertised address. A common mistake is one that only the broker itself can use."""
     address = (broker.host, broker.port)
     subject, name = f"broker {broker.node_id}", name_of(address)
-    wrong = [one for one in await examine_address(address, options) if one.status is Status.FAILED]
-    if not wrong:
+    findings = await examine_address(address, options)
+    problems = [finding for finding in findings if finding.status is Status.FAILED]
+    if not problems:
         return ok("advertised address", subject, f"{name} can be used from here")
     return failed(
         "advertised address",
         subject,
-        f"it sends clients to {name}, where {wrong[0].check} failed: {wrong[0].text}",
+        f"it sends clients to {name}, where {problems[0].check} failed: {problems[0].text}",
         "set advertised.listeners of that broker to an address that clients can use, or make"
-        f" it reachable from here: {wrong[0].advice}",
+        f" it reachable from here: {problems[0].advice}",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kafkagroup.admin import describing, offsets
 from kafkagroup.admin.doctor.addresses import name_of
 from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
-from kafkagroup.admin.doctor.requesting import ask
+from kafkagroup.admin.doctor.requesting import request_from
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,
@@ -40,7 +40,7 @@ async def examine_group(
         )
 
     try:
-        node = await ask(servers, options, lambda cluster: cluster.find_coordinator(group_id))
+        node = await request_from(servers, options, lambda c: c.find_coordinator(group_id))
     except KafkaGroupError as error:
         advice = "see the offsets topic above; a cluster that has just started needs some seconds"
         return [wrong("coordinator", error, advice)]
@@ -48,7 +48,7 @@ async def examine_group(
         ok("coordinator", subject, f"broker {node.node_id} at {name_of((node.host, node.port))}")
     ]
     try:
-        group = await ask(servers, options, lambda c: describing.describe(c, group_id))
+        group = await request_from(servers, options, lambda c: describing.describe(c, group_id))
     except BrokerError as error:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             return [*found, wrong("group", error)]
@@ -66,13 +66,13 @@ async def examine_group(
         members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
         found.append(ok("group", subject, f"{group.type}, {group.state}, {members}"))
     try:
-        committed = await ask(servers, options, lambda c: offsets.committed(c, group_id))
+        committed = await request_from(servers, options, lambda c: offsets.committed(c, group_id))
     except KafkaGroupError as error:
         found.append(wrong("committed offsets", error))
     else:
         found.append(ok("committed offsets", subject, f"can be read; there are {len(committed)}"))
     try:
-        await ask(servers, options, lambda cluster: _may_join(cluster, node, group_id))
+        await request_from(servers, options, lambda cluster: _may_join(cluster, node, group_id))
     except KafkaGroupError as error:
         found.append(wrong("joining", error))
     else:

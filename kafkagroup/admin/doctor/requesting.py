@@ -12,12 +12,12 @@ from kafkagroup.errors import KafkaGroupError
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import Address, ClientOptions
 
-__all__ = ["ask"]
+__all__ = ["request_from"]
 
 T = TypeVar("T")
 
 
-async def ask(
+async def request_from(
     servers: Sequence[Address],
     options: ClientOptions,
     request: Callable[[Cluster], Awaitable[T]],

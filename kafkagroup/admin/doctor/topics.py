@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kafkagroup.admin.doctor.cluster import metadata_of
 from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
-from kafkagroup.admin.doctor.requesting import ask
+from kafkagroup.admin.doctor.requesting import request_from
 from kafkagroup.errors import (
     AuthorizationError,
     ErrorCode,
@@ -50,7 +50,7 @@ async def examine_topic(
     if led:
         tp = TopicPartition(name, min(led))
         try:
-            await ask(servers, options, lambda cluster: _read(cluster, tp))
+            await request_from(servers, options, lambda cluster: _read(cluster, tp))
         except KafkaGroupError as error:
             found.append(wrong("reading", error))
         else:

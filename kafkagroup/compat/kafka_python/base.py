@@ -20,7 +20,7 @@ from kafkagroup import (
     GroupProtocol,
     Node,
 )
-from kafkagroup.compat._host import Guest
+from kafkagroup.compat._tasks import TaskOwner
 from kafkagroup.compat.kafka_python.client import KafkaClient
 from kafkagroup.compat.kafka_python.heartbeat import Heartbeat
 from kafkagroup.compat.kafka_python.metrics import GroupCoordinatorMetrics, Metrics
@@ -57,7 +57,7 @@ class HeartbeatTask:
         self._coordinator.heartbeat.reset_session_timeout()
 
 
-class BaseCoordinator(Guest):
+class BaseCoordinator(TaskOwner):
     """Membership of one group.
 
     ```python
@@ -103,10 +103,10 @@ class BaseCoordinator(Guest):
         self._supported: tuple[tuple[str, bytes], ...] = ()
         self._coordinator: Node | None = None
 
-    async def _entered(self) -> None:
+    async def _start_tasks(self) -> None:
         pass  # `ensure_active_group` joins
 
-    async def _leaving(self) -> None:
+    async def _stop_tasks(self) -> None:
         await self.close()
 
     # ------------------------------------------------------------ for subclasses
@@ -222,7 +222,7 @@ class BaseCoordinator(Guest):
                 retry_backoff_max_ms=max(1_000, self.config["retry_backoff_ms"]),
             )
             try:
-                await self._host.start(self._member)
+                await self._tasks.start(self._member)
             except BaseException:
                 self._member = None
                 raise

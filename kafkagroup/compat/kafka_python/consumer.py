@@ -59,7 +59,7 @@ class AutoCommitTask:
                     await self._commit()
                     await anyio.sleep(self._interval)
 
-        self._coordinator._host.spawn(commit_periodically)
+        self._coordinator._tasks.spawn(commit_periodically)
 
     def cancel(self) -> None:
         """Stop committing."""
@@ -149,7 +149,7 @@ class ConsumerCoordinator(BaseCoordinator):
         """Start the consumer, unless it is started, without joining the group."""
         if self._is_started:
             return
-        await self._host.start(self.consumer)
+        await self._tasks.start(self.consumer)
         self._is_started = True
         if self._subscription.assigned_by_user is not None:
             await self.consumer.assign(self._subscription.assigned_by_user)
@@ -257,7 +257,7 @@ class ConsumerCoordinator(BaseCoordinator):
             except Exception:
                 logger.exception("the callback of a commit failed")
 
-        self._host.spawn(commit)
+        self._tasks.spawn(commit)
         return future
 
     async def commit_offsets_sync(self, offsets: Offsets) -> bool | None:

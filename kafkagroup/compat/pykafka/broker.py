@@ -19,7 +19,7 @@ from kafkagroup import (
     TopicPartition,
     encode_assignment,
 )
-from kafkagroup.compat._host import Guest, Opened
+from kafkagroup.compat._tasks import ContextTask, TaskOwner
 from kafkagroup.compat.pykafka.membership import (
     GroupMembershipProtocol,
     RangeProtocol,
@@ -59,7 +59,7 @@ _SESSION = 30.0
 """Seconds: the session and rebalance timeout of pykafka."""
 
 
-class Broker(Guest):
+class Broker(TaskOwner):
     """One broker. Use it in `async with` on asyncio and trio, or, on asyncio, with `connect()` and
     `close()`.
 
@@ -94,7 +94,7 @@ class Broker(Guest):
             security=security,
         )
         super().__init__()
-        self._opened: Opened[kafkagroup.Broker] | None = None
+        self._opened: ContextTask[kafkagroup.Broker] | None = None
         self._connecting = anyio.Lock()
 
     def __repr__(self) -> str:
@@ -127,10 +127,10 @@ class Broker(Guest):
             security=security,
         )
 
-    async def _entered(self) -> None:
+    async def _start_tasks(self) -> None:
         await self.connect()
 
-    async def _leaving(self) -> None:
+    async def _stop_tasks(self) -> None:
         await self.close()
 
     # ------------------------------------------------------------ connections
@@ -183,7 +183,7 @@ class Broker(Guest):
             if self._broker is not None:
                 await self._broker.connect()
                 return
-            opened = Opened(
+            opened = ContextTask(
                 kafkagroup.Broker.open(
                     self._host_name,
                     self._port,
@@ -192,7 +192,7 @@ class Broker(Guest):
                     offsets_channel_timeout=self._offsets_timeout,
                 )
             )
-            await self._host.start(opened)
+            await self._tasks.start(opened)
             self._opened = opened
 
     async def connect_offsets_channel(self) -> None:

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
-from kafkagroup.compat._host import Guest
 from kafkagroup.compat._names import renamed
+from kafkagroup.compat._tasks import TaskOwner
 from kafkagroup.compat.pykafka.membership import (
     GroupMembershipProtocol,
     RangeProtocol,
@@ -66,7 +66,7 @@ _FORWARDED = (
 """The main API's options whose values are passed on unchanged."""
 
 
-class _Balanced(Guest):
+class _Balanced(TaskOwner):
     """What both consumers share. Use them in `async with` on asyncio and trio, or, on asyncio, with
     `start()` and `stop()`."""
 
@@ -90,7 +90,7 @@ class _Balanced(Guest):
         self._auto_start: bool = given["auto_start"]
         self._auto_commits: bool = auto_commits
         self._callback: PostRebalanceCallback | None = given["post_rebalance_callback"]
-        self._held: Offsets = {}
+        self._held_offsets: Offsets = {}
         self._started = False
         super().__init__()
         with renamed(_NAMES):
@@ -115,18 +115,18 @@ class _Balanced(Guest):
 
     # ------------------------------------------------------------ starting and stopping
 
-    async def _entered(self) -> None:
+    async def _start_tasks(self) -> None:
         if self._auto_start:
             await self.start()
 
-    async def _leaving(self) -> None:
+    async def _stop_tasks(self) -> None:
         await self.stop()
 
     async def start(self) -> None:
         """Join the group. With `auto_start`, the first call that needs the group does this."""
         if not self._started:
             self._started = True
-            await self._host.start(self._consumer)
+            await self._tasks.start(self._consumer)
 
     async def stop(self) -> None:
         """Commit, if `auto_commit_enable` is on, and leave the group."""
@@ -153,7 +153,7 @@ class _Balanced(Guest):
         return next((self._note_consumed(record) for (record,) in found.values()), None)
 
     def _note_consumed(self, record: Record) -> Message:
-        self._held[record.partition] = record.offset
+        self._held_offsets[record.partition] = record.offset
         return Message.of(record)
 
     def __aiter__(self) -> Self:
@@ -185,7 +185,7 @@ class _Balanced(Guest):
     def held_offsets(self) -> Offsets:
         """Partition id -> offset of the last message consumed, or, before the first one, the offset
         before the start position; -2 if that position is 0."""
-        return dict(self._held)
+        return dict(self._held_offsets)
 
     async def commit_offsets(
         self, partition_offsets: Iterable[tuple[Any, int]] | None = None
@@ -210,7 +210,7 @@ class _Balanced(Guest):
         starts = await self._starts({self._tp(p): at for p, at in partition_offsets})
         for tp, offset in starts.items():
             consumer.seek(tp, offset)
-        self._held |= _held(starts)
+        self._held_offsets |= _held_offsets(starts)
         await consumer.commit(starts)
 
     def _tp(self, partition: Any) -> TopicPartition:
@@ -219,14 +219,14 @@ class _Balanced(Guest):
         return TopicPartition(self._topic, getattr(partition, "id", partition))
 
     async def _starts(
-        self, places: Mapping[TopicPartition, int | datetime]
+        self, requested: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, int]:
         """Return the next offset to read for each offset, OffsetType or time."""
         consumer = self._consumer
-        earliest = [tp for tp, at in places.items() if at == OffsetType.EARLIEST]
-        latest = [tp for tp, at in places.items() if at == OffsetType.LATEST]
-        times = {tp: _ms(at) for tp, at in places.items() if isinstance(at, datetime)}
-        starts = {tp: at + 1 for tp, at in places.items() if isinstance(at, int) and at >= 0}
+        earliest = [tp for tp, at in requested.items() if at == OffsetType.EARLIEST]
+        latest = [tp for tp, at in requested.items() if at == OffsetType.LATEST]
+        times = {tp: _ms(at) for tp, at in requested.items() if isinstance(at, datetime)}
+        starts = {tp: at + 1 for tp, at in requested.items() if isinstance(at, int) and at >= 0}
         if earliest:
             starts |= await consumer.beginning_offsets(earliest)
         if times:
@@ -251,15 +251,15 @@ class _Balanced(Guest):
         if self._resets_on_start and partitions:
             self._resets_on_start = False
             await self._consumer.commit(starts)
-        before, kept = self._held, self.partitions
-        self._held = {p: offset for p, offset in before.items() if p in kept}
-        self._held |= _held(committed | starts)
+        before, kept = self._held_offsets, self.partitions
+        self._held_offsets = {p: offset for p, offset in before.items() if p in kept}
+        self._held_offsets |= _held_offsets(committed | starts)
         if self._callback is not None:
-            answer = self._callback(self, before, dict(self._held))
+            answer = self._callback(self, before, dict(self._held_offsets))
             given = await answer if inspect.isawaitable(answer) else answer
             if given:
                 moved = await self._starts({self._tp(p): at for p, at in given.items()})
-                self._held |= _held(moved)
+                self._held_offsets |= _held_offsets(moved)
                 starts |= moved
         return starts
 
@@ -393,7 +393,7 @@ def _ms(time: datetime) -> int:
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _held(starts: Mapping[TopicPartition, int]) -> Offsets:
+def _held_offsets(starts: Mapping[TopicPartition, int]) -> Offsets:
     """Return the held offsets for these start positions."""
     return {
         tp.partition: start - 1 if start else int(OffsetType.EARLIEST)

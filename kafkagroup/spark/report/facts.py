@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Bar", "Facts", "Group", "Rebalance", "Stuck", "gather", "total_lag"]
 
-MOST_GROUPS = 12
+MAX_GROUPS = 12
 """Most groups that have a section of their own."""
-MOST_STUCK = 100
+MAX_STUCK = 100
 """Most stuck partitions in the table."""
-MOST_REBALANCES = 200
+MAX_REBALANCES = 200
 """Most rebalances of each group: the last ones."""
-MOST_POINTS = 20_000
+MAX_POINTS = 20_000
 """Most samples of the lag of each group: the last ones."""
-MOST_BARS = 3_000
+MAX_BARS = 3_000
 """Most ownership spans of each group: the last ones."""
 
 
@@ -102,7 +102,7 @@ def gather(tables: Tables) -> Facts:
         .orderBy("group_id")
         .selectExpr("*", f"coalesce(CASE status {order} END, -1) AS worst")
         .orderBy("worst", "stuck_partitions", "lag", "rebalances", ascending=False)
-        .limit(MOST_GROUPS)
+        .limit(MAX_GROUPS)
         .collect()
     ]
     names = [row["group_id"] for row in health]
@@ -111,12 +111,12 @@ def gather(tables: Tables) -> Facts:
         for r in tables.read("evaluation")
         .where("stuck")
         .orderBy("lag", ascending=False)
-        .limit(MOST_STUCK)
+        .limit(MAX_STUCK)
         .collect()
     ]
-    samples = _by_group(tables, "lag_history", "time", MOST_POINTS, names)
-    rebalances = _by_group(tables, "rebalances", "started", MOST_REBALANCES, names)
-    bars = _by_group(tables, "ownership", "started", MOST_BARS, names)
+    samples = _by_group(tables, "lag_history", "time", MAX_POINTS, names)
+    rebalances = _by_group(tables, "rebalances", "started", MAX_REBALANCES, names)
+    bars = _by_group(tables, "ownership", "started", MAX_BARS, names)
     groups = [
         Group(
             name=name,

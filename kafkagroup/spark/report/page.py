@@ -140,10 +140,10 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterabl
     right = set(numbers)
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        made = (
+        html = (
             f"<{tag}{' class=n' if n in right else ''}>{cell}</{tag}>" for n, cell in enumerate(row)
         )
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr>{''.join(html)}</tr>"
 
     return "\n".join(
         ["<table>", cells("th", heads), *(cells("td", row) for row in rows), "</table>"]

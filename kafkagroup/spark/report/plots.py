@@ -18,12 +18,12 @@ from kafkagroup.spark.report.facts import Bar, Group
 
 __all__ = ["plot"]
 
-MOST_PARTITIONS = 64
+MAX_PARTITIONS = 64
 """Most rows of a plot: with more, each row would be as thin as a line."""
-MOST_MEMBERS = 12
+MAX_MEMBERS = 12
 """Most members with a colour and a name; the others are grey."""
 
-MOST_NUMBERS = 30
+MAX_NUMBERS = 30
 """Most generations whose numbers are shown; with more, none are."""
 
 _COLOURS = [mpl.colormaps["tab20"](n) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
@@ -50,7 +50,7 @@ def plot(group: Group, until: datetime) -> str:
     """
     if not group.lag and not group.bars:
         return ""
-    rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MOST_PARTITIONS]
+    rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
     heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
     # matplotlib may lack a font for a name, and warns; the browser that shows it has one.
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
@@ -137,7 +137,7 @@ def _colours(bars: Sequence[Bar]) -> Mapping[str, Any]:
     count: dict[str, int] = {}
     for bar in bars:
         count[bar.member] = count.get(bar.member, 0) + 1
-    shown = set(sorted(count, key=lambda member: -count[member])[:MOST_MEMBERS])
+    shown = set(sorted(count, key=lambda member: -count[member])[:MAX_MEMBERS])
     return dict(zip((m for m in count if m in shown), _COLOURS, strict=False))
 
 
@@ -150,7 +150,7 @@ def _rebalances(axis: Any, group: Group) -> None:
 
 def _generations(axis: Any, group: Group) -> None:
     """Write the numbers of the generations above the plot, unless they would overlap."""
-    if len(group.rebalances) <= MOST_NUMBERS:
+    if len(group.rebalances) <= MAX_NUMBERS:
         for rebalance in group.rebalances:
             axis.annotate(
                 str(rebalance.generation),

@@ -85,9 +85,9 @@ class GroupCoordinator:
         """Answer a JoinGroup, at once or when the rebalance completes."""
         given_id = request.member_id
         group = self.groups.get(request.group_id)
-        wrong = self.check_join(request)
-        if wrong:
-            reply(_join_error(wrong, given_id))
+        error = self.check_join(request)
+        if error:
+            reply(_join_error(error, given_id))
         elif group is None and given_id:
             reply(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, given_id))
         else:
@@ -217,8 +217,8 @@ class GroupCoordinator:
             answer = _join_response(group, member)
             if caller.version >= 9:
                 # KIP-814: a returning leader gets the members, but does not assign.
-                leads = group.leader == member_id
-                answer = evolve(answer, skip_assignment=leads)
+                is_leader = group.leader == member_id
+                answer = evolve(answer, skip_assignment=is_leader)
             else:
                 # An old client that sees its old id as the leader does not assign again.
                 answer = evolve(answer, leader=leader_before or "", members=())
@@ -407,9 +407,9 @@ class GroupCoordinator:
     ) -> None:
         """Answer a SyncGroup, at once or when the leader has sent the assignments."""
         group = self.groups.get(request.group_id)
-        wrong = self.check_sync(request, caller)
-        if wrong:
-            reply(_sync_error(wrong))
+        error = self.check_sync(request, caller)
+        if error:
+            reply(_sync_error(error))
             return
         if group is None:
             reply(_sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -443,8 +443,8 @@ class GroupCoordinator:
         """Remove one member (v0-2) or several (v3+), each with its own error."""
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        batch = caller.version >= 3
-        requested = request.members if batch else (MemberIdentity(member_id=request.member_id),)
+        is_batch = caller.version >= 3
+        requested = request.members if is_batch else (MemberIdentity(member_id=request.member_id),)
         group = self.groups.get(request.group_id)
         results = []
         for identity in requested:
@@ -461,7 +461,7 @@ class GroupCoordinator:
                 self._prepare(group, caller.now)
             else:
                 self._complete_if_ready(group, caller.now)
-        if batch:
+        if is_batch:
             return LeaveGroupResponse(error_code=ErrorCode.NONE, members=tuple(results))
         return LeaveGroupResponse(error_code=results[0].error_code)
 
@@ -516,20 +516,20 @@ class GroupCoordinator:
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,
                 error_message=f"Group {group_id} not found.",
             )
-        stable = group.state is _STABLE
+        is_stable = group.state is _STABLE
         return DescribedGroup(
             error_code=ErrorCode.NONE,
             group_id=group_id,
             group_state=group.state.value,
             protocol_type=group.protocol_type or "",
-            protocol_data=(group.protocol or "") if stable else "",
+            protocol_data=(group.protocol or "") if is_stable else "",
             members=tuple(
                 DescribedGroupMember(
                     member_id=m.member_id,
                     group_instance_id=m.instance_id,
                     client_id=m.client_id,
                     client_host=m.client_host,
-                    member_metadata=m.metadata(group.protocol) if stable else b"",
+                    member_metadata=m.metadata(group.protocol) if is_stable else b"",
                     member_assignment=m.assignment,
                 )
                 for m in group.members.values()
@@ -635,7 +635,7 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
 
 
 def _join_response(group: ClassicGroup, member: Member) -> JoinGroupResponse:
-    leads = group.leader == member.member_id
+    is_leader = group.leader == member.member_id
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
         generation_id=group.generation,
@@ -643,7 +643,7 @@ def _join_response(group: ClassicGroup, member: Member) -> JoinGroupResponse:
         protocol_name=group.protocol,
         leader=group.leader or "",
         member_id=member.member_id,
-        members=group.joined_members() if leads else (),
+        members=group.joined_members() if is_leader else (),
     )
 
 

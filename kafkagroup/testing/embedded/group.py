@@ -70,7 +70,7 @@ class Member:
 
     @property
     def needs_no_heartbeat(self) -> bool:
-        """Whether a pending JoinGroup or SyncGroup stands for the member's heartbeat."""
+        """Whether a pending JoinGroup or SyncGroup replaces the member's heartbeats."""
         waits = self.awaiting_join is not None or self.awaiting_sync is not None
         return waits and not self.is_new
 

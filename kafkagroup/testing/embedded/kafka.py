@@ -93,7 +93,7 @@ class EmbeddedKafka:
         self._listen = listen
         self._wall = wall
         self._next_partition = 0
-        self._group: anyio.abc.TaskGroup | None = None
+        self._task_group: anyio.abc.TaskGroup | None = None
         self._portal: BlockingPortal | None = None
         self._thread: ExitStack | None = None
         for node in self._cluster.nodes.values():
@@ -105,14 +105,14 @@ class EmbeddedKafka:
     # ------------------------------------------------------------ running
 
     async def __aenter__(self) -> Self:
-        if self._group is not None:
+        if self._task_group is not None:
             raise IllegalStateError("this EmbeddedKafka runs already")
-        self._group = await anyio.create_task_group().__aenter__()
-        self._group.start_soon(self._server.run_clock)
+        self._task_group = await anyio.create_task_group().__aenter__()
+        self._task_group.start_soon(self._server.run_clock)
         if self._listen:
             try:
                 for node in self._cluster.nodes.values():
-                    await self._group.start(self._server.run_node, node)
+                    await self._task_group.start(self._server.run_node, node)
             except BaseException as error:
                 # For example a port in use: what already runs must be stopped.
                 await self.__aexit__(type(error), error, error.__traceback__)
@@ -125,7 +125,7 @@ class EmbeddedKafka:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        group, self._group = self._group, None
+        group, self._task_group = self._task_group, None
         assert group is not None
         group.cancel_scope.cancel()
         if isinstance(error, anyio.get_cancelled_exc_class()):

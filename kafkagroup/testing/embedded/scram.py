@@ -23,7 +23,7 @@ Conversation = Generator[bytes, bytes, tuple[str, bytes]]
 """A generator. It first yields b"". Then it is sent the client's messages and yields the server's;
 it returns the user's name and the server's last message. Raises: SaslError."""
 
-# Channel binding is not supported: "y" and "p" are refused, as by Kafka.
+# Channel binding is not supported: "y" and "p" are refused, as by Kafka. "biws" is "n,," in base64.
 _CLIENT_FIRST = re.compile(r"n,(?:a=([^,]+))?,(n=([^,]+),r=([!-+\--~]+)(?:,[A-Za-z]=[^,]*)*)")
 _CLIENT_FINAL = re.compile(r"(c=biws|c=[^,]+),r=([^,]+)(?:,[A-Za-z]=[^,]*)*,p=([A-Za-z0-9+/=]+)")
 

@@ -59,7 +59,7 @@ class Seen:
 
 
 @attrs.define(eq=False)
-class _Client:
+class _Connection:
     """A connection that a node has accepted."""
 
     stream: ByteStream
@@ -184,7 +184,7 @@ class Server:
                 scopes.pop(scope, None)
                 await anyio.aclose_forcefully(stream)
 
-    async def _accept(self, stream: ByteStream, node_id: int) -> _Client:
+    async def _accept(self, stream: ByteStream, node_id: int) -> _Connection:
         self._connections += 1
         number = self._connections
         address = stream.extra(SocketAttribute.remote_address, ("127.0.0.1", 0))
@@ -193,36 +193,36 @@ class Server:
             await tls_stream.do_handshake()
             stream = tls_stream
         authenticator = None if self._accounts is None else SaslAuthenticator(self._accounts)
-        return _Client(stream, node_id, number, f"/{address[0]}", authenticator)
+        return _Connection(stream, node_id, number, f"/{address[0]}", authenticator)
 
-    async def _serve_requests(self, client: _Client) -> None:
-        reader = _Reader(client.stream)
+    async def _serve_requests(self, connection: _Connection) -> None:
+        reader = _Reader(connection.stream)
         limit = self._cluster.settings.max_request_bytes
         while True:
             (size,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
-            is_authenticated = client.authenticator is None or client.authenticator.open
+            is_authenticated = connection.authenticator is None or connection.authenticator.open
             if not 0 <= size <= (limit if is_authenticated else MAX_REQUEST_BYTES):
                 return
             incoming = read_request(await reader.exactly(size))
             # A connection task of a killed node may run once more before its cancellation arrives.
-            if not self._cluster.nodes[client.node_id].alive or not await self._answer(
-                client, incoming
+            if not self._cluster.nodes[connection.node_id].alive or not await self._answer(
+                connection, incoming
             ):
                 return
 
-    async def _answer(self, client: _Client, incoming: Incoming) -> bool:
+    async def _answer(self, connection: _Connection, incoming: Incoming) -> bool:
         """Answer one request. False: close the connection."""
         request = incoming.request
         self.seen.append(
             Seen(
-                client.node_id,
+                connection.node_id,
                 incoming.client_id,
                 type(request),
                 incoming.version,
-                client.number,
+                connection.number,
             )
         )
-        action = self._faults.action(client.node_id, request)
+        action = self._faults.action(connection.node_id, request)
         if action == Close(before=True):
             return False
         must_close = False
@@ -232,10 +232,10 @@ class Server:
             must_close = isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest)
         else:
             verdict = None
-            if client.authenticator is not None:
-                verdict = client.authenticator.admit(incoming, anyio.current_time())
+            if connection.authenticator is not None:
+                verdict = connection.authenticator.admit(incoming, anyio.current_time())
             if verdict is None:
-                response = await self._execute(client, incoming)
+                response = await self._execute(connection, incoming)
             else:
                 response, must_close = verdict.response, verdict.must_close
         match action:
@@ -245,16 +245,16 @@ class Server:
                 await anyio.sleep(action.seconds)
             case Swallow():
                 while True:
-                    await client.stream.receive()  # raises when the client disconnects
+                    await connection.stream.receive()  # raises when the client disconnects
             case Throttle() if hasattr(response, "throttle_time_ms"):
                 response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
         if response is not None:
-            await client.stream.send(write_response(incoming, response))
+            await connection.stream.send(write_response(incoming, response))
         if isinstance(action, Throttle):
             await anyio.sleep(action.seconds)
         return not must_close
 
-    async def _execute(self, client: _Client, incoming: Incoming) -> Any:
+    async def _execute(self, connection: _Connection, incoming: Incoming) -> Any:
         answers: list[Any] = []
         pending: anyio.Event | None = None
 
@@ -264,7 +264,7 @@ class Server:
                 pending.set()
 
         now = anyio.current_time()
-        handle(self._cluster, client.node_id, incoming, now, client.host, reply)
+        handle(self._cluster, connection.node_id, incoming, now, connection.host, reply)
         if not answers:
             pending = anyio.Event()
             await pending.wait()

@@ -22,7 +22,7 @@ _ALERT = bytes.fromhex("15 0303 0002 02 50")
 """An internal_error alert in plaintext, as Java sends it to a client that does not speak TLS, where
 OpenSSL sends nothing."""
 
-_LINGER = 1.0
+_CLOSE_TIMEOUT = 1.0
 """Seconds that the server waits for the client to read the alert and close the connection."""
 
 
@@ -61,14 +61,14 @@ class TlsStream(ByteStream):
                 await self._flush()
                 self._incoming.write(await self._stream.receive())
             except ssl.SSLError:
-                await self._part()
+                await self._send_alert()
                 raise
             else:
                 await self._flush()
                 return result
 
-    async def _part(self) -> None:
-        with anyio.move_on_after(_LINGER):
+    async def _send_alert(self) -> None:
+        with anyio.move_on_after(_CLOSE_TIMEOUT):
             try:
                 if not self._outgoing.pending:
                     await self._stream.send(_ALERT)

@@ -21,7 +21,8 @@ from kafkagroup.wire.records import RecordBatch, read_batches
 
 __all__ = ["produce"]
 
-_MAGIC_AT = 16
+_MAGIC_OFFSET = 16
+"""Where the magic byte is, the batch's format version. Brokers take version 2 only."""
 
 
 def produce(
@@ -31,7 +32,7 @@ def produce(
 
     Producer ids are ignored: duplicates are appended too.
     """
-    moved: set[int] = set()
+    new_leaders: set[int] = set()
 
     def append(
         topic: TopicProduceData, requested: PartitionProduceData
@@ -46,12 +47,13 @@ def produce(
         if request.acks not in (-1, 0, 1):
             error = ErrorCode.INVALID_REQUIRED_ACKS
         records = b"" if requested.records is None else requested.records
-        error = error or _check(records, cluster.settings.max_message_bytes)
+        error = error or _batch_error(records, cluster.settings.max_message_bytes)
         if partition is None or error:
             refused = _refused(requested.index, error)
-            if partition is None or caller.version < 10 or error != _NOT_LEADER:
+            is_moved = error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if partition is None or caller.version < 10 or not is_moved:
                 return refused
-            moved.add(partition.leader)
+            new_leaders.add(partition.leader)
             leader = LeaderIdAndEpoch(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
             )
@@ -73,16 +75,13 @@ def produce(
     )
     if request.acks == 0:
         return None
-    nodes = (cluster.nodes[node] for node in sorted(moved) if node in cluster.nodes)
+    nodes = (cluster.nodes[node] for node in sorted(new_leaders) if node in cluster.nodes)
     endpoints = tuple(NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port) for n in nodes)
     return ProduceResponse(responses=topics, node_endpoints=endpoints)
 
 
-_NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def _check(records: bytes | memoryview, max_bytes: int) -> ErrorCode:
-    if len(records) <= _MAGIC_AT or records[_MAGIC_AT] != 2:
+def _batch_error(records: bytes | memoryview, max_bytes: int) -> ErrorCode:
+    if len(records) <= _MAGIC_OFFSET or records[_MAGIC_OFFSET] != 2:
         return ErrorCode.INVALID_RECORD
     if len(records) > max_bytes:
         return ErrorCode.MESSAGE_TOO_LARGE

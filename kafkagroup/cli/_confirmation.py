@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["confirmed", "yes_option"]
+__all__ = ["confirm_or_exit", "yes_option"]
 
 
 def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,7 +18,7 @@ def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def confirmed(question: str, yes: bool) -> None:
+def confirm_or_exit(question: str, yes: bool) -> None:
     """Ask for confirmation, unless `yes` is set.
 
     Raises: UsageError without a terminal; Exit when the answer is no.

@@ -18,12 +18,12 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from kafkagroup.errors import IllegalStateError
 
-__all__ = ["Guest", "Host", "Hosted", "Opened"]
+__all__ = ["ContextTask", "Startable", "TaskOwner", "Tasks"]
 
 T = TypeVar("T")
 
 
-class Hosted(Protocol):
+class Startable(Protocol):
     """An object of the main API that can be started."""
 
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None:
@@ -33,12 +33,12 @@ class Hosted(Protocol):
         """Run in a task of its own; asyncio only."""
 
 
-class Host:
+class Tasks:
     """The tasks of one object."""
 
     def __init__(self) -> None:
         self._group: TaskGroup | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     async def enter(self) -> None:
         """Open the task group that runs everything until `leave`."""
@@ -52,12 +52,12 @@ class Host:
             # Not passed the user's exception: the task group would wrap it in an ExceptionGroup.
             await group.__aexit__(None, None, None)
 
-    async def start(self, hosted: Hosted) -> None:
+    async def start(self, startable: Startable) -> None:
         """Start an object. Raises what its start raises."""
         if self._group is None:
-            await hosted.start()
+            await startable.start()
         else:
-            await self._group.start(hosted.run)
+            await self._group.start(startable.run)
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine function, which must not raise, in a task."""
@@ -66,11 +66,11 @@ class Host:
             return
         task = asyncio.get_running_loop().create_task(function())
         # The loop keeps only weak references: without this one the task could be collected.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
 
-class Opened(Generic[T]):
+class ContextTask(Generic[T]):
     """A context manager that one task enters and leaves, and its value."""
 
     def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
@@ -97,7 +97,7 @@ class Opened(Generic[T]):
             entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         except RuntimeError:
             raise IllegalStateError("outside of `async with` this is for asyncio only") from None
-        self._task = task = asyncio.create_task(self.run(task_status=_Entered(entered)))
+        self._task = task = asyncio.create_task(self.run(task_status=_EnteredStatus(entered)))
         try:
             await asyncio.wait((task, entered), return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
@@ -112,36 +112,36 @@ class Opened(Generic[T]):
         await self._closed.wait()
 
 
-class _Entered:
+class _EnteredStatus:
     """A task status for asyncio, where no task group provides one."""
 
-    def __init__(self, entered: asyncio.Future[None]) -> None:
-        self._entered = entered
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
 
     def started(self, value: None = None) -> None:
-        self._entered.set_result(None)
+        self._future.set_result(None)
 
 
-class Guest(ABC):
-    """The base class of objects with a Host: `async with` starts and stops them."""
+class TaskOwner(ABC):
+    """The base class of objects that own background tasks: `async with` starts and stops them."""
 
     def __init__(self) -> None:
-        self._host = Host()
+        self._tasks = Tasks()
 
     @abstractmethod
-    async def _entered(self) -> None:
+    async def _start_tasks(self) -> None:
         """Start the object's tasks on entry."""
 
     @abstractmethod
-    async def _leaving(self) -> None:
+    async def _stop_tasks(self) -> None:
         """Stop the object's tasks on exit."""
 
     async def __aenter__(self) -> Self:
-        await self._host.enter()
+        await self._tasks.enter()
         try:
-            await self._entered()
+            await self._start_tasks()
         except BaseException:
-            await self._host.leave()
+            await self._tasks.leave()
             raise
         return self
 
@@ -152,6 +152,6 @@ class Guest(ABC):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            await self._leaving()
+            await self._stop_tasks()
         finally:
-            await self._host.leave()
+            await self._tasks.leave()
