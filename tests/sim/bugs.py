@@ -45,7 +45,7 @@ from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
 from . import process
-from .planting import Bug, beats_while_waiting, bug
+from .planting import Bug, bug, heartbeats_while_waiting
 from .planting import around as _around
 from .planting import replace as _replace
 
@@ -164,7 +164,7 @@ def commits_when_lost(stack: ExitStack) -> None:
 
 
 @_bug("S2", "S10")
-def does_not_tell_what_is_lost(stack: ExitStack) -> None:
+def does_not_call_on_partitions_lost(stack: ExitStack) -> None:
     """`on_partitions_lost` is not called."""
 
     def make(call: Any) -> Any:
@@ -178,7 +178,7 @@ def does_not_tell_what_is_lost(stack: ExitStack) -> None:
 
 
 @_bug("S3", "S13", "S5")
-def commits_what_it_let_go_of(stack: ExitStack) -> None:
+def commits_released_partitions(stack: ExitStack) -> None:
     """An auto-commit computes its offsets, waits, and does not check ownership again."""
 
     draining: set[int] = set()
@@ -212,7 +212,7 @@ def commits_what_it_let_go_of(stack: ExitStack) -> None:
 
 
 @_bug("S11")
-def forgets_its_id_on_a_disconnect(stack: ExitStack) -> None:
+def drops_its_member_id_on_a_disconnect(stack: ExitStack) -> None:
     """A lost connection makes the member join with a new member id."""
 
     def make(take_failure: Any) -> Any:
@@ -227,7 +227,7 @@ def forgets_its_id_on_a_disconnect(stack: ExitStack) -> None:
 
 
 @_bug("S11")
-def forgets_its_id_with_the_generation(stack: ExitStack) -> None:
+def drops_its_member_id_with_the_generation(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION also discards the member id."""
 
     def make(reset: Any) -> Any:
@@ -241,7 +241,7 @@ def forgets_its_id_with_the_generation(stack: ExitStack) -> None:
 
 
 @_bug("L6", "L2")
-def does_not_keep_the_id_it_is_given(stack: ExitStack) -> None:
+def ignores_the_assigned_member_id(stack: ExitStack) -> None:
     """MEMBER_ID_REQUIRED is answered by an identical join."""
 
     def make(joined: Any) -> Any:
@@ -256,7 +256,7 @@ def does_not_keep_the_id_it_is_given(stack: ExitStack) -> None:
 
 
 @_bug("S11", "L2", "L6")
-def insists_on_an_unknown_id(stack: ExitStack) -> None:
+def keeps_an_unknown_member_id(stack: ExitStack) -> None:
     """UNKNOWN_MEMBER_ID does not reset the member id."""
 
     def make(refused: Any) -> Any:
@@ -272,7 +272,7 @@ def insists_on_an_unknown_id(stack: ExitStack) -> None:
 
 
 @_bug("S1")
-def goes_on_when_fenced(stack: ExitStack) -> None:
+def continues_when_fenced(stack: ExitStack) -> None:
     """FENCED_INSTANCE_ID is treated as a transient error."""
 
     def make(refused: Any) -> Any:
@@ -289,7 +289,7 @@ def goes_on_when_fenced(stack: ExitStack) -> None:
 
 
 @_bug("L2")
-def ignores_a_rebalance(stack: ExitStack) -> None:
+def ignores_rebalance_in_progress(stack: ExitStack) -> None:
     """REBALANCE_IN_PROGRESS on a heartbeat is ignored."""
 
     def make(beaten: Any) -> Any:
@@ -302,7 +302,7 @@ def ignores_a_rebalance(stack: ExitStack) -> None:
 
 
 @_bug("S10", "S1", "L2")
-def goes_on_in_a_generation_that_is_over(stack: ExitStack) -> None:
+def continues_in_an_ended_generation(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat are retried."""
 
     def make(beaten: Any) -> Any:
@@ -336,7 +336,7 @@ def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
 
 
 @_bug("S10")
-def takes_up_a_stale_generation(stack: ExitStack) -> None:
+def applies_an_assignment_under_the_previous_generation(stack: ExitStack) -> None:
     """The assignment is applied under the previous generation."""
 
     def make(synced: Any) -> Any:
@@ -360,7 +360,7 @@ def takes_up_a_stale_generation(stack: ExitStack) -> None:
 
 
 @_bug("S10")
-def beats_for_the_generation_before(stack: ExitStack) -> None:
+def sends_heartbeats_of_the_previous_generation(stack: ExitStack) -> None:
     """Heartbeats carry the previous generation."""
 
     def make(request: Any) -> Any:
@@ -370,7 +370,7 @@ def beats_for_the_generation_before(stack: ExitStack) -> None:
 
 
 @_bug("L2", "S3", "S5", "S4", "S10")
-def commits_as_who_it_was(stack: ExitStack) -> None:
+def commits_with_its_first_generation(stack: ExitStack) -> None:
     """Commits always carry the first generation."""
 
     class Stuck:
@@ -396,7 +396,7 @@ def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
 
 
 @_bug("L3")
-def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
+def sends_no_heartbeats_while_draining(stack: ExitStack) -> None:
     """No heartbeat is sent during a revocation."""
 
     def make(beat: Any) -> Any:
@@ -412,9 +412,9 @@ def forgets_heartbeats_while_draining(stack: ExitStack) -> None:
 
 
 @_bug("L3")
-def beats_when_polled(stack: ExitStack) -> None:
+def sends_heartbeats_only_when_polled(stack: ExitStack) -> None:
     """Heartbeats are sent only while the application waits in the client."""
-    beats_while_waiting(stack, _Step)
+    heartbeats_while_waiting(stack, _Step)
 
 
 @_bug("L2")
@@ -424,7 +424,7 @@ def ignores_max_poll_interval(stack: ExitStack) -> None:
 
 
 @_bug("L2")
-def never_comes_back_after_max_poll(stack: ExitStack) -> None:
+def does_not_rejoin_after_max_poll_interval(stack: ExitStack) -> None:
     """The first poll after the poll interval does not rejoin."""
 
     def make(join: Any) -> Any:
@@ -438,7 +438,7 @@ def never_comes_back_after_max_poll(stack: ExitStack) -> None:
 
 
 @_bug("L2", "L6")
-def sticks_to_its_coordinator(stack: ExitStack) -> None:
+def does_not_look_up_a_moved_coordinator(stack: ExitStack) -> None:
     """A coordinator that has moved is not looked up again."""
     _replace(stack, _Step, "_lose_coordinator", lambda self: self._set(heartbeat_in_flight=None))
 
@@ -447,14 +447,14 @@ def sticks_to_its_coordinator(stack: ExitStack) -> None:
 
 
 @_bug("L6")
-def retries_without_back_off(stack: ExitStack) -> None:
+def retries_without_backoff(stack: ExitStack) -> None:
     """Failed requests are retried at once."""
     for module in (coordinated, retry, fetch_responses):
         _replace(stack, module, "backoff", lambda *_: 0.0)
 
 
 @_bug("L6")
-def has_no_jitter(stack: ExitStack) -> None:
+def has_no_backoff_jitter(stack: ExitStack) -> None:
     """The back-off has no jitter, so all members retry at the same time."""
     for module in (coordinated, retry, fetch_responses):
         _around(
@@ -466,7 +466,7 @@ def has_no_jitter(stack: ExitStack) -> None:
 
 
 @_bug("L6")
-def rejoins_for_ever(stack: ExitStack) -> None:
+def rejoins_after_each_assignment(stack: ExitStack) -> None:
     """The member rejoins after each assignment."""
 
     def make(assign: Any) -> Any:
@@ -481,7 +481,7 @@ def rejoins_for_ever(stack: ExitStack) -> None:
 
 
 @_bug("L6")
-def asks_for_metadata_without_end(stack: ExitStack) -> None:
+def requests_metadata_in_a_hot_loop(stack: ExitStack) -> None:
     """Metadata is requested in a hot loop."""
 
     async def hot(self: Any) -> None:
@@ -498,7 +498,7 @@ def asks_for_metadata_without_end(stack: ExitStack) -> None:
 
 
 @_bug("S2", "S1", "S14")
-def joins_without_claims(stack: ExitStack) -> None:
+def joins_without_its_owned_partitions(stack: ExitStack) -> None:
     """A cooperative member does not report the partitions that it owns."""
 
     def make(protocols: Any) -> Any:
@@ -515,7 +515,7 @@ def joins_without_claims(stack: ExitStack) -> None:
 
 
 @_bug("S2")
-def claims_what_it_lost(stack: ExitStack) -> None:
+def reports_lost_partitions_as_owned(stack: ExitStack) -> None:
     """A cooperative member reports its previous partitions as owned, even after losing them."""
 
     def make(protocols: Any) -> Any:
@@ -535,7 +535,7 @@ def claims_what_it_lost(stack: ExitStack) -> None:
 
 
 @_bug("S10", "S1")
-def keeps_what_a_rebalance_takes(stack: ExitStack) -> None:
+def keeps_partitions_that_a_rebalance_revokes(stack: ExitStack) -> None:
     """Partitions that a cooperative rebalance takes away are not revoked."""
 
     keeps: set[int] = set()
@@ -585,7 +585,7 @@ def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
 
 
 @_bug("L1")
-def stands_still_while_it_rejoins(stack: ExitStack) -> None:
+def delivers_nothing_while_it_rejoins(stack: ExitStack) -> None:
     """A cooperative member delivers nothing until the rebalance is over."""
 
     def still(self: Any) -> Ownership:
@@ -613,7 +613,7 @@ def _assignor(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> 
 
 
 @_bug("S14")
-def hands_over_at_once(stack: ExitStack) -> None:
+def assigns_partitions_before_their_revocation(stack: ExitStack) -> None:
     """The cooperative assignor assigns partitions that another member still owns."""
 
     def spoil(spec: Any, _: Any) -> Any:
@@ -623,7 +623,7 @@ def hands_over_at_once(stack: ExitStack) -> None:
 
 
 @_bug("S14")
-def leaves_one_out(stack: ExitStack) -> None:
+def leaves_a_partition_unassigned(stack: ExitStack) -> None:
     """An assignor leaves one partition unassigned."""
 
     def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
@@ -636,7 +636,7 @@ def leaves_one_out(stack: ExitStack) -> None:
 
 
 @_bug("S14")
-def gives_one_twice(stack: ExitStack) -> None:
+def assigns_a_partition_twice(stack: ExitStack) -> None:
     """An assignor assigns one partition to two members."""
 
     def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
@@ -651,7 +651,7 @@ def gives_one_twice(stack: ExitStack) -> None:
 
 
 @_bug("S14")
-def gives_all_to_one(stack: ExitStack) -> None:
+def assigns_most_partitions_to_one_member(stack: ExitStack) -> None:
     """A sticky assignor assigns as many partitions as possible to the first member."""
 
     def spoil(spec: Any, assignment: dict[str, Any]) -> Any:
@@ -670,7 +670,7 @@ def gives_all_to_one(stack: ExitStack) -> None:
 
 
 @_bug("S12", "S8")
-def resumes_where_it_was(stack: ExitStack) -> None:
+def continues_at_its_old_position_when_assigned_again(stack: ExitStack) -> None:
     """A partition that is assigned again continues at the member's old position."""
     memory: dict[Any, Any] = {}
 
@@ -712,7 +712,7 @@ def skips_on_a_fetch_error(stack: ExitStack) -> None:
 
 
 @_bug("S8", "S6")
-def reads_on_in_a_log_that_was_cut(stack: ExitStack) -> None:
+def does_not_validate_positions_after_a_truncation(stack: ExitStack) -> None:
     """A position is not validated with a new leader: records that replaced those already read are
     skipped."""
     for module in (fetchers, validations):
@@ -720,7 +720,7 @@ def reads_on_in_a_log_that_was_cut(stack: ExitStack) -> None:
 
 
 @_bug("S8")
-def starts_over_in_a_log_that_was_cut(stack: ExitStack) -> None:
+def resets_a_truncated_position(stack: ExitStack) -> None:
     """A truncated position triggers the reset policy, though the leader has returned where the logs
     diverge."""
     _replace(
@@ -732,7 +732,7 @@ def starts_over_in_a_log_that_was_cut(stack: ExitStack) -> None:
 
 
 @_bug("S8")
-def hides_that_a_log_was_cut(stack: ExitStack) -> None:
+def does_not_report_a_truncation(stack: ExitStack) -> None:
     """A truncation is not reported to an application that asked for it: reading continues at the
     cut."""
 
@@ -766,7 +766,7 @@ def repeats_the_batch_from_its_start(stack: ExitStack) -> None:
 
 
 @_bug("S8")
-def hands_out_markers(stack: ExitStack) -> None:
+def delivers_control_records(stack: ExitStack) -> None:
     """A control record is delivered to the application."""
 
     def make(open_batch: Any) -> Any:
@@ -795,7 +795,7 @@ def hands_out_markers(stack: ExitStack) -> None:
 
 
 @_bug("S8", "L2")
-def does_not_pass_markers(stack: ExitStack) -> None:
+def stays_before_control_records_at_the_end(stack: ExitStack) -> None:
     """The position stays before the control records at the end of a log."""
 
     def close(self: Any, owned: Any) -> None:
@@ -821,7 +821,7 @@ def loses_a_record_to_a_cancellation(stack: ExitStack) -> None:
 
 
 @_bug("S6", "S8", "S4")
-def starts_behind_the_commit(stack: ExitStack) -> None:
+def starts_after_the_committed_offset(stack: ExitStack) -> None:
     """The committed offset is treated as that of the last record."""
 
     def make(committed: Any) -> Any:
@@ -835,7 +835,7 @@ def starts_behind_the_commit(stack: ExitStack) -> None:
 
 
 @_bug("S7")
-def starts_before_the_commit(stack: ExitStack) -> None:
+def starts_before_the_committed_offset(stack: ExitStack) -> None:
     """The record before the committed offset is delivered again."""
 
     def make(committed: Any) -> Any:
@@ -855,7 +855,7 @@ def starts_at_the_end(stack: ExitStack) -> None:
 
 
 @_bug("S12")
-def takes_a_failed_offset_fetch_for_none(stack: ExitStack) -> None:
+def treats_a_failed_offset_fetch_as_no_offset(stack: ExitStack) -> None:
     """A failed offset fetch is treated as no committed offset."""
 
     def make(once: Any) -> Any:
@@ -871,7 +871,7 @@ def takes_a_failed_offset_fetch_for_none(stack: ExitStack) -> None:
 
 
 @_bug("L2", "S12", "S8", "L6")
-def takes_a_negative_offset_for_one(stack: ExitStack) -> None:
+def uses_a_negative_offset_as_position(stack: ExitStack) -> None:
     """The -1 of "no committed offset" is used as a position."""
     _replace(
         stack,
@@ -885,7 +885,7 @@ def takes_a_negative_offset_for_one(stack: ExitStack) -> None:
 
 
 @_bug("S4")
-def commits_what_is_in_hand(stack: ExitStack) -> None:
+def commits_records_in_flight(stack: ExitStack) -> None:
     """A record counts as processed when it is delivered."""
 
     def make(read: Any) -> Any:
@@ -902,7 +902,7 @@ def commits_what_is_in_hand(stack: ExitStack) -> None:
 
 
 @_bug("S4")
-def commits_what_is_fetched(stack: ExitStack) -> None:
+def commits_the_fetch_position(stack: ExitStack) -> None:
     """The fetch position is committed, not that of the application."""
 
     def ahead(self: Any) -> OffsetAndMetadata | None:
@@ -943,7 +943,7 @@ def lets_commits_overtake(stack: ExitStack) -> None:
 
 
 @_bug("S6")
-def says_that_a_failed_commit_is_done(stack: ExitStack) -> None:
+def reports_a_failed_commit_as_done(stack: ExitStack) -> None:
     """`commit` logs its error and returns."""
 
     def make(commit: Any) -> Any:
@@ -983,7 +983,7 @@ def leaves_connections_open(stack: ExitStack) -> None:
 
 
 @_bug("L4")
-def closes_as_long_as_it_takes(stack: ExitStack) -> None:
+def closes_without_a_deadline(stack: ExitStack) -> None:
     """Closing has no deadline."""
 
     def make(init: Any) -> Any:
@@ -996,7 +996,7 @@ def closes_as_long_as_it_takes(stack: ExitStack) -> None:
 
 
 @_bug("L2")
-def goes_by_the_wall_clock(stack: ExitStack) -> None:
+def uses_the_wall_clock_for_its_lease(stack: ExitStack) -> None:
     """The ownership lease uses the wall clock."""
     wall = _Anyio()
 
@@ -1010,13 +1010,13 @@ def goes_by_the_wall_clock(stack: ExitStack) -> None:
 
 
 @_bug("L2")
-def comes_again_when_it_likes(stack: ExitStack) -> None:
+def backs_off_without_a_limit(stack: ExitStack) -> None:
     """The back-off of coordinator requests grows without a limit."""
     _replace(stack, coordinated, "backoff", lambda attempts, *_: 4.0 * (1 + attempts))
 
 
 @_bug("S8")
-def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
+def overwrites_a_seek_of_the_assignment_callback(stack: ExitStack) -> None:
     """A seek in the assignment callback is overwritten by the committed offset."""
 
     def make(call: Any) -> Any:
@@ -1036,7 +1036,7 @@ def forgets_what_is_sought_in_a_rebalance(stack: ExitStack) -> None:
 
 
 @_bug("L6")
-def goes_on_while_the_broker_wants_silence(stack: ExitStack) -> None:
+def ignores_throttle_times(stack: ExitStack) -> None:
     """Throttle times are ignored."""
     _replace(stack, throttle.BrokerThrottle, "on_response", lambda self, message: None)
 
@@ -1045,7 +1045,7 @@ def goes_on_while_the_broker_wants_silence(stack: ExitStack) -> None:
 
 
 @_bug("S1", "S2")
-def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
+def rejoins_during_the_work_of_a_generation(stack: ExitStack) -> None:
     """A group member rejoins while its application still works in the previous generation."""
 
     async def hasty(self: Any, deadline: float) -> None:
@@ -1056,7 +1056,7 @@ def does_not_wait_for_the_work_of_a_generation(stack: ExitStack) -> None:
 
 
 @_bug("S1", "S2")
-def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
+def continues_work_after_losing_its_membership(stack: ExitStack) -> None:
     """Work in a generation is cancelled only by a regular rebalance, not by a loss."""
 
     def make(ending: Any) -> Any:
@@ -1075,7 +1075,7 @@ def works_on_when_its_place_is_lost(stack: ExitStack) -> None:
 
 
 @_bug("L2")
-def hands_out_nothing_after_a_loss(stack: ExitStack) -> None:
+def does_not_notify_of_a_lost_membership(stack: ExitStack) -> None:
     """A member that has lost its membership rejoins without notifying its application."""
 
     async def lose(self: Any, reason: str) -> None:
@@ -1120,7 +1120,7 @@ def delivers_what_arrives_after_a_pause(stack: ExitStack) -> None:
 
 
 @_bug("S15")
-def resumes_what_is_sought(stack: ExitStack) -> None:
+def resumes_a_partition_on_seek(stack: ExitStack) -> None:
     """A seek resumes its partition."""
 
     def make(seek: Any) -> Any:
@@ -1173,7 +1173,7 @@ def _unpause(delivery: Any, owned: Any) -> None:
 
 
 @_bug("S16")
-def forgets_pauses_in_a_rebalance(stack: ExitStack) -> None:
+def resumes_kept_partitions_in_a_rebalance(stack: ExitStack) -> None:
     """A rebalance resumes the partitions that the member keeps."""
     _on_assign(stack, _unpause)
 
@@ -1218,7 +1218,7 @@ def does_not_wait_for_the_record_in_flight(stack: ExitStack) -> None:
 
 
 @_bug("S17")
-def waits_too_little_for_the_record_in_flight(stack: ExitStack) -> None:
+def waits_too_briefly_for_the_record_in_flight(stack: ExitStack) -> None:
     """A revocation uses a tenth of its deadline."""
 
     def make(drain: Any) -> Any:
@@ -1245,7 +1245,7 @@ def waits_for_the_first_record_in_flight_only(stack: ExitStack) -> None:
 
 
 @_bug("S18", "L2")
-def waits_for_ever_for_the_record_in_flight(stack: ExitStack) -> None:
+def waits_without_deadline_for_the_record_in_flight(stack: ExitStack) -> None:
     """A revocation has no deadline."""
 
     def make(drain: Any) -> Any:
@@ -1258,7 +1258,7 @@ def waits_for_ever_for_the_record_in_flight(stack: ExitStack) -> None:
 
 
 @_bug("S18")
-def begins_the_deadline_again_with_each_record(stack: ExitStack) -> None:
+def restarts_the_revocation_deadline_with_each_record(stack: ExitStack) -> None:
     """A revocation waits three times as long as the group does."""
 
     def make(drain: Any) -> Any:
@@ -1306,7 +1306,7 @@ def reports_revoked_for_lost(stack: ExitStack) -> None:
 
 
 @_bug("S21")
-def takes_the_end_of_a_generation_for_a_rebalance(stack: ExitStack) -> None:
+def revokes_when_a_generation_has_ended(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat revoke, as a rebalance does."""
 
     def make(lose: Any) -> Any:
@@ -1323,7 +1323,7 @@ def takes_the_end_of_a_generation_for_a_rebalance(stack: ExitStack) -> None:
 
 
 @_bug("S21", "S10")
-def revokes_what_it_lost_midway(stack: ExitStack) -> None:
+def revokes_partitions_lost_during_a_revocation(stack: ExitStack) -> None:
     """A membership that is lost while the revocation waits for the record in flight is reported
     with `on_partitions_revoked`."""
 
@@ -1354,7 +1354,7 @@ def commits_by_name_to_a_recreated_topic(stack: ExitStack) -> None:
 
 
 @_bug("S19", "S6")
-def commits_to_the_topic_that_metadata_has(stack: ExitStack) -> None:
+def looks_up_topic_ids_in_each_commit_attempt(stack: ExitStack) -> None:
     """A commit looks up its topic ids in each attempt, not when it is requested."""
     _replace(stack, committer, "_topic_ids", lambda owned: {})
 
@@ -1369,7 +1369,7 @@ def commits_to_the_topic_that_metadata_has(stack: ExitStack) -> None:
 
 
 @_bug("S19", "S8", "L2", "S6")
-def reads_on_in_a_recreated_topic(stack: ExitStack) -> None:
+def keeps_its_position_in_a_recreated_topic(stack: ExitStack) -> None:
     """A position survives the recreation of its topic, so the first records are skipped."""
     _replace(stack, OwnedPartition, "is_recreated", lambda self, topic_id: False)
 
@@ -1388,13 +1388,13 @@ def _pausing(stack: ExitStack, seconds: float) -> None:
 
 
 @_bug("L7")
-def rejoins_at_once_after_each_misassignment(stack: ExitStack) -> None:
+def rejoins_at_once_after_a_bad_assignment(stack: ExitStack) -> None:
     """A member rejoins without a pause after an assignment of topics it does not subscribe to."""
     _pausing(stack, 0.0)
 
 
 @_bug("L7")
-def forgets_that_it_was_misassigned(stack: ExitStack) -> None:
+def does_not_increase_the_backoff_after_bad_assignments(stack: ExitStack) -> None:
     """The back-off after a bad assignment does not grow."""
 
     class Forgetful:
@@ -1410,7 +1410,7 @@ def forgets_that_it_was_misassigned(stack: ExitStack) -> None:
 
 
 @_bug("L7")
-def pauses_as_shortly_after_each_misassignment(stack: ExitStack) -> None:
+def has_a_short_constant_backoff_after_bad_assignments(stack: ExitStack) -> None:
     """The pause after a bad assignment is short and constant."""
     _pausing(stack, 0.02)
 
@@ -1429,7 +1429,7 @@ def _handing_over(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any])
 
 
 @_bug("S20")
-def hands_over_what_another_reports(stack: ExitStack) -> None:
+def assigns_partitions_that_others_report_as_owned(stack: ExitStack) -> None:
     """The cooperative assignor ignores what members report as owned."""
 
     def spoil(spec: Any, _: Any) -> Any:
@@ -1440,13 +1440,13 @@ def hands_over_what_another_reports(stack: ExitStack) -> None:
 
 
 @_bug("S20")
-def hands_over_in_the_same_round(stack: ExitStack) -> None:
+def does_not_withhold_moving_partitions(stack: ExitStack) -> None:
     """The cooperative assignor does not withhold the partitions that move."""
     _handing_over(stack, lambda spec, _: assignors.sticky_assignor(spec))
 
 
 @_bug("S20")
-def overlooks_the_claims_of_one_member(stack: ExitStack) -> None:
+def ignores_the_owned_partitions_of_one_member(stack: ExitStack) -> None:
     """The cooperative assignor ignores what one member reports as owned."""
 
     def spoil(spec: Any, _: Any) -> Any:
@@ -1461,7 +1461,7 @@ def overlooks_the_claims_of_one_member(stack: ExitStack) -> None:
 
 
 @_bug("L9")
-def leaves_though_it_owns_nothing(stack: ExitStack) -> None:
+def runs_the_poll_timer_without_partitions(stack: ExitStack) -> None:
     """The poll timer also runs for a member that owns no partition."""
 
     def due(self: Any, ran: float) -> float:
@@ -1472,7 +1472,7 @@ def leaves_though_it_owns_nothing(stack: ExitStack) -> None:
 
 
 @_bug("S10", "L9")
-def leaves_before_its_time(stack: ExitStack) -> None:
+def expires_the_poll_timer_too_early(stack: ExitStack) -> None:
     """The poll timer runs out after a third of the interval."""
 
     def make(due: Any) -> Any:
@@ -1486,7 +1486,7 @@ def leaves_before_its_time(stack: ExitStack) -> None:
 
 
 @_bug("L9", "S10")
-def takes_only_deliveries_for_polls(stack: ExitStack) -> None:
+def counts_only_deliveries_as_polls(stack: ExitStack) -> None:
     """Waiting in the client does not restart the poll timer, receiving a record does."""
 
     def waiting(wait: Any) -> Any:
@@ -1508,7 +1508,7 @@ def takes_only_deliveries_for_polls(stack: ExitStack) -> None:
 
 
 @_bug("L6")
-def rejoins_at_once_when_it_is_refused(stack: ExitStack) -> None:
+def retries_a_rejected_join_at_once(stack: ExitStack) -> None:
     """A rejected join is retried without a pause."""
 
     def make(refused: Any) -> Any:
@@ -1523,7 +1523,7 @@ def rejoins_at_once_when_it_is_refused(stack: ExitStack) -> None:
 
 
 @_bug("L6")
-def pauses_in_lockstep_before_it_rejoins(stack: ExitStack) -> None:
+def retries_a_rejected_join_without_jitter(stack: ExitStack) -> None:
     """The pause before a retried join has no jitter."""
     _around(
         stack,
@@ -1534,7 +1534,7 @@ def pauses_in_lockstep_before_it_rejoins(stack: ExitStack) -> None:
 
 
 @_bug("L6")
-def pauses_for_milliseconds_before_it_rejoins(stack: ExitStack) -> None:
+def retries_a_rejected_join_too_soon(stack: ExitStack) -> None:
     """The pause before a retried join is too short, and does not grow."""
 
     def make(back_off: Any) -> Any:

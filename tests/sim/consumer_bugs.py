@@ -18,7 +18,7 @@ from kafkagroup.runtime import offsets as group_offsets
 from kafkagroup.runtime.current_membership import CurrentMembership
 
 from . import bugs
-from .planting import Bug, around, beats_while_waiting, bug, replace
+from .planting import Bug, around, bug, heartbeats_while_waiting, replace
 
 __all__ = ["BUGS"]
 
@@ -32,7 +32,7 @@ for _name in (
     "skips_the_last_commit",
     "delivers_after_revoke",
     "commits_when_lost",
-    "does_not_tell_what_is_lost",
+    "does_not_call_on_partitions_lost",
     "does_not_check_ownership_after_a_freeze",
     "ignores_max_poll_interval",
 ):
@@ -45,7 +45,7 @@ for _name in (
 
 
 @_bug("S11")
-def takes_a_new_id_at_each_join(stack: ExitStack) -> None:
+def rejoins_with_a_new_member_id(stack: ExitStack) -> None:
     """A fenced member rejoins with a new member id."""
 
     def make(restart: Any) -> Any:
@@ -60,7 +60,7 @@ def takes_a_new_id_at_each_join(stack: ExitStack) -> None:
 
 
 @_bug("S10")
-def joins_with_the_epoch_that_it_had(stack: ExitStack) -> None:
+def rejoins_with_its_old_epoch(stack: ExitStack) -> None:
     """A member that has lost its membership rejoins with its old epoch, not 0."""
     had: dict[str, int] = {}
 
@@ -82,7 +82,7 @@ def joins_with_the_epoch_that_it_had(stack: ExitStack) -> None:
 
 
 @_bug("S10", "S1", "L2", "L6")
-def insists_on_an_epoch_that_is_fenced(stack: ExitStack) -> None:
+def retries_with_a_fenced_epoch(stack: ExitStack) -> None:
     """FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID are retried."""
 
     def make(gone: Any) -> Any:
@@ -110,7 +110,7 @@ def keeps_its_partitions_when_it_is_fenced(stack: ExitStack) -> None:
 
 
 @_bug("S2")
-def joins_with_what_it_had(stack: ExitStack) -> None:
+def rejoins_with_its_old_partitions(stack: ExitStack) -> None:
     """A member that has lost its membership rejoins with its old partitions as owned."""
     had: dict[str, Any] = {}
 
@@ -136,7 +136,7 @@ def joins_with_what_it_had(stack: ExitStack) -> None:
 
 
 @_bug("S2")
-def says_that_it_let_go_before_it_has(stack: ExitStack) -> None:
+def acknowledges_a_revocation_too_early(stack: ExitStack) -> None:
     """Partitions to revoke are omitted from the owned ones before they are revoked."""
 
     def claimed(self: Any) -> Any:
@@ -146,7 +146,7 @@ def says_that_it_let_go_before_it_has(stack: ExitStack) -> None:
 
 
 @_bug("L2")
-def does_not_say_what_it_let_go_of(stack: ExitStack) -> None:
+def does_not_acknowledge_revocations(stack: ExitStack) -> None:
     """Heartbeats list no partitions."""
 
     def make(request: Any) -> Any:
@@ -159,7 +159,7 @@ def does_not_say_what_it_let_go_of(stack: ExitStack) -> None:
 
 
 @_bug("L2")
-def says_nothing_where_it_ends_up_with_what_it_had(stack: ExitStack) -> None:
+def does_not_report_partitions_assigned_and_withdrawn(stack: ExitStack) -> None:
     """A partition assigned and taken back between two heartbeats is not reported as revoked."""
 
     def statement(self: Any) -> Any:
@@ -174,7 +174,7 @@ def says_nothing_where_it_ends_up_with_what_it_had(stack: ExitStack) -> None:
 
 
 @_bug("S10")
-def never_says_all_again(stack: ExitStack) -> None:
+def sends_no_full_heartbeat_after_a_lost_one(stack: ExitStack) -> None:
     """A heartbeat counts as received even if its connection fails."""
 
     def make(take_failure: Any) -> Any:
@@ -190,7 +190,7 @@ def never_says_all_again(stack: ExitStack) -> None:
 
 
 @_bug("L4")
-def leaves_without_a_word(stack: ExitStack) -> None:
+def leaves_without_a_request(stack: ExitStack) -> None:
     """No heartbeat with epoch -1 or -2 is sent on close."""
     replace(stack, _Step, "_leave", lambda self: self._left())
 
@@ -199,7 +199,7 @@ def leaves_without_a_word(stack: ExitStack) -> None:
 
 
 @_bug("L2", "S10", "S6")
-def hears_what_it_is_assigned_only_when_it_joins(stack: ExitStack) -> None:
+def ignores_assignments_after_the_join(stack: ExitStack) -> None:
     """Assignments in the responses to later heartbeats are ignored."""
 
     def make(beaten: Any) -> Any:
@@ -212,7 +212,7 @@ def hears_what_it_is_assigned_only_when_it_joins(stack: ExitStack) -> None:
 
 
 @_bug("S10", "L2")
-def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
+def ignores_epochs_after_the_join(stack: ExitStack) -> None:
     """Epochs in later responses are ignored."""
 
     def make(beaten: Any) -> Any:
@@ -228,13 +228,13 @@ def stays_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
 
 
 @_bug("L3")
-def beats_when_it_is_polled(stack: ExitStack) -> None:
+def sends_heartbeats_only_while_polled(stack: ExitStack) -> None:
     """Heartbeats are sent only while the application waits in the client."""
-    beats_while_waiting(stack, _Step)
+    heartbeats_while_waiting(stack, _Step)
 
 
 @_bug("L6")
-def hammers_around_a_change(stack: ExitStack) -> None:
+def sends_heartbeats_in_a_loop_while_reconciling(stack: ExitStack) -> None:
     """During a reconciliation, heartbeats are sent as fast as possible."""
 
     def make(pace: Any) -> Any:
@@ -247,7 +247,7 @@ def hammers_around_a_change(stack: ExitStack) -> None:
 
 
 @_bug("L1")
-def stands_still_while_it_reconciles(stack: ExitStack) -> None:
+def delivers_nothing_while_it_reconciles(stack: ExitStack) -> None:
     """Nothing is delivered until the new assignment is applied."""
 
     def still(self: Any) -> Ownership:
@@ -261,14 +261,14 @@ def stands_still_while_it_reconciles(stack: ExitStack) -> None:
 
 
 @_bug("L2", "S3", "S5", "S7")
-def commits_in_the_epoch_that_it_joined_in(stack: ExitStack) -> None:
+def commits_in_the_epoch_of_its_join(stack: ExitStack) -> None:
     """Commits always carry the epoch of the join."""
     epoch = property(lambda self: self.identity.generation_id)
     replace(stack, CurrentMembership, "generation_id", epoch)
 
 
 @_bug("S6", "S3")
-def takes_a_stale_epoch_for_success(stack: ExitStack) -> None:
+def treats_a_stale_epoch_as_success(stack: ExitStack) -> None:
     """STALE_MEMBER_EPOCH on a commit is ignored."""
 
     def make(raising: Any) -> Any:

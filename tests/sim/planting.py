@@ -13,7 +13,7 @@ import attrs
 
 from kafkagroup.runtime import driver as drivers
 
-__all__ = ["Bug", "Planter", "around", "beats_while_waiting", "bug", "replace"]
+__all__ = ["Bug", "Planter", "around", "bug", "heartbeats_while_waiting", "replace"]
 
 Planter = Callable[[ExitStack], None]
 
@@ -61,7 +61,7 @@ def around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) 
     replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
 
 
-def beats_while_waiting(stack: ExitStack, step_type: type) -> None:
+def heartbeats_while_waiting(stack: ExitStack, step_type: type) -> None:
     """Send heartbeats only while the application waits in the client, in either protocol."""
     waits = True
 

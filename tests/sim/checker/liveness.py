@@ -194,11 +194,11 @@ class Liveness:
         """L2: a member whose application does not poll must not keep its partitions."""
         if deadlines.busy_since is None or not run.held:
             return
-        gone = self._recorder.elapsed(run, event.time, deadlines.busy_since)
+        idle = self._recorder.elapsed(run, event.time, deadlines.busy_since)
         owned = event.time - min(period.began_at for period in run.held.values())
-        patience = run.opening.max_poll_interval + REJOIN
-        if gone > patience and owned > REJOIN:
-            text = f"{run.name} sends heartbeats {gone:.1f} s after its application last polled"
+        limit = run.opening.max_poll_interval + REJOIN
+        if idle > limit and owned > REJOIN:
+            text = f"{run.name} sends heartbeats {idle:.1f} s after its application last polled"
             self._recorder.report("L2", event, text, deadlines.busy_by, number)
 
     def _check_rejoin(self, number: int, event: Sent, run: MemberRun, deadlines: Deadlines) -> None:
@@ -255,8 +255,8 @@ class Liveness:
         deadlines.unassigned_since = event.time
         # A dead member's partitions wait for the callbacks of the others, however long those take.
         took = event.time - deadlines.revoking_since
-        for tp, (dead, at, by, patience) in self._unowned.items():
-            self._unowned[tp] = dead, at, by, patience + took
+        for tp, (dead, at, by, limit) in self._unowned.items():
+            self._unowned[tp] = dead, at, by, limit + took
         if event.partitions and run.opening.cooperative and run.closing is None:
             deadlines.rejoin_due = (event.time, number)
 
@@ -369,11 +369,11 @@ class Liveness:
         self._check_takeovers(number, event, self._unowned)
         if not run.wired:
             return
-        out = self._recorder.elapsed_healthy(
+        outside = self._recorder.elapsed_healthy(
             run, event.time, deadlines.confirmed_at, run.opening.time
         )
-        if out > longest_wait(run):
-            text = f"{run.name} has been out of its group for {out:.1f} s without a fault"
+        if outside > longest_wait(run):
+            text = f"{run.name} has been outside its group for {outside:.1f} s without a fault"
             self._recorder.report("L2", event, text, number)
         if not run.opening.shards or deadlines.unassigned_since is None:
             return
@@ -388,12 +388,12 @@ class Liveness:
         run = self._recorder.run_of(event.member)
         self._of(run).cancelling = None
         # The effects of an earlier fault may last for a while: a request without a response.
-        calm = event.time - self._recorder.healed_at > longest_wait(run)
-        patience = _time_to_take_over(run) if calm else longest_wait(run)
+        recovered = event.time - self._recorder.healed_at > longest_wait(run)
+        limit = _time_to_take_over(run) if recovered else longest_wait(run)
         for tp, period in run.periods.items():
             # Partitions assigned to another member while this one was frozen have an owner.
             if period.ended_by == number and self._recorder.log(tp).holder is period:
-                self._unowned[tp] = (run, event.time, number, patience)
+                self._unowned[tp] = (run, event.time, number, limit)
 
     def _assigned(self, number: int, event: Assigned) -> None:
         self._check_takeovers(number, event, event.partitions)
@@ -410,10 +410,10 @@ class Liveness:
     ) -> None:
         """L2: a dead member's partitions are assigned again."""
         for tp in [tp for tp in partitions if tp in self._unowned]:
-            dead, at, by, patience = self._unowned[tp]
+            dead, at, by, limit = self._unowned[tp]
             took = event.time - max(at, self._recorder.healed_at)
             self.takeover = max(self.takeover, took)
-            if took > patience:
+            if took > limit:
                 text = f"{tp} has no owner {took:.1f} s after {dead.name} died"
                 self._recorder.report("L2", event, text, by, number)
                 del self._unowned[tp]
