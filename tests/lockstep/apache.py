@@ -57,6 +57,7 @@ _SUBMIT = struct.Struct(">Bii")
 _ADVANCE = struct.Struct(">Bq")
 _SET_TOPICS = struct.Struct(">Bi")
 _INT = struct.Struct(">i")
+_ANSWER = struct.Struct(">?qi")
 _TICKET = struct.Struct(">ii")
 
 
@@ -77,6 +78,8 @@ class ApacheCoordinator:
         self._settings = dict(settings or {})
         self._ticket = 0
         self._commands = bytearray()
+        self.until_next_timer = 0
+        """Milliseconds from the last call of `responses` to the coordinator's next timer."""
         self._log = tempfile.TemporaryDirectory(prefix="kafkagroup-oracle-")
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -157,7 +160,8 @@ class ApacheCoordinator:
         answer = self._read(size)
         if answer[0]:
             raise LocalKafkaError(f"Apache's coordinator failed: {answer[1:].decode()}")
-        return _decode(answer)
+        _, self.until_next_timer, count = _ANSWER.unpack_from(answer)
+        return _decode(count, answer)
 
     def _read(self, size: int) -> bytes:
         data = self._output.read(size)
@@ -187,10 +191,9 @@ def _string(text: str) -> bytes:
     return _INT.pack(len(encoded)) + encoded
 
 
-def _decode(answer: bytes) -> list[tuple[int, bytes]]:
+def _decode(count: int, answer: bytes) -> list[tuple[int, bytes]]:
     responses = []
-    (count,) = _INT.unpack_from(answer, 1)
-    start = 1 + _INT.size
+    start = _ANSWER.size
     for _ in range(count):
         ticket, size = _TICKET.unpack_from(answer, start)
         start += _TICKET.size

@@ -25,7 +25,10 @@ final class Commands {
 
     private World world;
 
-    /** Returns a count of 4 bytes and, for each response, its ticket of 4 bytes and its bytes. */
+    /**
+     * Returns the milliseconds until the next timer (8 bytes), a count (4 bytes), and for each
+     * response its ticket (4 bytes) and its bytes.
+     */
     byte[] run(ByteBuffer frame) throws IOException {
         while (frame.hasRemaining()) {
             byte command = frame.get();
@@ -37,7 +40,7 @@ final class Commands {
                 default -> throw new IllegalArgumentException("no command " + command);
             }
         }
-        return encode(world.takeCompleted());
+        return encode(world.untilNextTimer(), world.takeCompleted());
     }
 
     private void reset(long seed, Map<String, String> settings) {
@@ -73,9 +76,11 @@ final class Commands {
         return new String(bytes(frame), StandardCharsets.UTF_8);
     }
 
-    private static byte[] encode(List<World.Completed> responses) throws IOException {
+    private static byte[] encode(long untilNextTimer, List<World.Completed> responses)
+        throws IOException {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         DataOutputStream output = new DataOutputStream(bytes);
+        output.writeLong(untilNextTimer);
         output.writeInt(responses.size());
         for (World.Completed response : responses) {
             byte[] body = response.bytes();

@@ -29,18 +29,21 @@ final class VirtualTime implements Time, Timer {
 
     /** Runs the next task that is due at `untilMs`, at its own time. Returns whether there was one. */
     boolean runNext(long untilMs) {
-        for (Scheduled next = tasks.peek(); next != null; next = tasks.peek()) {
-            if (next.entry().expirationMs > untilMs) {
-                return false;
-            }
-            tasks.remove();
-            if (!next.entry().cancelled()) {
-                nowMs = Math.max(nowMs, next.entry().expirationMs);
-                next.entry().timerTask.run();
-                return true;
-            }
+        if (nextMs() > untilMs) {
+            return false;
         }
-        return false;
+        TimerTaskEntry next = tasks.remove().entry();
+        nowMs = Math.max(nowMs, next.expirationMs);
+        next.timerTask.run();
+        return true;
+    }
+
+    /** Returns the time of the next task; `Long.MAX_VALUE` without one. */
+    long nextMs() {
+        while (!tasks.isEmpty() && tasks.peek().entry().cancelled()) {
+            tasks.remove();
+        }
+        return tasks.isEmpty() ? Long.MAX_VALUE : tasks.peek().entry().expirationMs;
     }
 
     /** Moves the clock without running tasks. */

@@ -77,6 +77,11 @@ final class World {
         return taken;
     }
 
+    /** Returns the milliseconds until the next timer. */
+    long untilNextTimer() {
+        return time.nextMs() - time.milliseconds();
+    }
+
     private void publish(Topics.Update update) {
         // It waits until the offsets of deleted topics are deleted.
         events.runWithEvents(

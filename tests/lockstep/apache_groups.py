@@ -1,0 +1,134 @@
+"""An embedded cluster whose groups are coordinated by Apache's code.
+
+Requests about groups and committed offsets go to `ApacheCoordinator`; topics, records and all other
+requests stay with the embedded broker. One coordinator serves all nodes and keeps its groups:
+
+- A group's requests to another node than its coordinator are refused, but requests about several
+  groups are answered by every node.
+- Nothing is lost or loaded anew when a node restarts or coordination moves.
+- What an `EmbeddedKafka` reports of its groups (`committed`, `group_state`) stays empty.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded import broker
+from kafkagroup.testing.embedded.broker import Incoming, Reply
+from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.wire.codec import decode, encode
+from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.group import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from kafkagroup.wire.messages.offset_delete import OffsetDeleteRequest
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+from .apache import ApacheCoordinator
+
+__all__ = ["ApacheGroups"]
+
+_OF_ONE_GROUP = (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+_OF_SEVERAL_GROUPS = (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+)
+
+
+class ApacheGroups:
+    """Handles the requests of one embedded cluster.
+
+    Put `handle` in the place of `kafkagroup.testing.embedded.server.handle`.
+    """
+
+    def __init__(self, coordinator: ApacheCoordinator, seed: int = 0) -> None:
+        """The coordinator starts anew; member ids come from `seed`."""
+        self._coordinator = coordinator
+        self._pending: dict[int, tuple[Incoming, Reply]] = {}
+        self._started_at: float | None = None
+        """The time of the first request."""
+        self._elapsed_ms = 0
+        coordinator.reset(seed)
+
+    def handle(
+        self,
+        cluster: Cluster,
+        node_id: int,
+        incoming: Incoming,
+        now: float,
+        host: str,
+        reply: Reply,
+    ) -> None:
+        """Handle a request as node `node_id`; `reply` is called once, now or later."""
+        request = incoming.request
+        if isinstance(request, _OF_ONE_GROUP):
+            group_id: str = request.group_id
+            # An empty group id has no coordinator: every node rejects it.
+            if group_id and cluster.coordinator_of(group_id) != node_id:
+                reply(refuse(request, ErrorCode.NOT_COORDINATOR, incoming.version))
+                return
+        elif not isinstance(request, _OF_SEVERAL_GROUPS):
+            broker.handle(cluster, node_id, incoming, now, host, reply)
+            return
+        self._advance(now)
+        self._coordinator.set_topics(
+            {name: (of.topic_id, len(of.partitions)) for name, of in cluster.topics.items()}
+        )
+        self._pending[self._coordinator.submit(_encode(incoming))] = incoming, reply
+        self._deliver(cluster)
+
+    def _advance(self, now: float) -> None:
+        if self._started_at is None:
+            self._started_at = now
+        elapsed_ms = max(self._elapsed_ms, int((now - self._started_at) * 1000))
+        self._coordinator.advance(elapsed_ms - self._elapsed_ms)
+        self._elapsed_ms = elapsed_ms
+
+    def _deliver(self, cluster: Cluster) -> None:
+        for ticket, data in self._coordinator.responses():
+            incoming, reply = self._pending.pop(ticket)
+            reply(_decode(incoming, data))
+        assert self._started_at is not None
+        due_ms = self._elapsed_ms + self._coordinator.until_next_timer
+        # A deadline is a sum of floats: half a millisecond makes up for what it lacks.
+        due_at = self._started_at + (due_ms + 0.5) / 1000
+
+        def run(now: float) -> None:
+            self._advance(now)
+            self._deliver(cluster)
+
+        cluster.timers.schedule(self, due_at, run)
+
+
+def _encode(incoming: Incoming) -> bytes:
+    request, version = incoming.request, incoming.version
+    name = incoming.client_id.encode()
+    header = struct.pack(">hhih", request.api_key, version, incoming.correlation_id, len(name))
+    tags = b"\0" if version in request.flexible else b""
+    return header + name + tags + encode(request, version)
+
+
+def _decode(incoming: Incoming, data: bytes) -> Any:
+    flexible = incoming.version in incoming.request.flexible
+    return decode(incoming.request.response, incoming.version, data, 5 if flexible else 4)

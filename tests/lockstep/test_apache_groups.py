@@ -1,0 +1,80 @@
+"""Apache's coordinator, in virtual time, answers as a broker of Apache Kafka did.
+
+`tests/model/traces` holds the responses of Kafka 4.3.1 in real time. Each trace about groups or
+committed offsets is played on an embedded broker whose groups Apache's coordinator serves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from lockstep.apache import ApacheCoordinator
+from lockstep.apache_groups import ApacheGroups
+from model.replay import play, settings_of
+from model.test_model import TRACES, embedded_broker
+
+from kafkagroup.testing._jars import LocalKafkaUnavailable
+from kafkagroup.testing.embedded import server
+
+pytestmark = pytest.mark.anyio
+
+_REQUESTS_TO_COORDINATORS = re.compile(
+    r"^> .*(Group|Heartbeat|OffsetCommit|OffsetFetch)", re.MULTILINE
+)
+
+_LEFT_OUT = {
+    "other_node": "one coordinator serves all nodes, and checks requests before their group",
+    "restart": "the coordinator keeps its groups when a node restarts",
+}
+_RECORDED = {
+    path.stem: text
+    for path in TRACES
+    if path.stem not in _LEFT_OUT
+    and _REQUESTS_TO_COORDINATORS.search(text := path.read_text("utf-8"))
+}
+
+_AS_RECORDED = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+}
+"""The settings of the broker that the traces come from, unless a trace names others."""
+
+
+@pytest.fixture(scope="module")
+def jvms() -> Iterator[_Jvms]:
+    with ExitStack() as running:
+        yield _Jvms(running)
+
+
+class _Jvms:
+    """A running JVM for each set of options, started on first use."""
+
+    def __init__(self, running: ExitStack) -> None:
+        self._running = running
+        self._started: dict[tuple[tuple[str, str], ...], ApacheCoordinator] = {}
+
+    def get(self, options: dict[str, str]) -> ApacheCoordinator:
+        settings = _AS_RECORDED | options
+        key = tuple(sorted(settings.items()))
+        if key not in self._started:
+            try:
+                started = ApacheCoordinator(settings)
+            except LocalKafkaUnavailable as error:
+                pytest.skip(f"Apache's coordinator is NOT TESTED: {error}")
+            self._started[key] = self._running.enter_context(started)
+        return self._started[key]
+
+
+@pytest.mark.parametrize("name", _RECORDED)
+async def test_recorded_responses_of_kafka(
+    name: str, jvms: _Jvms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = _RECORDED[name]
+    settings = settings_of(recorded)
+    groups = ApacheGroups(jvms.get(settings))
+    monkeypatch.setattr(server, "handle", groups.handle)
+    async with embedded_broker(settings) as broker:
+        assert await play(recorded, broker) == recorded
