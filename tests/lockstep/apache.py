@@ -3,8 +3,8 @@
 The Java program (`java/`) runs Apache's service, runtime, shard and assignors, from the jars that
 `LocalKafka` runs, in one thread and in virtual time. It replaces their surroundings:
 
-- The log: `__consumer_offsets` has one partition, and records are replicated as soon as they are
-  written. Nothing is loaded, and no write fails.
+- The log: `__consumer_offsets` has one partition, in memory. Records are replicated as soon as they
+  are written; no write fails. `reload` loads them, without delay.
 - Timers run at their own times, in order. Background tasks run after the events that are queued:
   the heartbeat that starts one is answered before. In 4.3.1 only regular expressions are resolved
   in the background; assignors run within the heartbeat, whatever `assignor.offload.enable` says.
@@ -142,6 +142,13 @@ class ApacheCoordinator:
         self._commands += _SET_TOPICS.pack(4, len(topics))
         for name, (topic_id, partitions) in topics.items():
             self._commands += _string(name) + topic_id.bytes + _INT.pack(partitions)
+
+    def reload(self) -> None:
+        """Let the coordinator resign and load its log, as when its broker restarts.
+
+        Pending requests are answered with NOT_COORDINATOR.
+        """
+        self._commands.append(5)
 
     def responses(self) -> list[tuple[int, bytes]]:
         """Return the responses since the last call, in order: the ticket, and header and body

@@ -1,18 +1,18 @@
 """An embedded cluster whose groups are coordinated by Apache's code.
 
 Requests about groups and committed offsets go to `ApacheCoordinator`; topics, records and all other
-requests stay with the embedded broker. One coordinator serves all nodes and keeps its groups:
+requests stay with the embedded broker. One coordinator serves all nodes:
 
 - A group's requests to another node than its coordinator are refused, but requests about several
   groups are answered by every node.
-- Nothing is lost or loaded anew when a node restarts or coordination moves.
-- What an `EmbeddedKafka` reports of its groups (`committed`, `group_state`) stays empty.
+- When one group moves to another node, or its node restarts, all groups are loaded anew.
+- What an `EmbeddedKafka` reports of its groups (`committed`, `group_state`) is not available.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, cast
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import broker
@@ -69,6 +69,9 @@ class ApacheGroups:
         self._started_at: float | None = None
         """The time of the first request."""
         self._elapsed_ms = 0
+        self._cluster: Cluster | None = None
+        self.groups: dict[str, None] = {}
+        """The groups that requests have named, for the cluster to tell which of them move."""
         coordinator.reset(seed)
 
     def handle(
@@ -81,9 +84,14 @@ class ApacheGroups:
         reply: Reply,
     ) -> None:
         """Handle a request as node `node_id`; `reply` is called once, now or later."""
+        if self._cluster is None:
+            self._cluster = cluster
+            # The cluster calls `move` of its coordinators.
+            cast(Any, cluster).coordinator = self
         request = incoming.request
         if isinstance(request, _OF_ONE_GROUP):
             group_id: str = request.group_id
+            self.groups[group_id] = None
             # An empty group id has no coordinator: every node rejects it.
             if group_id and cluster.coordinator_of(group_id) != node_id:
                 reply(refuse(request, ErrorCode.NOT_COORDINATOR, incoming.version))
@@ -96,7 +104,13 @@ class ApacheGroups:
             {name: (of.topic_id, len(of.partitions)) for name, of in cluster.topics.items()}
         )
         self._pending[self._coordinator.submit(_encode(incoming))] = incoming, reply
-        self._deliver(cluster)
+        self._deliver()
+
+    def move(self, group_id: str, now: float) -> None:
+        """Load the group, and all others, on another node."""
+        self._advance(now)
+        self._coordinator.reload()
+        self._deliver()
 
     def _advance(self, now: float) -> None:
         if self._started_at is None:
@@ -105,20 +119,21 @@ class ApacheGroups:
         self._coordinator.advance(elapsed_ms - self._elapsed_ms)
         self._elapsed_ms = elapsed_ms
 
-    def _deliver(self, cluster: Cluster) -> None:
+    def _deliver(self) -> None:
         for ticket, data in self._coordinator.responses():
             incoming, reply = self._pending.pop(ticket)
             reply(_decode(incoming, data))
         assert self._started_at is not None
+        assert self._cluster is not None
         due_ms = self._elapsed_ms + self._coordinator.until_next_timer
         # A deadline is a sum of floats: half a millisecond makes up for what it lacks.
         due_at = self._started_at + (due_ms + 0.5) / 1000
 
         def run(now: float) -> None:
             self._advance(now)
-            self._deliver(cluster)
+            self._deliver()
 
-        cluster.timers.schedule(self, due_at, run)
+        self._cluster.timers.schedule(self, due_at, run)
 
 
 def _encode(incoming: Incoming) -> bytes:

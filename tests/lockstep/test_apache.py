@@ -226,18 +226,21 @@ class _Client:
     # ------------------------------------------------------------ consumer groups
 
     def consumer_heartbeat(
-        self, member: str, epoch: int, **fields: Any
+        self, member: str, epoch: int, group_id: str = "g", **fields: Any
     ) -> ConsumerGroupHeartbeatResponse:
         return self.ask(
             ConsumerGroupHeartbeatRequest(
-                group_id="g", member_id=member, member_epoch=epoch, **fields
+                group_id=group_id, member_id=member, member_epoch=epoch, **fields
             )
         )
 
-    def consumer_join(self, member: str, *topics: str) -> ConsumerGroupHeartbeatResponse:
+    def consumer_join(
+        self, member: str, *topics: str, group_id: str = "g"
+    ) -> ConsumerGroupHeartbeatResponse:
         return self.consumer_heartbeat(
             member,
             0,
+            group_id,
             rebalance_timeout_ms=60_000,
             subscribed_topic_names=topics,
             topic_partitions=(),
@@ -544,6 +547,31 @@ def test_a_reset_forgets_groups_topics_and_responses(client: _Client) -> None:
     assert client.receive() == {}
     assert client.ask(ListGroupsRequest()).groups == ()
     assert _errors(client.ask(_commit(0), 9)) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_a_reload_keeps_what_was_written(client: _Client) -> None:
+    member = "a" * 22
+    epoch = client.consumer_join(member, "orders", group_id="c").member_epoch
+    client.ask(_commit(1))
+    joined = client.first_member()
+    client.sync(joined)
+    client.join()
+    (rejected,) = client.receive().values()
+    pending = client.join(rejected.member_id)
+    client.coordinator.reload()
+    assert client.receive()[pending].error_code == ErrorCode.NOT_COORDINATOR
+    assert client.heartbeat(joined).error_code == 0, "it has forgotten the rebalance"
+    assert client.consumer_heartbeat(member, epoch, group_id="c").error_code == 0
+    (group,) = client.ask(_fetch()).groups
+    assert [p.committed_offset for p in group.topics[0].partitions] == [-1, 41]
+
+
+def test_timers_tell_when_they_are_due(client: _Client) -> None:
+    """A caller with an event loop wakes for them."""
+    client.first_member()
+    client.coordinator.advance(7_500)
+    client.receive()
+    assert client.coordinator.until_next_timer == 2_500, "of the member's session"
 
 
 def test_member_ids_come_from_the_seed(client: _Client) -> None:

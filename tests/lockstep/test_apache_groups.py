@@ -27,7 +27,6 @@ _REQUESTS_TO_COORDINATORS = re.compile(
 
 _LEFT_OUT = {
     "other_node": "one coordinator serves all nodes, and checks requests before their group",
-    "restart": "the coordinator keeps its groups when a node restarts",
 }
 _RECORDED = {
     path.stem: text

@@ -22,6 +22,7 @@ final class Commands {
     private static final byte SUBMIT = 2; // ticket: 4 bytes, request: bytes
     private static final byte ADVANCE = 3; // milliseconds: 8 bytes
     private static final byte SET_TOPICS = 4; // count, (name, id: 16 bytes, partitions: 4 bytes)
+    private static final byte RELOAD = 5;
 
     private World world;
 
@@ -37,6 +38,7 @@ final class Commands {
                 case SUBMIT -> world.submit(frame.getInt(), ByteBuffer.wrap(bytes(frame)));
                 case ADVANCE -> world.advance(frame.getLong());
                 case SET_TOPICS -> world.setTopics(topics(frame));
+                case RELOAD -> world.reload();
                 default -> throw new IllegalArgumentException("no command " + command);
             }
         }

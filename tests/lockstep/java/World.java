@@ -4,6 +4,7 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalInt;
 import org.apache.kafka.common.errors.InvalidRequestException;
 import org.apache.kafka.common.errors.UnsupportedVersionException;
 import org.apache.kafka.common.requests.AbstractRequest;
@@ -15,6 +16,7 @@ import org.apache.kafka.coordinator.group.GroupCoordinator;
 /** One broker's coordinator, from its start. */
 final class World {
     static final int NODE = 1;
+    private static final int PARTITION = 0;
 
     /** A response; without context and body if a broker closes the connection. */
     record Completed(int ticket, RequestContext context, AbstractResponse response) {
@@ -28,13 +30,22 @@ final class World {
     private final Topics topics = new Topics();
     private final GroupCoordinator coordinator;
     private final GroupApis apis;
+    private int epoch = 1;
     private List<Completed> completed = new ArrayList<>();
 
     World(Map<String, String> settings) {
         coordinator = CoordinatorFactory.create(settings, new OffsetsTopic(), time, events);
         apis = new GroupApis(coordinator, topics);
-        coordinator.onElection(0, 1);
+        coordinator.onElection(PARTITION, epoch);
         publish(topics.start());
+        settle();
+    }
+
+    /** Lets the coordinator resign, and load the groups that it has written. */
+    void reload() {
+        coordinator.onResignation(PARTITION, OptionalInt.of(++epoch));
+        settle();
+        coordinator.onElection(PARTITION, ++epoch);
         settle();
     }
 
