@@ -99,7 +99,9 @@ _VERSION = 0
 _VERSION_BYTES = 2
 
 _NEVER = -1
+"""In place of a generation: there is none."""
 _RESIGNED = -2
+"""In place of the generation in which a member led: it led and resigned."""
 
 T = TypeVar("T")
 
@@ -110,7 +112,7 @@ class _ElectionMetadata:
 
     value: bytes = field(BYTES)
     led: int = field(INT32)
-    """The generation in which it led, if that was its last one; else `_NEVER` or `_RESIGNED`."""
+    """The member's last generation, if it led in it; else `_NEVER` or `_RESIGNED`."""
 
 
 @message(-1, "0")
@@ -241,7 +243,7 @@ class _CoordinatedMember(ABC):
         self._protocol = protocol
         self._member = GroupMember(group_id, protocol, **options)
         self._last: Generation | None = None
-        """The generation that was taken last and is not released."""
+        """The last generation that was returned, until it is released."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run until `stop`: `nursery.start(election.run)` on trio."""

@@ -5,7 +5,7 @@ Nothing here knows bytes, sockets or time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from kafkagroup import _record
@@ -23,6 +23,7 @@ __all__ = [
     "Record",
     "TimestampType",
     "TopicPartition",
+    "by_topic",
 ]
 
 
@@ -35,6 +36,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return topic -> partition numbers, both sorted."""
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return found
 
 
 @public

@@ -219,9 +219,9 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
     reasons = _Reasons(spec, was, assignor, claims, after)
     round_of = {
         tp: number
-        for number, one in enumerate(rounds, 1)
-        for held in one.taken_up.values()
-        for tp in held
+        for number, rebalance in enumerate(rounds, 1)
+        for partitions in rebalance.taken_up.values()
+        for tp in partitions
     }
     changed = sorted(tp for tp in before.keys() | after.keys() if before.get(tp) != after.get(tp))
     moves = []
@@ -239,9 +239,9 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
         )
     paused = {
         tp
-        for one in rounds
-        for member, held in one.let_go.items()
-        for tp in held
+        for rebalance in rounds
+        for member, partitions in rebalance.let_go.items()
+        for tp in partitions
         # A member that drops an ignored claim interrupts no consumption.
         if before.get(tp, member) == member
     }

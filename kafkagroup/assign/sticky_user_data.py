@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 
 from kafkagroup.errors import DecodeError
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import TopicPartition, by_topic
 
 __all__ = ["MAX_PARTITIONS", "decode_user_data", "encode_user_data"]
 
@@ -27,9 +27,7 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
     Java's version 1: an array of (topic, array of partitions), then the generation.
     """
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(owned):
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(owned)
     data = [_INT32.pack(len(topics))]
     for topic, numbers in topics.items():
         name = topic.encode()

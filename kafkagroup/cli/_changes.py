@@ -12,7 +12,8 @@ import attrs
 
 from kafkagroup import TopicPartition
 from kafkagroup.admin import GroupDescription, GroupState, MemberDescription
-from kafkagroup.cli._view import by_topic, count, member_name, ranges
+from kafkagroup.cli._view import count, member_name, ranges
+from kafkagroup.types import by_topic
 
 __all__ = ["Change", "changed", "remembered"]
 

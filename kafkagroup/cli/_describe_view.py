@@ -9,12 +9,11 @@ from rich.table import Table
 
 from kafkagroup import TopicPartition
 from kafkagroup.admin import GroupDescription, MemberDescription, PartitionLag
-from kafkagroup.cli._lag_view import Lags, partition_value, rounded, total
+from kafkagroup.cli._lag_view import COLUMNS, Lags, cells, partition_value, rounded, total
 from kafkagroup.cli._view import (
     add_row,
     broker,
     broker_value,
-    by_topic,
     count,
     member_name,
     new_table,
@@ -22,6 +21,7 @@ from kafkagroup.cli._view import (
     plain_line,
     ranges,
 )
+from kafkagroup.types import by_topic
 
 __all__ = ["describe_value", "print_description"]
 
@@ -64,8 +64,7 @@ def _members(group: GroupDescription) -> Table:
 
 
 def _partitions(group: GroupDescription, lags: Lags) -> Table:
-    columns = ("committed", "end", "lag", "seconds")
-    table = new_table("Partitions", "partition", *columns, "member", "", right=columns)
+    table = new_table("Partitions", "partition", *COLUMNS, "member", "", right=COLUMNS)
     owners = {tp: member_name(m) for m in group.members for tp in m.partitions or ()}
     for tp in sorted(lags.keys() | owners.keys()):
         lag: PartitionLag | None = lags.get(tp)
@@ -73,8 +72,7 @@ def _partitions(group: GroupDescription, lags: Lags) -> Table:
         if lag is None:
             add_row(table, tp, None, None, None, None, owner, "nothing is committed")
         else:
-            seconds = rounded(lag.seconds)
-            add_row(table, tp, lag.committed, lag.end, lag.lag, seconds, owner, lag.reason)
+            add_row(table, tp, *cells(lag), owner, lag.reason)
     table.add_section()
     lag_sum, max_seconds = total(lags)
     add_row(table, "total", None, None, lag_sum, rounded(max_seconds), None, None)

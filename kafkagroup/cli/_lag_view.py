@@ -10,9 +10,24 @@ from kafkagroup import TopicPartition
 from kafkagroup.admin import PartitionLag
 from kafkagroup.cli._view import add_row, count, new_table
 
-__all__ = ["Lags", "lag_line", "lag_table", "lag_value", "live_table", "sparkline", "total"]
+__all__ = [
+    "COLUMNS",
+    "Lags",
+    "cells",
+    "lag_line",
+    "lag_table",
+    "lag_value",
+    "live_table",
+    "partition_value",
+    "rounded",
+    "sparkline",
+    "total",
+]
 
 Lags = Mapping[TopicPartition, PartitionLag]
+
+COLUMNS = ("committed", "end", "lag", "seconds")
+"""The columns of a partition's lag; `cells` returns their values."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -26,18 +41,9 @@ def total(lags: Lags) -> tuple[int, float | None]:
 
 def lag_table(group: str, lags: Lags) -> Table:
     """Return a table with each partition and the total."""
-    columns = ("committed", "end", "lag", "seconds")
-    table = new_table(group, "partition", *columns, "", right=columns)
+    table = new_table(group, "partition", *COLUMNS, "", right=COLUMNS)
     for tp, partition in lags.items():
-        add_row(
-            table,
-            tp,
-            partition.committed,
-            partition.end,
-            partition.lag,
-            rounded(partition.seconds),
-            partition.reason,
-        )
+        add_row(table, tp, *cells(partition), partition.reason)
     table.add_section()
     lag, seconds = total(lags)
     add_row(table, "total", None, None, lag, rounded(seconds), None)
@@ -60,21 +66,11 @@ def live_table(
 ) -> Table:
     """Return a table of the partitions with the highest lags, at most `rows`, with their last
     samples and the total. `history` has the lags of each sample, oldest first."""
-    columns = ("committed", "end", "lag", "seconds")
-    table = new_table(group, "partition", *columns, "last samples", "", right=columns)
+    table = new_table(group, "partition", *COLUMNS, "last samples", "", right=COLUMNS)
     worst = sorted(lags, key=lambda tp: (-(lags[tp].lag or 0), tp))[: max(rows, 0)]
     for tp in worst:
-        partition = lags[tp]
-        add_row(
-            table,
-            tp,
-            partition.committed,
-            partition.end,
-            partition.lag,
-            rounded(partition.seconds),
-            sparkline([sample.get(tp) for sample in history]),
-            partition.reason,
-        )
+        samples = sparkline([sample.get(tp) for sample in history])
+        add_row(table, tp, *cells(lags[tp]), samples, lags[tp].reason)
     if len(worst) < len(lags):
         add_row(table, f"{len(lags) - len(worst)} others", *[None] * 6)
     table.add_section()
@@ -89,6 +85,11 @@ def sparkline(samples: Sequence[int | None]) -> str:
     highest = max((lag for lag in samples if lag is not None), default=0) or 1
     top = len(_BARS) - 1
     return "".join(" " if lag is None else _BARS[lag * top // highest] for lag in samples)
+
+
+def cells(partition: PartitionLag) -> tuple[object, ...]:
+    """Return the values of COLUMNS."""
+    return partition.committed, partition.end, partition.lag, rounded(partition.seconds)
 
 
 def rounded(seconds: float | None) -> str | None:

@@ -8,8 +8,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from kafkagroup.assign.plan import Change, MemberPlan, Move, Plan, Spread
-from kafkagroup.cli._view import add_row, by_topic, new_table, plain_line, ranges
-from kafkagroup.types import TopicPartition
+from kafkagroup.cli._view import add_row, new_table, plain_line, ranges
+from kafkagroup.types import TopicPartition, by_topic
 
 __all__ = ["print_plans", "value_of"]
 

@@ -25,7 +25,6 @@ __all__ = [
     "add_row",
     "broker",
     "broker_value",
-    "by_topic",
     "console",
     "count",
     "exit_with",
@@ -121,14 +120,6 @@ def print_json(value: object, *, one_line: bool = False) -> None:
 def broker_value(node: Node) -> dict[str, object]:
     """Return a broker as a JSON value."""
     return {"node_id": node.node_id, "host": node.host, "port": node.port}
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return partitions as a JSON value: topic -> numbers."""
-    found: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        found.setdefault(topic, []).append(number)
-    return found
 
 
 # ---------------------------------------------------------------- stderr

@@ -12,7 +12,8 @@ from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._selection import Selection, selecting
-from kafkagroup.cli._view import by_topic, exit_with, print_json, print_line, ranges
+from kafkagroup.cli._view import exit_with, print_json, print_line, ranges
+from kafkagroup.types import by_topic
 
 __all__ = ["command"]
 

@@ -45,7 +45,7 @@ from kafkagroup.assign import (
 from kafkagroup.assign.spec import named
 from kafkagroup.compat._names import renamed
 from kafkagroup.compat._tasks import TaskOwner
-from kafkagroup.types import Assignment
+from kafkagroup.types import Assignment, by_topic
 
 if TYPE_CHECKING:
     from kafkagroup import ZooKeeperMembership
@@ -159,10 +159,7 @@ class GroupedConsumer(TaskOwner):
     @property
     def allocation(self) -> dict[str, list[int]]:
         """Topic -> ids of the partitions that are assigned to this member."""
-        found: dict[str, list[int]] = {}
-        for topic, partition in sorted(self._consumer.assignment()):
-            found.setdefault(topic, []).append(partition)
-        return found
+        return by_topic(self._consumer.assignment())
 
     # ------------------------------------------------------------ messages
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from kafkagroup.transport.broker import MAIN, BrokerClient, by_topic
-from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.transport.broker import MAIN, BrokerClient
+from kafkagroup.types import OffsetAndMetadata, TopicPartition, by_topic
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -100,8 +100,8 @@ class LocalKafka(Servers[_Node]):
         connect(kafka.bootstrap_servers)
     ```
 
-    Needs Java 17 and a POSIX system; `resolve_jars` says where the jars come from. One node is up
-    in 2 to 4 s. Group rebalances start without delay, topics are not created automatically, records
+    Needs Java 17 and a POSIX system; `resolve_jars` finds or downloads the jars. One node is up in 2
+    to 4 s. Group rebalances start without delay, topics are not created automatically, records
     are kept whatever their timestamps, internal topics have 3 partitions, and with three nodes they
     survive the loss of any one. Nodes are numbered from 1. The system chooses the ports, and a node
     keeps its ports over restarts.
@@ -199,14 +199,14 @@ class LocalKafka(Servers[_Node]):
         """Start a node's JVM, after its previous ZooKeeper session, if any, has expired."""
         if (zookeeper := self._zookeeper) is not None:
 
-            def free() -> bool:
+            def is_unregistered() -> bool:
                 # A broker exits at startup while its id is still registered by the session of its
                 # killed predecessor.
                 alive = zookeeper.brokers()
                 return alive is not None and node.id not in alive
 
-            late = f"ZooKeeper was not ready for {node}"
-            self._await(free, zookeeper, "ZooKeeper", late, deadline)
+            timeout_message = f"ZooKeeper was not ready for {node}"
+            self._await(is_unregistered, zookeeper, "ZooKeeper", timeout_message, deadline)
         node.spawn(self._java)
 
     def _format(self, release: Release, deadline: float) -> None:

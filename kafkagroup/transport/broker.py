@@ -7,7 +7,7 @@ have connections of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +25,7 @@ from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import WARN_AFTER, Problem, Troubles
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import TopicPartition, by_topic
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsPartition,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from kafkagroup.wire.messages.produce import ProduceResponse
 
-__all__ = ["MAIN", "NO_RESPONSE", "BrokerClient", "Overdue", "by_topic"]
+__all__ = ["MAIN", "NO_RESPONSE", "BrokerClient", "Overdue"]
 
 R = TypeVar("R")
 
@@ -378,11 +378,3 @@ class BrokerClient:
             timeout_ms=round(self._options.request_timeout * 1000),
         )
         return await self.request(request)
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return partition numbers by topic, both sorted."""
-    found: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        found.setdefault(topic, []).append(partition)
-    return found

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from kafkagroup._public import public
 from kafkagroup._values import frozen
 from kafkagroup.errors import DecodeError, LimitExceededError
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import TopicPartition, by_topic
 from kafkagroup.wire.codec import decode_prefix, encode
 from kafkagroup.wire.schema import BYTES, INT32, STRING, array, field, message, struct
 
@@ -151,12 +151,9 @@ def _version(data: bytes, what: str) -> int:
 
 
 def _grouped(partitions: Iterable[TopicPartition]) -> tuple[_TopicPartitions, ...]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
     return tuple(
         _TopicPartitions(topic=topic, partitions=tuple(numbers))
-        for topic, numbers in by_topic.items()
+        for topic, numbers in by_topic(partitions).items()
     )
 
 
