@@ -544,7 +544,7 @@ class GroupMember(Service):
             group_id=config.group_id,
             protocol_type=config.protocol_type,
             protocols=protocols,
-            exclusive_generations=True,
+            whole=True,
             client_id=self._options.client_id,
             rebalance_timeout=config.rebalance_timeout,
             retry_backoff=config.retry_backoff,

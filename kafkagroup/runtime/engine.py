@@ -310,7 +310,7 @@ class Engine:
                 group_id=options.group_id or "",
                 protocol_type="consumer",
                 protocols=self._subscriber.protocols(),
-                exclusive_generations=False,
+                whole=False,
                 client_id=options.client_id,
                 rebalance_timeout=options.rebalance_timeout,
                 retry_backoff=options.rebalance_backoff,

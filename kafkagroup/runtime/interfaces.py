@@ -171,7 +171,7 @@ class Membership(Protocol):
         group_id: str,
         protocol_type: str,
         protocols: SupportedProtocols,
-        exclusive_generations: bool,
+        whole: bool,
         client_id: str | None,
         rebalance_timeout: float,
         retry_backoff: float,
@@ -182,7 +182,7 @@ class Membership(Protocol):
     ) -> Running:
         """Return a member that is not running yet.
 
-        `exclusive_generations`: members use one generation at a time; otherwise each partition has
+        `whole`: members use one generation at a time; otherwise each partition has
         one owner at a time. `troubles` records what fails and is retried.
         """
         ...

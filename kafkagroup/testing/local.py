@@ -100,8 +100,8 @@ class LocalKafka(Servers[_Node]):
         connect(kafka.bootstrap_servers)
     ```
 
-    Needs Java 17 and a POSIX system; `resolve_jars` finds or downloads the jars. One node is up in 2
-    to 4 s. Group rebalances start without delay, topics are not created automatically, records
+    Needs Java 17 and a POSIX system; `resolve_jars` finds or downloads the jars. One node is up in
+    2 to 4 s. Group rebalances start without delay, topics are not created automatically, records
     are kept whatever their timestamps, internal topics have 3 partitions, and with three nodes they
     survive the loss of any one. Nodes are numbered from 1. The system chooses the ports, and a node
     keeps its ports over restarts.
