@@ -67,15 +67,16 @@ class ApacheCoordinator:
     Calls are collected, and sent to the JVM by `responses`. An empty response means that a broker
     would close the connection: the request does not parse, or its version is unknown.
 
-    `settings` are those of a broker (`group.consumer.session.timeout.ms`), for each world; without
-    them, Kafka's defaults hold. Raises: LocalKafkaUnavailable without a JDK or without the jars.
+    Raises: LocalKafkaUnavailable without a JDK or without the jars.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         java = find_java()
         jars = sorted(resolve_jars(RELEASE, java).glob("*.jar"))
         classes = _compile(java, jars)
-        self._settings = dict(settings or {})
+        self.settings = dict(settings or {})
+        """Settings of a broker, like `group.consumer.session.timeout.ms`, from the next `reset` on.
+        Without them, Kafka's defaults hold."""
         self._ticket = 0
         self._commands = bytearray()
         self.until_next_timer = 0
@@ -122,8 +123,8 @@ class ApacheCoordinator:
         """
         # Commands of the world before would only be run to be forgotten.
         self._commands.clear()
-        self._commands += _RESET.pack(1, seed, len(self._settings))
-        for name, value in self._settings.items():
+        self._commands += _RESET.pack(1, seed, len(self.settings))
+        for name, value in self.settings.items():
             self._commands += _string(name) + _string(value)
 
     def submit(self, request: bytes) -> int:

@@ -127,9 +127,9 @@ _ORDERS = UUID(int=(1 << 64) + (4 << 76) + (2 << 62) + 1)
 _PAYMENTS = UUID(int=(2 << 64) + (4 << 76) + (2 << 62) + 2)
 
 
-def _start(**settings: str) -> ApacheCoordinator:
+def _start() -> ApacheCoordinator:
     try:
-        return ApacheCoordinator(settings)
+        return ApacheCoordinator()
     except LocalKafkaUnavailable as error:
         pytest.skip(f"Apache's coordinator is NOT TESTED: {error}")
 
@@ -389,9 +389,13 @@ def test_an_invalid_heartbeat_is_rejected_with_a_message(client: _Client) -> Non
     assert response.error_message
 
 
-def test_settings_are_those_of_a_broker() -> None:
-    with _start(**{"group.consumer.heartbeat.interval.ms": "7000"}) as coordinator:
-        assert _Client(coordinator).consumer_join("a" * 22, "t").heartbeat_interval_ms == 7000
+def test_settings_are_those_of_a_broker(client: _Client) -> None:
+    client.coordinator.settings = {"group.consumer.heartbeat.interval.ms": "7000"}
+    try:
+        client.coordinator.reset(1)
+        assert client.consumer_join("a" * 22, "orders").heartbeat_interval_ms == 7000
+    finally:
+        client.coordinator.settings = {}
 
 
 # ---------------------------------------------------------------- offsets

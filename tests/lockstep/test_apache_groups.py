@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from lockstep.apache import ApacheCoordinator
@@ -43,37 +42,23 @@ _AS_RECORDED = {
 
 
 @pytest.fixture(scope="module")
-def jvms() -> Iterator[_Jvms]:
-    with ExitStack() as running:
-        yield _Jvms(running)
-
-
-class _Jvms:
-    """A running JVM for each set of options, started on first use."""
-
-    def __init__(self, running: ExitStack) -> None:
-        self._running = running
-        self._started: dict[tuple[tuple[str, str], ...], ApacheCoordinator] = {}
-
-    def get(self, options: dict[str, str]) -> ApacheCoordinator:
-        settings = _AS_RECORDED | options
-        key = tuple(sorted(settings.items()))
-        if key not in self._started:
-            try:
-                started = ApacheCoordinator(settings)
-            except LocalKafkaUnavailable as error:
-                pytest.skip(f"Apache's coordinator is NOT TESTED: {error}")
-            self._started[key] = self._running.enter_context(started)
-        return self._started[key]
+def jvm() -> Iterator[ApacheCoordinator]:
+    try:
+        coordinator = ApacheCoordinator()
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"Apache's coordinator is NOT COMPARED with recorded exchanges: {error}")
+    with coordinator:
+        yield coordinator
 
 
 @pytest.mark.parametrize("name", _RECORDED)
 async def test_recorded_responses_of_kafka(
-    name: str, jvms: _Jvms, monkeypatch: pytest.MonkeyPatch
+    name: str, jvm: ApacheCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = _RECORDED[name]
     settings = settings_of(recorded)
-    groups = ApacheGroups(jvms.get(settings))
+    jvm.settings = _AS_RECORDED | settings
+    groups = ApacheGroups(jvm)
     monkeypatch.setattr(server, "handle", groups.handle)
     async with embedded_broker(settings) as broker:
         assert await play(recorded, broker) == recorded
