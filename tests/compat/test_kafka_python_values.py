@@ -45,39 +45,47 @@ def test_the_defaults_are_those_of_the_original():
 
 
 def test_when_the_next_heartbeat_is_due(clock):
-    beat = Heartbeat(clock=clock, heartbeat_interval_ms=2_000)
-    assert (beat.ttl(), beat.should_heartbeat()) == (2.0, False)
+    heartbeat = Heartbeat(clock=clock, heartbeat_interval_ms=2_000)
+    assert (heartbeat.ttl(), heartbeat.should_heartbeat()) == (2.0, False)
     clock.now = 101.5
-    assert (beat.ttl(), beat.should_heartbeat()) == (0.5, False)
+    assert (heartbeat.ttl(), heartbeat.should_heartbeat()) == (0.5, False)
     clock.now = 105.0
-    assert (beat.ttl(), beat.should_heartbeat()) == (0.0, True)
-    beat.sent_heartbeat()
-    assert (beat.last_send, beat.ttl(), beat.should_heartbeat()) == (105.0, 2.0, False)
+    assert (heartbeat.ttl(), heartbeat.should_heartbeat()) == (0.0, True)
+    heartbeat.sent_heartbeat()
+    assert (heartbeat.last_send, heartbeat.ttl(), heartbeat.should_heartbeat()) == (
+        105.0,
+        2.0,
+        False,
+    )
 
 
 def test_when_the_session_has_expired(clock):
-    beat = Heartbeat(clock=clock, session_timeout_ms=10_000)
+    heartbeat = Heartbeat(clock=clock, session_timeout_ms=10_000)
     clock.now = 110.0
-    assert not beat.session_expired()
+    assert not heartbeat.session_expired()
     clock.now = 110.5
-    assert beat.session_expired()
-    beat.received_heartbeat()
-    assert (beat.last_receive, beat.session_expired()) == (110.5, False)
+    assert heartbeat.session_expired()
+    heartbeat.received_heartbeat()
+    assert (heartbeat.last_receive, heartbeat.session_expired()) == (110.5, False)
     clock.now = 121.0
-    assert beat.session_expired()
-    beat.reset_session_timeout()
-    assert (beat.last_reset, beat.session_expired(), beat.ttl()) == (121.0, False, 3.0)
+    assert heartbeat.session_expired()
+    heartbeat.reset_session_timeout()
+    assert (heartbeat.last_reset, heartbeat.session_expired(), heartbeat.ttl()) == (
+        121.0,
+        False,
+        3.0,
+    )
 
 
 def test_the_heartbeat_object_reflects_the_members_heartbeats(clock):
     """`Heartbeat` reports the times of the member's own requests and responses."""
     found = GroupMetrics()
-    beat = Heartbeat(clock=clock, observed=lambda: found, session_timeout_ms=10_000)
+    heartbeat = Heartbeat(clock=clock, observed=lambda: found, session_timeout_ms=10_000)
     clock.now = 120.0
-    assert (beat.session_expired(), beat.ttl()) == (True, 0.0)
+    assert (heartbeat.session_expired(), heartbeat.ttl()) == (True, 0.0)
     found = GroupMetrics(last_heartbeat_seconds_ago=1.0, session_seconds_left=8.0)
-    assert (beat.session_expired(), beat.ttl()) == (False, 2.0)
-    assert (beat.last_send, beat.last_receive) == (119.0, 118.0)
+    assert (heartbeat.session_expired(), heartbeat.ttl()) == (False, 2.0)
+    assert (heartbeat.last_send, heartbeat.last_receive) == (119.0, 118.0)
 
 
 def test_a_heartbeat_interval_above_the_session_timeout_is_an_error():

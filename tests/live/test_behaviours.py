@@ -538,17 +538,17 @@ async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
 async def test_line_27_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
     network: Network,
 ) -> None:
-    @named("hasty", cooperative=True)
-    def hasty(group: GroupSpec) -> Assignment:
+    @named("faulty", cooperative=True)
+    def faulty(group: GroupSpec) -> Assignment:
         return roundrobin_assignor(group)
 
     async with broker(network, 2):
-        first = Worker(SERVER, "t", assignors=[hasty])
-        second = Worker(SERVER, "t", assignors=[hasty])
+        first = Worker(SERVER, "t", assignors=[faulty])
+        second = Worker(SERVER, "t", assignors=[faulty])
         async with first.consumer:
             await until(lambda: len(first.owns) == 2)
             async with second.consumer:
-                with pytest.raises(ConfigurationError, match=r"'hasty' hands t/[01] over to"):
+                with pytest.raises(ConfigurationError, match=r"'faulty' hands t/[01] over to"):
                     await first.consumer.getone()
                 # The group is not stuck with it.
                 await until(lambda: len(second.owns) == 2)
@@ -657,7 +657,7 @@ async def test_line_47_an_unstable_offset_is_awaited_without_limit(
             assert (await c.getone()).offset == 4
 
 
-# ---------------------------------------------------------------- one eventful life
+# ---------------------------------------------------------------- one recorded run
 
 
 @attrs.frozen
@@ -678,7 +678,7 @@ class Event:
     """At join: the partitions that the member says it owns."""
 
 
-class Life:
+class RecordedRun:
     """The members of one group, and their recorded events."""
 
     def __init__(self, kafka: EmbeddedKafka, options: dict[str, Any]) -> None:
@@ -772,31 +772,31 @@ PARTITIONS, RECORDS = 4, 150
 WAYS = pytest.mark.parametrize("options", [{}, COOPERATIVE], ids=["eager", "cooperative"])
 
 
-async def live(network: Network, options: dict[str, Any]) -> Life:
+async def live(network: Network, options: dict[str, Any]) -> RecordedRun:
     """Members join and leave; b is expired at 4 s; the coordinator moves at 6 s."""
     async with broker(network, PARTITIONS, RECORDS, nodes=2) as kafka:
-        life = Life(kafka, options)
+        run = RecordedRun(kafka, options)
         async with anyio.create_task_group() as tasks:
             for who in "abc":
-                tasks.start_soon(life.work, who)
+                tasks.start_soon(run.work, who)
                 await anyio.sleep(1.3)
-            b = life.consumers["b"].group_metadata().member_id
+            b = run.consumers["b"].group_metadata().member_id
 
             def fence(request: HeartbeatRequest) -> bool:
                 if request.member_id != b:
                     return False
-                life.note("b", "fenced")
+                run.note("b", "fenced")
                 return True
 
             kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID, when=fence)
             await anyio.sleep(2)
             kafka.move_coordinator("g", 3 - kafka.coordinator("g"))
             await anyio.sleep(1)
-            await life.consumers["a"].stop()
+            await run.consumers["a"].stop()
             await until(lambda: sum(kafka.committed("g", "t").values()) >= PARTITIONS * RECORDS, 90)
             for who in "bc":
-                await life.consumers[who].stop()
-    return life
+                await run.consumers[who].stop()
+    return run
 
 
 @WAYS
@@ -813,15 +813,15 @@ async def test_the_recorded_run_has_every_kind_of_event(
 async def test_s1_a_partition_has_one_owner_per_generation(
     options: dict[str, Any], network: Network
 ) -> None:
-    life = await live(network, options)
+    run = await live(network, options)
     owners: dict[tuple[int, int], set[str]] = {}
-    for event in life.of("assigned"):
+    for event in run.of("assigned"):
         owners.setdefault((event.offset, event.partition), set()).add(event.who)
     assert {key: who for key, who in owners.items() if len(who) > 1} == {}
     assert len({generation for generation, _ in owners}) >= 4
     # Nor from one generation to the next: a partition is assigned after it was revoked.
     owner: dict[int, str] = {}
-    for event in life.of("assigned", "revoked", "losing"):
+    for event in run.of("assigned", "revoked", "losing"):
         if event.what == "assigned":
             assert owner.setdefault(event.partition, event.who) == event.who, event
         elif owner.get(event.partition) == event.who:
@@ -834,10 +834,10 @@ async def test_s2_revocation_ends_before_the_rejoin_is_sent(
 ) -> None:
     """A rejoin reports exactly the partitions assigned in its generation that the member still
     owns; none if eager."""
-    life = await live(network, options)
+    run = await live(network, options)
     held: dict[str, set[int]] = {who: set() for who in "abc"}
     granted: set[tuple[str, int, int]] = set()
-    for event in life.events:
+    for event in run.events:
         match event.what:
             case "granted":
                 granted.add((event.who, event.offset, event.partition))
@@ -857,10 +857,10 @@ async def test_s2_revocation_ends_before_the_rejoin_is_sent(
 async def test_s3_the_last_commit_is_answered_before_a_partition_is_released(
     options: dict[str, Any], network: Network
 ) -> None:
-    life = await live(network, options)
+    run = await live(network, options)
     done = dict.fromkeys(range(PARTITIONS), 0)
     released = 0
-    for event in life.events:
+    for event in run.events:
         if event.what == "processed":
             done[event.partition] = event.offset + 1
         elif event.what == "revoking":
@@ -873,9 +873,9 @@ async def test_s3_the_last_commit_is_answered_before_a_partition_is_released(
 async def test_s4_a_commit_never_exceeds_what_was_processed(
     options: dict[str, Any], network: Network
 ) -> None:
-    life = await live(network, options)
+    run = await live(network, options)
     done = dict.fromkeys(range(PARTITIONS), 0)
-    for event in life.of("processed", "commit"):
+    for event in run.of("processed", "commit"):
         if event.what == "processed":
             done[event.partition] = max(done[event.partition], event.offset + 1)
         else:
@@ -884,9 +884,9 @@ async def test_s4_a_commit_never_exceeds_what_was_processed(
 
 @WAYS
 async def test_s5_a_commit_never_goes_back(options: dict[str, Any], network: Network) -> None:
-    life = await live(network, options)
+    run = await live(network, options)
     for partition in range(PARTITIONS):
-        offsets = [e.offset for e in life.of("commit") if e.partition == partition]
+        offsets = [e.offset for e in run.of("commit") if e.partition == partition]
         assert offsets == sorted(offsets)
         assert offsets[-1] == RECORDS
 
@@ -896,10 +896,10 @@ async def test_s6_every_record_below_the_last_commit_was_processed(
     options: dict[str, Any], network: Network
 ) -> None:
     """Any commit may be the last: a crash can follow it."""
-    life = await live(network, options)
+    run = await live(network, options)
     processed: dict[int, set[int]] = {p: set() for p in range(PARTITIONS)}
     last = dict.fromkeys(range(PARTITIONS), 0)
-    for event in life.of("processed", "commit"):
+    for event in run.of("processed", "commit"):
         if event.what == "processed":
             processed[event.partition].add(event.offset)
         else:
@@ -913,15 +913,15 @@ async def test_s7_only_lost_uncommitted_records_are_delivered_twice(
     options: dict[str, Any], network: Network
 ) -> None:
     """From the last commit to the position at the loss; none after a clean handover."""
-    life = await live(network, options)
+    run = await live(network, options)
     may_repeat: set[tuple[int, int]] = set()
     at = dict.fromkeys(range(PARTITIONS), 0)
-    for event in life.events:
+    for event in run.events:
         if event.what == "deliver":
             at[event.partition] = event.offset + 1
         elif event.what == "losing":
             may_repeat |= {(event.partition, o) for o in range(event.offset, at[event.partition])}
-    times = Counter((e.partition, e.offset) for e in life.of("deliver"))
+    times = Counter((e.partition, e.offset) for e in run.of("deliver"))
     assert {record for record, count in times.items() if count > 1} <= may_repeat
     assert 0 < len(may_repeat) < 100
 
@@ -930,9 +930,9 @@ async def test_s7_only_lost_uncommitted_records_are_delivered_twice(
 async def test_s8_offsets_rise_one_by_one_while_a_partition_is_owned(
     options: dict[str, Any], network: Network
 ) -> None:
-    life = await live(network, options)
+    run = await live(network, options)
     last: dict[tuple[str, int], int] = {}
-    for event in life.events:
+    for event in run.events:
         key = (event.who, event.partition)
         if event.what in ("revoking", "losing"):
             last.pop(key, None)
@@ -945,9 +945,9 @@ async def test_s8_offsets_rise_one_by_one_while_a_partition_is_owned(
 async def test_s9_nothing_is_delivered_after_the_callback_for_revoked_or_lost(
     options: dict[str, Any], network: Network
 ) -> None:
-    life = await live(network, options)
+    run = await live(network, options)
     owned: set[tuple[str, int]] = set()
-    for event in life.events:
+    for event in run.events:
         key = (event.who, event.partition)
         if event.what == "assigned":
             owned.add(key)
@@ -959,9 +959,9 @@ async def test_s9_nothing_is_delivered_after_the_callback_for_revoked_or_lost(
 
 @WAYS
 async def test_s13_lost_never_commits(options: dict[str, Any], network: Network) -> None:
-    life = await live(network, options)
+    run = await live(network, options)
     out: set[tuple[str, int]] = set()
-    for event in life.events:
+    for event in run.events:
         key = (event.who, event.partition)
         if event.what == "fenced":
             out |= {(event.who, p) for p in range(PARTITIONS)}

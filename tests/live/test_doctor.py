@@ -48,7 +48,7 @@ NOWHERE = 1
 
 
 @attrs.frozen
-class Doors:
+class Listeners:
     """The addresses of one kind of broker."""
 
     bare: str
@@ -86,7 +86,7 @@ def real() -> Iterator[LocalKafka]:
 
 
 @pytest.fixture
-def embedded_doors(tmp_path: Path) -> Iterator[Doors]:
+def embedded_listeners(tmp_path: Path) -> Iterator[Listeners]:
     def context(expired: bool = False) -> object:
         certificate = authority().issue(expired=True) if expired else GOOD
         return authority().server_context(certificate, tmp_path)
@@ -101,7 +101,7 @@ def embedded_doors(tmp_path: Path) -> Iterator[Doors]:
     ):
         address = astray.bootstrap_servers
         astray._cluster.nodes[1].port = NOWHERE
-        yield Doors(
+        yield Listeners(
             bare.bootstrap_servers,
             tls.bootstrap_servers,
             expired.bootstrap_servers,
@@ -112,12 +112,12 @@ def embedded_doors(tmp_path: Path) -> Iterator[Doors]:
 
 
 @pytest.fixture(params=["embedded", "kafka"])
-def doors(request: pytest.FixtureRequest) -> Doors:
+def listeners(request: pytest.FixtureRequest) -> Listeners:
     if request.param == "embedded":
-        return request.getfixturevalue("embedded_doors")
+        return request.getfixturevalue("embedded_listeners")
     kafka: LocalKafka = request.getfixturevalue("real")
     of = kafka.bootstrap_servers_of
-    return Doors(
+    return Listeners(
         kafka.bootstrap_servers, of("TLS"), of("EXPIRED"), of("SASL"), of("ASTRAY"), tells_time=True
     )
 
@@ -152,8 +152,8 @@ def the_failed(found: list[Finding]) -> Finding:
     return finding
 
 
-async def test_a_healthy_sasl_ssl_cluster_has_no_findings(doors: Doors) -> None:
-    found = await findings(doors.sasl, scram("ann"))
+async def test_a_healthy_sasl_ssl_cluster_has_no_findings(listeners: Listeners) -> None:
+    found = await findings(listeners.sasl, scram("ann"))
     texts = {finding.check: finding.text for finding in found}
     assert statuses(found)[:-1] == [
         ("name", "ok"),
@@ -163,7 +163,7 @@ async def test_a_healthy_sasl_ssl_cluster_has_no_findings(doors: Doors) -> None:
         ("SASL", "ok"),
         ("cluster", "ok"),
         ("advertised address", "ok"),
-        ("clock", "ok" if doors.tells_time else "not checked"),
+        ("clock", "ok" if listeners.tells_time else "not checked"),
     ]
     assert found[-1].check == "offsets topic"
     assert found[-1].status in (Status.OK, Status.WARNING)
@@ -251,51 +251,51 @@ async def test_an_unknown_host_is_reported() -> None:
     assert (failed.check, failed.subject) == ("name", "kafka.invalid:9092")
 
 
-async def test_one_reachable_bootstrap_server_is_enough(doors: Doors) -> None:
-    found = await findings(f"127.0.0.1:{NOWHERE},{doors.bare}")
+async def test_one_reachable_bootstrap_server_is_enough(listeners: Listeners) -> None:
+    found = await findings(f"127.0.0.1:{NOWHERE},{listeners.bare}")
     assert the_failed(found).subject == f"127.0.0.1:{NOWHERE}"
     assert ("cluster", "ok") in statuses(found)
 
 
-async def test_a_plaintext_client_at_a_tls_port_is_reported(doors: Doors) -> None:
-    failed = the_failed(await findings(doors.tls))
+async def test_a_plaintext_client_at_a_tls_port_is_reported(listeners: Listeners) -> None:
+    failed = the_failed(await findings(listeners.tls))
     assert failed.check == "API versions"
     assert "TLS" in failed.text + failed.advice
 
 
-async def test_a_tls_client_at_a_plaintext_port_is_reported(doors: Doors) -> None:
-    failed = the_failed(await findings(doors.bare, trusting()))
+async def test_a_tls_client_at_a_plaintext_port_is_reported(listeners: Listeners) -> None:
+    failed = the_failed(await findings(listeners.bare, trusting()))
     assert failed.check == "TLS"
     assert failed.advice.startswith("is this the port of a TLS listener?")
 
 
-async def test_a_wrong_ca_is_reported(doors: Doors) -> None:
-    failed = the_failed(await findings(doors.tls, Security(ssl_ca_pem=Authority().pem)))
+async def test_a_wrong_ca_is_reported(listeners: Listeners) -> None:
+    failed = the_failed(await findings(listeners.tls, Security(ssl_ca_pem=Authority().pem)))
     assert (failed.check, "certificate" in failed.text) == ("TLS", True)
     assert "ssl_ca_location" in failed.advice
 
 
-async def test_an_expired_certificate_is_reported(doors: Doors) -> None:
-    failed = the_failed(await findings(doors.expired, trusting()))
+async def test_an_expired_certificate_is_reported(listeners: Listeners) -> None:
+    failed = the_failed(await findings(listeners.expired, trusting()))
     assert (failed.check, "expired" in failed.text) == ("TLS", True)
 
 
-async def test_a_wrong_password_is_reported(doors: Doors) -> None:
-    found = await findings(doors.sasl, scram("ann", "canary"))
+async def test_a_wrong_password_is_reported(listeners: Listeners) -> None:
+    found = await findings(listeners.sasl, scram("ann", "canary"))
     failed = the_failed(found)
     assert (failed.check, "ok") not in statuses(found)
     assert failed.check == "SASL"
     assert "canary" not in str(failed)
 
 
-async def test_missing_sasl_is_reported(doors: Doors) -> None:
-    failed = the_failed(await findings(doors.sasl, trusting()))
+async def test_missing_sasl_is_reported(listeners: Listeners) -> None:
+    failed = the_failed(await findings(listeners.sasl, trusting()))
     assert "SASL" in failed.text + failed.advice + failed.check
 
 
-async def test_an_unreachable_advertised_address_is_reported(doors: Doors) -> None:
+async def test_an_unreachable_advertised_address_is_reported(listeners: Listeners) -> None:
     """The bootstrap address works, and the address that it advertises does not."""
-    found = await findings(doors.astray)
+    found = await findings(listeners.astray)
     failed = the_failed(found)
     assert (failed.check, failed.subject) == ("advertised address", "broker 1")
     assert failed.text.startswith(
@@ -367,10 +367,10 @@ async def test_permissions_that_acls_deny_are_reported(real: LocalKafka) -> None
     assert await denied_to_bob() == {}
 
 
-async def test_disabled_verification_is_reported(doors: Doors) -> None:
+async def test_disabled_verification_is_reported(listeners: Listeners) -> None:
     with pytest.warns(UserWarning, match="not verified"):
         lax = Security(enable_ssl_certificate_verification=False)
-    found = await findings(doors.tls, lax)
+    found = await findings(listeners.tls, lax)
     assert ("TLS", "warning") in statuses(found)
 
 

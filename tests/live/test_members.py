@@ -26,7 +26,7 @@ def protocol(metadata=b"", name="split", assign=split):
     return GroupProtocol("workers", name, metadata, assign)
 
 
-class Colleague:
+class RunningMember:
     """A member in a task; records its generations."""
 
     def __init__(self, bootstrap, name, *protocols, **options):
@@ -71,7 +71,7 @@ async def test_a_member_alone_leads_and_assigns_itself(bootstrap, name):
 
 
 async def test_members_join_and_leave(bootstrap, name):
-    first, second = Colleague(bootstrap, name), Colleague(bootstrap, name)
+    first, second = RunningMember(bootstrap, name), RunningMember(bootstrap, name)
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)
         await until(lambda: first.assignment == b"0/1")
@@ -90,8 +90,8 @@ async def test_members_join_and_leave(bootstrap, name):
 
 
 async def test_only_the_leader_knows_all_members(bootstrap, name):
-    first = Colleague(bootstrap, name, protocol(b"one"))
-    second = Colleague(bootstrap, name, protocol(b"two"))
+    first = RunningMember(bootstrap, name, protocol(b"one"))
+    second = RunningMember(bootstrap, name, protocol(b"two"))
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)
         await tasks.start(second.run)
@@ -110,32 +110,32 @@ async def test_metadata_can_change(bootstrap, name):
         told.append(sorted(members.values()))
         return split(members)
 
-    colleague = Colleague(bootstrap, name, protocol(b"old", assign=listen))
+    running = RunningMember(bootstrap, name, protocol(b"old", assign=listen))
     async with anyio.create_task_group() as tasks:
-        await tasks.start(colleague.run)
-        await until(lambda: told == [[b"old"]] and colleague.generations)
-        colleague.member.update(protocol(b"new", assign=listen))
+        await tasks.start(running.run)
+        await until(lambda: told == [[b"old"]] and running.generations)
+        running.member.update(protocol(b"new", assign=listen))
         await until(lambda: told == [[b"old"], [b"new"]])
         with pytest.raises(ConfigurationError, match="cannot become 'others'"):
-            colleague.member.update(GroupProtocol("others", "split", b"", split))
-        await colleague.member.stop()
+            running.member.update(GroupProtocol("others", "split", b"", split))
+        await running.member.stop()
 
 
 async def test_a_rejoin_begins_a_new_generation(bootstrap, name):
-    colleague = Colleague(bootstrap, name)
+    running = RunningMember(bootstrap, name)
     async with anyio.create_task_group() as tasks:
-        await tasks.start(colleague.run)
-        await until(lambda: len(colleague.generations) == 1)
-        colleague.member.rejoin("the workload changed")
-        await until(lambda: len(colleague.generations) == 2)
-        before, after = (g.generation_id for g in colleague.generations)
+        await tasks.start(running.run)
+        await until(lambda: len(running.generations) == 1)
+        running.member.rejoin("the workload changed")
+        await until(lambda: len(running.generations) == 2)
+        before, after = (g.generation_id for g in running.generations)
         assert after == before + 1
-        await colleague.member.stop()
+        await running.member.stop()
 
 
 async def test_the_group_uses_a_protocol_that_all_members_support(bootstrap, name):
-    first = Colleague(bootstrap, name, protocol(name="new"), protocol(name="old"))
-    second = Colleague(bootstrap, name, protocol(name="old"))
+    first = RunningMember(bootstrap, name, protocol(name="new"), protocol(name="old"))
+    second = RunningMember(bootstrap, name, protocol(name="old"))
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)
         await until(lambda: first.generations)
@@ -148,7 +148,7 @@ async def test_the_group_uses_a_protocol_that_all_members_support(bootstrap, nam
 
 
 async def test_a_member_without_a_common_protocol_is_rejected(bootstrap, name):
-    first = Colleague(bootstrap, name)
+    first = RunningMember(bootstrap, name)
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)
         await until(lambda: first.generations)
@@ -162,7 +162,7 @@ async def test_a_member_without_a_common_protocol_is_rejected(bootstrap, name):
 
 
 async def test_a_consumer_cannot_join_a_group_of_another_type(bootstrap, name):
-    first = Colleague(bootstrap, name)
+    first = RunningMember(bootstrap, name)
     async with anyio.create_task_group() as tasks:
         await tasks.start(first.run)
         await until(lambda: first.generations)
@@ -183,7 +183,7 @@ async def test_an_assignor_that_raises_ends_its_member_and_frees_the_others(boot
     ) as member:
         with anyio.fail_after(20), pytest.raises(ZeroDivisionError):
             await anext(member)
-        healthy = Colleague(bootstrap, name)
+        healthy = RunningMember(bootstrap, name)
         async with anyio.create_task_group() as tasks:
             await tasks.start(healthy.run)
             await until(lambda: healthy.assignment == b"0/1", seconds=3.0)
@@ -206,7 +206,7 @@ async def test_an_assignment_to_an_unknown_member_is_an_error_of_the_assignor(bo
 
 async def test_the_member_waits_for_work_outside_a_scope(bootstrap, name):
     """The group waits until a member asks for its next generation."""
-    first, second = Colleague(bootstrap, name), Colleague(bootstrap, name)
+    first, second = RunningMember(bootstrap, name), RunningMember(bootstrap, name)
     order = []
     async with anyio.create_task_group() as tasks:
 

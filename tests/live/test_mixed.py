@@ -273,7 +273,7 @@ class Group:
         else:
             member.note(what, map(int, details), int(when) / 1e6)
 
-    def handed_over_twice(self):
+    def owned_twice(self):
         """Return the partitions that a member gained while another member still owned them."""
         story = sorted(
             (when, what == "gained", member.kind, id(member), partition)
@@ -420,7 +420,7 @@ async def test_each_client_leads_a_cooperative_group_with_clean_handovers(
             group.start(kind)
             await group.settle()
             await wave(group)
-    assert group.handed_over_twice() == []
+    assert group.owned_twice() == []
 
 
 @pytest.mark.usefixtures("java")
@@ -441,7 +441,7 @@ async def test_all_clients_share_a_consumer_protocol_group_with_clean_handovers(
             group.start(kind, assigned_to=True)
             await group.settle()
             await wave(group)
-    assert group.handed_over_twice() == []
+    assert group.owned_twice() == []
 
 
 @pytest.mark.usefixtures("java")
@@ -468,7 +468,7 @@ async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back
                 group.start(kind, assigned_to=assigned_to)
                 await group.settle()
                 await wave(group)
-    assert group.handed_over_twice() == []
+    assert group.owned_twice() == []
 
 
 @pytest.mark.long

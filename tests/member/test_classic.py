@@ -986,9 +986,11 @@ def test_before_a_pending_join_only_the_supported_protocols_change(member: Membe
 
 def test_line_23_each_attempt_sends_all_protocols_in_one_join() -> None:
     """Counted over a whole rebalance in which each request fails once."""
-    world = World({JoinGroupRequest: [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR]})
-    world.run(until=5.0)
-    joins = [r for _, r in world.sent if isinstance(r, JoinGroupRequest)]
+    broker = AnsweringBroker(
+        {JoinGroupRequest: [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR]}
+    )
+    broker.run(until=5.0)
+    joins = [r for _, r in broker.sent if isinstance(r, JoinGroupRequest)]
     offered = tuple(JoinGroupRequestProtocol(name=n, metadata=m) for n, m in IDLE.protocols)
     # Without an id and refused; the same at the next coordinator; told the id; with the id.
     assert [(j.member_id, j.protocols) for j in joins] == [
@@ -997,7 +999,7 @@ def test_line_23_each_attempt_sends_all_protocols_in_one_join() -> None:
         ("", offered),
         ("m1", offered),
     ]
-    assert world.member.phase is Phase.STABLE
+    assert broker.member.phase is Phase.STABLE
 
 
 # ---------------------------------------------------------------- leaving
@@ -1527,7 +1529,7 @@ Script = Mapping[type, Any]
 """Request class -> its error codes: one for each of the first requests, or one for all."""
 
 
-class World:
+class AnsweringBroker:
     """One member and a broker that answers at once, in virtual time.
 
     The worst case for a retry that does not wait: no answer takes any time.
@@ -1616,10 +1618,10 @@ DEFAULTS = Config(group_id="g", protocol_type="consumer")
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.__name__)
 def test_l6_no_hot_loop_under_any_permanent_error(api: type) -> None:
     for code in (*ErrorCode, 999, LOST, RequestTimeoutError("late"), DecodeError("garbage")):
-        world = World({api: code}, DEFAULTS, jitter=0.0)
-        world.run(until=15.0, most=600)
-        assert world.most_in_a_second() <= 20, repr(code)
-        assert not world.queue, repr(code)
+        broker = AnsweringBroker({api: code}, DEFAULTS, jitter=0.0)
+        broker.run(until=15.0, most=600)
+        assert broker.most_in_a_second() <= 20, repr(code)
+        assert not broker.queue, repr(code)
 
 
 def test_l6_no_hot_loop_when_two_apis_fail() -> None:
@@ -1633,21 +1635,23 @@ def test_l6_no_hot_loop_when_two_apis_fail() -> None:
     )
     for first in retried:
         for second in retried:
-            world = World({SyncGroupRequest: first, HeartbeatRequest: second}, DEFAULTS, 0.0)
-            world.run(until=15.0, most=600)
-            assert world.most_in_a_second() <= 20, (first, second)
+            broker = AnsweringBroker(
+                {SyncGroupRequest: first, HeartbeatRequest: second}, DEFAULTS, 0.0
+            )
+            broker.run(until=15.0, most=600)
+            assert broker.most_in_a_second() <= 20, (first, second)
 
 
 def test_l2_a_healthy_member_sends_heartbeats_and_nothing_else() -> None:
-    world = World({})
-    world.run(until=60.0)
-    assert [type(r) for _, r in world.sent[:4]] == [
+    broker = AnsweringBroker({})
+    broker.run(until=60.0)
+    assert [type(r) for _, r in broker.sent[:4]] == [
         FindCoordinatorRequest,
         JoinGroupRequest,
         JoinGroupRequest,
         SyncGroupRequest,
     ]
-    assert [(t, type(r)) for t, r in world.sent[4:]] == [
+    assert [(t, type(r)) for t, r in broker.sent[4:]] == [
         (3.0 * n, HeartbeatRequest) for n in range(1, 21)
     ]
 
@@ -1655,7 +1659,7 @@ def test_l2_a_healthy_member_sends_heartbeats_and_nothing_else() -> None:
 # ---------------------------------------------------------------- random runs
 
 
-class Life:
+class RandomRun:
     """A member whose every answer is drawn at random, run as the driver does.
 
     Requests are answered in any order, late ones included; the application works one at a time.
@@ -1801,16 +1805,16 @@ class Life:
 @settings(derandomize=True, database=None, deadline=None, max_examples=600)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_runs_never_get_stuck_or_leave_the_transition_table(seed: int) -> None:
-    Life(seed).live(80)
+    RandomRun(seed).live(80)
 
 
 def test_random_runs_make_every_transition_of_the_table() -> None:
     """So the test above covers the whole table, and the table has no superfluous row."""
     seen: set[tuple[Phase, Phase]] = set()
     for seed in range(1_000):
-        life = Life(seed)
-        life.live(80)
-        seen |= life.seen
+        random_run = RandomRun(seed)
+        random_run.live(80)
+        seen |= random_run.seen
     missing = {(a, b) for a, targets in MOVES.items() for b in targets} - seen
     assert {f"{a.value} -> {b.value}" for a, b in missing} == {
         "idle -> left",  # closed before it was started

@@ -941,7 +941,7 @@ def test_s11_the_member_id_is_kept_whatever_happens() -> None:
 # ---------------------------------------------------------------- a broker that answers at once
 
 
-class World:
+class AnsweringBroker:
     """One member and a broker that answers at once, in virtual time.
 
     The worst case for a retry that does not wait: no answer takes any time.
@@ -1008,10 +1008,12 @@ DEFAULTS = Config(group_id="g")
 @pytest.mark.parametrize("joins", [True, False], ids=["joining", "heartbeat_in_flight"])
 def test_l6_no_hot_loop_under_any_permanent_error(joins: bool) -> None:
     for code in (*ErrorCode, 999, LOST, RequestTimeoutError("late"), DecodeError("garbage")):
-        world = World(lambda epoch, code=code: code if (epoch == 0) == joins else 0, DEFAULTS)
-        world.run(until=15.0, most=600)
-        assert world.most_in_a_second() <= 20, repr(code)
-        assert not world.queue, repr(code)
+        broker = AnsweringBroker(
+            lambda epoch, code=code: code if (epoch == 0) == joins else 0, DEFAULTS
+        )
+        broker.run(until=15.0, most=600)
+        assert broker.most_in_a_second() <= 20, repr(code)
+        assert not broker.queue, repr(code)
 
 
 def test_l6_no_hot_loop_when_the_target_keeps_changing() -> None:
@@ -1021,31 +1023,31 @@ def test_l6_no_hot_loop_when_the_target_keeps_changing() -> None:
         epoch = next(epochs)
         return answer(epoch=epoch, share={T: (epoch % 2,)})
 
-    world = World(other_each_time, DEFAULTS)
-    world.run(until=15.0, most=600)
-    assert world.most_in_a_second() <= 20
+    broker = AnsweringBroker(other_each_time, DEFAULTS)
+    broker.run(until=15.0, most=600)
+    assert broker.most_in_a_second() <= 20
 
 
 def test_l6_no_hot_loop_when_each_second_heartbeat_is_fenced() -> None:
     codes = iter([0, 0, E.FENCED_MEMBER_EPOCH] * 1_000)
-    world = World(lambda _: next(codes), DEFAULTS)
-    world.run(until=15.0, most=600)
-    assert world.most_in_a_second() <= 20
+    broker = AnsweringBroker(lambda _: next(codes), DEFAULTS)
+    broker.run(until=15.0, most=600)
+    assert broker.most_in_a_second() <= 20
 
 
 def test_l2_a_healthy_member_sends_frequent_heartbeats_first_then_at_its_interval() -> None:
     """The cost: 20 requests around each change, otherwise one a second, 3,600 an hour."""
-    world = World(lambda _: answer(share=MINE) if len(world.sent) == 2 else 0, DEFAULTS)
-    world.run(until=12.0, most=600)
-    assert [round(t, 3) for t, _ in world.sent[:4]] == [0.0, 0.0, 0.0, 0.1]
-    assert len([t for t, _ in world.sent if t < 2.0]) == 22
-    assert [round(t, 3) for t, _ in world.sent if t > 2.5] == [float(s) for s in range(3, 13)]
+    broker = AnsweringBroker(lambda _: answer(share=MINE) if len(broker.sent) == 2 else 0, DEFAULTS)
+    broker.run(until=12.0, most=600)
+    assert [round(t, 3) for t, _ in broker.sent[:4]] == [0.0, 0.0, 0.0, 0.1]
+    assert len([t for t, _ in broker.sent if t < 2.0]) == 22
+    assert [round(t, 3) for t, _ in broker.sent if t > 2.5] == [float(s) for s in range(3, 13)]
 
 
 # ---------------------------------------------------------------- random runs
 
 
-class Life:
+class RandomRun:
     """A member whose every answer is drawn at random, run as the driver does.
 
     Requests are answered in any order, late ones included; the application works one at a time.
@@ -1224,16 +1226,16 @@ class Life:
 @settings(derandomize=True, database=None, deadline=None, max_examples=600)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_runs_never_get_stuck_or_leave_the_transition_table(seed: int) -> None:
-    Life(seed).live(80)
+    RandomRun(seed).live(80)
 
 
 def test_random_runs_make_every_transition_of_the_table() -> None:
     """So the test above covers the whole table, and the table has no superfluous row."""
     seen: set[tuple[Phase, Phase]] = set()
     for seed in range(1_500):
-        life = Life(seed)
-        life.live(80)
-        seen |= life.seen
+        random_run = RandomRun(seed)
+        random_run.live(80)
+        seen |= random_run.seen
     missing = {(a, b) for a, targets in MOVES.items() for b in targets} - seen
     assert {f"{a.value} -> {b.value}" for a, b in missing} == {
         "idle -> left",  # closed before it was started

@@ -641,7 +641,7 @@ def test_units_round_trip_to_partitions(topic, number):
 # ---------------------------------------------------------------- whatever happens
 
 
-class World:
+class RandomRun:
     """ZooKeeper and an application as one member sees them; they answer in any order."""
 
     def __init__(self, seed: int) -> None:
@@ -770,21 +770,29 @@ class World:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_runs_own_nothing_without_a_claim(seed):
-    world = World(seed)
-    world.step(Started(now=0.0))
+    random_run = RandomRun(seed)
+    random_run.step(Started(now=0.0))
     for _ in range(300):
-        world.act()
+        random_run.act()
         # While ownership is sure, all that the application was given is claimed.
-        if world.member.ownership.lease_expires_at > world.now and not world.deliveries:
-            assert world.app <= world.held
+        if (
+            random_run.member.ownership.lease_expires_at > random_run.now
+            and not random_run.deliveries
+        ):
+            assert random_run.app <= random_run.held
     # In quiet it settles: what is assigned and free is owned.
-    world.others = frozenset()
+    random_run.others = frozenset()
     for _ in range(400):
-        world.now += 0.5
-        while world.deliveries:
-            world.apply(world.deliveries.pop(0))
-        while world.pending:
-            world.answer(world.pending.pop(0))
-        world.step(Woke(now=world.now))
-    assert world.member.phase is Phase.MEMBER
-    assert world.app == world.member.assigned_units == world.member.target == world.held
+        random_run.now += 0.5
+        while random_run.deliveries:
+            random_run.apply(random_run.deliveries.pop(0))
+        while random_run.pending:
+            random_run.answer(random_run.pending.pop(0))
+        random_run.step(Woke(now=random_run.now))
+    assert random_run.member.phase is Phase.MEMBER
+    assert (
+        random_run.app
+        == random_run.member.assigned_units
+        == random_run.member.target
+        == random_run.held
+    )

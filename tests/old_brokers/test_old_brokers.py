@@ -276,7 +276,7 @@ def split(members):
     return {m: b"%d/%d" % (i, len(members)) for i, m in enumerate(sorted(members))}
 
 
-class Colleague:
+class RunningMember:
     """A group member in a task; records its assignments."""
 
     def __init__(self, bootstrap, name):
@@ -297,7 +297,7 @@ class Colleague:
 
 
 async def test_members_of_custom_groups_join_and_leave(old, name):
-    first, second = (Colleague(old.bootstrap_servers, name) for _ in range(2))
+    first, second = (RunningMember(old.bootstrap_servers, name) for _ in range(2))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first.run)
         await until(lambda: first.assigned == [b"0/1"])

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from zookeeper.kindly import SESSION, Kindly, kindly
+from zookeeper.fake_sessions import SESSION, FakeSession, fake_sessions
 
 from kafkagroup import CommitFailedError, Consumer, TopicPartition, ZooKeeperMembership
 from kafkagroup.errors import ErrorCode
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
-    return kindly(monkeypatch)
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
+    return fake_sessions(monkeypatch)
 
 
 def consumer(**options: Any) -> Consumer:
@@ -33,14 +33,14 @@ def consumer(**options: Any) -> Consumer:
     )
 
 
-async def begin(sessions: list[Kindly]) -> None:
+async def begin(sessions: list[FakeSession]) -> None:
     while not sessions:
         await anyio.sleep(0.1)
     sessions[-1].begin()
 
 
 async def test_partitions_revoked_on_reconnection_are_committed_first(
-    network: Any, sessions: list[Kindly]
+    network: Any, sessions: list[FakeSession]
 ) -> None:
     """The list of members arrived before the session was confirmed: the partition was released
     without its last commit, and its next owner started below the processed records."""
@@ -65,7 +65,7 @@ async def test_partitions_revoked_on_reconnection_are_committed_first(
 
 
 async def test_a_commit_is_retried_while_the_partitions_are_claimed(
-    network: Any, sessions: list[Kindly]
+    network: Any, sessions: list[FakeSession]
 ) -> None:
     """A coordinator was away for longer than a check of the claims is valid. The commit once failed
     then, long before its timeout."""
@@ -85,7 +85,7 @@ async def test_a_commit_is_retried_while_the_partitions_are_claimed(
 
 
 async def test_a_commit_is_not_retried_after_its_partition_was_reassigned(
-    network: Any, sessions: list[Kindly]
+    network: Any, sessions: list[FakeSession]
 ) -> None:
     """The retry would overwrite the new owner's commit with an offset of an earlier session."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
@@ -109,7 +109,7 @@ async def test_a_commit_is_not_retried_after_its_partition_was_reassigned(
 
 
 async def test_a_batch_in_flight_when_the_session_ends_is_lost(
-    network: Any, sessions: list[Kindly]
+    network: Any, sessions: list[FakeSession]
 ) -> None:
     """The callback reports it once; the records are delivered again and then committed."""
     lost: list[Any] = []

@@ -190,9 +190,9 @@ async def test_a_revocation_waits_for_a_blocked_loop_while_heartbeats_continue(
         await consumer.getone()
         await consumer.getone()
         kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
-        beats = len(kafka.requests(HeartbeatRequest))
+        sent_before = len(kafka.requests(HeartbeatRequest))
         joins = len(kafka.requests(JoinGroupRequest))
-        until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > beats + 10)
+        until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > sent_before + 10)
         assert (recorder.callbacks, len(kafka.requests(JoinGroupRequest))) == (["assigned"], joins)
         assert sum(kafka.committed("g", "t").values()) == 0
         await until(lambda: not consumer.assignment())
@@ -210,9 +210,9 @@ async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
     recorder = RecordingConsumer(kafka)
     async with recorder.consumer as consumer:
         await consumer.getone()
-        beats = len(kafka.requests(HeartbeatRequest))
+        sent_before = len(kafka.requests(HeartbeatRequest))
         kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
-        until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > beats + 3)
+        until_blocking(lambda: len(kafka.requests(HeartbeatRequest)) > sent_before + 3)
         kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
         until_blocking(lambda: not consumer_owns(consumer))
         assert recorder.callbacks == ["assigned"]
@@ -350,38 +350,38 @@ async def test_unsubscribing_and_subscribing_again_starts_a_new_thread(
         assert (threads(), recorder.callbacks) == (1, ["assigned", "revoked", "assigned"])
 
 
-class Clumsy:
+class FaultyApplication:
     """An application with a bug."""
 
     def __init__(self, where: str) -> None:
         self.where = where
 
-    def _stumble(self, where: str) -> None:
+    def _fail(self, where: str) -> None:
         if where == self.where:
             raise ZeroDivisionError(where)
 
     def on_generation_end(self, *, lost: bool) -> None:
-        self._stumble("on_generation_end")
+        self._fail("on_generation_end")
 
     def on_lease_extended(self) -> None:
-        self._stumble("on_lease_extended")
+        self._fail("on_lease_extended")
 
     def on_fatal_error(self, error: Exception) -> None:
-        self._stumble("on_fatal_error")
+        self._fail("on_fatal_error")
 
     def poll_due_at(self, loop_ran_at: float) -> float:
-        self._stumble("poll_due_at")
+        self._fail("poll_due_at")
         return float("inf")
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
-        self._stumble("revoke")
+        self._fail("revoke")
         return None
 
     async def lose(self, reason: str) -> SupportedProtocols | None:
         return None
 
     async def assign(self, generation: GenerationInfo) -> None:
-        self._stumble("assign")
+        self._fail("assign")
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         return dict.fromkeys(work.members, b"")
@@ -401,7 +401,7 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
         driver = ThreadedDriver(
             cluster,
             Member(config=config, protocols=(("p", b""),)),
-            Clumsy(where),
+            FaultyApplication(where),
             LoopLag("g", 6.0, threaded=True),
         )
         kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)

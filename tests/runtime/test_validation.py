@@ -356,7 +356,7 @@ async def test_a_recreated_topic_is_read_once_the_coordinator_has_assigned_it(re
         )
         async with consumer as c:
             await values_of(c, 10)
-            make_anew(kafka, 3)
+            recreate_topic(kafka, 3)
             events += await values_of(c, 1)
     assert events == ["assigned", "revoked", "assigned", "new 0", "revoked"]
 
@@ -373,7 +373,7 @@ async def test_no_auto_commit_delays_a_revocation(reading: Any) -> None:
         )
         async with consumer as c:
             await values_of(c, 10)
-            make_anew(kafka, 3)
+            recreate_topic(kafka, 3)
             await values_of(c, 1)
             assert 0 <= times["assigned"] - times["revoked"] < 0.5
 
@@ -493,7 +493,7 @@ async def test_a_seek_overrides_a_validation_in_flight(reading: Any) -> None:
 # ---------------------------------------------------------------- a recreated topic
 
 
-def make_anew(kafka: EmbeddedKafka, records: int) -> None:
+def recreate_topic(kafka: EmbeddedKafka, records: int) -> None:
     kafka.delete_topic("t")
     kafka.create_topic("t", 1)
     fill(kafka, 0, records, "new")
@@ -507,7 +507,7 @@ async def test_a_recreated_topic_is_read_from_its_start(
     async with reading() as (kafka, consumer), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
-        make_anew(kafka, records)
+        recreate_topic(kafka, records)
         assert await values_of(c, 3) == ["new 0", "new 1", "new 2"]
         assert warnings(caplog) == [
             "topic t was recreated: position 10 is of the deleted topic, and is reset"
@@ -527,7 +527,7 @@ async def test_the_same_offset_is_committed_again_in_a_recreated_topic(
             await values_of(c, 10)
             await c.commit()
             assert kafka.committed("g", "t") == {0: 10}
-            make_anew(kafka, 10)
+            recreate_topic(kafka, 10)
             if policy == "none":
                 with pytest.raises(OffsetOutOfRangeError):
                     await c.getone()
@@ -542,7 +542,7 @@ async def test_a_recreated_topic_follows_the_reset_policy(reading: Any) -> None:
         await c.assign([TP])
         c.seek(TP, 5)
         await values_of(c, 5)
-        make_anew(kafka, 20)
+        recreate_topic(kafka, 20)
         await anyio.sleep(10)
         assert await c.position(TP) == 20
 
@@ -552,7 +552,7 @@ async def test_a_recreated_topic_without_a_reset_policy_is_an_error(reading: Any
         await c.assign([TP])
         c.seek(TP, 5)
         await values_of(c, 5)
-        make_anew(kafka, 20)
+        recreate_topic(kafka, 20)
         for _ in range(3):
             with pytest.raises(OffsetOutOfRangeError) as caught:
                 await c.getone()
@@ -572,7 +572,7 @@ async def test_a_topic_recreated_before_the_first_fetch_is_read_from_its_start(
             await c.assign([TP])
             c.pause(TP)
             assert await c.position(TP) == 8
-            make_anew(kafka, 20)
+            recreate_topic(kafka, 20)
             await anyio.sleep(5)
             c.resume(TP)
             assert await values_of(c, 1) == ["new 0"]
@@ -590,7 +590,7 @@ async def test_a_topic_recreated_during_the_offset_fetch_is_read_from_its_start(
         found = await once(self, *epoch_requests)
         if slow:
             slow.clear()
-            make_anew(kafka, 20)
+            recreate_topic(kafka, 20)
             await self._cluster.refresh()
         return found
 

@@ -86,11 +86,11 @@ def skips_the_last_commit(stack: ExitStack) -> None:
 def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
     """The member rejoins while its last commit is in flight."""
 
-    async def hasty(self: Any, deadline: float) -> None:
+    async def faulty(self: Any, deadline: float) -> None:
         with anyio.move_on_after(0.001):
             await self._session.committer.commit_processed(1.0)
 
-    _replace(stack, subscribers.Subscriber, "_commit_before_release", hasty)
+    _replace(stack, subscribers.Subscriber, "_commit_before_release", faulty)
 
 
 @_bug("S2")
@@ -115,10 +115,10 @@ def keeps_its_partitions_in_an_eager_rebalance(stack: ExitStack) -> None:
     """A member of an eager group rejoins without a revocation."""
 
     def make(going: Any) -> Any:
-        def eager(self: Any, *, lost: bool) -> Any:
+        def faulty(self: Any, *, lost: bool) -> Any:
             return going(self, lost=True) if lost else []
 
-        return eager
+        return faulty
 
     _around(stack, subscribers.Subscriber, "_partitions_to_revoke", make)
 
@@ -216,12 +216,12 @@ def drops_its_member_id_on_a_disconnect(stack: ExitStack) -> None:
     """A lost connection makes the member join with a new member id."""
 
     def make(take_failure: Any) -> Any:
-        def forgetful(self: Any, token: int, error: Exception) -> None:
+        def faulty(self: Any, token: int, error: Exception) -> None:
             if token in (self.member.heartbeat_in_flight, self.member.pending):
                 self._set(member_id="")
             take_failure(self, token, error)
 
-        return forgetful
+        return faulty
 
     _around(stack, _Step, "_take_failure", make)
 
@@ -231,11 +231,11 @@ def drops_its_member_id_with_the_generation(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION also discards the member id."""
 
     def make(reset: Any) -> Any:
-        def forgetful(self: Any, reason: str) -> None:
+        def faulty(self: Any, reason: str) -> None:
             self._set(member_id="")
             reset(self, reason)
 
-        return forgetful
+        return faulty
 
     _around(stack, _Step, "_reset_generation", make)
 
@@ -245,12 +245,12 @@ def ignores_the_assigned_member_id(stack: ExitStack) -> None:
     """MEMBER_ID_REQUIRED is answered by an identical join."""
 
     def make(joined: Any) -> Any:
-        def stubborn(self: Any, answer: Any) -> None:
+        def faulty(self: Any, answer: Any) -> None:
             joined(self, answer)
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._set(member_id="")
 
-        return stubborn
+        return faulty
 
     _around(stack, _Step, "_on_join_response", make)
 
@@ -260,13 +260,13 @@ def keeps_an_unknown_member_id(stack: ExitStack) -> None:
     """UNKNOWN_MEMBER_ID does not reset the member id."""
 
     def make(refused: Any) -> Any:
-        def stubborn(self: Any, code: int, what: str) -> None:
+        def faulty(self: Any, code: int, what: str) -> None:
             before = self.member.member_id
             refused(self, code, what)
             if code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self._set(member_id=before)
 
-        return stubborn
+        return faulty
 
     _around(stack, _Step, "_on_error", make)
 
@@ -276,14 +276,14 @@ def continues_when_fenced(stack: ExitStack) -> None:
     """FENCED_INSTANCE_ID is treated as a transient error."""
 
     def make(refused: Any) -> Any:
-        def stubborn(self: Any, code: int, what: str) -> None:
+        def faulty(self: Any, code: int, what: str) -> None:
             if code == ErrorCode.FENCED_INSTANCE_ID:
                 self._back_off()
                 self._retry_phase("fenced")
             else:
                 refused(self, code, what)
 
-        return stubborn
+        return faulty
 
     _around(stack, _Step, "_on_error", make)
 
@@ -292,11 +292,11 @@ def continues_when_fenced(stack: ExitStack) -> None:
 def ignores_rebalance_in_progress(stack: ExitStack) -> None:
     """REBALANCE_IN_PROGRESS on a heartbeat is ignored."""
 
-    def make(beaten: Any) -> Any:
-        def deaf(self: Any, code: int) -> None:
-            beaten(self, 0 if code == ErrorCode.REBALANCE_IN_PROGRESS else code)
+    def make(handled: Any) -> Any:
+        def faulty(self: Any, code: int) -> None:
+            handled(self, 0 if code == ErrorCode.REBALANCE_IN_PROGRESS else code)
 
-        return deaf
+        return faulty
 
     _around(stack, _Step, "_on_heartbeat_response", make)
 
@@ -305,12 +305,12 @@ def ignores_rebalance_in_progress(stack: ExitStack) -> None:
 def continues_in_an_ended_generation(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat are retried."""
 
-    def make(beaten: Any) -> Any:
-        def deaf(self: Any, code: int) -> None:
+    def make(handled: Any) -> Any:
+        def faulty(self: Any, code: int) -> None:
             over = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-            beaten(self, 0 if code in over else code)
+            handled(self, 0 if code in over else code)
 
-        return deaf
+        return faulty
 
     _around(stack, _Step, "_on_heartbeat_response", make)
 
@@ -320,7 +320,7 @@ def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
     """The response to a heartbeat of an earlier generation is applied to the current one."""
 
     def make(take_reply: Any) -> Any:
-        def credulous(self: Any, token: int, message: object) -> None:
+        def faulty(self: Any, token: int, message: object) -> None:
             stale = (
                 isinstance(message, HeartbeatResponse) and token != self.member.heartbeat_in_flight
             )
@@ -330,7 +330,7 @@ def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
             else:
                 take_reply(self, token, message)
 
-        return credulous
+        return faulty
 
     _around(stack, _Step, "_take_reply", make)
 
@@ -340,7 +340,7 @@ def applies_an_assignment_under_the_previous_generation(stack: ExitStack) -> Non
     """The assignment is applied under the previous generation."""
 
     def make(synced: Any) -> Any:
-        def stale(self: Any, answer: Any) -> None:
+        def faulty(self: Any, answer: Any) -> None:
             synced(self, answer)
             self.effects[:] = [
                 attrs.evolve(
@@ -354,7 +354,7 @@ def applies_an_assignment_under_the_previous_generation(stack: ExitStack) -> Non
                 for effect in self.effects
             ]
 
-        return stale
+        return faulty
 
     _around(stack, _Step, "_on_sync_response", make)
 
@@ -373,7 +373,7 @@ def sends_heartbeats_of_the_previous_generation(stack: ExitStack) -> None:
 def commits_with_its_first_generation(stack: ExitStack) -> None:
     """Commits always carry the first generation."""
 
-    class Stuck:
+    class FirstIdentity:
         def __get__(self, session: Any, _: Any) -> Any:
             return session.__dict__.get("stuck", group_offsets.NO_MEMBERSHIP)
 
@@ -382,17 +382,19 @@ def commits_with_its_first_generation(stack: ExitStack) -> None:
             if kept.generation_id < 0 or kept.member_id != identity.member_id:
                 session.__dict__["stuck"] = identity
 
-    stack.enter_context(mock.patch.object(CurrentMembership, "identity", Stuck(), create=True))
+    stack.enter_context(
+        mock.patch.object(CurrentMembership, "identity", FirstIdentity(), create=True)
+    )
 
 
 @_bug("S1")
 def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
     """A process that was frozen delivers without checking that it still owns anything."""
 
-    def sure(self: Any) -> Ownership:
+    def faulty(self: Any) -> Ownership:
         return Ownership(is_assigned=True, acknowledged_at=float("inf"))
 
-    _replace(stack, drivers.Driver, "ownership", property(sure))
+    _replace(stack, drivers.Driver, "ownership", property(faulty))
 
 
 @_bug("L3")
@@ -400,13 +402,13 @@ def sends_no_heartbeats_while_draining(stack: ExitStack) -> None:
     """No heartbeat is sent during a revocation."""
 
     def make(beat: Any) -> Any:
-        def quiet(self: Any) -> None:
+        def faulty(self: Any) -> None:
             if self.member.phase is not Phase.REVOKING:
                 beat(self)
             elif self.member.next_heartbeat_at <= self.now:
                 self._set(next_heartbeat_at=self.now + 0.1)
 
-        return quiet
+        return faulty
 
     _around(stack, _Step, "_heartbeat_when_due", make)
 
@@ -484,14 +486,14 @@ def rejoins_after_each_assignment(stack: ExitStack) -> None:
 def requests_metadata_in_a_hot_loop(stack: ExitStack) -> None:
     """Metadata is requested in a hot loop."""
 
-    async def hot(self: Any) -> None:
+    async def faulty(self: Any) -> None:
         while True:
             try:
                 await self._cluster.refresh()
             except KafkaGroupError:
                 pass
 
-    _replace(stack, engines.Engine, "_refresh_metadata", hot)
+    _replace(stack, engines.Engine, "_refresh_metadata", faulty)
 
 
 # ------------------------------------------------------------------ cooperative
@@ -502,14 +504,14 @@ def joins_without_its_owned_partitions(stack: ExitStack) -> None:
     """A cooperative member does not report the partitions that it owns."""
 
     def make(protocols: Any) -> Any:
-        def silent(self: Any) -> Any:
+        def faulty(self: Any) -> Any:
             owned, self._session.delivery.owned = self._session.delivery.owned, {}
             try:
                 return protocols(self)
             finally:
                 self._session.delivery.owned = owned
 
-        return silent
+        return faulty
 
     _around(stack, subscribers.Subscriber, "protocols", make)
 
@@ -519,7 +521,7 @@ def reports_lost_partitions_as_owned(stack: ExitStack) -> None:
     """A cooperative member reports its previous partitions as owned, even after losing them."""
 
     def make(protocols: Any) -> Any:
-        def boastful(self: Any) -> Any:
+        def faulty(self: Any) -> Any:
             owned = self._session.delivery.owned
             if self.cooperative:
                 had = {tp: OwnedPartition(tp) for tp in self._last_assignment[0]}
@@ -529,7 +531,7 @@ def reports_lost_partitions_as_owned(stack: ExitStack) -> None:
             finally:
                 self._session.delivery.owned = owned
 
-        return boastful
+        return faulty
 
     _around(stack, subscribers.Subscriber, "protocols", make)
 
@@ -575,11 +577,11 @@ def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
     unassigned."""
 
     def make(rejoin: Any) -> Any:
-        def lazy(self: Any, reason: str, protocols: Any = None) -> None:
+        def faulty(self: Any, reason: str, protocols: Any = None) -> None:
             if not reason.startswith("revoked"):
                 rejoin(self, reason, protocols)
 
-        return lazy
+        return faulty
 
     _around(stack, drivers.Driver, "rejoin", make)
 
@@ -588,11 +590,11 @@ def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
 def delivers_nothing_while_it_rejoins(stack: ExitStack) -> None:
     """A cooperative member delivers nothing until the rebalance is over."""
 
-    def still(self: Any) -> Ownership:
+    def faulty(self: Any) -> Ownership:
         ownership: Ownership = self.member.ownership
         return ownership if self.member.phase is Phase.STABLE else ownership.release()
 
-    _replace(stack, drivers.Driver, "ownership", property(still))
+    _replace(stack, drivers.Driver, "ownership", property(faulty))
 
 
 # ------------------------------------------------------------------ assignors
@@ -737,14 +739,14 @@ def does_not_report_a_truncation(stack: ExitStack) -> None:
     cut."""
 
     def make(go_back: Any) -> Any:
-        def silent(self: Any, *arguments: Any) -> None:
+        def faulty(self: Any, *arguments: Any) -> None:
             policy, self._policy = self._policy, "earliest"
             try:
                 go_back(self, *arguments)
             finally:
                 self._policy = policy
 
-        return silent
+        return faulty
 
     _around(stack, validations.Validation, "_follow_truncation", make)
 
@@ -754,13 +756,13 @@ def repeats_the_batch_from_its_start(stack: ExitStack) -> None:
     """Records of a batch below the position are delivered again."""
 
     def make(open_batch: Any) -> Any:
-        def whole(self: Any) -> Any:
+        def faulty(self: Any) -> Any:
             owned = open_batch(self)
             if owned is not None and not (self._batch.is_control or self._batch.hidden):
                 self._records = self._batch.records(0)
             return owned
 
-        return whole
+        return faulty
 
     _around(stack, Delivery, "_open_batch", make)
 
@@ -770,13 +772,13 @@ def delivers_control_records(stack: ExitStack) -> None:
     """A control record is delivered to the application."""
 
     def make(open_batch: Any) -> Any:
-        def blind(self: Any) -> Any:
+        def faulty(self: Any) -> Any:
             owned = open_batch(self)
             if owned is not None and self._batch.is_control:
                 self._records = Unmarked(self._batch.records(owned.position))
             return owned
 
-        return blind
+        return faulty
 
     class Unmarked:
         """Control records with a value that the simulated applications can parse."""
@@ -859,13 +861,13 @@ def treats_a_failed_offset_fetch_as_no_offset(stack: ExitStack) -> None:
     """A failed offset fetch is treated as no committed offset."""
 
     def make(once: Any) -> Any:
-        async def careless(self: Any, partitions: Any, *rest: Any) -> Any:
+        async def faulty(self: Any, partitions: Any, *rest: Any) -> Any:
             found = await once(self, partitions, *rest)
             missing = [tp for tp in partitions if tp not in found.offsets]
             found.offsets.update(dict.fromkeys(missing))
             return found
 
-        return careless
+        return faulty
 
     _around(stack, group_offsets.GroupOffsets, "fetch_once", make)
 
@@ -889,13 +891,13 @@ def commits_records_in_flight(stack: ExitStack) -> None:
     """A record counts as processed when it is delivered."""
 
     def make(read: Any) -> Any:
-        def eager(self: Any, *arguments: Any, **options: Any) -> Any:
+        def faulty(self: Any, *arguments: Any, **options: Any) -> Any:
             found = read(self, *arguments, **options)
             for owned in self._in_flight:
                 owned.processed = owned.position
             return found
 
-        return eager
+        return faulty
 
     _around(stack, Delivery, "next_record", make)
     _around(stack, Delivery, "next_batch", make)
@@ -918,7 +920,7 @@ def commits_the_last_record(stack: ExitStack) -> None:
     """Some commits store the offset of the last record, not the next one."""
 
     def make(to_commit: Any) -> Any:
-        def wavering(self: Any) -> OffsetAndMetadata | None:
+        def faulty(self: Any) -> OffsetAndMetadata | None:
             found: OffsetAndMetadata | None = to_commit(self)
             if found is not None:
                 return found
@@ -926,7 +928,7 @@ def commits_the_last_record(stack: ExitStack) -> None:
                 return None
             return OffsetAndMetadata(self.processed - 1)
 
-        return wavering
+        return faulty
 
     _around(stack, OwnedPartition, "to_commit", make)
 
@@ -947,13 +949,13 @@ def reports_a_failed_commit_as_done(stack: ExitStack) -> None:
     """`commit` logs its error and returns."""
 
     def make(commit: Any) -> Any:
-        async def careless(self: Any, *arguments: Any, **options: Any) -> None:
+        async def faulty(self: Any, *arguments: Any, **options: Any) -> None:
             try:
                 await commit(self, *arguments, **options)
             except KafkaGroupError:
                 pass
 
-        return careless
+        return faulty
 
     _around(stack, Committer, "_commit", make)
 
@@ -966,12 +968,12 @@ def swallows_a_cancellation(stack: ExitStack) -> None:
     """A cancelled call keeps waiting, in a shielded scope."""
 
     def make(wait: Any) -> Any:
-        async def deaf(self: Any, *arguments: Any, **options: Any) -> float:
+        async def faulty(self: Any, *arguments: Any, **options: Any) -> float:
             with anyio.CancelScope(shield=True), anyio.move_on_after(0.5):
                 return await wait(self, *arguments, **options)
             return await wait(self, *arguments, **options)
 
-        return deaf
+        return faulty
 
     _around(stack, readers.Reader, "_wait", make)
 
@@ -987,10 +989,10 @@ def closes_without_a_deadline(stack: ExitStack) -> None:
     """Closing has no deadline."""
 
     def make(init: Any) -> Any:
-        def patient(self: Any, close_timeout: float, *rest: Any) -> None:
+        def faulty(self: Any, close_timeout: float, *rest: Any) -> None:
             init(self, 10_000.0, *rest)
 
-        return patient
+        return faulty
 
     _around(stack, services.Service, "__init__", make)
 
@@ -1048,11 +1050,11 @@ def ignores_throttle_times(stack: ExitStack) -> None:
 def rejoins_during_the_work_of_a_generation(stack: ExitStack) -> None:
     """A group member rejoins while its application still works in the previous generation."""
 
-    async def hasty(self: Any, deadline: float) -> None:
+    async def faulty(self: Any, deadline: float) -> None:
         self.on_generation_end(lost=False)
         self.pending = None
 
-    _replace(stack, groups._GenerationQueue, "revoke", hasty)
+    _replace(stack, groups._GenerationQueue, "revoke", faulty)
 
 
 @_bug("S1", "S2")
@@ -1222,11 +1224,11 @@ def waits_too_briefly_for_the_record_in_flight(stack: ExitStack) -> None:
     """A revocation uses a tenth of its deadline."""
 
     def make(drain: Any) -> Any:
-        async def hasty(self: Any, partitions: Any, deadline: float) -> None:
+        async def faulty(self: Any, partitions: Any, deadline: float) -> None:
             now = anyio.current_time()
             await drain(self, partitions, now + (deadline - now) / 10)
 
-        return hasty
+        return faulty
 
     _around(stack, sessions.Session, "drain", make)
 
@@ -1249,10 +1251,10 @@ def waits_without_deadline_for_the_record_in_flight(stack: ExitStack) -> None:
     """A revocation has no deadline."""
 
     def make(drain: Any) -> Any:
-        async def patient(self: Any, partitions: Any, deadline: float) -> None:
+        async def faulty(self: Any, partitions: Any, deadline: float) -> None:
             await drain(self, partitions, float("inf"))
 
-        return patient
+        return faulty
 
     _around(stack, sessions.Session, "drain", make)
 
@@ -1262,11 +1264,11 @@ def restarts_the_revocation_deadline_with_each_record(stack: ExitStack) -> None:
     """A revocation waits three times as long as the group does."""
 
     def make(drain: Any) -> Any:
-        async def patient(self: Any, partitions: Any, deadline: float) -> None:
+        async def faulty(self: Any, partitions: Any, deadline: float) -> None:
             now = anyio.current_time()
             await drain(self, partitions, now + 3 * (deadline - now))
 
-        return patient
+        return faulty
 
     _around(stack, sessions.Session, "drain", make)
 
@@ -1310,14 +1312,14 @@ def revokes_when_a_generation_has_ended(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat revoke, as a rebalance does."""
 
     def make(lose: Any) -> Any:
-        def gentle(self: Any, reason: str) -> None:
+        def faulty(self: Any, reason: str) -> None:
             if self.member.phase is Phase.STABLE:
                 self._set(generation_id=-1)
                 self._revoke(reason)
             else:
                 lose(self, reason)
 
-        return gentle
+        return faulty
 
     _around(stack, _Step, "_lose", make)
 
@@ -1328,11 +1330,11 @@ def revokes_partitions_lost_during_a_revocation(stack: ExitStack) -> None:
     with `on_partitions_revoked`."""
 
     def make(ending: Any) -> Any:
-        def unaware(self: Any, *, lost: bool) -> None:
+        def faulty(self: Any, *, lost: bool) -> None:
             if not (lost and self._revocation_wait is not None):
                 ending(self, lost=lost)
 
-        return unaware
+        return faulty
 
     async def lose(self: Any, reason: str) -> Any:
         await self._call_listener(self._callbacks.revoked, self._partitions_to_revoke(lost=True))
@@ -1397,7 +1399,7 @@ def rejoins_at_once_after_a_bad_assignment(stack: ExitStack) -> None:
 def does_not_increase_the_backoff_after_bad_assignments(stack: ExitStack) -> None:
     """The back-off after a bad assignment does not grow."""
 
-    class Forgetful:
+    class ConstantBackoff:
         def __get__(self, subscriber: Any, _: Any) -> int:
             return -1
 
@@ -1405,7 +1407,9 @@ def does_not_increase_the_backoff_after_bad_assignments(stack: ExitStack) -> Non
             pass
 
     stack.enter_context(
-        mock.patch.object(subscribers.Subscriber, "_unsubscribed_since", Forgetful(), create=True)
+        mock.patch.object(
+            subscribers.Subscriber, "_unsubscribed_since", ConstantBackoff(), create=True
+        )
     )
 
 
@@ -1512,12 +1516,12 @@ def retries_a_rejected_join_at_once(stack: ExitStack) -> None:
     """A rejected join is retried without a pause."""
 
     def make(refused: Any) -> Any:
-        def hasty(self: Any, code: int, what: str) -> None:
+        def faulty(self: Any, code: int, what: str) -> None:
             refused(self, code, what)
             if what == "JoinGroup":
                 self._set(retry_at=self.now)
 
-        return hasty
+        return faulty
 
     _around(stack, _Step, "_on_error", make)
 
@@ -1538,11 +1542,11 @@ def retries_a_rejected_join_too_soon(stack: ExitStack) -> None:
     """The pause before a retried join is too short, and does not grow."""
 
     def make(back_off: Any) -> Any:
-        def hasty(self: Any, *error: Any) -> None:
+        def faulty(self: Any, *error: Any) -> None:
             back_off(self, *error)
             if self.member.phase in (Phase.UNJOINED, Phase.JOINING, Phase.SYNCING):
                 self._set(retry_at=self.now + 0.005)
 
-        return hasty
+        return faulty
 
     _around(stack, _Step, "_back_off", make)

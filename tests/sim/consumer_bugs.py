@@ -72,10 +72,10 @@ def rejoins_with_its_old_epoch(stack: ExitStack) -> None:
         return noting
 
     def joining(join: Any) -> Any:
-        def stale(member: Any) -> Any:
+        def faulty(member: Any) -> Any:
             return attrs.evolve(join(member), member_epoch=had.get(member.member_id, 0))
 
-        return stale
+        return faulty
 
     around(stack, consumer_protocol, "heartbeat_request", heartbeat_in_flight)
     around(stack, consumer_protocol, "join_request", joining)
@@ -86,13 +86,13 @@ def retries_with_a_fenced_epoch(stack: ExitStack) -> None:
     """FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID are retried."""
 
     def make(gone: Any) -> Any:
-        def stubborn(self: Any, error: BrokerError) -> None:
+        def faulty(self: Any, error: BrokerError) -> None:
             if self.member.phase is Phase.JOINING:
                 gone(self, error)
             else:
                 self._retry(error)
 
-        return stubborn
+        return faulty
 
     around(stack, _Step, "_on_membership_lost", make)
 
@@ -123,10 +123,10 @@ def rejoins_with_its_old_partitions(stack: ExitStack) -> None:
         return noting
 
     def joining(join: Any) -> Any:
-        def boastful(member: Any) -> Any:
+        def faulty(member: Any) -> Any:
             return attrs.evolve(join(member), topic_partitions=had.get(member.member_id, ()))
 
-        return boastful
+        return faulty
 
     around(stack, consumer_protocol, "heartbeat_request", heartbeat_in_flight)
     around(stack, consumer_protocol, "join_request", joining)
@@ -150,10 +150,10 @@ def does_not_acknowledge_revocations(stack: ExitStack) -> None:
     """Heartbeats list no partitions."""
 
     def make(request: Any) -> Any:
-        def silent(member: Any) -> Any:
+        def faulty(member: Any) -> Any:
             return attrs.evolve(request(member), topic_partitions=None)
 
-        return silent
+        return faulty
 
     around(stack, consumer_protocol, "heartbeat_request", make)
 
@@ -178,13 +178,13 @@ def sends_no_full_heartbeat_after_a_lost_one(stack: ExitStack) -> None:
     """A heartbeat counts as received even if its connection fails."""
 
     def make(take_failure: Any) -> Any:
-        def careless(self: Any, token: int, error: Exception) -> None:
+        def faulty(self: Any, token: int, error: Exception) -> None:
             said = self.member.state_in_flight or self.member.acknowledged_state
             take_failure(self, token, error)
             if self.member.phase is Phase.MEMBER:
                 self._set(acknowledged_state=said)
 
-        return careless
+        return faulty
 
     around(stack, _Step, "_take_failure", make)
 
@@ -202,11 +202,11 @@ def leaves_without_a_request(stack: ExitStack) -> None:
 def ignores_assignments_after_the_join(stack: ExitStack) -> None:
     """Assignments in the responses to later heartbeats are ignored."""
 
-    def make(beaten: Any) -> Any:
-        def deaf(self: Any, answer: Any) -> None:
-            beaten(self, attrs.evolve(answer, assignment=None))
+    def make(handled: Any) -> Any:
+        def faulty(self: Any, answer: Any) -> None:
+            handled(self, attrs.evolve(answer, assignment=None))
 
-        return deaf
+        return faulty
 
     around(stack, _Step, "_on_heartbeat_response", make)
 
@@ -215,11 +215,11 @@ def ignores_assignments_after_the_join(stack: ExitStack) -> None:
 def ignores_epochs_after_the_join(stack: ExitStack) -> None:
     """Epochs in later responses are ignored."""
 
-    def make(beaten: Any) -> Any:
-        def stuck(self: Any, answer: Any) -> None:
-            beaten(self, attrs.evolve(answer, member_epoch=0))
+    def make(handled: Any) -> Any:
+        def faulty(self: Any, answer: Any) -> None:
+            handled(self, attrs.evolve(answer, member_epoch=0))
 
-        return stuck
+        return faulty
 
     around(stack, _Step, "_on_heartbeat_response", make)
 
@@ -238,10 +238,10 @@ def sends_heartbeats_in_a_loop_while_reconciling(stack: ExitStack) -> None:
     """During a reconciliation, heartbeats are sent as fast as possible."""
 
     def make(pace: Any) -> Any:
-        def hot(self: Any) -> float:
+        def faulty(self: Any) -> float:
             return 0.01 if self.now < self.member.frequent_until else pace(self)
 
-        return hot
+        return faulty
 
     around(stack, _Step, "_heartbeat_interval", make)
 
@@ -250,11 +250,11 @@ def sends_heartbeats_in_a_loop_while_reconciling(stack: ExitStack) -> None:
 def delivers_nothing_while_it_reconciles(stack: ExitStack) -> None:
     """Nothing is delivered until the new assignment is applied."""
 
-    def still(self: Any) -> Ownership:
+    def faulty(self: Any) -> Ownership:
         ownership: Ownership = self.member.ownership
         return ownership if self.member.reconciling is None else ownership.release()
 
-    replace(stack, drivers.Driver, "ownership", property(still))
+    replace(stack, drivers.Driver, "ownership", property(faulty))
 
 
 # ------------------------------------------------------------------ commits
@@ -272,10 +272,10 @@ def treats_a_stale_epoch_as_success(stack: ExitStack) -> None:
     """STALE_MEMBER_EPOCH on a commit is ignored."""
 
     def make(raising: Any) -> Any:
-        def careless(self: Any, code: int, *rest: Any) -> None:
+        def faulty(self: Any, code: int, *rest: Any) -> None:
             if code != ErrorCode.STALE_MEMBER_EPOCH:
                 raising(self, code, *rest)
 
-        return careless
+        return faulty
 
     around(stack, group_offsets.GroupOffsets, "_raise_error", make)

@@ -38,7 +38,7 @@ _CPU = 15
 """CPU seconds after which a run is stopped."""
 
 
-class _Enough(BaseException):
+class _StopSearch(BaseException):
     """Ends a run. A BaseException, because the client would handle an Exception."""
 
 
@@ -53,7 +53,7 @@ class _Bounded(Log):
 
     def tell(self, kind: Any, **fields: Any) -> None:
         if len(self.events) >= _EVENTS:
-            raise _Enough
+            raise _StopSearch
         super().tell(kind, **fields)
 
 
@@ -70,7 +70,7 @@ def shown(
 
 def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Sequence[Event]:
     def enough(*_: object) -> None:
-        raise _Enough
+        raise _StopSearch
 
     before = signal.signal(signal.SIGVTALRM, enough)
     with mock.patch.object(running, "Log", _Bounded), planted or nullcontext():

@@ -207,7 +207,7 @@ class _Simulation:
                 self.tasks.start_soon(self.agenda.run)
                 await self.tasks.start(self.network.run)
                 await self._happen()
-                self._bury()
+                self._end_killed_processes()
                 self.tasks.cancel_scope.cancel()
 
     async def _happen(self) -> None:
@@ -325,7 +325,7 @@ class _Simulation:
     def _leaked(self, name: str) -> tuple[str, ...]:
         return tuple(f"connection {s.number}" for s in self.network.between(name, 0))
 
-    def _bury(self) -> None:
+    def _end_killed_processes(self) -> None:
         """Let the tasks of killed processes end; their events are not recorded."""
         for name in self.log.muted:
             self.standstill.go(name)

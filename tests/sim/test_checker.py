@@ -369,9 +369,9 @@ def test_s1_a_fenced_member_delivers_nothing_and_does_not_rejoin():
 
 
 def test_s10_a_member_fenced_while_it_rejoins_loses_its_partitions():
-    beat, late = heartbeats("FENCED_INSTANCE_ID")
+    heartbeat, late = heartbeats("FENCED_INSTANCE_ID")
     asked = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
-    first = [opening(instance="i", cooperative=True), starts(1, {T0: 0}), beat, asked]
+    first = [opening(instance="i", cooperative=True), starts(1, {T0: 0}), heartbeat, asked]
     lost = [of(Lost, partitions=(T0,)), of(Ended)]
     assert broken(first, late, lost) == []
     assert broken(first, lost) == ["S10"]
@@ -379,8 +379,8 @@ def test_s10_a_member_fenced_while_it_rejoins_loses_its_partitions():
 
 def test_s1_a_rejoined_static_member_ignores_a_late_fencing_error():
     lost = of(Lost, partitions=(T0,))
-    beat, late = heartbeats("FENCED_INSTANCE_ID")
-    first = [opening(instance="i"), starts(1, {T0: 0}), beat]
+    heartbeat, late = heartbeats("FENCED_INSTANCE_ID")
+    first = [opening(instance="i"), starts(1, {T0: 0}), heartbeat]
     assert broken(first, heartbeats("UNKNOWN_MEMBER_ID"), lost, first_join(), late, joins(2)) == []
     assert broken(first, heartbeats("ILLEGAL_GENERATION"), lost, late, joins(2)) == [
         "S1",
@@ -812,10 +812,10 @@ def test_s10_a_heartbeat_has_the_current_generation():
 
 def test_s10_a_heartbeat_sent_after_a_join_may_have_waited_for_its_connection():
     again = [opening(), starts(1, {T0: 0}), revokes(T0), joins(2, T0), assigned(2, T0)]
-    beat = request("Heartbeat", connection=2, asked={"member_id": "A", "generation": 1})
-    assert broken(again, waited(0.05, beat)) == []
-    assert broken(again, revokes(T0), joins(3, T0), assigned(3, T0), waited(0.15, beat)) == []
-    assert broken(again, beat) == ["S10"]
+    heartbeat = request("Heartbeat", connection=2, asked={"member_id": "A", "generation": 1})
+    assert broken(again, waited(0.05, heartbeat)) == []
+    assert broken(again, revokes(T0), joins(3, T0), assigned(3, T0), waited(0.15, heartbeat)) == []
+    assert broken(again, heartbeat) == ["S10"]
 
 
 def test_s10_partitions_are_lost_only_after_a_fencing_error_or_max_poll_interval():

@@ -78,7 +78,7 @@ def test_a_partition_may_be_lost():
     ]
 
 
-def gets(start, end, *, at):
+def owns(start, end, *, at):
     return [
         Entry(Kind.ASSIGNED, 0, 0, 0, at),
         *(
@@ -103,7 +103,7 @@ def result(*logs, killed=frozenset(), records=4, at=4):
     )
 
 
-def lets_go(at):
+def releases(at):
     return [Entry(Kind.REVOKED, 0, 0, 0, at)]
 
 
@@ -112,46 +112,46 @@ def invariants(result):
 
 
 def test_uncommitted_records_of_a_killed_member_may_be_delivered_again():
-    killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 1, 0, 4)]]
-    found = result(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})
+    killed = [owns(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 1, 0, 4)]]
+    found = result(killed, [owns(1, 4, at=9), releases(20)], killed={0})
     assert found.clean
     assert (found.figures.duplicated, found.figures.periods) == (2, 2)
 
 
 def test_committed_records_may_not_be_delivered_again():
-    killed = [gets(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 2, 0, 4)]]
-    assert invariants(result(killed, [gets(1, 4, at=9), lets_go(20)], killed={0})) == ["S7"]
+    killed = [owns(0, 3, at=0), [Entry(Kind.COMMITTED, 0, 2, 0, 4)]]
+    assert invariants(result(killed, [owns(1, 4, at=9), releases(20)], killed={0})) == ["S7"]
 
 
 def test_a_member_commits_before_it_releases():
-    first = [gets(0, 2, at=0), lets_go(5)]
-    assert result(first, [gets(2, 4, at=9), lets_go(20)]).clean
-    assert invariants(result(first, [gets(1, 4, at=9), lets_go(20)])) == ["S7"]
+    first = [owns(0, 2, at=0), releases(5)]
+    assert result(first, [owns(2, 4, at=9), releases(20)]).clean
+    assert invariants(result(first, [owns(1, 4, at=9), releases(20)])) == ["S7"]
 
 
 def test_a_member_that_ends_without_releasing_its_partitions_is_a_violation():
-    assert invariants(result([gets(0, 4, at=0)], at=3)) == ["S2"]
+    assert invariants(result([owns(0, 4, at=0)], at=3)) == ["S2"]
 
 
 def test_the_committed_offset_is_that_of_the_last_member():
-    assert invariants(result([gets(0, 4, at=0), lets_go(5)], at=3)) == ["S5"]
+    assert invariants(result([owns(0, 4, at=0), releases(5)], at=3)) == ["S5"]
 
 
 def test_a_record_that_was_never_processed_is_lost():
-    found = result([gets(0, 4, at=0), lets_go(5)], records=5)
+    found = result([owns(0, 4, at=0), releases(5)], records=5)
     assert (found.violations, found.figures.lost, found.clean) == ((), 1, False)
 
 
 def test_a_skipped_record_is_lost_and_the_commit_above_it_is_a_violation():
-    found = result([gets(0, 2, at=0), lets_go(3)], [gets(3, 4, at=9), lets_go(20)])
+    found = result([owns(0, 2, at=0), releases(3)], [owns(3, 4, at=9), releases(20)])
     assert invariants(found) == ["S6"]
     assert found.figures.lost == 1
 
 
 def test_the_last_record_of_a_partition_was_processed_before_the_partition_was_lost():
     lost = [Entry(Kind.LOST, 0, 0, 0, 9)]
-    assert result([gets(0, 4, at=0), lost]).clean
-    in_hand = [e for e in gets(0, 4, at=0) if e[:3] != (Kind.PROCESSED, 0, 3)]
+    assert result([owns(0, 4, at=0), lost]).clean
+    in_hand = [e for e in owns(0, 4, at=0) if e[:3] != (Kind.PROCESSED, 0, 3)]
     assert invariants(result([in_hand, lost])) == ["S6"]
 
 

@@ -21,7 +21,7 @@ def pair():
     return StapledObjectStream(to_right, left), StapledObjectStream(to_left, right)
 
 
-class Passage:
+class RunningRelay:
     """A relay with planned faults, and its ends."""
 
     def __init__(self, **fate):
@@ -42,12 +42,12 @@ class Passage:
 
 
 @asynccontextmanager
-async def passing(**fate):
+async def relaying(**fate):
     """Run a relay; wait for its end on exit."""
-    passage = Passage(**fate)
-    async with aclosing(passage), anyio.create_task_group() as tasks:
-        tasks.start_soon(passage.run)
-        yield passage
+    running = RunningRelay(**fate)
+    async with aclosing(running), anyio.create_task_group() as tasks:
+        tasks.start_soon(running.run)
+        yield running
 
 
 async def receive_all(stream, count):
@@ -59,82 +59,82 @@ async def receive_all(stream, count):
 
 @pytest.mark.anyio
 async def test_without_a_fault_bytes_pass_until_a_side_closes():
-    async with passing() as passage:
+    async with relaying() as running:
         for number in range(3):
-            await passage.client.send(b"%d" % number + MESSAGE)
-            assert await passage.server.receive() == b"%d" % number + MESSAGE
-        await passage.server.send(b"answer")
-        assert await passage.client.receive() == b"answer"
+            await running.client.send(b"%d" % number + MESSAGE)
+            assert await running.server.receive() == b"%d" % number + MESSAGE
+        await running.server.send(b"answer")
+        assert await running.client.receive() == b"answer"
         await anyio.sleep(3600.0)
-        await passage.server.send_stream.aclose()
-    assert passage.end is None
-    assert passage.relay.met == set()
+        await running.server.send_stream.aclose()
+    assert running.end is None
+    assert running.relay.met == set()
 
 
 @pytest.mark.anyio
 async def test_fragments_are_the_same_bytes_in_small_pieces_and_then_whole():
-    async with passing(fragmented=1_000) as passage:
-        await passage.client.send(MESSAGE[:300])
-        await passage.client.send(MESSAGE[300:])
-        pieces = await receive_all(passage.server, len(MESSAGE))
-        await passage.client.send_stream.aclose()
+    async with relaying(fragmented=1_000) as running:
+        await running.client.send(MESSAGE[:300])
+        await running.client.send(MESSAGE[300:])
+        pieces = await receive_all(running.server, len(MESSAGE))
+        await running.client.send_stream.aclose()
     assert b"".join(pieces) == MESSAGE
     assert max(map(len, pieces[:-1])) == 7
     assert pieces[-1] == MESSAGE[1_000:]
-    assert passage.relay.met == {"fragmented"}
+    assert running.relay.met == {"fragmented"}
 
 
 @pytest.mark.anyio
 async def test_bytes_received_in_a_stall_pass_after_it():
-    async with passing(stall=(1.0, 4.0)) as passage:
+    async with relaying(stall=(1.0, 4.0)) as running:
         began = anyio.current_time()
-        await passage.client.send(b"before")
-        assert await passage.server.receive() == b"before"
+        await running.client.send(b"before")
+        assert await running.server.receive() == b"before"
         await anyio.sleep(2.0)
-        await passage.client.send(b"within")
-        assert await passage.server.receive() == b"within"
+        await running.client.send(b"within")
+        assert await running.server.receive() == b"within"
         assert anyio.current_time() - began == pytest.approx(4.0)
-        await passage.client.send_stream.aclose()
-    assert passage.relay.met == {"stalled"}
+        await running.client.send_stream.aclose()
+    assert running.relay.met == {"stalled"}
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", [End.CLOSED, End.RESET])
 async def test_a_connection_is_cut_at_its_planned_time(end):
-    async with passing(life=1.5, end=end) as passage:
+    async with relaying(life=1.5, end=end) as running:
         pass
-    assert (passage.end, passage.took) == (end, pytest.approx(1.5))
-    assert passage.relay.met == {end}
+    assert (running.end, running.took) == (end, pytest.approx(1.5))
+    assert running.relay.met == {end}
 
 
 @pytest.mark.anyio
 async def test_a_silenced_connection_is_open_until_it_is_cut():
-    async with passing(life=1.5, stall=(0.5, math.inf)) as passage:
+    async with relaying(life=1.5, stall=(0.5, math.inf)) as running:
         await anyio.sleep(1.0)
-        await passage.client.send(b"is anybody there?")
+        await running.client.send(b"is anybody there?")
         with anyio.move_on_after(9.0) as patience:
-            await passage.server.receive()
+            await running.server.receive()
     assert patience.cancelled_caught
-    assert passage.took == pytest.approx(1.5)
-    assert passage.relay.met == {"silenced", End.CLOSED}
+    assert running.took == pytest.approx(1.5)
+    assert running.relay.met == {"silenced", End.CLOSED}
 
 
 @pytest.mark.anyio
 async def test_half_of_the_last_message_passes_where_it_is_truncated():
-    async with passing(life=1.0, end=End.TRUNCATED) as passage:
+    async with relaying(life=1.0, end=End.TRUNCATED) as running:
         await anyio.sleep(1.1)
-        await passage.client.send(MESSAGE)
-        assert await passage.server.receive() == MESSAGE[:2_500]
-    assert passage.took == pytest.approx(1.1)
-    assert passage.relay.met == {End.TRUNCATED}
+        await running.client.send(MESSAGE)
+        assert await running.server.receive() == MESSAGE[:2_500]
+    assert running.took == pytest.approx(1.1)
+    assert running.relay.met == {End.TRUNCATED}
 
 
 @pytest.mark.anyio
 async def test_without_a_message_there_is_nothing_to_truncate():
-    async with passing(life=1.0, end=End.TRUNCATED) as passage:
+    async with relaying(life=1.0, end=End.TRUNCATED) as running:
         pass
-    assert passage.took == pytest.approx(1.25)
-    assert passage.relay.met == {End.RESET}
+    assert running.took == pytest.approx(1.25)
+    assert running.relay.met == {End.RESET}
 
 
 class TestFates:

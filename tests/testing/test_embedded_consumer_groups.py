@@ -32,7 +32,7 @@ def listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic_id=t, partitions=p) for t, p in share.items())
 
 
-class World:
+class OneGroup:
     """One group at one coordinator, with a clock that only tests advance."""
 
     def __init__(self, **settings: Any) -> None:
@@ -65,7 +65,7 @@ class World:
         }
         return self.told(self.ask(member, 0, **{**everything, **fields}))
 
-    def beat(
+    def heartbeat(
         self, member: str, epoch: int, owned: PartitionsByTopicId | None = None
     ) -> tuple[Any, ...]:
         listing = None if owned is None else listed(owned)
@@ -86,32 +86,32 @@ class World:
 
 
 def test_the_first_member_gets_everything_and_acknowledges() -> None:
-    world = World()
-    assert world.join("a") == (2, {T: (0, 1, 2, 3)})
-    assert world.beat("a", 2) == (2, None)
-    assert world.beat("a", 2, {T: (0, 1, 2, 3)}) == (2, None)
-    assert world.state() == "Stable"
+    one_group = OneGroup()
+    assert one_group.join("a") == (2, {T: (0, 1, 2, 3)})
+    assert one_group.heartbeat("a", 2) == (2, None)
+    assert one_group.heartbeat("a", 2, {T: (0, 1, 2, 3)}) == (2, None)
+    assert one_group.state() == "Stable"
 
 
 def test_moving_partitions_are_assigned_after_they_are_released() -> None:
-    world = World()
-    world.join("a")
-    assert world.join("b") == (3, {})
-    assert world.beat("a", 2) == (2, {T: (0, 1)})
-    assert world.beat("a", 2) == (2, None)
-    assert world.state() == "Reconciling"
-    assert world.beat("b", 3) == (3, None)
-    assert world.beat("a", 2, {T: (0, 1)}) == (3, None)
-    assert world.beat("b", 3) == (3, {T: (2, 3)})
-    assert world.state() == "Stable"
+    one_group = OneGroup()
+    one_group.join("a")
+    assert one_group.join("b") == (3, {})
+    assert one_group.heartbeat("a", 2) == (2, {T: (0, 1)})
+    assert one_group.heartbeat("a", 2) == (2, None)
+    assert one_group.state() == "Reconciling"
+    assert one_group.heartbeat("b", 3) == (3, None)
+    assert one_group.heartbeat("a", 2, {T: (0, 1)}) == (3, None)
+    assert one_group.heartbeat("b", 3) == (3, {T: (2, 3)})
+    assert one_group.state() == "Stable"
 
 
 def test_revoking_partitions_are_described_as_the_members() -> None:
-    world = World()
-    world.join("a")
-    world.join("b")
-    world.beat("a", 2)
-    members = world.coordinator.describe("g").members
+    one_group = OneGroup()
+    one_group.join("a")
+    one_group.join("b")
+    one_group.heartbeat("a", 2)
+    members = one_group.coordinator.describe("g").members
     assert [
         [t.partitions for t in share.topic_partitions]
         for m in members
@@ -120,100 +120,100 @@ def test_revoking_partitions_are_described_as_the_members() -> None:
 
 
 def test_a_member_that_revokes_too_slowly_is_removed() -> None:
-    world = World()
-    world.join("a")
-    world.join("b")
-    world.beat("a", 2)
-    world.wait(20)
-    assert world.beat("a", 2) == (2, None)
-    world.wait(10)
-    assert world.beat("a", 2) == (E.UNKNOWN_MEMBER_ID,)
-    assert world.beat("b", 3) == (4, {T: (0, 1, 2, 3)})
+    one_group = OneGroup()
+    one_group.join("a")
+    one_group.join("b")
+    one_group.heartbeat("a", 2)
+    one_group.wait(20)
+    assert one_group.heartbeat("a", 2) == (2, None)
+    one_group.wait(10)
+    assert one_group.heartbeat("a", 2) == (E.UNKNOWN_MEMBER_ID,)
+    assert one_group.heartbeat("b", 3) == (4, {T: (0, 1, 2, 3)})
 
 
 def test_a_member_without_heartbeats_for_a_session_is_removed() -> None:
-    world = World(group_consumer_session_timeout=6.0)
-    world.join("a")
-    world.join("b")
-    world.wait(3)
-    world.beat("b", 3)
-    world.wait(3)
-    assert world.beat("b", 3) == (4, {T: (0, 1, 2, 3)})
-    assert world.beat("a", 2) == (E.UNKNOWN_MEMBER_ID,)
+    one_group = OneGroup(group_consumer_session_timeout=6.0)
+    one_group.join("a")
+    one_group.join("b")
+    one_group.wait(3)
+    one_group.heartbeat("b", 3)
+    one_group.wait(3)
+    assert one_group.heartbeat("b", 3) == (4, {T: (0, 1, 2, 3)})
+    assert one_group.heartbeat("a", 2) == (E.UNKNOWN_MEMBER_ID,)
 
 
 def test_a_leaving_member_releases_its_partitions() -> None:
-    world = World()
-    world.join("a")
-    world.join("b")
-    assert world.told(world.ask("a", -1)) == (-1, None)
-    assert world.state() == "Assigning"
-    assert world.beat("b", 3) == (4, {T: (0, 1, 2, 3)})
-    assert world.told(world.ask("a", -1)) == (E.UNKNOWN_MEMBER_ID,)
-    world.ask("b", -1)
-    assert world.state() == "Empty"
+    one_group = OneGroup()
+    one_group.join("a")
+    one_group.join("b")
+    assert one_group.told(one_group.ask("a", -1)) == (-1, None)
+    assert one_group.state() == "Assigning"
+    assert one_group.heartbeat("b", 3) == (4, {T: (0, 1, 2, 3)})
+    assert one_group.told(one_group.ask("a", -1)) == (E.UNKNOWN_MEMBER_ID,)
+    one_group.ask("b", -1)
+    assert one_group.state() == "Empty"
 
 
 def test_a_restarted_static_member_with_another_id_keeps_its_partitions() -> None:
-    world = World(group_consumer_session_timeout=6.0)
-    world.join("a", instance_id="i")
-    assert world.join("b", instance_id="i") == (E.UNRELEASED_INSTANCE_ID,)
-    assert world.told(world.ask("a", -2, instance_id="i")) == (-2, None)
-    assert world.state() == "Reconciling"
-    assert world.join("b", instance_id="i") == (2, {T: (0, 1, 2, 3)})
-    assert world.state() == "Stable"
-    assert world.told(world.ask("a", 2, instance_id="i")) == (E.FENCED_INSTANCE_ID,)
-    world.ask("b", -2, instance_id="i")
-    world.wait(6)
-    assert world.state() == "Empty"
+    one_group = OneGroup(group_consumer_session_timeout=6.0)
+    one_group.join("a", instance_id="i")
+    assert one_group.join("b", instance_id="i") == (E.UNRELEASED_INSTANCE_ID,)
+    assert one_group.told(one_group.ask("a", -2, instance_id="i")) == (-2, None)
+    assert one_group.state() == "Reconciling"
+    assert one_group.join("b", instance_id="i") == (2, {T: (0, 1, 2, 3)})
+    assert one_group.state() == "Stable"
+    assert one_group.told(one_group.ask("a", 2, instance_id="i")) == (E.FENCED_INSTANCE_ID,)
+    one_group.ask("b", -2, instance_id="i")
+    one_group.wait(6)
+    assert one_group.state() == "Empty"
 
 
 def test_wrong_epochs_are_fenced() -> None:
-    world = World()
-    world.join("a")
-    world.join("b")
-    assert world.beat("a", 9) == (E.FENCED_MEMBER_EPOCH,)
-    world.beat("a", 2)
-    world.beat("a", 2, {T: (0, 1)})
+    one_group = OneGroup()
+    one_group.join("a")
+    one_group.join("b")
+    assert one_group.heartbeat("a", 9) == (E.FENCED_MEMBER_EPOCH,)
+    one_group.heartbeat("a", 2)
+    one_group.heartbeat("a", 2, {T: (0, 1)})
     # The answer may have been lost: with all that it owns the member may say it again.
-    assert world.beat("a", 2) == (E.FENCED_MEMBER_EPOCH,)
-    assert world.beat("a", 2, {T: (0, 1)}) == (3, None)
-    assert world.beat("a", 2, {T: (0, 1, 2)}) == (E.FENCED_MEMBER_EPOCH,)
+    assert one_group.heartbeat("a", 2) == (E.FENCED_MEMBER_EPOCH,)
+    assert one_group.heartbeat("a", 2, {T: (0, 1)}) == (3, None)
+    assert one_group.heartbeat("a", 2, {T: (0, 1, 2)}) == (E.FENCED_MEMBER_EPOCH,)
 
 
 def test_a_full_heartbeat_is_answered_with_the_full_assignment() -> None:
-    world = World()
-    world.join("a")
+    one_group = OneGroup()
+    one_group.join("a")
     again = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ("t",)}
-    answer = world.ask("a", 2, topic_partitions=listed({T: (0, 1, 2, 3)}), **again)
-    assert world.told(answer) == (2, {T: (0, 1, 2, 3)})
+    answer = one_group.ask("a", 2, topic_partitions=listed({T: (0, 1, 2, 3)}), **again)
+    assert one_group.told(answer) == (2, {T: (0, 1, 2, 3)})
 
 
 def test_new_topics_and_partitions_start_a_new_epoch() -> None:
-    world = World()
-    world.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t.*")
-    world.counts = {"t": 5, "u": 1}
-    assert world.beat("a", 2) == (3, {T: (0, 1, 2, 3, 4), U: (0,)})
+    one_group = OneGroup()
+    one_group.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t.*")
+    one_group.counts = {"t": 5, "u": 1}
+    assert one_group.heartbeat("a", 2) == (3, {T: (0, 1, 2, 3, 4), U: (0,)})
 
 
 def test_a_recreated_topic_is_another_topic() -> None:
-    world = World()
-    world.join("a")
-    world.beat("a", 2, {T: (0, 1, 2, 3)})
-    world.wait(5)
-    world.ids["t"] = NEW
-    assert world.beat("a", 2) == (2, {})
-    assert world.beat("a", 2, {}) == (3, {NEW: (0, 1, 2, 3)})
-    assert world.beat("a", 3, {NEW: (0, 1, 2, 3)}) == (3, None)
-    assert world.state() == "Stable"
+    one_group = OneGroup()
+    one_group.join("a")
+    one_group.heartbeat("a", 2, {T: (0, 1, 2, 3)})
+    one_group.wait(5)
+    one_group.ids["t"] = NEW
+    assert one_group.heartbeat("a", 2) == (2, {})
+    assert one_group.heartbeat("a", 2, {}) == (3, {NEW: (0, 1, 2, 3)})
+    assert one_group.heartbeat("a", 3, {NEW: (0, 1, 2, 3)}) == (3, None)
+    assert one_group.state() == "Stable"
 
 
 def test_the_group_uses_the_assignor_that_most_members_prefer() -> None:
-    world = World()
-    world.counts = {"t": 2, "u": 2}
+    one_group = OneGroup()
+    one_group.counts = {"t": 2, "u": 2}
     for member in ("a", "b"):
-        world.join(member, subscribed_topic_names=("t", "u"), server_assignor="range")
-    described = world.coordinator.describe("g")
+        one_group.join(member, subscribed_topic_names=("t", "u"), server_assignor="range")
+    described = one_group.coordinator.describe("g")
     assert described.assignor_name == "range"
     assert [
         [(t.topic_name, t.partitions) for t in m.target_assignment.topic_partitions]
@@ -222,12 +222,12 @@ def test_the_group_uses_the_assignor_that_most_members_prefer() -> None:
 
 
 def test_assignments_are_computed_at_most_once_per_interval() -> None:
-    world = World(group_consumer_assignment_interval=1.0)
-    world.join("a")
-    assert world.join("b") == (2, {})
-    assert world.state() == "Assigning"
-    world.wait(1)
-    assert world.beat("a", 2) == (2, {T: (0, 1)})
+    one_group = OneGroup(group_consumer_assignment_interval=1.0)
+    one_group.join("a")
+    assert one_group.join("b") == (2, {})
+    assert one_group.state() == "Assigning"
+    one_group.wait(1)
+    assert one_group.heartbeat("a", 2) == (2, {T: (0, 1)})
 
 
 @pytest.mark.parametrize(
@@ -245,55 +245,55 @@ def test_assignments_are_computed_at_most_once_per_interval() -> None:
 def test_a_join_must_have_all_fields_and_report_no_owned_partitions(
     changes: dict[str, Any],
 ) -> None:
-    assert World().join("a", **changes) == (E.INVALID_REQUEST,)
+    assert OneGroup().join("a", **changes) == (E.INVALID_REQUEST,)
 
 
 def test_invalid_requests_are_rejected() -> None:
-    world = World(group_max_size=1)
-    assert world.beat("a", 1) == (E.GROUP_ID_NOT_FOUND,)
-    assert world.told(world.ask("a", -1)) == (E.GROUP_ID_NOT_FOUND,)
-    world.join("a")
-    assert world.join("b") == (E.GROUP_MAX_SIZE_REACHED,)
-    assert world.beat("b", 1) == (E.UNKNOWN_MEMBER_ID,)
-    assert world.join("a", server_assignor="sticky") == (E.UNSUPPORTED_ASSIGNOR,)
-    assert world.join("a", subscribed_topic_regex="(") == (E.INVALID_REGULAR_EXPRESSION,)
-    assert world.told(world.ask("a", -2)) == (E.INVALID_REQUEST,)
-    assert world.told(world.ask("", 0)) == (E.INVALID_REQUEST,)
+    one_group = OneGroup(group_max_size=1)
+    assert one_group.heartbeat("a", 1) == (E.GROUP_ID_NOT_FOUND,)
+    assert one_group.told(one_group.ask("a", -1)) == (E.GROUP_ID_NOT_FOUND,)
+    one_group.join("a")
+    assert one_group.join("b") == (E.GROUP_MAX_SIZE_REACHED,)
+    assert one_group.heartbeat("b", 1) == (E.UNKNOWN_MEMBER_ID,)
+    assert one_group.join("a", server_assignor="sticky") == (E.UNSUPPORTED_ASSIGNOR,)
+    assert one_group.join("a", subscribed_topic_regex="(") == (E.INVALID_REGULAR_EXPRESSION,)
+    assert one_group.told(one_group.ask("a", -2)) == (E.INVALID_REQUEST,)
+    assert one_group.told(one_group.ask("", 0)) == (E.INVALID_REQUEST,)
 
 
 def test_only_members_with_the_current_epoch_may_commit() -> None:
     """KIP-1251: an older epoch is accepted for partitions that the member owned in it already."""
-    world = World()
-    world.join("a")
-    check = world.coordinator.check_offsets
+    one_group = OneGroup()
+    one_group.join("a")
+    check = one_group.coordinator.check_offsets
     one, three = TopicPartition("t", 1), TopicPartition("t", 3)
     assert check("g", "a", 2, one) == E.NONE
     assert check("g", "a", 3, one) == E.STALE_MEMBER_EPOCH
     assert check("g", "b", 2, one) == E.UNKNOWN_MEMBER_ID
     assert check("g", "", -1, one) == E.UNKNOWN_MEMBER_ID
     assert check("g", "", -1, None) == E.NONE
-    world.join("b")
-    world.beat("a", 2)
-    world.beat("a", 2, {T: (0, 1)})
+    one_group.join("b")
+    one_group.heartbeat("a", 2)
+    one_group.heartbeat("a", 2, {T: (0, 1)})
     assert check("g", "a", 2, one) == E.NONE
     assert check("g", "a", 2, three) == E.STALE_MEMBER_EPOCH
     assert check("g", "a", 2, None) == E.STALE_MEMBER_EPOCH
-    world.ask("a", -1)
-    world.ask("b", -1)
+    one_group.ask("a", -1)
+    one_group.ask("b", -1)
     assert check("g", "", -1, one) == E.NONE
 
 
 def test_a_new_coordinator_restarts_every_members_session() -> None:
-    world = World(group_consumer_session_timeout=6.0)
-    world.join("a")
-    world.wait(5)
-    world.coordinator.move("g", world.now)
-    world.wait(5)
-    assert world.beat("a", 2) == (2, None)
+    one_group = OneGroup(group_consumer_session_timeout=6.0)
+    one_group.join("a")
+    one_group.wait(5)
+    one_group.coordinator.move("g", one_group.now)
+    one_group.wait(5)
+    assert one_group.heartbeat("a", 2) == (2, None)
 
 
 def test_a_full_response_lists_the_whole_assignment() -> None:
-    answer = World().ask(
+    answer = OneGroup().ask(
         "a",
         0,
         rebalance_timeout_ms=30_000,

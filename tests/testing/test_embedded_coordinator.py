@@ -101,7 +101,7 @@ class Story:
         self.coordinator.sync(request, self.caller(5), replies.append)
         return replies
 
-    def beat(self, member: str, generation: int, instance: str | None = None) -> int:
+    def heartbeat(self, member: str, generation: int, instance: str | None = None) -> int:
         request = HeartbeatRequest(
             group_id="g", generation_id=generation, member_id=member, group_instance_id=instance
         )
@@ -220,7 +220,7 @@ def test_followers_wait_for_the_leaders_sync() -> None:
     first, _ = story.joins()
     story.sync(first, 1)
     second, b = story.joins()
-    assert (b, story.state, story.beat(first, 1)) == ([], "PreparingRebalance", 27)
+    assert (b, story.state, story.heartbeat(first, 1)) == ([], "PreparingRebalance", 27)
     a = story.join(first)
     assert a == [joined(first, 2, members=told("c-1", "c-2"))]
     assert b == [joined(second, 2)]
@@ -280,14 +280,14 @@ def test_a_member_that_does_not_rejoin_in_time_is_removed_and_another_leads() ->
     assert b == []
     story.at(20.0)
     assert b == [joined(second, 2, leader=second, members=told(second))]
-    assert story.beat(first, 2) == E.UNKNOWN_MEMBER_ID
+    assert story.heartbeat(first, 2) == E.UNKNOWN_MEMBER_ID
 
 
 def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     story = Story()
     member, _ = story.joins(rebalance=7.0)
     story.at(7.0)
-    assert (story.state, story.beat(member, 1)) == ("Empty", E.UNKNOWN_MEMBER_ID)
+    assert (story.state, story.heartbeat(member, 1)) == ("Empty", E.UNKNOWN_MEMBER_ID)
 
 
 def test_a_session_expires_without_heartbeats_unless_a_request_is_pending() -> None:
@@ -295,13 +295,13 @@ def test_a_session_expires_without_heartbeats_unless_a_request_is_pending() -> N
     story.pair()
     for now in (9.0, 18.0):
         story.at(now)
-        assert story.beat("c-1", 2) == (E.NONE if now == 9.0 else E.REBALANCE_IN_PROGRESS)
+        assert story.heartbeat("c-1", 2) == (E.NONE if now == 9.0 else E.REBALANCE_IN_PROGRESS)
     a = story.join("c-1")
     assert a == [joined("c-1", 3, members=told("c-1"))]
     story.sync("c-1", 3)
     late, _ = story.joins()
     story.at(27.9)
-    assert story.beat("c-1", 3) == E.REBALANCE_IN_PROGRESS
+    assert story.heartbeat("c-1", 3) == E.REBALANCE_IN_PROGRESS
     story.at(37.9)
     assert [m.member_id for m in story.coordinator.describe("g", 5).members] == [late]
 
@@ -315,14 +315,14 @@ def test_a_session_restarts_when_a_pending_sync_is_answered() -> None:
     parked = story.sync("c-2", 3)
     for now in (9.0, 12.0):
         story.at(now)
-        story.beat("c-1", 3)
+        story.heartbeat("c-1", 3)
     story.sync("c-1", 3)
     assert parked == [synced(b"")]
     for now in (20.0, 21.9):
         story.at(now)
-        assert story.beat("c-1", 3) == E.NONE
+        assert story.heartbeat("c-1", 3) == E.NONE
     story.at(22.0)
-    assert story.beat("c-1", 3) == E.REBALANCE_IN_PROGRESS
+    assert story.heartbeat("c-1", 3) == E.REBALANCE_IN_PROGRESS
 
 
 def test_a_member_that_has_synced_stays_after_the_sync_timeout() -> None:
@@ -340,7 +340,7 @@ def test_a_pending_first_join_expires_after_its_own_timeout() -> None:
     _, parked = story.joins()
     for now in (9.0, 18.0, 19.9):
         story.at(now)
-        story.beat(first, 1)
+        story.heartbeat(first, 1)
     assert parked == []
     story.at(20.0)
     assert parked == [refused(E.UNKNOWN_MEMBER_ID)]
@@ -414,7 +414,7 @@ def test_a_rebalance_admits_members_in_order_of_arrival() -> None:
     story.join("c-1")
     third, _ = story.joins()
     assert story.join("c-2") == [refused(E.GROUP_MAX_SIZE_REACHED)]
-    assert story.beat("c-2", 2) == E.UNKNOWN_MEMBER_ID
+    assert story.heartbeat("c-2", 2) == E.UNKNOWN_MEMBER_ID
     assert story.join(third)[0].members == ()
 
 
@@ -487,9 +487,9 @@ class TestStaticMembers:
         )
         assert story.join(instance="x") == [back]
         assert story.sync("x-2", 1, instance="x") == [synced(b"all")]
-        assert story.beat("x-1", 1, "x") == E.FENCED_INSTANCE_ID
-        assert story.beat("x-1", 1) == E.UNKNOWN_MEMBER_ID
-        assert story.beat("x-2", 1, "y") == E.UNKNOWN_MEMBER_ID
+        assert story.heartbeat("x-1", 1, "x") == E.FENCED_INSTANCE_ID
+        assert story.heartbeat("x-1", 1) == E.UNKNOWN_MEMBER_ID
+        assert story.heartbeat("x-2", 1, "y") == E.UNKNOWN_MEMBER_ID
 
     def test_before_version_9_a_restarted_static_leader_becomes_a_follower(
         self, story: Story
@@ -518,12 +518,12 @@ class TestStaticMembers:
     ) -> None:
         _, parked = story.joins()
         story.at(5.0)
-        story.beat("x-1", 1, "x")
+        story.heartbeat("x-1", 1, "x")
         story.at(14.0)
-        story.beat("x-1", 1, "x")
+        story.heartbeat("x-1", 1, "x")
         for now in range(20, 61, 5):
             story.at(float(now))
-            story.beat("x-1", 1, "x")
+            story.heartbeat("x-1", 1, "x")
         (answer,) = parked
         assert sorted(m.member_id for m in answer.members) == ["c-2", "x-1"]
         assert answer.leader == "c-2"
@@ -536,11 +536,11 @@ def test_another_coordinator_loads_the_written_group() -> None:
     story.now = 5.0
     story.coordinator.move("g", 5.0)
     assert parked == [refused(E.NOT_COORDINATOR, "c-3")]
-    assert (story.state, story.beat("c-1", 2), story.beat("c-3", 2)) == ("Stable", 0, 25)
+    assert (story.state, story.heartbeat("c-1", 2), story.heartbeat("c-3", 2)) == ("Stable", 0, 25)
     story.at(14.9)
     assert story.state == "Stable"
     story.at(15.0)
-    assert story.beat("c-2", 2) == E.UNKNOWN_MEMBER_ID
+    assert story.heartbeat("c-2", 2) == E.UNKNOWN_MEMBER_ID
 
 
 def test_a_group_can_move_repeatedly() -> None:
@@ -548,7 +548,11 @@ def test_a_group_can_move_repeatedly() -> None:
     story.pair()
     for _ in range(3):
         story.coordinator.move("g", 0.0)
-        assert (story.state, story.beat("c-1", 2), story.beat("c-2", 2)) == ("Stable", 0, 0)
+        assert (story.state, story.heartbeat("c-1", 2), story.heartbeat("c-2", 2)) == (
+            "Stable",
+            0,
+            0,
+        )
         story.join("c-1")
         assert story.state == "PreparingRebalance"
 

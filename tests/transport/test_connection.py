@@ -51,11 +51,11 @@ OPTIONS = ClientOptions(request_timeout=10.0, connect_timeout=3.0)
 BATCH = {TopicPartition("t", 0): encode_batch([NewRecord(None, b"v")])}
 
 
-def beat(name: str) -> HeartbeatRequest:
+def heartbeat(name: str) -> HeartbeatRequest:
     return HeartbeatRequest(group_id=name, generation_id=1, member_id="m")
 
 
-def beaten(number: int) -> HeartbeatResponse:
+def heartbeat_response(number: int) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=number)
 
 
@@ -92,7 +92,7 @@ async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
         await peer.handshake()
         asked = [await peer.read() for _ in range(3)]
         for incoming in reversed(asked):
-            await peer.answer(incoming, beaten(int(incoming.request.group_id)))
+            await peer.answer(incoming, heartbeat_response(int(incoming.request.group_id)))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -100,9 +100,13 @@ async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
     async with network, connected() as connection, anyio.create_task_group() as tasks:
         for name in ("1", "2", "3"):
             tasks.start_soon(
-                outcomes.take, name, lambda n=name: connection.request(beat(n), timeout=1)
+                outcomes.take, name, lambda n=name: connection.request(heartbeat(n), timeout=1)
             )
-    assert outcomes.of == {"1": beaten(1), "2": beaten(2), "3": beaten(3)}
+    assert outcomes.of == {
+        "1": heartbeat_response(1),
+        "2": heartbeat_response(2),
+        "3": heartbeat_response(3),
+    }
 
 
 async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) -> None:
@@ -112,7 +116,7 @@ async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) ->
         await peer.handshake()
         asked = [await peer.read() for _ in range(2)]
         for incoming in asked:
-            await peer.answer(incoming, beaten(int(incoming.request.group_id)))
+            await peer.answer(incoming, heartbeat_response(int(incoming.request.group_id)))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -125,7 +129,7 @@ async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) ->
 
     async def ask(name: str) -> None:
         try:
-            await connection.request(beat(name), timeout=1, on_response=note)
+            await connection.request(heartbeat(name), timeout=1, on_response=note)
             story.append(f"{name} goes on")
         except ConnectionLostError as error:
             story.append(f"{name} raises: {error}")
@@ -172,7 +176,7 @@ async def test_a_timeout_closes_the_connection_and_fails_the_requests_behind_it(
                 tasks.start_soon(
                     outcomes.take,
                     name,
-                    lambda n=name, t=timeout: connection.request(beat(n), timeout=t),
+                    lambda n=name, t=timeout: connection.request(heartbeat(n), timeout=t),
                 )
         assert anyio.current_time() - start == pytest.approx(2)
         assert outcomes.of == {"short": RequestTimeoutError, "long": RequestTimeoutError}
@@ -187,16 +191,16 @@ async def test_the_response_to_a_cancelled_request_is_dropped(network: Any) -> N
     async def handler(peer: Any) -> None:
         await peer.handshake()
         first, second = await peer.read(), await peer.read()
-        await peer.answer(first, beaten(1))
-        await peer.answer(second, beaten(2))
+        await peer.answer(first, heartbeat_response(1))
+        await peer.answer(second, heartbeat_response(2))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
     async with network, connected() as connection:
         with anyio.move_on_after(1) as given_up:
-            await connection.request(beat("1"), timeout=10)
+            await connection.request(heartbeat("1"), timeout=10)
         assert given_up.cancelled_caught
-        assert await connection.request(beat("2"), timeout=10) == beaten(2)
+        assert await connection.request(heartbeat("2"), timeout=10) == heartbeat_response(2)
         assert (connection.is_closed, len(network.streams)) == (False, 1)
 
 
@@ -214,10 +218,10 @@ async def test_an_unanswered_cancelled_request_closes_the_connection_at_its_time
     async with network, connected() as connection:
         for name in ("1", "2"):
             with anyio.move_on_after(1) as given_up:
-                await connection.request(beat(name), timeout=1.5)
+                await connection.request(heartbeat(name), timeout=1.5)
             assert given_up.cancelled_caught
         with pytest.raises(ConnectionLostError, match="a cancelled request"):
-            await connection.request(beat("3"), timeout=1.5)
+            await connection.request(heartbeat("3"), timeout=1.5)
         await anyio.sleep(1)
         assert (connection.is_closed, network.open) == (True, 0)
 
@@ -225,15 +229,15 @@ async def test_an_unanswered_cancelled_request_closes_the_connection_at_its_time
 async def test_a_cancelled_write_leaves_no_partial_frame(
     network: Any,
 ) -> None:
-    big = beat("g" * 5000)
+    big = heartbeat("g" * 5000)
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
         await anyio.sleep(5)
         for number in (1, 2, 3):
             incoming = await peer.read()
-            assert incoming.request == (big if number < 3 else beat("small"))
-            await peer.answer(incoming, beaten(number))
+            assert incoming.request == (big if number < 3 else heartbeat("small"))
+            await peer.answer(incoming, heartbeat_response(number))
         await anyio.sleep_forever()
 
     network.room = 100
@@ -247,7 +251,7 @@ async def test_a_cancelled_write_leaves_no_partial_frame(
 
             tasks.start_soon(give_up)
             tasks.start_soon(give_up)
-        assert await connection.request(beat("small"), timeout=60) == beaten(3)
+        assert await connection.request(heartbeat("small"), timeout=60) == heartbeat_response(3)
 
 
 @pytest.mark.parametrize("cut", [3, 4, 9])
@@ -262,7 +266,7 @@ async def test_a_connection_closed_in_the_middle_of_a_response_is_an_error(
     network.handlers[HERE] = handler
     async with network, connected() as connection:
         with pytest.raises(ConnectionLostError, match=r"^broker:9092: closed by the broker$"):
-            await connection.request(beat("g"), timeout=10)
+            await connection.request(heartbeat("g"), timeout=10)
         assert connection.is_closed
 
 
@@ -276,7 +280,7 @@ async def test_a_connection_closed_before_the_first_response_is_explained(networ
     network.handlers[HERE] = handler
     async with network, connected() as connection:
         with pytest.raises(ConnectionLostError, match="a listener that requires SASL"):
-            await connection.request(beat("g"), timeout=10)
+            await connection.request(heartbeat("g"), timeout=10)
 
 
 async def outcomes_of_two_requests(network: Any) -> Outcomes:
@@ -345,7 +349,7 @@ async def test_a_large_response_is_decoded_in_a_thread(network: Any) -> None:
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
-        for message in (beaten(1), large("c"), beaten(2)):
+        for message in (heartbeat_response(1), large("c"), heartbeat_response(2)):
             await peer.answer(await peer.read(), message)
         await anyio.sleep_forever()
 
@@ -360,15 +364,15 @@ async def test_a_large_response_is_decoded_in_a_thread(network: Any) -> None:
             ends[name] = (anyio.current_time() - began, answer)
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, "small", beat("1"))
+            tasks.start_soon(ask, "small", heartbeat("1"))
             await anyio.sleep(0.001)
             tasks.start_soon(ask, "large", METADATA)
             await anyio.sleep(0.001)
-            tasks.start_soon(ask, "behind", beat("2"))
+            tasks.start_soon(ask, "behind", heartbeat("2"))
     assert {name: answer for name, (_, answer) in ends.items()} == {
-        "small": beaten(1),
+        "small": heartbeat_response(1),
         "large": large("c"),
-        "behind": beaten(2),
+        "behind": heartbeat_response(2),
     }
     assert len(thread.ran) == 1
     assert ends["small"][0] < 0.1
@@ -426,7 +430,7 @@ async def test_closing_fails_the_requests_in_flight(network: Any) -> None:
 async def test_a_request_that_cannot_be_encoded_leaves_the_connection_open(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
-        await peer.serve({HeartbeatRequest: lambda _: beaten(0)})
+        await peer.serve({HeartbeatRequest: lambda _: heartbeat_response(0)})
 
     network.handlers[HERE] = handler
     async with network, connected() as connection:
@@ -434,7 +438,7 @@ async def test_a_request_that_cannot_be_encoded_leaves_the_connection_open(netwo
             await connection.request(
                 HeartbeatRequest(group_id="g", generation_id=2**40, member_id=""), timeout=1
             )
-        assert await connection.request(beat("g"), timeout=1) == beaten(0)
+        assert await connection.request(heartbeat("g"), timeout=1) == heartbeat_response(0)
 
 
 # ---------------------------------------------------------------- connecting
@@ -516,13 +520,13 @@ async def test_the_local_address_is_the_configured_one(
 async def test_a_request_in_no_common_version_leaves_the_connection_open(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake({MetadataRequest: Versions(14, 20)})
-        await peer.serve({HeartbeatRequest: lambda _: beaten(0)})
+        await peer.serve({HeartbeatRequest: lambda _: heartbeat_response(0)})
 
     network.handlers[HERE] = handler
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
         with pytest.raises(UnsupportedVersionError, match="supports versions 14 to 20"):
             await broker.request(METADATA)
-        assert await broker.request(beat("g")) == beaten(0)
+        assert await broker.request(heartbeat("g")) == heartbeat_response(0)
 
 
 async def test_api_versions_is_retried_in_a_version_that_the_broker_supports(network: Any) -> None:
@@ -607,15 +611,15 @@ async def test_a_throttle_delays_every_connection_to_the_broker(network: Any) ->
     network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: answer})
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
         start = anyio.current_time()
-        await broker.request(beat("a"), connection_id="one")
+        await broker.request(heartbeat("a"), connection_id="one")
         async with anyio.create_task_group() as tasks:
 
             async def later(name: str, delay: float) -> None:
                 await anyio.sleep(delay)
-                await broker.request(beat(name), connection_id=name)
+                await broker.request(heartbeat(name), connection_id=name)
 
             tasks.start_soon(later, "b", 0.5)
-        await broker.request(beat("c"), connection_id="other")
+        await broker.request(heartbeat("c"), connection_id="other")
     assert arrived == [
         ("a", pytest.approx(0)),
         ("b", pytest.approx(2)),
@@ -637,9 +641,9 @@ async def test_a_throttle_in_the_response_to_a_cancelled_request_applies(
     network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: late})
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
         with anyio.move_on_after(0.25):
-            await broker.request(beat("a"))
+            await broker.request(heartbeat("a"))
         await anyio.sleep(0.5)
-        await broker.request(beat("b"))
+        await broker.request(heartbeat("b"))
     assert arrived[1] - arrived[0] == pytest.approx(2.5)
 
 
@@ -670,7 +674,7 @@ async def test_a_later_response_may_extend_a_throttle(network: Any) -> None:
 
             async def ask(name: str, delay: float = 0) -> None:
                 await anyio.sleep(delay)
-                await broker.request(beat(name), connection_id=name)
+                await broker.request(heartbeat(name), connection_id=name)
 
             tasks.start_soon(ask, "slow")
             tasks.start_soon(ask, "fast")
@@ -689,7 +693,7 @@ async def test_each_connection_id_has_its_own_connection(network: Any) -> None:
     """A pending JoinGroup must not delay a heartbeat or a commit."""
 
     def answer(request: HeartbeatRequest) -> HeartbeatResponse | None:
-        return None if request.group_id == "parked" else beaten(0)
+        return None if request.group_id == "parked" else heartbeat_response(0)
 
     network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: answer})
     async with (
@@ -697,10 +701,14 @@ async def test_each_connection_id_has_its_own_connection(network: Any) -> None:
         Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=1) as broker,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(lambda: broker.request(beat("parked"), connection_id="group", timeout=99))
+        tasks.start_soon(
+            lambda: broker.request(heartbeat("parked"), connection_id="group", timeout=99)
+        )
         await anyio.sleep(1)
-        assert await broker.request(beat("free"), connection_id="offsets") == beaten(0)
-        assert await broker.request(beat("free")) == beaten(0)
+        assert await broker.request(
+            heartbeat("free"), connection_id="offsets"
+        ) == heartbeat_response(0)
+        assert await broker.request(heartbeat("free")) == heartbeat_response(0)
         assert len(network.streams) == 3
         assert [broker.is_connected(c) for c in ("group", "offsets", "", "none")] == [
             True,

@@ -73,7 +73,7 @@ def options(chosen: Security | None = None, **changes: Any) -> ClientOptions:
 OPTIONS = options()
 
 
-def beat(name: str) -> HeartbeatRequest:
+def heartbeat(name: str) -> HeartbeatRequest:
     return HeartbeatRequest(group_id=name, generation_id=1, member_id="m")
 
 
@@ -161,7 +161,7 @@ async def test_authentication_comes_before_any_other_request(network: Any) -> No
 
     network.handlers[HERE] = handler
     async with network, connected() as connection:
-        await connection.request(beat("g"), timeout=1)
+        await connection.request(heartbeat("g"), timeout=1)
     assert seen == [
         ("SaslHandshakeRequest", 1),
         ("SaslAuthenticateRequest", 2),
@@ -327,7 +327,7 @@ async def test_a_reauthentication_loses_no_request_and_is_not_interrupted(networ
 
         async def ask(name: str, at: float) -> None:
             await anyio.sleep_until(start + at)
-            await outcome(lambda: connection.request(beat(name), timeout=60), outcomes, name)
+            await outcome(lambda: connection.request(heartbeat(name), timeout=60), outcomes, name)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, "parked", 8.0)
@@ -345,7 +345,7 @@ async def test_a_request_without_a_response_waits_for_the_reauthentication(netwo
     produce = ProduceRequest(acks=0, timeout_ms=1, topic_data=())
     async with network, connected() as connection, anyio.create_task_group() as tasks:
         await anyio.sleep(8)
-        tasks.start_soon(lambda: connection.request(beat("parked"), timeout=60))
+        tasks.start_soon(lambda: connection.request(heartbeat("parked"), timeout=60))
         await anyio.sleep(2)
         await connection.send_only(produce, highest=12)
         await anyio.sleep(1)
@@ -375,7 +375,7 @@ async def ask_later(
     into: dict[str, Any],
 ) -> None:
     await anyio.sleep(delay)
-    await outcome(lambda: connection.request(beat(name), timeout=timeout), into, name)
+    await outcome(lambda: connection.request(heartbeat(name), timeout=timeout), into, name)
 
 
 async def test_a_failed_reauthentication_fails_the_waiting_requests_and_is_retried(
@@ -392,7 +392,7 @@ async def test_a_failed_reauthentication_fails_the_waiting_requests_and_is_retri
             "waits": AuthenticationError,
         }
         gate.refuse_after = 99
-        assert await broker.request(beat("later")) == HeartbeatResponse(error_code=0)
+        assert await broker.request(heartbeat("later")) == HeartbeatResponse(error_code=0)
     assert gate.names == [*LOGIN, "parked", *LOGIN, *LOGIN, "later"]
 
 
@@ -409,7 +409,7 @@ async def test_a_tls_key_update_during_a_write_closes_only_the_connection(
 
         network.streams[0].receive = busy
         for name in ("one", "two"):
-            await outcome(lambda: connection.request(beat("g"), timeout=5), outcomes, name)
+            await outcome(lambda: connection.request(heartbeat("g"), timeout=5), outcomes, name)
     assert outcomes == {"one": HeartbeatResponse(error_code=0), "two": ConnectionLostError}
 
 

@@ -239,11 +239,11 @@ def test_errors_about_options_show_no_secret(make: Callable[[], object]) -> None
 @pytest.mark.anyio
 async def test_a_callback_that_returns_the_bare_token_shows_no_secret() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        await OAuthBearer(lambda: TOKEN).authenticate(Nobody())  # type: ignore[arg-type,return-value]
+        await OAuthBearer(lambda: TOKEN).authenticate(UnusedExchange())  # type: ignore[arg-type,return-value]
     check(formatted(caught.value))
 
 
-class Nobody:
+class UnusedExchange:
     async def send(self, message: bytes) -> bytes:
         raise AssertionError
 

@@ -86,7 +86,7 @@ def frame(correlation_id: int, body: bytes, *, tags: bytes = b"") -> bytes:
     return len(rest).to_bytes(4, "big") + rest
 
 
-def beat(correlation_id: int, error_code: int = 0, *, tags: bytes = b"\0") -> bytes:
+def heartbeat(correlation_id: int, error_code: int = 0, *, tags: bytes = b"\0") -> bytes:
     answer = HeartbeatResponse(error_code=error_code)
     return frame(correlation_id, encode(answer, FLEXIBLE), tags=tags)
 
@@ -139,9 +139,9 @@ def test_responses_may_arrive_byte_by_byte() -> None:
     connection = open_connection()
     for _ in range(2):
         connection.send(HEARTBEAT, FLEXIBLE)
-    data = beat(0) + beat(1, 27)
+    data = heartbeat(0) + heartbeat(1, 27)
     found = [receive_data(connection, data[i : i + 1]) for i in range(len(data))]
-    last = len(beat(0)) - 1
+    last = len(heartbeat(0)) - 1
     assert found[last] == [Response(0, HeartbeatResponse(error_code=0))]
     assert found[-1] == [Response(1, HeartbeatResponse(error_code=27))]
     assert sum(map(len, found)) == 2
@@ -151,8 +151,8 @@ def test_one_chunk_may_contain_several_responses_and_a_fragment() -> None:
     connection = open_connection()
     for _ in range(3):
         connection.send(HEARTBEAT, FLEXIBLE)
-    third = beat(2)
-    assert receive_data(connection, beat(0) + beat(1) + third[:5]) == [
+    third = heartbeat(2)
+    assert receive_data(connection, heartbeat(0) + heartbeat(1) + third[:5]) == [
         Response(0, HeartbeatResponse(error_code=0)),
         Response(1, HeartbeatResponse(error_code=0)),
     ]
@@ -165,7 +165,7 @@ def test_responses_out_of_order_are_matched_by_correlation_id() -> None:
     connection.send(METADATA, 13)
     connection.send(HEARTBEAT, FLEXIBLE)
     metadata = MetadataResponse(brokers=(), topics=(), cluster_id="c")
-    assert receive_data(connection, beat(1) + frame(0, encode(metadata, 13), tags=b"\0")) == [
+    assert receive_data(connection, heartbeat(1) + frame(0, encode(metadata, 13), tags=b"\0")) == [
         Response(1, HeartbeatResponse(error_code=0)),
         Response(0, metadata),
     ]
@@ -175,7 +175,7 @@ def test_tagged_fields_in_the_header_are_skipped() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     tags = b"\2\x00\1x\x63\3abc"
-    assert receive_data(connection, beat(0, tags=tags)) == [
+    assert receive_data(connection, heartbeat(0, tags=tags)) == [
         Response(0, HeartbeatResponse(error_code=0))
     ]
 
@@ -212,9 +212,9 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
     connection.expect_no_answer(silent)
     connection.send(HEARTBEAT, FLEXIBLE)
     assert connection.in_flight == 1
-    assert receive_data(connection, beat(1)) == [Response(1, HeartbeatResponse(error_code=0))]
+    assert receive_data(connection, heartbeat(1)) == [Response(1, HeartbeatResponse(error_code=0))]
     with pytest.raises(RemoteProtocolError, match="response 0 to a request that was never sent"):
-        receive_data(connection, beat(silent))
+        receive_data(connection, heartbeat(silent))
 
 
 # ---------------------------------------------------------------- a peer that breaks the protocol
@@ -223,7 +223,7 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
 def dead(connection: Connection) -> bool:
     """Whether every call fails, and nothing is stored."""
     with pytest.raises(RemoteProtocolError, match="closed after a protocol error"):
-        receive_data(connection, beat(0))
+        receive_data(connection, heartbeat(0))
     with pytest.raises(LocalProtocolError, match="closed after a protocol error"):
         connection.send(HEARTBEAT, 4)
     return not connection._filled
@@ -233,16 +233,16 @@ def test_an_unexpected_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
     with pytest.raises(RemoteProtocolError, match="response 7 to a request that was never sent"):
-        receive_data(connection, beat(7))
+        receive_data(connection, heartbeat(7))
     assert dead(connection)
 
 
 def test_a_duplicate_response_closes_the_connection() -> None:
     connection = open_connection()
     connection.send(HEARTBEAT, FLEXIBLE)
-    assert len(receive_data(connection, beat(0))) == 1
+    assert len(receive_data(connection, heartbeat(0))) == 1
     with pytest.raises(RemoteProtocolError, match="response 0 to a request that was never sent"):
-        receive_data(connection, beat(0))
+        receive_data(connection, heartbeat(0))
     assert dead(connection)
 
 

@@ -153,10 +153,10 @@ def test_every_version_can_be_sent(request_: Request[Any]) -> None:
 
 
 def test_other_messages_are_not_converted() -> None:
-    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     answer = HeartbeatResponse(error_code=0)
-    assert fold(beat, 0) is beat
-    assert unfold(beat, answer, 0) is answer
+    assert fold(heartbeat, 0) is heartbeat
+    assert unfold(heartbeat, answer, 0) is answer
 
 
 @pytest.mark.parametrize(

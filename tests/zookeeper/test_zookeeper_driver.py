@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from zookeeper.kindly import SESSION, Kindly, kindly
+from zookeeper.fake_sessions import SESSION, FakeSession, fake_sessions
 
 from kafkagroup.errors import CommitFailedError, ConnectionLostError
 from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
@@ -64,8 +64,8 @@ class Stuck:
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
-    return kindly(monkeypatch)
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
+    return fake_sessions(monkeypatch)
 
 
 def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDriver:
@@ -77,7 +77,7 @@ def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDri
 
 
 async def test_a_stalled_member_leaves_as_soon_as_it_owns_partitions_again(
-    sessions: list[Kindly],
+    sessions: list[FakeSession],
 ) -> None:
     """It owned nothing when its poll timer expired; it kept the partitions assigned then for
     another interval."""
@@ -113,7 +113,7 @@ CONNECTING = "connecting, of group g, with ZooKeeper at zk:2181"
 
 
 async def test_a_session_that_cannot_be_opened_is_warned_about(
-    sessions: list[Kindly], caplog: pytest.LogCaptureFixture
+    sessions: list[FakeSession], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
     events: list[GroupEvent] = []
@@ -142,7 +142,7 @@ async def test_a_session_that_cannot_be_opened_is_warned_about(
 
 
 async def test_requests_without_a_response_are_warned_about(
-    sessions: list[Kindly], caplog: pytest.LogCaptureFixture
+    sessions: list[FakeSession], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The same over several sessions: each of them opens, and its requests get no response."""
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
@@ -169,7 +169,7 @@ async def test_requests_without_a_response_are_warned_about(
 
 
 async def test_a_lost_session_that_is_not_replaced_is_warned_about(
-    sessions: list[Kindly], caplog: pytest.LogCaptureFixture
+    sessions: list[FakeSession], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kafkagroup.transport.trouble")
     async with owning(member(Stuck()), sessions) as session:
@@ -180,7 +180,7 @@ async def test_a_lost_session_that_is_not_replaced_is_warned_about(
         assert warned(caplog) == [f"{CONNECTING}: no server answers"]
 
 
-async def test_trouble_ends_with_the_membership(sessions: list[Kindly]) -> None:
+async def test_trouble_ends_with_the_membership(sessions: list[FakeSession]) -> None:
     troubles = Troubles()
     driver = member(Stuck(), troubles)
     async with anyio.create_task_group() as tasks:
@@ -192,7 +192,9 @@ async def test_trouble_ends_with_the_membership(sessions: list[Kindly]) -> None:
 
 
 @asynccontextmanager
-async def owning(driver: ZooKeeperDriver, sessions: list[Kindly]) -> AsyncIterator[Kindly]:
+async def owning(
+    driver: ZooKeeperDriver, sessions: list[FakeSession]
+) -> AsyncIterator[FakeSession]:
     """Run a member that owns all partitions, over the given session."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(driver.run)
@@ -207,7 +209,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 async def test_a_commit_may_be_sent_up_to_half_a_session_after_the_claim_check(
-    sessions: list[Kindly],
+    sessions: list[FakeSession],
 ) -> None:
     driver = member(Stuck())
     async with owning(driver, sessions) as session:
@@ -218,7 +220,7 @@ async def test_a_commit_may_be_sent_up_to_half_a_session_after_the_claim_check(
             await driver.confirm([T0, T1], 9.0)
 
 
-async def test_a_commit_waits_while_disconnected(sessions: list[Kindly]) -> None:
+async def test_a_commit_waits_while_disconnected(sessions: list[FakeSession]) -> None:
     """A member whose lease had expired once revoked without its last commit when the connection
     came back. A response that arrives after its validity is requested again."""
     driver = member(Stuck())
@@ -229,7 +231,7 @@ async def test_a_commit_waits_while_disconnected(sessions: list[Kindly]) -> None
         assert until == session.away_until + SESSION / 2
 
 
-async def test_a_commit_waits_until_its_timeout(sessions: list[Kindly]) -> None:
+async def test_a_commit_waits_until_its_timeout(sessions: list[FakeSession]) -> None:
     driver = member(Stuck())
     async with owning(driver, sessions) as session:
         now = anyio.current_time()
@@ -239,7 +241,7 @@ async def test_a_commit_waits_until_its_timeout(sessions: list[Kindly]) -> None:
         assert anyio.current_time() == now + 3
 
 
-async def test_a_commit_fails_with_the_session(sessions: list[Kindly]) -> None:
+async def test_a_commit_fails_with_the_session(sessions: list[FakeSession]) -> None:
     driver = member(Stuck())
     async with owning(driver, sessions) as session, anyio.create_task_group() as tasks:
         session.away_until = anyio.current_time() + 2

@@ -135,9 +135,9 @@ class Ownership:
         ):
             return  # a record of the deleted topic, which the owner in the new one does not read
         if log.holder is not None and log.holder is not period:
-            self._trespass(number, event, period, log.holder, what)
+            self._report_second_owner(number, event, period, log.holder, what)
 
-    def _trespass(
+    def _report_second_owner(
         self,
         number: int,
         event: Delivered | Worked,

@@ -33,7 +33,7 @@ SESSION = 10.0
 """Seconds."""
 
 
-class Kindly:
+class FakeSession:
     """A session in which every request of its member succeeds once it has begun."""
 
     def __init__(
@@ -103,12 +103,12 @@ class Kindly:
         return {} if self.closed else {unit: unit in self.claims for unit in units}
 
 
-def kindly(monkeypatch: pytest.MonkeyPatch) -> list[Kindly]:
+def fake_sessions(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
     """Let drivers use such sessions; return those that were opened."""
-    begun: list[Kindly] = []
+    begun: list[FakeSession] = []
 
-    def session(*args: Any, **options: Any) -> Kindly:
-        begun.append(Kindly(*args, **options))
+    def session(*args: Any, **options: Any) -> FakeSession:
+        begun.append(FakeSession(*args, **options))
         return begun[-1]
 
     monkeypatch.setattr(drivers, "Session", session)
