@@ -112,10 +112,7 @@ def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag
     if not given:
         return []
     topics = ",".join(sorted({committed.tp.topic for committed in given}))
-    parsed = attrs.evolve(
-        parse_options({**options, "subscribe": topics}), max_partition_fetch_bytes=_FETCH_BYTES
-    )
-    with Logs(parsed) as logs:
+    with Logs(parse_options({**options, "subscribe": topics})) as logs:
         existing, ids = logs.existing(committed.tp for committed in given)
         starts, ends = logs.log_bounds(existing)
         now = time.time()
@@ -170,7 +167,9 @@ def _ages(
     todo = sorted(wanted)
     for n in range(0, len(todo), _MAX_FETCHES):
         chunk = todo[n : n + _MAX_FETCHES]
-        fetches = [logs.start_fetch(tp, ids[tp.topic], offset) for tp, offset in chunk]
+        fetches = [
+            logs.start_fetch(tp, ids[tp.topic], offset, _FETCH_BYTES) for tp, offset in chunk
+        ]
         for (tp, offset), fetch in zip(chunk, fetches, strict=True):
             try:
                 records = fetch.result().records or b""

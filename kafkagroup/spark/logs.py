@@ -118,28 +118,29 @@ class Logs(Session):
 
     # ------------------------------------------------------------ records
 
-    def start_fetch(self, tp: TopicPartition, topic_id: str, offset: int) -> Future[PartitionData]:
+    def start_fetch(
+        self, tp: TopicPartition, topic_id: str, offset: int, max_bytes: int
+    ) -> Future[PartitionData]:
         """Fetch from `offset`. The result may begin before it, or be empty; its error code is NONE
-        or OFFSET_OUT_OF_RANGE.
+        or OFFSET_OUT_OF_RANGE. A larger first batch comes whole.
 
         The future raises: BrokerError if it is not retriable; DataLossError for a deleted topic.
         """
         return self._portal.start_task_soon(
-            self._bounded, lambda: self._fetch(tp, UUID(topic_id or NO_ID.hex), offset)
+            self._bounded, lambda: self._fetch(tp, UUID(topic_id or NO_ID.hex), offset, max_bytes)
         )
 
-    async def _fetch(self, tp: TopicPartition, topic_id: UUID, offset: int) -> PartitionData:
-        options = self._options
+    async def _fetch(
+        self, tp: TopicPartition, topic_id: UUID, offset: int, max_bytes: int
+    ) -> PartitionData:
         partition = FetchPartition(
-            partition=tp.partition,
-            fetch_offset=offset,
-            partition_max_bytes=options.max_partition_fetch_bytes,
+            partition=tp.partition, fetch_offset=offset, partition_max_bytes=max_bytes
         )
         request = FetchRequest(
             max_wait_ms=round(_MAX_WAIT * 1000),
             min_bytes=1,
-            max_bytes=options.max_partition_fetch_bytes,
-            isolation_level=options.isolation == "read_committed",
+            max_bytes=max_bytes,
+            isolation_level=self._options.isolation == "read_committed",
             topics=(FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=(partition,)),),
         )
 

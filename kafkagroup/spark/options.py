@@ -2,26 +2,27 @@
 
 Names are case-insensitive; the connection options may have dots or underscores. An unknown option
 is an error: a misspelt one would otherwise be ignored silently.
+
+The options of Spark's own connector are taken under its names: `kafka.` before connection options,
+and the columns of its rows if one of these or `includeHeaders` is given.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from inspect import signature
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import attrs
 
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.spark import option_values as values
+from kafkagroup.spark.option_values import EARLIEST, LATEST, Bound
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
 
 __all__ = [
-    "COLUMNS",
-    "Bound",
     "ConnectionOptions",
     "SinkOptions",
     "SourceOptions",
@@ -30,45 +31,12 @@ __all__ = [
 ]
 
 
-COLUMNS = {
-    "topic": "string",
-    "topic_id": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestamp_type": "int",
-    "key": "binary",
-    "value": "binary",
-    "headers": "array<struct<name: string, value: binary>>",
-    "leader_epoch": "int",
-    "producer_id": "bigint",
-    "transactional": "boolean",
-}
-"""Name -> type in Spark's DDL, in the order of the schema."""
-
 Commit = Literal["source", "listener", "off"]
 Isolation = Literal["read_uncommitted", "read_committed"]
+TimestampStrategy = Literal["error", "latest"]
 
 _Table = Mapping[str, tuple[str, Callable[[str], object]]]
 """Name in Spark -> field, and the function that parses it."""
-
-_DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-
-
-@attrs.frozen
-class Bound:
-    """Where reading begins, or where it ends."""
-
-    kind: Literal["group", "earliest", "latest", "timestamp", "offsets"]
-    timestamp: int = -1
-    """Milliseconds since the epoch: the first offset at or after it."""
-    offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    """-2 is the start and -1 the end of the log."""
-
-
-EARLIEST = Bound("earliest")
-LATEST = Bound("latest")
 
 
 @attrs.frozen(kw_only=True)
@@ -123,13 +91,22 @@ class SourceOptions(ConnectionOptions):
     ending_offsets: Bound = LATEST
     """Where a table ends."""
     isolation: Isolation = "read_uncommitted"
+    timestamp_strategy: TimestampStrategy = "latest"
+    """Where a partition starts that has no record at or after a start in time: at its log's end, or
+    it is an error."""
     max_rows_per_batch: int | None = None
     """Most offsets in one batch of a stream; None for no limit."""
+    min_rows_per_batch: int = 0
+    """A stream waits for so many unread offsets before it plans a batch."""
+    max_trigger_delay: float = 900.0
+    """Seconds after the last batch from which it no longer waits for them."""
     min_partitions: int = 1
     """Fewest tasks, if there are enough records."""
     fail_on_data_loss: bool = True
     """Whether the query fails if records were deleted before they were read."""
-    columns: tuple[str, ...] = tuple(COLUMNS)
+    columns: tuple[str, ...] = values.OWN_COLUMNS
+    connector_rows: bool = False
+    """Whether rows are as those of Spark's own connector."""
     commit: Commit = "source"
     """What commits a stream's offsets to `group_id`, if one is given."""
     rewind: bool = False
@@ -137,6 +114,9 @@ class SourceOptions(ConnectionOptions):
     max_partition_fetch_bytes: int = 8 << 20
     """Most bytes of one fetch, except for a single larger batch."""
     check_crcs: bool = True
+    push_filters: bool = False
+    """Whether a table takes filters on topic, partition, offset and timestamp; needs Spark's
+    `spark.sql.python.filterPushdown.enabled`."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -146,15 +126,29 @@ class SourceOptions(ConnectionOptions):
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Return the options of the source. Raises: ConfigurationError that names the wrong one."""
-    taken = _parse(given, _SOURCE)
+    known = {name: value for name, value in given.items() if name.lower() not in _NO_EFFECT}
+    taken = _parse(known, _SOURCE)
     if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
         raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
+    headers = taken.pop("include_headers", None)
+    if headers is not None or any(name.lower().startswith(_PREFIX) for name in given):
+        more = ("headers",) if headers else ()
+        taken.setdefault("columns", (*values.CONNECTOR_COLUMNS, *more))
+        taken["connector_rows"] = True
     options = SourceOptions(**taken)
     if options.group_id is None and options.starting_offsets.kind == "group":
         raise ConfigurationError("startingOffsets=group needs the option group.id")
     if options.ending_offsets.kind in ("group", "earliest"):
         raise ConfigurationError(
             f"endingOffsets={options.ending_offsets.kind}: expected latest, offsets or a time"
+        )
+    if (
+        options.max_rows_per_batch is not None
+        and options.max_rows_per_batch < options.min_rows_per_batch
+    ):
+        raise ConfigurationError(
+            f"minOffsetsPerTrigger={options.min_rows_per_batch} exceeds the most of a batch,"
+            f" {options.max_rows_per_batch}"
         )
     return options
 
@@ -165,14 +159,18 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _parse(given: Mapping[str, str], known: _Table) -> dict[str, Any]:
-    options = {name.lower().replace("_", "."): value for name, value in given.items()}
+    options = _plain(given)
     taken: dict[str, Any] = {}
+    taken_as: dict[str, str] = {}
     for name, (field, parse) in known.items():
-        if (value := options.pop(name.lower(), None)) is not None:
-            try:
-                taken[field] = parse(value)
-            except (ValueError, TypeError, AttributeError, KeyError) as error:
-                raise ConfigurationError(f"option {name}={value!r}: {error}") from None
+        if (value := options.pop(name.lower(), None)) is None:
+            continue
+        if field in taken:
+            raise ConfigurationError(f"give one of the options {taken_as[field]} and {name}")
+        try:
+            taken[field], taken_as[field] = parse(value), name
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise ConfigurationError(f"option {name}={value!r}: {error}") from None
     taken["security"] = _security(options)
     if options:
         raise ConfigurationError(
@@ -184,6 +182,17 @@ def _parse(given: Mapping[str, str], known: _Table) -> dict[str, Any]:
     return taken
 
 
+def _plain(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with their names in small letters, without prefix and underscores."""
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        plain = name.lower().replace("_", ".").removeprefix(_PREFIX)
+        if plain in options:
+            raise ConfigurationError(f"option {plain} is given twice, with and without {_PREFIX}")
+        options[plain] = value
+    return options
+
+
 def _security(options: dict[str, str]) -> dict[str, str | bool]:
     """Take the options of `Security` out of `options`."""
     if not options:
@@ -191,113 +200,72 @@ def _security(options: dict[str, str]) -> dict[str, str | bool]:
     from kafkagroup.transport.security import Security  # only here: it imports anyio
 
     taken: dict[str, str | bool] = {}
+    if (jaas := options.pop("sasl.jaas.config", None)) is not None:
+        try:
+            taken |= values.login(jaas)
+        except ValueError as error:
+            raise ConfigurationError(f"option sasl.jaas.config: {error}") from None
     for name, parameter in signature(Security).parameters.items():
         value = options.pop(name.replace("_", "."), None)
         if value is not None:
-            taken[name] = _boolean(value) if isinstance(parameter.default, bool) else value
+            taken[name] = values.boolean(value) if isinstance(parameter.default, bool) else value
     return taken
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text.lower() == "true"
-
-
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError("expected 1 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    return _count(text) / 1000
-
-
-def _one_of(kind: object) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in get_args(kind):
-            raise ValueError(f"expected one of {', '.join(get_args(kind))}")
-        return text
-
-    return parse
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _columns(text: str) -> tuple[str, ...]:
-    names = _names(text)
-    if unknown := [name for name in names if name not in COLUMNS]:
-        raise ValueError(f"no columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
-    return names or tuple(COLUMNS)
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
-
-
-def _partitions(text: str) -> tuple[TopicPartition, ...]:
-    """`{"orders": [0, 1]}`."""
-    return tuple(
-        sorted(
-            {TopicPartition(topic, int(p)) for topic, ps in json.loads(text).items() for p in ps}
-        )
-    )
-
-
-def _bound(text: str) -> Bound:
-    """Parse "group", "earliest", "latest", `{"orders": {"0": 17}}`, milliseconds, or ISO 8601."""
-    if text in ("group", "earliest", "latest"):
-        return Bound(cast('Literal["group", "earliest", "latest"]', text))
-    if text.startswith("{"):
-        offsets = {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, by_partition in json.loads(text).items()
-            for partition, offset in by_partition.items()
-        }
-        if invalid := [f"{tp}: {offset}" for tp, offset in offsets.items() if offset < -2]:
-            raise ValueError(f"no offsets: {', '.join(invalid)}")
-        return Bound("offsets", offsets=offsets)
-    if text.isdecimal():
-        return Bound("timestamp", timestamp=int(text))
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError("a time needs its zone, as in 2026-01-01T00:00:00Z")
-    return Bound("timestamp", timestamp=(time - _DAY_ONE) // _MILLISECOND)
 
 
 _CONNECTION: _Table = {
     "bootstrap.servers": ("bootstrap_servers", str),
     "client.id": ("client_id", str),
-    "request.timeout.ms": ("request_timeout", _seconds),
-    "default.api.timeout.ms": ("api_timeout", _seconds),
+    "request.timeout.ms": ("request_timeout", values.seconds),
+    "default.api.timeout.ms": ("api_timeout", values.seconds),
 }
 _SOURCE: _Table = {
     **_CONNECTION,
-    "subscribe": ("subscribe", _names),
-    "subscribePattern": ("pattern", _pattern),
-    "assign": ("assign", _partitions),
+    "subscribe": ("subscribe", values.names),
+    "subscribePattern": ("pattern", values.pattern),
+    "assign": ("assign", values.partitions),
     "group.id": ("group_id", str),
-    "startingOffsets": ("starting_offsets", _bound),
-    "endingOffsets": ("ending_offsets", _bound),
-    "isolation.level": ("isolation", _one_of(Isolation)),
-    "maxRowsPerBatch": ("max_rows_per_batch", _count),
-    "minPartitions": ("min_partitions", _count),
-    "failOnDataLoss": ("fail_on_data_loss", _boolean),
-    "columns": ("columns", _columns),
-    "commit": ("commit", _one_of(Commit)),
-    "rewind": ("rewind", _boolean),
-    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", _count),
-    "check.crcs": ("check_crcs", _boolean),
+    "startingOffsets": ("starting_offsets", values.bound),
+    "startingTimestamp": ("starting_offsets", values.bound_at),
+    "startingOffsetsByTimestamp": ("starting_offsets", values.bound_by_timestamps),
+    "startingOffsetsByTimestampStrategy": (
+        "timestamp_strategy",
+        values.one_of(TimestampStrategy),
+    ),
+    "endingOffsets": ("ending_offsets", values.bound),
+    "endingTimestamp": ("ending_offsets", values.bound_at),
+    "endingOffsetsByTimestamp": ("ending_offsets", values.bound_by_timestamps),
+    "isolation.level": ("isolation", values.one_of(Isolation)),
+    "maxRowsPerBatch": ("max_rows_per_batch", values.count),
+    "maxOffsetsPerTrigger": ("max_rows_per_batch", values.count),
+    "minOffsetsPerTrigger": ("min_rows_per_batch", values.count),
+    "maxTriggerDelay": ("max_trigger_delay", values.duration),
+    "minPartitions": ("min_partitions", values.count),
+    "failOnDataLoss": ("fail_on_data_loss", values.boolean),
+    "columns": ("columns", values.columns),
+    "includeHeaders": ("include_headers", values.boolean),
+    "commit": ("commit", values.one_of(Commit)),
+    "rewind": ("rewind", values.boolean),
+    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", values.count),
+    "check.crcs": ("check_crcs", values.boolean),
+    "pushFilters": ("push_filters", values.boolean),
 }
 _SINK: _Table = {
     **_CONNECTION,
     "topic": ("topic", str),
     "compression.type": ("compression", lambda name: Codec[name.upper()]),
-    "batch.size": ("batch_bytes", _count),
+    "batch.size": ("batch_bytes", values.count),
 }
+
+_PREFIX = "kafka."
+"""What Spark's own connector has before the names of connection options."""
+
+_NO_EFFECT = frozenset(
+    (
+        "groupidprefix",
+        "kafkaconsumer.polltimeoutms",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+    )
+)
+"""Options of Spark's own connector for its consumers, whose groups and retries this source does not
+have: taken, so that a query needs no change."""

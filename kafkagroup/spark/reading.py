@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kafkagroup.errors import ConfigurationError, ErrorCode
-from kafkagroup.spark.options import Bound, SourceOptions
+from kafkagroup.spark.option_values import Bound
+from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import CommitMetadata, DataLossError, Range
 from kafkagroup.types import TopicPartition
 
@@ -16,14 +18,23 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kafkagroup.spark.logs import Logs
+    from kafkagroup.wire.messages.fetch import PartitionData
 
-__all__ = ["data_loss", "inside", "positions_at", "read"]
+__all__ = ["FetchSize", "data_loss", "inside", "positions_at", "read"]
 
 logger = logging.getLogger(__name__)
 
 _MAX_EMPTY_RESPONSES = 20
 """After so many empty responses in a row, of half a second each, the records of the plan count as
 lost: an unclean leader election has truncated the log."""
+
+
+_GUESS = 256.0
+"""Bytes of an offset, before the first response."""
+_MARGIN = 1.1
+"""A fetch that is slightly too small costs one more."""
+_LEAST = 64 << 10
+"""Bytes below which a smaller fetch costs no less."""
 
 
 def positions_at(
@@ -39,15 +50,25 @@ def positions_at(
     For the start, a partition without an offset in the bound, without a commit, or with a commit of
     a topic that was recreated since begins at its log's start, so that no record is skipped.
 
-    Raises: ConfigurationError for a partition that does not exist.
+    Raises: ConfigurationError for a partition that does not exist, or, if the options say so, for
+    one without a record at or after a start in time.
     """
+    is_start = bound is options.starting_offsets
+    if unknown := sorted({*bound.offsets, *bound.timestamps} - set(starts)):
+        raise ConfigurationError(
+            f"offsets of partitions that are not read: {', '.join(map(str, unknown))}"
+        )
     match bound.kind:
         case "earliest":
             return dict(starts)
         case "latest":
             return dict(ends)
-        case "timestamp":
-            return session.offsets_at(dict.fromkeys(starts, bound.timestamp))
+        case "timestamp" | "timestamps":
+            times = bound.timestamps or dict.fromkeys(starts, bound.timestamp)
+            found = session.offsets_at(times)
+            if is_start and options.timestamp_strategy == "error":
+                _check_found(times, found, ends)
+            return {**(starts if is_start else ends), **found}
         case "group":
             assert options.group_id is not None
             committed = session.committed(options.group_id, starts)
@@ -59,16 +80,23 @@ def positions_at(
                 for tp in starts
             }
         case "offsets":
-            if unknown := sorted(set(bound.offsets) - set(starts)):
-                raise ConfigurationError(
-                    f"offsets of partitions that are not read: {', '.join(map(str, unknown))}"
-                )
-            default = starts if bound is options.starting_offsets else ends
-            given = {**default, **bound.offsets}
+            given = {**(starts if is_start else ends), **bound.offsets}
             return {
                 tp: starts[tp] if at == -2 else ends[tp] if at == -1 else at
                 for tp, at in given.items()
             }
+
+
+def _check_found(
+    times: Mapping[TopicPartition, int],
+    found: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    if late := [f"{tp} at {times[tp]}" for tp in sorted(found) if found[tp] >= ends[tp]]:
+        raise ConfigurationError(
+            f"no record at or after the start in {', '.join(late)}:"
+            " startingOffsetsByTimestampStrategy=latest would start at the log's end"
+        )
 
 
 def inside(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:
@@ -87,6 +115,24 @@ def data_loss(what: str, options: SourceOptions) -> None:
     logger.warning("%s", what)
 
 
+class FetchSize:
+    """How many bytes to fetch: about what is left of a task, which may be a few records of a large
+    log."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of_an_offset = _GUESS
+
+    def of(self, offsets: int) -> int:
+        """Return the bytes to fetch for so many offsets that are left."""
+        return min(self._most, max(_LEAST, int(offsets * self._of_an_offset * _MARGIN)))
+
+    def learn(self, offsets: int, size: int) -> None:
+        """Take note of the size of a response."""
+        if offsets:
+            self._of_an_offset = size / offsets
+
+
 def read(
     options: SourceOptions, schema: StructType, planned: Range
 ) -> Iterator[pyarrow.RecordBatch]:
@@ -96,13 +142,19 @@ def read(
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from kafkagroup.spark.logs import Logs
     from kafkagroup.spark.rows import Rows
+    from kafkagroup.spark.worker_sessions import session_of_task
 
     rows = Rows(options, planned, to_arrow_schema(schema, timezone="UTC"))
+    size = FetchSize(options.max_partition_fetch_bytes)
     position, empty_responses = planned.start, 0
-    with Logs(options) as session:
-        fetch = session.start_fetch(planned.tp, planned.topic_id, position)
+    with session_of_task(options) as session:
+
+        def start_fetch() -> Future[PartitionData]:
+            max_bytes = size.of(planned.end - position)
+            return session.start_fetch(planned.tp, planned.topic_id, position, max_bytes)
+
+        fetch = start_fetch()
         while True:
             data = fetch.result()
             batches: Iterator[pyarrow.RecordBatch] = iter(())
@@ -116,6 +168,7 @@ def read(
             else:
                 before = position
                 position, batches = rows.convert(data, before)
+                size.learn(position - before, len(data.records or b""))
                 empty_responses = empty_responses + 1 if position == before else 0
                 if empty_responses == _MAX_EMPTY_RESPONSES:
                     data_loss(
@@ -126,5 +179,5 @@ def read(
             if position >= planned.end:
                 yield from batches
                 return
-            fetch = session.start_fetch(planned.tp, planned.topic_id, position)
+            fetch = start_fetch()
             yield from batches

@@ -116,6 +116,8 @@ class Rows:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, field: pa.Field, whole: pa.RecordBatch, parts: Sequence[_Part]) -> pa.Array:
+        if field.name == "headers" and field.type.value_type.field(0).name == "key":
+            return _connector_headers(whole.column("headers")).cast(field.type)
         if field.name in whole.schema.names:
             return whole.column(field.name).cast(field.type)
         constants = {
@@ -125,7 +127,8 @@ class Rows:
         }
         if field.name in constants:
             return pa.repeat(pa.scalar(constants[field.name], field.type), whole.num_rows)
-        values = [getattr(part, field.name) for part in parts]
+        name = "timestamp_type" if field.name == "timestampType" else field.name
+        values = [getattr(part, name) for part in parts]
         if field.name != "transactional":
             values = [None if value == -1 else value for value in values]
         if len(set(values)) == 1:
@@ -134,3 +137,10 @@ class Rows:
         return pc.run_end_decode(
             pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, field.type))
         )
+
+
+def _connector_headers(headers: pa.ListArray) -> pa.ListArray:
+    """Return headers as Spark's own connector has them: null for none, else keys and values."""
+    pairs = pa.StructArray.from_arrays(headers.values.flatten(), ["key", "value"])
+    without = pc.equal(pc.list_value_length(headers), 0)
+    return pa.ListArray.from_arrays(headers.offsets, pairs, mask=without)

@@ -39,7 +39,10 @@ _TYPES = {
     "timestamp": ("timestamp",),
     "key": ("binary", "string"),
     "value": ("binary", "string"),
-    "headers": ("array<struct<name:string,value:binary>>",),
+    "headers": (
+        "array<struct<name:string,value:binary>>",
+        "array<struct<key:string,value:binary>>",
+    ),
 }
 """Column -> its possible types."""
 
@@ -124,7 +127,7 @@ class _RowBatcher:
                 key,
                 value,
                 now if stamp is None else stamp,
-                tuple((header["name"], header["value"]) for header in headers),
+                tuple(tuple(header.values()) for header in headers),
             )
             tp = self._choose_partition(
                 columns["topic"][n] or self._options.topic, columns["partition"][n], key

@@ -18,10 +18,11 @@ from pyspark.sql.datasource import (
 )
 
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.spark.options import COLUMNS, SinkOptions, parse_options, parse_sink_options
+from kafkagroup.spark.option_values import COLUMNS, CONNECTOR_HEADERS
+from kafkagroup.spark.options import SinkOptions, parse_options, parse_sink_options
 from kafkagroup.spark.sink import StreamWriter, TableWriter, check_schema
 from kafkagroup.spark.stream import StreamReader
-from kafkagroup.spark.table import TableReader
+from kafkagroup.spark.table import FilteringTableReader, TableReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +45,14 @@ class KafkaGroupSource(DataSource):
         return "kafkagroup"
 
     def schema(self) -> str:
-        columns = parse_options(dict(self.options)).columns
-        return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+        options = parse_options(dict(self.options))
+        types = {**COLUMNS, "headers": CONNECTOR_HEADERS} if options.connector_rows else COLUMNS
+        return ", ".join(f"{name} {types[name]}" for name in options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TableReader(parse_options(dict(self.options)), schema)
+        options = parse_options(dict(self.options))
+        kind = FilteringTableReader if options.push_filters else TableReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(parse_options(dict(self.options)), schema)

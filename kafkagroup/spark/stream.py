@@ -8,7 +8,8 @@ partition's first offset, which Spark's log then keeps, and the next batch reads
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -54,6 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query of the trigger AvailableNow ends."""
         self._latest: Positions | None = None
         """The ends of the logs at the last `latestOffset`."""
+        self._planned_at = time.monotonic()
+        """When the last batch was planned."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamReader, (self._options, self._schema)
@@ -89,12 +92,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._target or self._ends(begin)
         self._latest = ends
         offsets, new = self._split_new(begin, ends)
+        if self._waits(begin, offsets) and not new:
+            return start
+        self._planned_at = time.monotonic()
         if isinstance(limit, ReadMaxRows):
             offsets = capped(begin.offsets, offsets, limit.max_rows)
         if new:
             starts, _ = self._connect().log_bounds(new)
             offsets |= starts
         return Positions(offsets, ends.topic_ids, self._options.group_id).to_json()
+
+    def _waits(self, begin: Positions, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether there are too few unread offsets for a batch. The trigger AvailableNow reads them
+        all."""
+        unread = sum(offset - begin.offsets[tp] for tp, offset in offsets.items())
+        waited = time.monotonic() - self._planned_at
+        options = self._options
+        few = unread < options.min_rows_per_batch and waited < options.max_trigger_delay
+        return few and self._target is None
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.spark.filters import Selection, select
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import Range, split
 from kafkagroup.spark.reading import data_loss, inside, positions_at, read
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-__all__ = ["TableReader"]
+__all__ = ["FilteringTableReader", "TableReader"]
 
 
 class TableReader(DataSourceReader):
@@ -24,9 +26,13 @@ class TableReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._selection = Selection()
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks. The end offsets are looked up here: later records are not read."""
+        """Return the tasks. The end offsets are looked up here: later records are not read.
+
+        Raises: ConfigurationError for a start after the end; DataLossError.
+        """
         from kafkagroup.spark.logs import Logs
 
         options = self._options
@@ -35,16 +41,36 @@ class TableReader(DataSourceReader):
             starts, ends = session.log_bounds(partitions)
             first = positions_at(session, options.starting_offsets, options, starts, ends, ids)
             last = positions_at(session, options.ending_offsets, options, starts, ends, ids)
+            needed = self._selection
+            since = {tp: needed.since for tp in partitions if needed.since and needed.has(tp)}
+            floors = session.offsets_at(since)
         ranges = []
         for tp in partitions:
+            if last[tp] < first[tp] <= ends[tp]:  # a start after the log's end is lost data
+                raise ConfigurationError(
+                    f"{tp} is to be read from {first[tp]} to {last[tp]}: startingOffsets lie after"
+                    " endingOffsets"
+                )
             start, end = inside(tp, first[tp], starts[tp], ends[tp], options), last[tp]
             if end > ends[tp]:
                 data_loss(f"{tp} is to be read up to {end}, but ends at {ends[tp]}", options)
                 end = ends[tp]
-            ranges.append(Range(tp, ids[tp.topic], start, end))
+            if needed.has(tp):
+                start, end = needed.narrow(max(start, floors.get(tp, 0)), end)
+                ranges.append(Range(tp, ids[tp.topic], start, end))
         return [InputPartition(r) for r in split(ranges, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         # With an empty plan, Spark starts one task whose partition has no value.
         planned = partition.value
         return iter(()) if planned is None else read(self._options, self._schema, planned)
+
+
+class FilteringTableReader(TableReader):
+    """The same, with Spark's filters. A class of its own: while pushing filters is off, Spark
+    refuses a reader that could take them."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take filters, and return those that Spark must still evaluate."""
+        self._selection, left = select(filters)
+        return left

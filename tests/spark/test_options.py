@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kafkagroup import ConfigurationError, Security, TopicPartition
-from kafkagroup.spark.options import Bound, SourceOptions, parse_options
+from kafkagroup.spark.option_values import CONNECTOR_COLUMNS, OWN_COLUMNS, Bound
+from kafkagroup.spark.options import _NO_EFFECT, _SINK, _SOURCE, SourceOptions, parse_options
 
 LEAST = {"bootstrap.servers": "k:9092", "subscribe": "a"}
 
@@ -71,6 +74,88 @@ def test_starting_offsets(text: str, bound: Bound) -> None:
     assert parse_options({**LEAST, "startingOffsets": text}).starting_offsets == bound
 
 
+def test_the_names_of_sparks_own_connector() -> None:
+    """A query that reads `format("kafka")` needs no other option and no other column."""
+    options = parse_options(
+        {
+            "kafka.bootstrap.servers": "k:9092",
+            "subscribe": "a",
+            "startingoffsetsbytimestamp": '{"a": {"0": 1000, "1": 2000}}',
+            "startingoffsetsbytimestampstrategy": "error",
+            "endingtimestamp": "3000",
+            "maxoffsetspertrigger": "500",
+            "minoffsetspertrigger": "100",
+            "maxtriggerdelay": "2m",
+            "groupidprefix": "mine",
+            "kafkaconsumer.polltimeoutms": "512",
+            "fetchoffset.numretries": "3",
+            "kafka.group.id": "g",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule"
+            ' required username="me" password="it\\"s=;";',
+        }
+    )
+    assert options == SourceOptions(
+        bootstrap_servers="k:9092",
+        subscribe=("a",),
+        group_id="g",
+        starting_offsets=Bound(
+            "timestamps",
+            timestamps={TopicPartition("a", 0): 1000, TopicPartition("a", 1): 2000},
+        ),
+        timestamp_strategy="error",
+        ending_offsets=Bound("timestamp", 3000),
+        max_rows_per_batch=500,
+        min_rows_per_batch=100,
+        max_trigger_delay=120.0,
+        columns=("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+        connector_rows=True,
+        security={
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "me",
+            "sasl_password": 'it"s=;',
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        (LEAST, OWN_COLUMNS),
+        ({**LEAST, "includeHeaders": "true"}, (*CONNECTOR_COLUMNS, "headers")),
+        ({**LEAST, "includeHeaders": "false"}, CONNECTOR_COLUMNS),
+        ({"kafka.bootstrap.servers": "k", "subscribe": "a"}, CONNECTOR_COLUMNS),
+        ({**LEAST, "kafka.client.id": "me", "columns": "timestampType"}, ("timestampType",)),
+    ],
+)
+def test_columns_are_those_of_sparks_own_connector_with_its_options(
+    options: dict[str, str], columns: tuple[str, ...]
+) -> None:
+    assert parse_options(options).columns == columns
+
+
+@pytest.mark.parametrize(
+    "jaas",
+    [
+        'a.KerberosLoginModule required username="u" password="hidden";',
+        'org.x.PlainLoginModule required username="u";',
+        'org.x.PlainLoginModule optional username="u" password="hidden";',
+        "hidden",
+    ],
+)
+def test_a_login_that_cannot_be_read_is_not_shown(jaas: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected PlainLoginModule or Scram") as raised:
+        parse_options({**LEAST, "kafka.sasl.jaas.config": jaas})
+    assert "hidden" not in str(raised.value)
+
+
+def test_every_option_is_in_the_guide() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8").lower()
+    assert [name for name in (*_SOURCE, *_SINK, *_NO_EFFECT) if name.lower() not in guide] == []
+
+
 def test_tls_and_sasl_options_become_a_security() -> None:
     options = parse_options(
         {
@@ -115,6 +200,20 @@ def test_tls_and_sasl_options_become_a_security() -> None:
         ({**LEAST, "maxRowsPerBatch": "0"}, "option maxRowsPerBatch='0': expected 1 or more"),
         ({**LEAST, "commit": "always"}, "option commit='always': expected one of source, listener"),
         ({**LEAST, "columns": "value,x"}, "no columns x; there are topic, topic_id"),
+        ({**LEAST, "maxTriggerDelay": "15"}, "option maxTriggerDelay='15': expected a number and"),
+        ({**LEAST, "maxTriggerDelay": "2w"}, "expected one of the units ms, s, m, min, h, d"),
+        (
+            {**LEAST, "startingOffsets": "latest", "startingTimestamp": "1"},
+            "give one of the options startingOffsets and startingTimestamp",
+        ),
+        (
+            {**LEAST, "kafka.bootstrap.servers": "k"},
+            "option bootstrap.servers is given twice, with and without kafka.",
+        ),
+        (
+            {**LEAST, "minOffsetsPerTrigger": "3", "maxRowsPerBatch": "2"},
+            "minOffsetsPerTrigger=3 exceeds the most of a batch, 2",
+        ),
         ({**LEAST, "rewind": "yes"}, "option rewind='yes': expected true or false"),
     ],
 )

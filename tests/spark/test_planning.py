@@ -107,6 +107,24 @@ def test_available_now_ends_at_the_log_ends_of_its_start(
     assert reader.latestOffset(second, ReadMaxRows(3)) == second
 
 
+def test_a_batch_waits_for_the_least_number_of_records(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 2))
+    reader = planner(minOffsetsPerTrigger="3")
+    begin = reader.initialOffset()
+    assert reader.latestOffset(begin, ReadAllAvailable()) == begin
+    late = planner(minOffsetsPerTrigger="3", maxTriggerDelay="0ms")
+    assert offsets(late.latestOffset(begin, ReadAllAvailable())) == {0: 2}
+    broker.fill(name, 0, numbered(0, 3, 2))
+    assert offsets(reader.latestOffset(begin, ReadAllAvailable())) == {0: 3}
+    # All must be read that there is.
+    last = planner(minOffsetsPerTrigger="5")
+    last.prepareForTriggerAvailableNow()
+    assert offsets(last.latestOffset(begin, ReadAllAvailable())) == {0: 3}
+
+
 def test_commits_never_move_back(broker: Any, name: str, planner: Planner) -> None:
     tp = TopicPartition(name, 0)
     broker.create(name)

@@ -96,6 +96,76 @@ def test_starting_and_ending_offsets(spark: Any, broker: Any, name: str) -> None
     assert values(timed) == [(1, 8, b"1/8")]
 
 
+def test_filters_are_pushed_down(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name, 2)
+    for partition in range(2):
+        broker.fill(name, partition, numbered(partition, 10))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = table(spark, broker.address, subscribe=name, pushFilters="true")
+        one = frame.where("partition = 1 AND offset BETWEEN 3 AND 5")
+        assert values(one) == [(1, n, b"1/%d" % n) for n in (3, 4, 5)]
+        assert one.rdd.getNumPartitions() == 1
+        # Records are a millisecond apart, from 1000 on.
+        late = frame.where("timestamp >= timestamp_millis(1008)")
+        assert values(late) == [(p, n, b"%d/%d" % (p, n)) for p in (0, 1) for n in (8, 9)]
+        assert values(frame.where(f"topic = '{name}-other'")) == []
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_rows_as_of_sparks_own_connector(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name)
+    with_header = NewRecord(b"k", b"v", 1_500, (("h", b"x"),))
+    broker.fill(name, 0, [with_header, NewRecord(None, None, 2_000)])
+    reader = spark.read.format("kafkagroup").option("kafka.bootstrap.servers", broker.address)
+    frame = reader.option("subscribe", name).option("includeHeaders", "true").load()
+    first, second = frame.orderBy("offset").collect()
+    assert second.headers is None
+    assert first.asDict(recursive=True) == {
+        "key": b"k",
+        "value": b"v",
+        "topic": name,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000),
+        "timestampType": 0,
+        "headers": [{"key": "h", "value": b"x"}],
+    }
+
+
+def test_starts_in_time_of_each_partition(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name, 3)
+    for partition in range(3):
+        broker.fill(name, partition, numbered(partition, 5))
+    times = f'{{"{name}": {{"0": 1003, "1": 9999}}}}'
+    options = {"subscribe": name, "startingOffsetsByTimestamp": times}
+    frame = table(spark, broker.address, **options)
+    assert values(frame) == [(0, 3, b"0/3"), (0, 4, b"0/4")] + [
+        (2, n, b"2/%d" % n) for n in range(5)
+    ]
+    with pytest.raises(Exception, match=f"no record at or after the start in {name}/1 at 9999: "):
+        table(
+            spark, broker.address, startingOffsetsByTimestampStrategy="error", **options
+        ).collect()
+
+
+def test_a_start_after_the_end_is_an_error(spark: Any, broker: Any, name: str) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 10))
+    options = {"subscribe": name, "endingOffsets": f'{{"{name}": {{"0": 5}}}}'}
+    frame = table(spark, broker.address, startingOffsets=f'{{"{name}": {{"0": 5}}}}', **options)
+    assert values(frame) == []
+    with pytest.raises(Exception, match=f"{name}/0 is to be read from 6 to 5: startingOffsets lie"):
+        table(
+            spark,
+            broker.address,
+            startingOffsets=f'{{"{name}": {{"0": 6}}}}',
+            failOnDataLoss="false",
+            **options,
+        ).collect()
+
+
 def test_records_that_a_group_has_not_read(spark: Any, broker: Any, name: str) -> None:
     broker.create(name, 2)
     for partition in range(2):

@@ -1,0 +1,212 @@
+"""The values of options, parsed from strings. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Literal, cast, get_args
+
+import attrs
+
+from kafkagroup.types import TopicPartition
+
+__all__ = [
+    "COLUMNS",
+    "CONNECTOR_COLUMNS",
+    "CONNECTOR_HEADERS",
+    "EARLIEST",
+    "LATEST",
+    "OWN_COLUMNS",
+    "Bound",
+    "boolean",
+    "bound",
+    "bound_at",
+    "bound_by_timestamps",
+    "columns",
+    "count",
+    "duration",
+    "login",
+    "milliseconds_of",
+    "names",
+    "one_of",
+    "partitions",
+    "pattern",
+    "seconds",
+]
+
+COLUMNS = {
+    "topic": "string",
+    "topic_id": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<name: string, value: binary>>",
+    "leader_epoch": "int",
+    "producer_id": "bigint",
+    "transactional": "boolean",
+    "timestampType": "int",
+}
+"""Name -> type in Spark's DDL."""
+
+OWN_COLUMNS = tuple(name for name in COLUMNS if name != "timestampType")
+"""The columns of a row, in their order."""
+
+CONNECTOR_COLUMNS = (
+    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+)
+"""The columns of a row of Spark's own connector, in their order, without `headers`."""
+
+CONNECTOR_HEADERS = "array<struct<key: string, value: binary>>"
+"""Their type in a row of Spark's own connector. A row without headers has null there."""
+
+_DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@attrs.frozen
+class Bound:
+    """Where reading begins, or where it ends."""
+
+    kind: Literal["group", "earliest", "latest", "timestamp", "timestamps", "offsets"]
+    timestamp: int = -1
+    """Milliseconds since the epoch: the first offset at or after it."""
+    timestamps: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    """The same for each partition."""
+    offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    """-2 is the start and -1 the end of the log."""
+
+
+EARLIEST = Bound("earliest")
+LATEST = Bound("latest")
+
+
+def boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+def count(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError("expected 1 or more")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    return count(text) / 1000
+
+
+def one_of(kind: object) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in get_args(kind):
+            raise ValueError(f"expected one of {', '.join(get_args(kind))}")
+        return text
+
+    return parse
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def columns(text: str) -> tuple[str, ...]:
+    asked = names(text)
+    if unknown := [name for name in asked if name not in COLUMNS]:
+        raise ValueError(f"no columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    return asked or OWN_COLUMNS
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+
+
+def partitions(text: str) -> tuple[TopicPartition, ...]:
+    """`{"orders": [0, 1]}`."""
+    return tuple(
+        sorted(
+            {TopicPartition(topic, int(p)) for topic, ps in json.loads(text).items() for p in ps}
+        )
+    )
+
+
+def bound(text: str) -> Bound:
+    """Parse "group", "earliest", "latest", `{"orders": {"0": 17}}`, milliseconds, or ISO 8601."""
+    if text in ("group", "earliest", "latest"):
+        return Bound(cast('Literal["group", "earliest", "latest"]', text))
+    if text.startswith("{"):
+        offsets = _by_partition(text)
+        if invalid := [f"{tp}: {offset}" for tp, offset in offsets.items() if offset < -2]:
+            raise ValueError(f"no offsets: {', '.join(invalid)}")
+        return Bound("offsets", offsets=offsets)
+    if text.isdecimal():
+        return Bound("timestamp", timestamp=int(text))
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError("a time needs its zone, as in 2026-01-01T00:00:00Z")
+    return Bound("timestamp", timestamp=milliseconds_of(time))
+
+
+def milliseconds_of(time: datetime) -> int:
+    """Return the milliseconds since the epoch of a time with a zone."""
+    return (time - _DAY_ONE) // _MILLISECOND
+
+
+def bound_at(text: str) -> Bound:
+    """Parse milliseconds since the epoch."""
+    return Bound("timestamp", timestamp=int(text))
+
+
+def bound_by_timestamps(text: str) -> Bound:
+    """Parse `{"orders": {"0": 1700000000000}}`."""
+    return Bound("timestamps", timestamps=_by_partition(text))
+
+
+def _by_partition(text: str) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): int(value)
+        for topic, by_partition in json.loads(text).items()
+        for partition, value in by_partition.items()
+    }
+
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def duration(text: str) -> float:
+    """Parse a duration as Spark writes them, such as "15m"; return seconds."""
+    if (found := re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip().lower())) is None:
+        raise ValueError("expected a number and its unit, as in 15m")
+    number, unit = found.groups()
+    if unit not in _UNITS:
+        raise ValueError(f"expected one of the units {', '.join(_UNITS)}")
+    return int(number) * _UNITS[unit]
+
+
+_VALUE = r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))"""
+_GIVEN = re.compile(rf"(\w+)\s*=\s*{_VALUE}")
+_LOGIN = re.compile(
+    rf"[\w.]*\.(?:Plain|Scram)LoginModule\s+required(?P<given>(?:\s+\w+\s*=\s*{_VALUE})*)\s*;?"
+)
+
+
+def login(jaas: str) -> dict[str, str]:
+    """Return `sasl_username` and `sasl_password` of a JAAS configuration, as Java clients have it.
+
+    Raises: ValueError, without the text: it has a password.
+    """
+    found = _LOGIN.fullmatch(jaas.strip())
+    given = {
+        name: re.sub(r"\\(.)", r"\1", double or single or plain)
+        for name, double, single, plain in _GIVEN.findall(found["given"] if found else "")
+    }
+    if not {"username", "password"} <= given.keys():
+        raise ValueError("expected PlainLoginModule or ScramLoginModule with username and password")
+    return {"sasl_username": given["username"], "sasl_password": given["password"]}
