@@ -19,6 +19,8 @@ from kafkagroup.wire.schema import NO_ID
 if TYPE_CHECKING:
     import pyarrow
 
+    from kafkagroup.spark.commit_columns import CommitColumns
+
 __all__ = ["READ_COLUMNS", "event_of", "schema", "to_events"]
 
 
@@ -91,6 +93,9 @@ def schema() -> pyarrow.Schema:
 
 READ_COLUMNS = "partition,offset,timestamp,key,value"
 """The columns that are read of the topic."""
+
+_LAST = 253_402_300_799_999
+"""The end of the year 9999, beyond which Spark shows no time."""
 
 _KINDS = {
     module.__name__: module.__name__.rpartition(".")[2]
@@ -257,17 +262,28 @@ def _time(milliseconds: int) -> int | None:
     return None if milliseconds < 0 else min(milliseconds, _LAST) * 1000
 
 
-_LAST = 253_402_300_799_999
-"""The end of the year 9999, beyond which Spark shows no time."""
-
-
 def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Convert rows of `READ_COLUMNS` to rows of `schema`; `mapInArrow` runs this."""
+    """Convert rows of `READ_COLUMNS` to rows of `schema`; `mapInArrow` runs this.
+
+    The rows of a batch do not keep their order: those of commits come first.
+    """
     import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from kafkagroup.spark.commit_columns import decode_commits
 
     arrow_schema = schema()
 
     for batch in batches:
+        commits = decode_commits(
+            batch.column("key"), batch.column("value"), arrow_schema.field("commit").type, _LAST
+        )
+        if count := len(commits.rows):
+            yield _commit_rows(batch.take(commits.rows), commits, arrow_schema)
+        if count == batch.num_rows:
+            continue
+        others = pc.invert(pc.is_in(pa.array(range(batch.num_rows)), commits.rows))
+        batch = batch.filter(others)
         # As numbers: there are times in a log for which Python has no datetime.
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         others = (
@@ -282,5 +298,29 @@ def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Record
             }
             for time, partition, offset, key, value in zip(times, *others, strict=True)
         ]
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+        yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
+
+
+def _commit_rows(
+    batch: pyarrow.RecordBatch, commits: CommitColumns, arrow_schema: pyarrow.Schema
+) -> pyarrow.RecordBatch:
+    """Return the rows of commits; `batch` has the places of these in the log."""
+    import pyarrow as pa
+
+    columns = {
+        "log_partition": batch.column("partition"),
+        "log_offset": batch.column("offset"),
+        "log_time": batch.column("timestamp"),
+        "record": pa.repeat("OffsetCommit", batch.num_rows),
+        "kind": pa.repeat("offsets", batch.num_rows),
+        "group_id": commits.group_id,
+        "removed": commits.removed,
+        "commit": commits.commit,
+    }
+    arrays = [
+        columns[field.name].cast(field.type)
+        if field.name in columns
+        else pa.nulls(batch.num_rows, field.type)
+        for field in arrow_schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)

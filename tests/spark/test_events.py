@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import pack
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from messages import MESSAGES, PAIRS, is_record, repeatable
 from messages import messages as values_of
 
 from kafkagroup import TopicPartition, encode_assignment, encode_subscription
-from kafkagroup.spark.events import event_of, to_events
+from kafkagroup.spark.events import event_of, schema, to_events
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.coordinator.classic import (
     GroupMetadataKey,
@@ -148,9 +149,71 @@ def test_every_record_becomes_a_row(cls: Any, version: int) -> None:
             ],
             names=["partition", "offset", "timestamp", "key", "value"],
         )
-        (made,) = to_events([batch])
+        made = pa.Table.from_batches(to_events([batch])).sort_by("log_offset")
         assert made.column("log_offset").to_pylist() == [5, 6]
         assert made.column("removed").to_pylist() == [False, True]
         assert made.column("undecoded").null_count == 2
+        rows = made.drop_columns(["log_partition", "log_offset", "log_time"]).to_pylist()
+        expected = [event_of(encoded[0], encoded[1]), event_of(encoded[0], None)]
+        assert rows == [filled(event) for event in expected]
 
     one_row()
+
+
+def filled(event: dict[str, Any]) -> dict[str, Any]:
+    """The event with all fields, as Arrow returns it."""
+    names = [name for name in schema().names if not name.startswith("log_")]
+    array = [pa.array([event.get(name)], schema().field(name).type) for name in names]
+    (row,) = pa.RecordBatch.from_arrays(array, names=names).to_pylist()
+    return row  # type: ignore[no-any-return]
+
+
+def batch_of(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> Any:
+    """Records in partition 0 of the log, one after the other."""
+    count = len(pairs)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([0] * count, pa.int32()),
+            pa.array(range(count), pa.int64()),
+            pa.array([0] * count, pa.timestamp("us", "UTC")),
+            pa.array([key for key, _ in pairs], pa.binary()),
+            pa.array([value for _, value in pairs], pa.binary()),
+        ],
+        names=["partition", "offset", "timestamp", "key", "value"],
+    )
+
+
+@st.composite
+def damaged_commits(draw: st.DrawFn) -> tuple[bytes, bytes | None]:
+    """A commit, often with some of its bytes changed, removed or added."""
+    key = data(draw(values_of(OffsetCommitKey, 0)), 0, 1)
+    version = draw(st.integers(1, 4))
+    value = data(draw(values_of(OffsetCommitValue, version)), version, version)
+    parts = []
+    for part in (key, value):
+        at = draw(st.integers(0, len(part)))
+        match draw(st.sampled_from(["whole", "whole", "cut", "changed", "longer"])):
+            case "cut":
+                part = part[:at]
+            case "changed":
+                part = part[:at] + draw(st.binary(min_size=1, max_size=2)) + part[at + 1 :]
+            case "longer":
+                part += draw(st.binary(min_size=1, max_size=20))
+        parts.append(part)
+    return parts[0], draw(st.sampled_from([parts[1], parts[1], None]))
+
+
+@repeatable(400)
+@given(st.lists(damaged_commits(), max_size=6))
+def test_commits_in_columns_are_the_rows_of_single_records(
+    pairs: list[tuple[bytes, bytes | None]],
+) -> None:
+    batch = batch_of([(None, b"x"), *pairs]).slice(1)  # as Spark hands over a part of a batch
+    made = list(to_events([batch]))
+    rows = sorted(
+        (row for part in made for row in part.to_pylist()), key=lambda row: row["log_offset"]
+    )
+    assert [row["log_offset"] for row in rows] == list(range(1, 1 + len(pairs)))
+    for row, (key, value) in zip(rows, pairs, strict=True):
+        found = {name: row[name] for name in row if not name.startswith("log_")}
+        assert found == filled(event_of(key, value))

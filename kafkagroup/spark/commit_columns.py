@@ -1,0 +1,196 @@
+"""Committed offsets of `__consumer_offsets` as columns, without an object for each record. Pure.
+
+Most records of the topic are commits, and most commits have a key that occurred before. So keys are
+decoded once each, and values by their layout, all at once. Records in any other shape (old or
+malformed) are left to `events.event_of`, which defines what a row is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["CommitColumns", "decode_commits"]
+
+_KEY_TYPE = b"\0\1"
+_VALUE_V3, _VALUE_V4 = 3, 4
+_METADATA_AT = 14
+"""Where the length of the metadata stands in both versions, after version, offset and epoch."""
+_TOPIC_ID = bytes((1, 0, 16))
+"""The start of the tagged fields of version 4: one, with tag 0 and 16 bytes."""
+_ID_BYTES = 16
+
+_Array = Any
+"""Of numpy."""
+
+
+@attrs.frozen
+class CommitColumns:
+    """The commits among some records: which they are, and their columns."""
+
+    rows: pa.Array
+    """Their indices."""
+    group_id: pa.Array
+    removed: pa.Array
+    """Whether each is a tombstone."""
+    commit: pa.Array
+    """Structs."""
+
+
+def decode_commits(
+    keys: pa.Array, values: pa.Array, commit_type: pa.DataType, last_millisecond: int
+) -> CommitColumns:
+    """Decode the commits among these records. `commit_type` is the type of their structs; a later
+    time becomes `last_millisecond`."""
+    index, names = _keys(keys)
+    starts, lengths, data = _bytes(values)
+    removed = np.asarray(values.is_null())
+    version = _number(data, starts, 0, ">i2", lengths >= 2)
+    layout = ((version == _VALUE_V3) | (version == _VALUE_V4)) & (lengths > _METADATA_AT + 2)
+    size, metadata_at = _metadata(data, starts, lengths, version, layout)
+    after = metadata_at + size
+    """Where the commit's time stands."""
+    rest = lengths - after - 8
+    """Bytes after it: the tagged fields."""
+    tagged = np.where(layout & (version == _VALUE_V4) & (rest > 0), rest, 0)
+    has_id = (tagged == len(_TOPIC_ID) + _ID_BYTES) & _begins(
+        data, starts + after + 8, _TOPIC_ID, tagged
+    )
+    without = (tagged == 1) & (_number(data, starts, after + 8, "u1", tagged == 1) == 0)
+    whole = np.where(version == _VALUE_V3, rest == 0, has_id | without)
+    rows = np.flatnonzero((index >= 0) & (removed | (layout & (size >= 0) & whole)))
+    texts, is_text = _texts(data, starts + metadata_at, np.where(removed, 0, size), rows)
+    rows, texts = rows[is_text], texts.filter(pa.array(is_text))
+    removed, at = removed[rows], starts[rows]
+    kept = ~removed
+    epoch = _number(data, at, 10, ">i4", kept)
+    time = _number(data, at, after[rows], ">i8", kept)
+    columns = {
+        "topic": names.field("topic").take(pa.array(index[rows])),
+        "topic_id": _ids(data, at + after[rows] + 8 + len(_TOPIC_ID), has_id[rows] & kept),
+        "partition": names.field("partition").take(pa.array(index[rows])),
+        "offset": pa.array(_number(data, at, 2, ">i8", kept), mask=removed),
+        "leader_epoch": pa.array(epoch, mask=removed | (epoch < 0)),
+        "metadata": pc.if_else(pa.array(kept), texts, None),
+        "commit_time": pa.array(
+            np.minimum(time, last_millisecond) * 1000, mask=removed | (time < 0)
+        ),
+        "expire_time": pa.nulls(len(rows)),
+    }
+    arrays = [columns[field.name].cast(field.type) for field in commit_type]
+    return CommitColumns(
+        pa.array(rows),
+        names.field("group").take(pa.array(index[rows])),
+        pa.array(removed),
+        pa.StructArray.from_arrays(arrays, fields=[*commit_type]),
+    )
+
+
+def _keys(keys: pa.Array) -> tuple[_Array, pa.StructArray]:
+    """Return for each record the index of its key, -1 if it is no commit, and the keys."""
+    encoded = keys.dictionary_encode()
+    found = [_key(key) for key in encoded.dictionary.to_pylist()]
+    kept = [n for n, key in enumerate(found) if key is not None]
+    of_key = np.full(len(found) + 1, -1, np.int64)  # the last one for records without a key
+    of_key[kept] = np.arange(len(kept))
+    index = of_key[np.asarray(encoded.indices.fill_null(len(found)))]
+    group, topic, partition = zip(*(found[n] for n in kept), strict=True) if kept else ((), (), ())
+    arrays = [
+        pa.array(group, pa.string()),
+        pa.array(topic, pa.string()),
+        pa.array(partition, pa.int32()),
+    ]
+    return index, pa.StructArray.from_arrays(arrays, ["group", "topic", "partition"])
+
+
+def _key(data: bytes | None) -> tuple[str, str, int] | None:
+    """Return group, topic and partition; None for the key of another record."""
+    if data is None or data[:2] != _KEY_TYPE:
+        return None
+    topic_at = 4 + int.from_bytes(data[2:4], "big", signed=True)
+    topic_size = int.from_bytes(data[topic_at : topic_at + 2], "big", signed=True)
+    partition_at = topic_at + 2 + topic_size
+    if topic_at < 4 or topic_size < 0 or len(data) != partition_at + 4:
+        return None
+    try:
+        return (
+            data[4:topic_at].decode(),
+            data[topic_at + 2 : partition_at].decode(),
+            int.from_bytes(data[partition_at:], "big", signed=True),
+        )
+    except UnicodeDecodeError:
+        return None
+
+
+def _bytes(values: pa.Array) -> tuple[_Array, _Array, _Array]:
+    """Return the start and length of each value, 0 for null, and the bytes of all."""
+    values = values.cast(pa.large_binary())
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    content = np.frombuffer(b"" if data is None else data, np.uint8)
+    return bounds[:-1], np.where(values.is_null(), 0, np.diff(bounds)), content
+
+
+def _number(data: _Array, starts: _Array, at: Any, kind: str, where: _Array) -> _Array:
+    """Return the number at `at` of each value, 0 where there is none."""
+    size = np.dtype(kind).itemsize
+    made = np.zeros(len(starts), np.int64)
+    places = (starts + at)[where]
+    made[where] = data[places[:, None] + np.arange(size)].view(kind)[:, 0]
+    return made
+
+
+def _begins(data: _Array, starts: _Array, prefix: bytes, lengths: _Array) -> _Array:
+    """Whether each begins with `prefix`."""
+    enough = lengths >= len(prefix)
+    found = np.zeros(len(starts), bool)
+    places = starts[enough][:, None] + np.arange(len(prefix))
+    found[enough] = (data[places] == np.frombuffer(prefix, np.uint8)).all(axis=1)
+    return found
+
+
+def _metadata(
+    data: _Array, starts: _Array, lengths: _Array, version: _Array, layout: _Array
+) -> tuple[_Array, _Array]:
+    """Return the length of each value's metadata, negative if it is in no usual layout, and where
+    it begins."""
+    plain = _number(data, starts, _METADATA_AT, ">i2", layout & (version == _VALUE_V3))
+    # A compact string: a length of up to 126 stands, plus one, in one byte.
+    compact = _number(data, starts, _METADATA_AT, "u1", layout & (version == _VALUE_V4))
+    compact = np.where(compact < 128, compact - 1, -1)
+    size = np.where(version == _VALUE_V3, plain, compact)
+    at = np.where(version == _VALUE_V3, _METADATA_AT + 2, _METADATA_AT + 1)
+    return np.where(at + size + 8 <= lengths, size, -1), at
+
+
+def _texts(data: _Array, starts: _Array, sizes: _Array, rows: _Array) -> tuple[pa.Array, _Array]:
+    """Return the text of each row, and whether it is one."""
+    found: list[str] = [""] * len(rows)
+    is_text = np.ones(len(rows), bool)
+    for n in np.flatnonzero(sizes[rows] > 0):
+        start = starts[rows[n]]
+        try:
+            found[n] = data[start : start + sizes[rows[n]]].tobytes().decode()
+        except UnicodeDecodeError:
+            is_text[n] = False
+    return pa.array(found, pa.string()), is_text
+
+
+def _ids(data: _Array, starts: _Array, where: _Array) -> pa.Array:
+    """Return the topic id of each value, null where there is none."""
+    content = data[starts[where][:, None] + np.arange(_ID_BYTES)].tobytes()
+    encoded = pa.Array.from_buffers(
+        pa.binary(_ID_BYTES), int(where.sum()), [None, pa.py_buffer(content)]
+    ).dictionary_encode()
+    ids = [UUID(bytes=found) for found in encoded.dictionary.to_pylist()]
+    names = [None if topic_id == NO_ID else str(topic_id) for topic_id in ids]
+    index = np.zeros(len(starts), np.int64)
+    index[where] = np.asarray(encoded.indices)
+    return pa.array(names, pa.string()).take(pa.array(index, mask=~where))
