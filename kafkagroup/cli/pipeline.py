@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.errors import ConfigurationError
+from kafkagroup.errors import ConfigurationError, KafkaGroupError
 
-__all__ = ["command", "session"]
+__all__ = ["cause_of", "command", "session"]
 
 
 @click.group("pipeline", short_help="Compute tables and a report of the health of groups.")
@@ -40,7 +43,7 @@ def command() -> None:
     "--every",
     type=click.FloatRange(1.0),
     metavar="SECONDS",
-    help="Repeat until interrupted. Default: run once, for example from cron.",
+    help="Repeat until interrupted, also after a run that failed. Default: run once.",
 )
 @click.option(
     "--loads",
@@ -68,32 +71,67 @@ def run_command(
     from kafkagroup.spark.report import write_report
     from kafkagroup.spark.weights import write_loads
 
+    def run_once() -> None:
+        properties = connection.properties()
+        tables = run(spark, properties, out, format=form, namespace=namespace, told=_progress)
+        for group, file in loads:
+            count = write_loads(tables.read("weights"), group, file)
+            click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
+        if report:
+            _progress("report")
+            path = write_report(tables)
+            click.echo(json.dumps({"report": path}) if as_json else path)
+
     try:
-        while True:
-            started = time.monotonic()
-            tables = run(
-                spark,
-                connection.properties(),
-                out,
-                format=form,
-                namespace=namespace,
-                told=_progress,
-            )
-            for group, file in loads:
-                count = write_loads(tables.read("weights"), group, file)
-                click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
-            if report:
-                _progress("report")
-                path = write_report(tables)
-                click.echo(json.dumps({"report": path}) if as_json else path)
-            if every is None:
-                return
-            time.sleep(max(0.0, started + every - time.monotonic()))
-    except KeyboardInterrupt:
         if every is None:
-            raise
+            _guarded(run_once)
+        else:
+            _repeat(run_once, every)
     finally:
         spark.stop()
+
+
+def _repeat(run_once: Callable[[], None], every: float) -> None:
+    """Run until interrupted. Raises: ConfigurationError, which the next run would raise too."""
+    with suppress(KeyboardInterrupt):
+        while True:
+            started = time.monotonic()
+            try:
+                _guarded(run_once)
+            except ConfigurationError:
+                raise
+            except KafkaGroupError as error:
+                _progress(f"failed, and runs again in {every:g} s: {error}")
+            time.sleep(max(0.0, started + every - time.monotonic()))
+
+
+def _guarded(run_once: Callable[[], None]) -> None:
+    """Raises: KafkaGroupError, also for an error of Spark's, of which it has the cause."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        run_once()
+    except (Py4JError, PySparkException, OSError) as error:
+        raise KafkaGroupError(f"Spark failed: {cause_of(str(error))}") from error
+
+
+_ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$")
+
+
+def cause_of(text: str) -> str:
+    """Return the line of an error of Spark's that names the cause.
+
+    Spark shows the tracebacks of a Python worker within those of the JVM; the last line of the
+    first traceback is the cause.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for after, line in enumerate(lines):
+        if line.startswith("Traceback (most recent call last)"):
+            found = (m for other in lines[after + 1 :] if (m := _ERROR.match(other)))
+            if (match := next(found, None)) is not None:
+                return f"{match[1]}: {match[2]}"
+    return lines[0] if lines else "it does not say why"
 
 
 def _progress(step: str) -> None:

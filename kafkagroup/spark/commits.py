@@ -22,6 +22,7 @@ import attrs
 from pyspark.sql.streaming import StreamingQueryListener
 
 from kafkagroup.errors import ConfigurationError, ErrorCode, IllegalStateError, KafkaGroupError
+from kafkagroup.spark.files import last_number, read_text
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import SourceOptions, parse_options
 from kafkagroup.spark.ranges import CommitMetadata, Positions
@@ -30,7 +31,7 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CommitListener", "commit", "file_system", "pin", "reconcile"]
+__all__ = ["CommitListener", "commit", "pin", "reconcile"]
 
 logger = logging.getLogger(__name__)
 
@@ -163,10 +164,10 @@ def reconcile(
     the group has members; BrokerError; TransportError.
     """
     parsed = _with_group(options)
-    last = _last_batch(spark, f"{checkpoint}/commits")
+    last = last_number(spark, f"{checkpoint}/commits")
     if last is None:
         return {}
-    lines = _read(spark, f"{checkpoint}/offsets/{last}").splitlines()
+    lines = read_text(spark, f"{checkpoint}/offsets/{last}").splitlines()
     found = [p for line in lines if (p := _positions(line, parsed.group_id)) is not None]
     if not found:
         raise ConfigurationError(f"{checkpoint} has no offsets of group {parsed.group_id!r}")
@@ -192,32 +193,3 @@ def _positions(text: str | None, group: str | None) -> Positions | None:
     except (ValueError, TypeError, AttributeError, KeyError):
         return None
     return found if found.group == group else None
-
-
-def _last_batch(spark: SparkSession, folder: str) -> int | None:
-    """Return the highest number among the files of one of Spark's logs."""
-    files, path = file_system(spark, folder)
-    if not files.exists(path):
-        return None
-    names = (status.getPath().getName() for status in files.listStatus(path))
-    return max((int(name) for name in names if name.isdecimal()), default=None)
-
-
-def _read(spark: SparkSession, file: str) -> str:
-    files, path = file_system(spark, file)
-    stream = files.open(path)
-    try:
-        return str(_jvm(spark).org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-    finally:
-        stream.close()
-
-
-def file_system(spark: SparkSession, name: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system for a name, and the path in it."""
-    jvm = _jvm(spark)
-    path = jvm.org.apache.hadoop.fs.Path(name)
-    return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark.sparkContext._jvm

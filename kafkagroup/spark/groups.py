@@ -25,8 +25,8 @@ _REBALANCES = (
     " ended timestamp, seconds double, members int, moved int"
 )
 _OWNERSHIP = (
-    "group_id string, member_id string, client_id string, topic string, topic_id string,"
-    " partition int, generation int, started timestamp, ended timestamp"
+    "group_id string, member_id string, instance_id string, client_id string, topic string,"
+    " topic_id string, partition int, generation int, started timestamp, ended timestamp"
 )
 _MEMBERS = (
     "group_id string, member_id string, instance_id string, client_id string, client_host string,"
@@ -49,7 +49,8 @@ def rebalances(events: DataFrame) -> DataFrame:
 
 def ownership(events: DataFrame) -> DataFrame:
     """Return which member owned which partition, in which generation and for how long; `ended` is
-    null for the current owner. Between two owners, the partition was not consumed."""
+    null for the current owner. Between two owners, the partition was not consumed. A static member
+    that restarts has the same `instance_id` and another `member_id`."""
     return _table(events, _OWNERSHIP, _ownership)
 
 

@@ -8,6 +8,7 @@ topic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -40,7 +41,8 @@ may lie between them."""
 def evaluation(
     lag: DataFrame, history: DataFrame, commits: DataFrame, *, allowed: int = 0
 ) -> DataFrame:
-    """Return the status of every group and partition, at the last sample of its lag.
+    """Return the status of every group and partition with a committed offset, at the last sample of
+    its lag.
 
     `lag`: the samples; `history`: the table of `lag_history`; `allowed`: a lag up to this counts as
     none. `stuck`: the status is STALL or STOP. If the lag is unknown, `status` is null, and
@@ -50,6 +52,8 @@ def evaluation(
         F.max("sampled_at").alias("evaluated_at"),
         *(F.expr(f"max_by({name}, sampled_at) AS {name}") for name in ("lag", "seconds", "reason")),
     )
+    last = commits.groupBy(*_KEY).agg(F.expr("max_by(removed, log_offset) AS removed"))
+    newest = newest.join(last.where("NOT removed"), [*_KEY], "leftsemi")
     times = commits.where("NOT removed").selectExpr(
         *_KEY, "coalesce(commit_time, log_time) AS time"
     )
@@ -109,14 +113,19 @@ def _evaluated(row: dict[str, object], allowed: int) -> dict[str, object]:
 
 
 def group_health(
-    events: DataFrame, evaluation: DataFrame, rebalances: DataFrame, members: DataFrame
+    events: DataFrame,
+    evaluation: DataFrame,
+    rebalances: DataFrame,
+    members: DataFrame,
+    now: datetime,
 ) -> DataFrame:
-    """Return one row for each group.
+    """Return one row for each group, as of `now`: the time at which the events had been read.
 
     `status` is the status of its worst partition. Rebalances are counted since `coverage`;
     `unstable_seconds` is their total duration, and `unstable_share` its share of the time since.
     `skew` is the highest partition count of a member divided by the mean, `lag_skew` the highest
-    lag of a partition divided by the mean; null if the mean is 0.
+    lag of a partition divided by the mean; null if the mean is 0. `gone_at` is when the group was
+    deleted or expired, with all its offsets; null if it exists.
     """
     worst = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     names = " ".join(f"WHEN {status.value} THEN '{status.name}'" for status in Status)
@@ -126,8 +135,18 @@ def group_health(
         .agg(
             F.first("log_partition").alias("log_partition"),
             F.expr("max_by(kind, log_offset) FILTER (WHERE kind <> 'offsets') AS kind"),
-            F.max("log_time").alias("last_record"),
+            F.expr("max(log_time) FILTER (WHERE removed) AS removed_at"),
         )
+    )
+    # What says that a group exists: its own record, of whatever kind, and each of its offsets.
+    kept = (
+        events.where("commit IS NOT NULL OR record LIKE '%GroupMetadata'")
+        .groupBy("group_id", "commit.topic", "commit.partition")
+        .agg(F.expr("max_by(removed, log_offset) AS removed"))
+        .where("NOT removed")
+        .select("group_id")
+        .distinct()
+        .withColumn("exists", F.lit(True))
     )
     apart = events.selectExpr(
         "log_partition",
@@ -147,7 +166,6 @@ def group_health(
         F.sum("lag").alias("lag"),
         F.max("seconds").alias("seconds"),
         F.expr("max(lag) / nullif(avg(lag), 0) AS lag_skew"),
-        F.max("evaluated_at").alias("evaluated_at"),
     )
     by_member = members.groupBy("group_id").agg(
         F.count("*").alias("members"),
@@ -165,8 +183,10 @@ def group_health(
         groups.join(by_partition, "group_id", "left")
         .join(by_member, "group_id", "left")
         .join(counted, "group_id", "left")
+        .join(kept, "group_id", "left")
+        .withColumn("evaluated_at", F.timestamp_micros(F.lit(_micros(now))))
     )
-    span = "(unix_micros(coalesce(evaluated_at, last_record)) - unix_micros(coverage)) / 1e6"
+    span = "(unix_micros(evaluated_at) - unix_micros(coverage)) / 1e6"
     return joined.selectExpr(
         "group_id",
         "kind",
@@ -183,5 +203,10 @@ def group_health(
         f"coalesce(rebalances, 0) * 3600 / nullif(greatest({span}, 0), 0) AS rebalances_per_hour",
         "coalesce(unstable_seconds, 0) AS unstable_seconds",
         f"coalesce(unstable_seconds, 0) / nullif(greatest({span}, 0), 0) AS unstable_share",
-        "coalesce(evaluated_at, last_record) AS evaluated_at",
+        "CASE WHEN exists IS NULL THEN removed_at END AS gone_at",
+        "evaluated_at",
     )
+
+
+def _micros(time: datetime) -> int:
+    return round(time.timestamp() * 1e6)

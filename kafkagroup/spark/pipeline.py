@@ -1,25 +1,33 @@
 """The pipeline from `__consumer_offsets` to tables of the health of groups; run it repeatedly.
 
 Each run appends events and samples, drops the duplicates that an interrupted run leaves, and
-computes all other tables again. The tables are folders under `out`, or in a catalog; Spark keeps
-the position of the next run in `out`/checkpoint.
+computes all other tables again. The tables are folders under `out`, or in a catalog; the position
+of the next run is in `out`/positions.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import attrs
 from pyspark.sql import functions as F
 
 from kafkagroup.spark import groups, history
-from kafkagroup.spark.commits import file_system, reconcile
+from kafkagroup.spark.commits import commit
 from kafkagroup.spark.ends import lag_history, log_ends
+from kafkagroup.spark.files import exists, last_number, read_text, replace_folder, write_text
 from kafkagroup.spark.health import evaluation, group_health
 from kafkagroup.spark.lag import lag
+from kafkagroup.spark.logs import Logs
+from kafkagroup.spark.options import parse_options
+from kafkagroup.spark.ranges import Positions, capped
 from kafkagroup.spark.source import register
+from kafkagroup.spark.turns import election_of, elections_of, turn
 from kafkagroup.spark.weights import weights
+from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +39,15 @@ GROUP = "kafkagroup-pipeline"
 has not read yet, so it always has a lag."""
 
 _ROWS = 1_000_000
-"""The maximum of events in one batch."""
+"""The maximum of offsets in one batch."""
+
+_FILES = ("parquet", "orc", "json", "csv", "text", "avro")
+"""Formats of plain files. While they are overwritten there is no table; other formats have versions
+of a table."""
+
+
+def _nothing() -> None:
+    pass
 
 
 @attrs.frozen
@@ -46,6 +62,8 @@ class Tables:
     namespace: str | None = None
     """A namespace of a catalog of the session, such as "lake.kafka", which then has the tables
     instead of `root`."""
+    before_write: Callable[[], None] = attrs.field(default=_nothing, kw_only=True, repr=False)
+    """Called before each write. May raise: then nothing is written."""
 
     def path(self, name: str) -> str:
         """Return the path of a table below `root`."""
@@ -55,8 +73,7 @@ class Tables:
         """Whether the table exists."""
         if self.namespace is not None:
             return bool(self.spark.catalog.tableExists(self._named(name)))
-        files, path = file_system(self.spark, self.path(name))
-        return bool(files.exists(path))
+        return exists(self.spark, self.path(name))
 
     def read(self, name: str) -> DataFrame:
         """Return the table."""
@@ -69,10 +86,20 @@ class Tables:
         self._write(name, rows, "append")
 
     def replace(self, name: str, rows: DataFrame) -> None:
-        """Replace the whole table. `rows` must not be read from it."""
-        self._write(name, rows, "overwrite")
+        """Replace the whole table. `rows` must not be read from it.
+
+        A table of files is written beside it, and then takes its place.
+        """
+        if self.namespace is not None or self.format not in _FILES:
+            self._write(name, rows, "overwrite")
+            return
+        draft = f".{name}.draft"
+        self._write(draft, rows, "overwrite")
+        self.before_write()
+        replace_folder(self.spark, self.path(draft), self.path(name))
 
     def _write(self, name: str, rows: DataFrame, mode: str) -> None:
+        self.before_write()
         # A later release may have other columns: without this option, Delta refuses them.
         writer = rows.write.format(self.format).mode(mode)
         writer = writer.option("overwriteSchema", mode == "overwrite")
@@ -95,67 +122,125 @@ def run(
     namespace: str | None = None,
     allowed: int = 0,
     horizon: float = 300.0,
+    patience: float = 300.0,
     told: Callable[[str], object] = lambda step: None,
 ) -> Tables:
     """Read new records, sample the lag, and write the tables.
 
     `options` are the connection options; `out`, `format` and `namespace` are as in `Tables`: the
-    checkpoint is always under `out`. The job commits its offsets to `group`; each run commits them
+    positions are always under `out`. The job commits its offsets to `group`; each run commits them
     again, so that they do not expire. `allowed` and `horizon` are as in `evaluation` and `weights`.
-    `told` is called with the name of each step. Do not run two jobs with the same `out`.
+    `told` is called with the name of each step. Of two runs with the same `out` the second waits
+    for `patience` seconds.
 
-    Raises: ConfigurationError; IllegalStateError if the group has members; BrokerError;
-    TransportError; Spark's exception if a query failed.
+    Raises: ConfigurationError; IllegalStateError if the group has members, or another run does not
+    end; BrokerError; TransportError; Spark's exception if a query failed.
     """
     register(spark)
-    tables = Tables(spark, out, format, namespace)
+    parsed, name = parse_options({**options, "subscribe": history.TOPIC}), election_of(group, out)
+    told("turn")
+    with turn(parsed, name, patience) as check_turn:
+        tables = Tables(spark, out, format, namespace, before_write=check_turn)
+        _run(tables, options, group, allowed, horizon, told)
+    return attrs.evolve(tables, before_write=_nothing)
+
+
+def _run(
+    tables: Tables,
+    options: Mapping[str, str],
+    group: str,
+    allowed: int,
+    horizon: float,
+    told: Callable[[str], object],
+) -> None:
     told("events")
     _read(tables, options, group)
+    now = datetime.now(UTC)
     events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])
-    others = events.where(~F.col("group_id").eqNullSafe(group)).persist()
+    own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(elections_of(group))
+    others = events.where(~F.coalesce(own, F.lit(False))).persist()
     try:
         commits = history.commits(others)
         told("log_ends")
         known = tables.read("log_ends") if tables.exists("log_ends") else None
-        tables.append("log_ends", log_ends(spark, options, commits, known))
+        tables.append("log_ends", log_ends(tables.spark, options, commits, known))
         told("lag")
-        tables.append("lag", lag(spark, options, commits))
-        for name, rows in _derived(tables, others, allowed, horizon):
+        tables.append("lag", lag(tables.spark, options, commits))
+        for name, rows in _derived(tables, others, now, allowed, horizon):
             told(name)
             tables.replace(name, rows)
     finally:
         others.unpersist()
-    return tables
 
 
 def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
-    """Append the events since the last run, and commit their end to the group.
+    """Append the events since the last run, batch by batch, and commit their end to the group.
 
-    Without its checkpoint, a run starts at the log's start again: events are then duplicated, and
-    `run` drops the duplicates when it reads them.
+    A run that is interrupted, or without its positions, reads events again: they are then
+    duplicated, and `run` drops the duplicates when it reads them.
     """
     source = {
         **options,
-        "group.id": group,
-        "maxRowsPerBatch": str(_ROWS),
-        "rewind": "true",
         # Compaction and the deletion of groups remove records regularly, without data loss.
         "failOnDataLoss": "false",
+        "isolation.level": "read_committed",
     }
-    checkpoint = tables.path("checkpoint")
-    query: Any = (
-        history.events(tables.spark, source, streaming=True)
-        .writeStream.foreachBatch(lambda rows, _: tables.append("events", rows))
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    reconcile(tables.spark, checkpoint, {**source, "subscribe": history.TOPIC}, renew=True)
+    with Logs(parse_options({**source, "subscribe": history.TOPIC, "group.id": group})) as session:
+        partitions, ids = session.partitions()
+        starts, ends = session.log_bounds(partitions)
+        done = _next_positions(tables, starts, ends, ids, group)
+        while done.offsets != ends:
+            until = capped(done.offsets, ends, _ROWS)
+            bounds = {
+                "startingOffsets": _json(done.offsets),
+                "endingOffsets": _json(until),
+            }
+            tables.append("events", history.events(tables.spark, {**source, **bounds}))
+            done = Positions(until, ids, group)
+            _keep_positions(tables, done)
+        if not tables.exists("events"):
+            tables.append("events", history.events(tables.spark, {**source, **_NOTHING}))
+        commit(session, group, done, renew=True)
+
+
+_NOTHING = {"startingOffsets": "latest", "endingOffsets": "latest"}
+
+
+def _next_positions(
+    tables: Tables,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    ids: Mapping[str, str],
+    group: str,
+) -> Positions:
+    """Return where this run begins: where the last one ended, if its records still exist."""
+    folder = tables.path("positions")
+    last = last_number(tables.spark, folder)
+    before: Mapping[TopicPartition, int] = {}
+    if last is not None:
+        found = Positions.from_json(json.loads(read_text(tables.spark, f"{folder}/{last}")))
+        if found.topic_ids == ids:
+            before = found.offsets
+    begin = {tp: min(max(before.get(tp, 0), starts[tp]), ends[tp]) for tp in starts}
+    return Positions(begin, ids, group)
+
+
+def _keep_positions(tables: Tables, done: Positions) -> None:
+    folder = tables.path("positions")
+    last = last_number(tables.spark, folder)
+    text = json.dumps(done.to_json())
+    write_text(tables.spark, f"{folder}/{0 if last is None else last + 1}", text)
+
+
+def _json(offsets: Mapping[TopicPartition, int]) -> str:
+    by_topic: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(offsets.items()):
+        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return json.dumps(by_topic)
 
 
 def _derived(
-    tables: Tables, events: DataFrame, allowed: int, horizon: float
+    tables: Tables, events: DataFrame, now: datetime, allowed: int, horizon: float
 ) -> Iterator[tuple[str, DataFrame]]:
     """Yield the name and rows of each table that a run replaces. Some rows are computed from tables
     that must be written before."""
@@ -175,6 +260,6 @@ def _derived(
     )
     yield (
         "group_health",
-        group_health(events, read("evaluation"), read("rebalances"), read("members")),
+        group_health(events, read("evaluation"), read("rebalances"), read("members"), now),
     )
     yield "weights", weights(read("evaluation"), read("log_ends"), horizon=horizon)

@@ -3,6 +3,9 @@
 Times are microseconds since the epoch. The broker does not record everything: of a classic group,
 the records show when all members had joined and when they had their assignments, but not when the
 rebalance began. They never show why a member left.
+
+A static member that restarts gets another member id. It is the same owner: the owner of a partition
+is the instance id, or without one the member id.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class OwnershipSpan:
     """The time for which a member owns a partition within one generation."""
 
     member_id: str
+    instance_id: str | None
     client_id: str | None
     topic: str | None
     topic_id: str | None
@@ -64,6 +68,11 @@ class Member:
     partitions: int = 0
     since: int = 0
 
+    @property
+    def owner(self) -> str:
+        """The id by which the member owns partitions."""
+        return _owner(self.member_id, self.instance_id)
+
 
 @attrs.define
 class Timeline:
@@ -78,7 +87,7 @@ class Timeline:
     _last_owner: dict[_Partition, str] = attrs.field(factory=dict)
     _generation: int | None = None
     _changes: dict[str, set[str]] = attrs.field(factory=dict)
-    """The changes since the last epoch: "joined", "left" or "subscribed anew" -> member ids."""
+    """The changes since the last epoch: "joined", "left" or "subscribed anew" -> owners."""
 
     # ------------------------------------------------------------ classic groups
 
@@ -93,7 +102,7 @@ class Timeline:
             rebalance = Rebalance(
                 generation=number,
                 kind="classic",
-                cause=self._cause_of(found.keys()),
+                cause=self._cause_of({_owner(m, found[m]["instance_id"]) for m in found}),
                 started=min(record["state_time"] or time, time),
                 ended=time,
                 members=len(found),
@@ -117,7 +126,7 @@ class Timeline:
             return "first seen"
         if not now:
             return "all left"
-        before = self.members.keys()
+        before = {member.owner for member in self.members.values()}
         return _cause({"joined": now - before, "left": before - now}) or "members joined again"
 
     # ------------------------------------------------------------ consumer and share groups
@@ -152,11 +161,16 @@ class Timeline:
             if not record["removed"]:
                 word = "subscribed anew" if member in self.members else "joined"
                 self._update_member(member, found, record["time"])
+                owner = self.members[member].owner
+                if owner in (left := self._changes.get("left", set())):
+                    left.discard(owner)  # a static member, which has another member id now
+                    continue
             else:
                 word = "left"
                 self._set_owned(member, set(), record["time"])
-                self.members.pop(member, None)
-            self._changes.setdefault(word, set()).add(member)
+                known = self.members.pop(member, None)
+                owner = member if known is None else known.owner
+            self._changes.setdefault(word, set()).add(owner)
 
     def current(self, record: Mapping[str, Any]) -> None:
         """Apply a record of a member's current assignment."""
@@ -193,15 +207,19 @@ class Timeline:
         """Set the partitions that a member owns from this time on."""
         generation = -1 if self._generation is None else self._generation
         held = self._owned.setdefault(member, {})
+        known = self.members.get(member)
         for partition, span in list(held.items()):
             if partition not in partitions or span.generation != generation:
                 span.ended = time
                 del held[partition]
+        if known is None:
+            return  # it has left, and owns nothing
         for partition in sorted(partitions - held.keys(), key=str):
             topic, topic_id, number = partition
             held[partition] = OwnershipSpan(
                 member_id=member,
-                client_id=self.members[member].client_id,
+                instance_id=known.instance_id,
+                client_id=known.client_id,
                 topic=topic,
                 topic_id=topic_id,
                 partition=number,
@@ -209,11 +227,10 @@ class Timeline:
                 started=time,
             )
             self.ownership.append(held[partition])
-            if self._last_owner.get(partition, member) != member and self.rebalances:
+            if self._last_owner.get(partition, known.owner) != known.owner and self.rebalances:
                 self.rebalances[-1].moved += 1
-            self._last_owner[partition] = member
-        if member in self.members:
-            self.members[member].partitions = len(partitions)
+            self._last_owner[partition] = known.owner
+        known.partitions = len(partitions)
 
     def _end(self, time: int) -> None:
         """End the ownership of all members: the group was deleted or has changed its type."""
@@ -240,6 +257,10 @@ def timeline_of(records: Iterable[Mapping[str, Any]]) -> Timeline:
             case "ConsumerGroupCurrentMemberAssignment" | "ShareGroupCurrentMemberAssignment":
                 timeline.current(record)
     return timeline
+
+
+def _owner(member_id: str, instance_id: str | None) -> str:
+    return member_id if instance_id is None else instance_id
 
 
 def _partitions(assigned: Iterable[Mapping[str, Any]] | None) -> set[_Partition]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from kafkagroup import ConfigurationError
 from kafkagroup.cli._app import app
+from kafkagroup.errors import RequestTimeoutError
 
 LEAST = ("pipeline", "run", "--bootstrap-servers", "nowhere.invalid:1", "--out", "tables")
 
@@ -40,3 +43,63 @@ def test_help_needs_no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["pipeline", "run", "--help"])
     assert result.exit_code == 0
     assert "--bootstrap-servers" in result.output
+
+
+class Runs:
+    """In place of Spark and the pipeline: each run raises its error; the last is interrupted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> None:
+        self._errors = [*errors, KeyboardInterrupt()]
+        self.stopped = False
+        pipeline = pytest.importorskip("kafkagroup.spark.pipeline")
+        monkeypatch.setattr("kafkagroup.cli.pipeline.session", lambda: self)
+        monkeypatch.setattr("kafkagroup.cli.pipeline.time.sleep", lambda seconds: None)
+        monkeypatch.setattr(pipeline, "run", self.run)
+
+    def run(self, *given: Any, **more: Any) -> None:
+        raise self._errors.pop(0)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+OF_SPARK = """[PYTHON_DATA_SOURCE_ERROR] Failed when reading:
+Traceback (most recent call last):
+  File "reading.py", line 7, in read
+    raise data_loss()
+kafkagroup.spark.ranges.DataLossError: a/0 is to be read at 3, but has 5 to 9
+
+JVM stacktrace:
+org.apache.spark.SparkException: Job aborted
+Caused by: java.lang.RuntimeException: again
+Traceback (most recent call last):
+  ValueError: another one
+"""
+
+
+def test_a_failed_run_is_one_line_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    runs = Runs(monkeypatch, errors.PySparkException(OF_SPARK))
+    result = CliRunner().invoke(app, LEAST)
+    assert (result.exit_code, runs.stopped) == (1, True)
+    assert result.output == (
+        "kafkagroup: Spark failed: DataLossError: a/0 is to be read at 3, but has 5 to 9\n"
+    )
+
+
+def test_with_every_a_failed_run_is_reported_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    failures = (RequestTimeoutError("no answer in 30 s"), errors.PySparkException("no space left"))
+    runs = Runs(monkeypatch, *failures)
+    result = CliRunner().invoke(app, [*LEAST, "--every", "60"])
+    assert (result.exit_code, runs.stopped) == (0, True)
+    first, second = (line.split("  ", 1)[1] for line in result.output.splitlines())
+    assert first == "failed, and runs again in 60 s: no answer in 30 s"
+    assert second == "failed, and runs again in 60 s: Spark failed: no space left"
+
+
+def test_a_wrong_option_ends_the_command_also_with_every(monkeypatch: pytest.MonkeyPatch) -> None:
+    Runs(monkeypatch, ConfigurationError("no such option"))
+    result = CliRunner().invoke(app, [*LEAST, "--every", "60"])
+    assert result.exit_code == 2
+    assert result.output == "kafkagroup: no such option\n"

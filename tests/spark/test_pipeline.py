@@ -24,6 +24,7 @@ from kafkagroup.spark.weights import weights, write_loads
 
 HEARTBEAT_MS = 100
 GROUPS = ("pipe-classic", "pipe-848", "pipe-alone")
+STATIC = ("pipe-static-classic", "pipe-static-848")
 
 
 class Member:
@@ -79,6 +80,14 @@ def live(address: str, group: str, **more: str) -> None:
     first.close()
 
 
+def restart(address: str, group: str, **more: str) -> None:
+    """A static member that owns all partitions, and restarts."""
+    for _ in range(2):
+        member = Member(address, group, group_instance_id="instance", **more)
+        until([member], [4])
+        member.close()
+
+
 @pytest.fixture(scope="module")
 def out(spark: Any, module_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tables after two runs without events in between."""
@@ -89,6 +98,8 @@ def out(spark: Any, module_broker: Any, tmp_path_factory: pytest.TempPathFactory
     set_heartbeat_interval(broker.address, "pipe-848", HEARTBEAT_MS)
     live(broker.address, "pipe-classic", heartbeat_interval_ms=str(HEARTBEAT_MS))
     live(broker.address, "pipe-848", group_protocol="consumer")
+    restart(broker.address, "pipe-static-classic")
+    restart(broker.address, "pipe-static-848", group_protocol="consumer")
     broker.commit("pipe-alone", {TopicPartition("pipe", 0): 2})
     for _ in range(2):
         pipeline.run(spark, {"bootstrap.servers": broker.address}, str(folder))
@@ -103,7 +114,7 @@ def rows(spark: Any, out: Path, table: str, where: str = "true") -> list[Any]:
 
 
 def test_every_table_is_written_without_the_jobs_own_group(spark: Any, out: Path) -> None:
-    tables = {folder.name for folder in out.iterdir()} - {"checkpoint", "events"}
+    tables = {folder.name for folder in out.iterdir()} - {"positions", "events"}
     assert len(tables) >= 14
     for table in tables:
         frame = spark.read.parquet(str(out / table))
@@ -135,6 +146,16 @@ def test_ownership_of_partitions_over_time(spark: Any, out: Path) -> None:
         assert len({r.member_id for r in found}) == 2
 
 
+def test_a_static_member_that_restarts_is_the_same_owner(spark: Any, out: Path) -> None:
+    for group in STATIC:
+        moved = [r.moved for r in rows(spark, out, "rebalances", f"group_id = '{group}'")]
+        assert moved
+        assert not any(moved)
+        found = rows(spark, out, "ownership", f"group_id = '{group}'")
+        assert {r.instance_id for r in found} == {"instance"}
+        assert len({r.member_id for r in found}) == 2
+
+
 def test_lag_is_known_at_the_time_of_each_commit(spark: Any, out: Path) -> None:
     """Records are from 1970, so all of them existed at each commit."""
     found = rows(spark, out, "lag_history", "group_id = 'pipe-alone'")
@@ -149,7 +170,8 @@ def test_evaluation_and_health(spark: Any, out: Path) -> None:
     (alone,) = rows(spark, out, "evaluation", "group_id = 'pipe-alone'")
     assert (alone.lag, alone.status, alone.stuck) == (3, "STOP", True)
     health = {row.group_id: row for row in rows(spark, out, "group_health")}
-    assert set(health) == set(GROUPS)
+    assert set(health) == {*GROUPS, *STATIC}
+    assert {row.gone_at for row in health.values()} == {None}
     assert (health["pipe-alone"].status, health["pipe-alone"].stuck_partitions) == ("STOP", 1)
     assert (health["pipe-alone"].rebalances, health["pipe-alone"].kind) == (0, None)
     for group, kind in zip(GROUPS, ("classic", "consumer"), strict=False):
@@ -220,31 +242,49 @@ def test_a_weight_is_the_rate_plus_the_backlog(spark: Any) -> None:
 def test_events_read_twice_are_counted_once(
     spark: Any, module_broker: Any, out: Path, tmp_path: Path
 ) -> None:
-    """A job without its checkpoint, or killed before writing it, reads events again."""
+    """A job without its positions, which died before they were written, reads events again."""
     shutil.copytree(out, tmp_path / "again")
-    shutil.rmtree(tmp_path / "again" / "checkpoint")
+    shutil.rmtree(tmp_path / "again" / "positions")
     before = spark.read.parquet(str(tmp_path / "again" / "events")).count()
     pipeline.run(spark, {"bootstrap.servers": module_broker.address}, str(tmp_path / "again"))
     events = spark.read.parquet(str(tmp_path / "again" / "events"))
     assert events.count() >= 2 * before
-    for table in ("commits", "rebalances", "ownership", "generations"):
-        columns = [c for c in rows(spark, out, table)[0].__fields__ if c != "members"]
-        one = sorted(
-            map(
-                str,
-                spark.read.parquet(str(out / table))
-                .where("group_id LIKE 'pipe-%'")
-                .select(columns)
-                .collect(),
-            )
-        )
-        other = sorted(
-            map(
-                str,
-                spark.read.parquet(str(tmp_path / "again" / table))
-                .where("group_id LIKE 'pipe-%'")
-                .select(columns)
-                .collect(),
-            )
-        )
-        assert one == other, table
+    for table in DERIVED:
+        assert content(spark, tmp_path / "again", table) == content(spark, out, table), table
+
+
+DERIVED = ("commits", "rebalances", "ownership", "generations")
+
+
+def content(spark: Any, out: Path, table: str) -> list[str]:
+    """The rows of a table, of the groups of these tests, sorted."""
+    found = rows(spark, out, table)
+    columns = [c for c in found[0].__fields__ if c != "members"]
+    return sorted(str([row[c] for c in columns]) for row in found)
+
+
+@pytest.mark.long
+def test_a_run_that_died_is_repaired_by_the_next(
+    spark: Any, module_broker: Any, out: Path, tmp_path: Path
+) -> None:
+    address, again = {"bootstrap.servers": module_broker.address}, tmp_path / "again"
+
+    class Died(BaseException):
+        pass
+
+    def die_at(last: str) -> Any:
+        def told(step: str) -> None:
+            if step == last:
+                raise Died
+
+        return told
+
+    for step in ("log_ends", "lag", "rebalances", "ownership", "group_health"):
+        with pytest.raises(Died):
+            pipeline.run(spark, address, str(again), told=die_at(step))
+    (again / "rebalances" / "rest-of-a-file").write_text("no Parquet")
+    (again / ".rebalances.draft").mkdir(exist_ok=True)
+    pipeline.run(spark, address, str(again))
+    for table in DERIVED:
+        assert content(spark, again, table) == content(spark, out, table), table
+    assert [f.name for f in again.iterdir() if f.name.endswith((".draft", ".old"))] == []

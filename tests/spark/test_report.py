@@ -38,6 +38,7 @@ def health(**more: Any) -> dict[str, Any]:
         "skew": 1.5,
         "lag_skew": None,
         "coverage": at(0),
+        "gone_at": None,
         **more,
     }
 
@@ -74,6 +75,13 @@ def test_stuck_partitions_come_first() -> None:
     assert text.index("STALL") < text.index("Health") < text.index("generation cause")
     assert "2 1 joined 2026-01-01 12:00:20 4.000 2 2" in text
     assert "3 topics or assignor changed 2026-01-01 12:00:50 not ended 2 0" in text
+
+
+def test_a_group_that_is_gone_says_since_when() -> None:
+    gone = Group(name="billing", health=health(status=None, gone_at=at(7)))
+    text = words(render(facts(gone)))
+    assert "billing consumer gone since 2026-01-01 12:00:07 2 1,234" in text
+    assert text.endswith("billing gone since 2026-01-01 12:00:07 ")
 
 
 def test_names_are_escaped_everywhere() -> None:

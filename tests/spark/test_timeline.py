@@ -143,6 +143,41 @@ def test_a_consumer_protocol_member_leaves() -> None:
     assert [t for t in ownership(timeline) if t[0] == "a"] == [("a", 0, 1, 11, 20)]
 
 
+def test_a_static_member_that_restarts_is_the_same_owner() -> None:
+    """Its member id is another one: in a classic group in the same generation, in a group of
+    KIP-848 in the same epoch."""
+    first, again = (member(name, 0, 1, instance_id="i") for name in ("i-1", "i-2"))
+    timeline = timeline_of(
+        [classic(1, 10, first), classic(1, 25, again), classic(2, 30, again, member("b"))]
+    )
+    assert rebalances(timeline) == [(1, "first seen", 10, 10, 1, 0), (2, "1 joined", 30, 30, 2, 0)]
+    assert {(t.member_id, t.instance_id) for t in timeline.ownership} == {
+        ("i-1", "i"),
+        ("i-2", "i"),
+    }
+
+    def events(of: str, *members: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return record(f"ConsumerGroup{of}", members=list(members), **more)
+
+    who = {"instance_id": "i", "epoch": 1, "state": 0}
+    timeline = timeline_of(
+        [
+            events("MemberMetadata", member("m-1", instance_id="i"), time=10),
+            epoch(1, 10),
+            events("CurrentMemberAssignment", member("m-1", 0, 1, **who), time=11),
+            # It leaves for now, and returns.
+            events("CurrentMemberAssignment", member("m-1", 0, 1, **who | {"epoch": -2}), time=20),
+            events("CurrentMemberAssignment", member("m-1"), time=25, removed=True),
+            events("MemberMetadata", member("m-1"), time=25, removed=True),
+            events("MemberMetadata", member("m-2", instance_id="i"), time=25),
+            events("CurrentMemberAssignment", member("m-2", 0, 1, **who), time=25),
+            joined("b", 30),
+            epoch(2, 30),
+        ]
+    )
+    assert rebalances(timeline) == [(1, "1 joined", 10, 11, 1, 0), (2, "1 joined", 30, None, 2, 0)]
+
+
 def test_a_deleted_group_starts_again() -> None:
     timeline = timeline_of(
         [

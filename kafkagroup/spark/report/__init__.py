@@ -19,15 +19,9 @@ def write_report(tables: Tables, name: str = "report.html") -> str:
 
     Raises: ImportError without matplotlib, which is in the extra `pipeline`.
     """
-    from kafkagroup.spark.commits import file_system
+    from kafkagroup.spark.files import write_text
     from kafkagroup.spark.report.facts import gather
     from kafkagroup.spark.report.page import render
 
-    text = render(gather(tables))
-    files, path = file_system(tables.spark, tables.path(name))
-    stream = files.create(path, True)
-    try:
-        stream.write(bytearray(text.encode("utf-8")))
-    finally:
-        stream.close()
+    write_text(tables.spark, tables.path(name), render(gather(tables)))
     return tables.path(name)

@@ -60,6 +60,7 @@ class Bar:
     topic: str
     partition: int
     member: str
+    """Its instance id, which a restart keeps, or without one its member id."""
     generation: int
     started: datetime
     ended: datetime | None
@@ -85,7 +86,7 @@ class Facts:
     """All data of the report."""
 
     made_at: datetime
-    """The time of the last sample; all times are UTC."""
+    """The time of the run; all times are UTC."""
     stuck: Sequence[Stuck]
     groups: Sequence[Group]
     """The worst first."""
@@ -130,7 +131,7 @@ def gather(tables: Tables) -> Facts:
                 Bar(
                     r.topic or r.topic_id,
                     r.partition,
-                    r.member_id,
+                    r.instance_id or r.member_id,
                     r.generation,
                     r.started,
                     r.ended,

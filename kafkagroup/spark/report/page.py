@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import Any
@@ -93,7 +93,7 @@ def _health(groups: Iterable[Group]) -> str:
             (
                 _text(group.name),
                 _text(health["kind"] or "offsets only"),
-                _status(health["status"]),
+                _state(health),
                 _number(health["members"]),
                 _number(health["lag"]),
                 _number(health["seconds"]),
@@ -112,7 +112,7 @@ def _health(groups: Iterable[Group]) -> str:
 
 
 def _group(group: Group, until: datetime) -> str:
-    parts = [f"<h2>{_text(group.name)} {_status(group.health['status'])}</h2>"]
+    parts = [f"<h2>{_text(group.name)} {_state(group.health)}</h2>"]
     if svg := plot(group, until):
         parts.append(svg)
     if group.rebalances:
@@ -156,6 +156,12 @@ def _text(text: str) -> str:
 
 def _status(status: str | None) -> str:
     return f'<span class="{_text(status)}">{_text(status)}</span>' if status else "unknown"
+
+
+def _state(health: Mapping[str, Any]) -> str:
+    """Return the status of a group, or since when it is gone."""
+    gone = health["gone_at"]
+    return _status(health["status"]) if gone is None else f"gone since {_time(gone)}"
 
 
 def _time(time: datetime | None) -> str:

@@ -1,0 +1,89 @@
+"""One run of a pipeline at a time, however many were started: each waits for its turn.
+
+The turn is the leadership of an election on the same cluster. A run that is killed loses it after
+the session timeout, and no lock stays behind.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+
+import anyio
+from anyio.abc import TaskStatus
+from anyio.from_thread import start_blocking_portal
+
+from kafkagroup.coordination import Election
+from kafkagroup.errors import IllegalStateError
+from kafkagroup.spark.options import ConnectionOptions
+from kafkagroup.transport.security import Security
+
+__all__ = ["election_of", "elections_of", "turn"]
+
+_SESSION_TIMEOUT = 10.0
+
+
+def elections_of(group: str) -> str:
+    """Return how the names of all elections begin of runs that commit to `group`."""
+    return f"{group}-turns-"
+
+
+def election_of(group: str, out: str) -> str:
+    """Return the name of the election among the runs that write to `out`."""
+    return elections_of(group) + sha256(out.encode()).hexdigest()[:8]
+
+
+@contextmanager
+def turn(options: ConnectionOptions, name: str, timeout: float) -> Iterator[Callable[[], None]]:
+    """Wait for the turn among the runs with the same `name`, and hold it.
+
+    Yields a function to call before each write. Raises: IllegalStateError after `timeout` seconds,
+    and from that function if the turn was lost; the errors of `GroupMember`.
+    """
+    has_turn = threading.Event()
+    with start_blocking_portal() as portal:
+        held, _ = portal.start_task(_hold, options, name, timeout, has_turn)
+
+        def check() -> None:
+            if held.done():
+                held.result()
+            # While another run joins, there is a new election: that takes less than a session.
+            if not has_turn.wait(_SESSION_TIMEOUT):
+                raise IllegalStateError("this run was away for too long: it has lost its turn")
+
+        try:
+            yield check
+        finally:
+            held.cancel()
+
+
+async def _hold(
+    options: ConnectionOptions,
+    name: str,
+    timeout: float,
+    has_turn: threading.Event,
+    *,
+    task_status: TaskStatus[None],
+) -> None:
+    """Take part in the election until cancelled; report the first turn."""
+    election = Election(
+        name,
+        bootstrap_servers=options.bootstrap_servers,
+        client_id=options.client_id,
+        session_timeout_ms=round(_SESSION_TIMEOUT * 1000),
+        security=Security(**options.security) if options.security else None,  # type: ignore[arg-type]
+    )
+    async with election:
+        with anyio.move_on_after(timeout) as waiting:
+            async for leadership in election:
+                if waiting.deadline != math.inf:
+                    waiting.deadline = math.inf
+                    task_status.started()
+                has_turn.set()
+                with leadership.scope():
+                    await anyio.sleep_forever()
+                has_turn.clear()
+    raise IllegalStateError(f"another run has had the turn for {timeout:g} s")

@@ -1,0 +1,54 @@
+"""Runs of a pipeline that wait for each other; no Spark runs here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+from kafkagroup import IllegalStateError
+from kafkagroup.spark.options import ConnectionOptions
+from kafkagroup.spark.turns import election_of, elections_of, turn
+from kafkagroup.testing import EmbeddedKafka
+
+
+@pytest.fixture
+def options() -> Iterator[ConnectionOptions]:
+    from anyio.from_thread import start_blocking_portal
+
+    with start_blocking_portal() as portal:
+        with portal.wrap_async_context_manager(EmbeddedKafka()) as broker:
+            yield ConnectionOptions(bootstrap_servers=broker.bootstrap_servers)
+
+
+def test_a_second_run_waits_for_the_first(options: ConnectionOptions) -> None:
+    order = []
+
+    def second() -> None:
+        with turn(options, "turns", 30) as check:
+            check()
+            order.append("second")
+
+    with turn(options, "turns", 30) as check:
+        thread = threading.Thread(target=second)
+        thread.start()
+        with (
+            pytest.raises(IllegalStateError, match="another run has had the turn for 1 s"),
+            turn(options, "turns", 1),
+        ):
+            pass
+        check()  # also after others have joined
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]
+
+
+def test_runs_that_write_elsewhere_have_their_own_turns(options: ConnectionOptions) -> None:
+    one, other = (election_of("g", out) for out in ("tables", "others"))
+    assert one != other
+    assert all(name.startswith(elections_of("g")) for name in (one, other))
+    with turn(options, one, 30), turn(options, other, 30):
+        pass
