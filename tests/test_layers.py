@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
     "zookeeper": {"_public", "types", "errors", "member", "transport", "runtime"},
-    "spark": _ENGINE,
+    "spark": _ENGINE | {"coordination"},
     "testing": _ENGINE,
 }
 """Part of the package -> the other parts that it may import; "" is `kafkagroup` itself."""
