@@ -119,7 +119,7 @@ class _Network:
             return []  # All have exactly `level`.
         rest = [m for m in group if m not in poor]
         near = self._level(rest, level + 1)
-        self._win_back([m for m in rest if m in near], level)
+        self._save_moves([m for m in rest if m in near], level)
         return [sorted(poor), [m for m in rest if m not in near]]
 
     def _level(self, group: list[int], level: int) -> set[int]:
@@ -136,7 +136,7 @@ class _Network:
                     pass
         return set(group)
 
-    def _win_back(self, group: list[int], level: int) -> None:
+    def _save_moves(self, group: list[int], level: int) -> None:
         """Exchange the counts of members with `level` and `level` + 1 where that saves moves."""
         count = self._count
         while any(pool.lost for pool in self._pools):

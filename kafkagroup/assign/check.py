@@ -149,25 +149,27 @@ class _Checker:
         self._assignment = assignment
         self._valid_claims = valid_claims(spec)
         self._subscribers = _subscribers(spec)
-        self._takers: dict[TopicPartition, list[str]] = {}
+        self._new_owners: dict[TopicPartition, list[str]] = {}
         """Partition -> the members that get it and may have it, in `order`."""
         for member in spec.order():
             topics = spec.members[member].topics
             for tp in assignment.get(member, ()):
                 if tp.topic in topics and _exists(spec, tp):
-                    self._takers.setdefault(tp, []).append(member)
+                    self._new_owners.setdefault(tp, []).append(member)
         missing = [
             TopicPartition(topic, number)
             for topic in spec.topics()
             for number in range(spec.partitions[topic])
-            if (topic, number) not in self._takers
+            if (topic, number) not in self._new_owners
         ]
         self._missing = [tp for tp in missing if not (cooperative and self._must_wait(tp))]
-        self.whole = not missing and all(len(takers) == 1 for takers in self._takers.values())
+        self.whole = not missing and all(
+            len(new_owners) == 1 for new_owners in self._new_owners.values()
+        )
         """Whether every partition is assigned to one member that may have it."""
         self._held: dict[str, list[TopicPartition]] = {member: [] for member in spec.order()}
-        for tp, takers in sorted(self._takers.items()):
-            self._held[takers[0]].append(tp)
+        for tp, new_owners in sorted(self._new_owners.items()):
+            self._held[new_owners[0]].append(tp)
 
     def entries(self) -> Iterator[Violation]:
         """Yield the violations STRANGER, NO_SUCH_PARTITION and NOT_SUBSCRIBED."""
@@ -187,21 +189,21 @@ class _Checker:
                     yield Violation(Kind.NOT_SUBSCRIBED, (member,), (tp,), text)
 
     def doubled(self) -> Iterator[Violation]:
-        for tp, takers in self._takers.items():
-            if len(takers) > 1:
-                text = f"{tp} is assigned to {_listed(takers)}"
-                yield Violation(Kind.DOUBLED, tuple(takers), (tp,), text)
+        for tp, new_owners in self._new_owners.items():
+            if len(new_owners) > 1:
+                text = f"{tp} is assigned to {_listed(new_owners)}"
+                yield Violation(Kind.DOUBLED, tuple(new_owners), (tp,), text)
 
     def incomplete(self) -> Iterator[Violation]:
         for tp in self._missing:
             yield Violation(Kind.INCOMPLETE, (), (tp,), f"{tp} is assigned to no member")
 
     def handed_over(self) -> Iterator[Violation]:
-        for tp, takers in self._takers.items():
-            for taker in takers:
-                if others := [m for m in self._valid_claims.get(tp, ()) if m != taker]:
-                    text = f"{taker} gets {tp} while {_listed(others)} may still process it"
-                    yield Violation(Kind.HANDED_OVER, (taker, *others), (tp,), text)
+        for tp, new_owners in self._new_owners.items():
+            for new_owner in new_owners:
+                if others := [m for m in self._valid_claims.get(tp, ()) if m != new_owner]:
+                    text = f"{new_owner} gets {tp} while {_listed(others)} may still process it"
+                    yield Violation(Kind.HANDED_OVER, (new_owner, *others), (tp,), text)
 
     def _must_wait(self, tp: TopicPartition) -> bool:
         """Return whether a claim keeps the partition from a subscriber: from all but its owner."""
@@ -245,8 +247,8 @@ class _Checker:
             reached.add(emptiest)
             queue = deque((emptiest,))
             while queue:
-                taker = queue.popleft()
-                for topic in sorted(self._spec.members[taker].topics & holders.keys()):
+                new_owner = queue.popleft()
+                for topic in sorted(self._spec.members[new_owner].topics & holders.keys()):
                     if topic in topics_reached:
                         continue
                     topics_reached.add(topic)
@@ -254,7 +256,7 @@ class _Checker:
                         if giver in reached:
                             continue
                         reached.add(giver)
-                        passes[giver] = (tp, taker)
+                        passes[giver] = (tp, new_owner)
                         queue.append(giver)
                         if count[giver] - count[emptiest] > widest:
                             widest, ends = count[giver] - count[emptiest], (giver, emptiest)
@@ -263,10 +265,12 @@ class _Checker:
         fullest, emptiest = ends
         chain, moves = [fullest], []
         while chain[-1] != emptiest:
-            tp, taker = passes[chain[-1]]
+            tp, new_owner = passes[chain[-1]]
             moves.append(tp)
-            chain.append(taker)
-        steps = ", ".join(f"{tp} to {taker}" for tp, taker in zip(moves, chain[1:], strict=True))
+            chain.append(new_owner)
+        steps = ", ".join(
+            f"{tp} to {new_owner}" for tp, new_owner in zip(moves, chain[1:], strict=True)
+        )
         text = (
             f"{fullest} has {count[fullest]}, {emptiest} {count[emptiest]}; evened out by {steps}"
         )
@@ -282,21 +286,21 @@ class _Checker:
             for tp in held:
                 if owners.get(tp) != member:
                     gained.setdefault(member, {}).setdefault(tp.topic, tp)
-        for tp, (taker, *_) in self._takers.items():
-            owner = owners.get(tp, taker)
-            if owner == taker:
+        for tp, (new_owner, *_) in self._new_owners.items():
+            owner = owners.get(tp, new_owner)
+            if owner == new_owner:
                 continue
-            owner_has, taker_has = len(self._held[owner]), len(self._held[taker])
-            facts = f"{taker} has {tp}, which {owner} owned and could get back"
-            if owner_has < taker_has:
-                text = f"{facts}: {owner} has {owner_has}, {taker} {taker_has}"
-                yield Violation(Kind.MOVED_WITHOUT_NEED, (owner, taker), (tp,), text)
+            owner_has, new_owner_has = len(self._held[owner]), len(self._held[new_owner])
+            facts = f"{new_owner} has {tp}, which {owner} owned and could get back"
+            if owner_has < new_owner_has:
+                text = f"{facts}: {owner} has {owner_has}, {new_owner} {new_owner_has}"
+                yield Violation(Kind.MOVED_WITHOUT_NEED, (owner, new_owner), (tp,), text)
                 continue
-            topics = self._spec.members[taker].topics
+            topics = self._spec.members[new_owner].topics
             swaps = (one for topic, one in gained.get(owner, {}).items() if topic in topics)
             if (swap := next(swaps, None)) is not None:
                 text = f"{facts} in exchange for {swap}"
-                yield Violation(Kind.MOVED_WITHOUT_NEED, (owner, taker), (tp, swap), text)
+                yield Violation(Kind.MOVED_WITHOUT_NEED, (owner, new_owner), (tp, swap), text)
 
 
 def valid_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:

@@ -65,7 +65,7 @@ class _Row:
         self._member_racks = [spec.members[member].rack or None for member in members]
         known = {rack for rack in self._member_racks if rack is not None}
         self._replica_racks = [_racks(spec, topic, count) for topic in topics] if known else []
-        self.racks_matter = any(_tell_apart(racks, known) for racks in self._replica_racks)
+        self.racks_matter = any(_can_match(racks, known) for racks in self._replica_racks)
 
     def match_member_by_member(self) -> None:
         """Give each member the first partitions with a replica in its rack; a member without a rack
@@ -77,7 +77,7 @@ class _Row:
                 numbers[rack].append(number)
         free = {rack: filter(self._left.__contains__, all_) for rack, all_ in numbers.items()}
         for index, rack in enumerate(self._member_racks):
-            self._give(index, list(islice(free.get(rack, ()), self._room(index))))
+            self._assign(index, list(islice(free.get(rack, ()), self._capacity_left(index))))
 
     def match_partition_by_partition(self) -> None:
         """Give each partition number to the first member with room that has no rack, or whose rack
@@ -90,25 +90,25 @@ class _Row:
             for rack in (None, *frozenset.intersection(*racks)):
                 queue = waiting[rack]
                 # A full member stays full.
-                while queue and not self._room(queue[0]):
+                while queue and not self._capacity_left(queue[0]):
                     queue.popleft()
                 if queue:
                     first.append(queue[0])
             if first:
-                self._give(min(first), [number])
+                self._assign(min(first), [number])
 
     def fill(self) -> None:
         """Give the other partitions to the members in runs."""
         rest = iter(list(self._left))
         for index in range(len(self.members)):
-            self._give(index, list(islice(rest, self._room(index))))
+            self._assign(index, list(islice(rest, self._capacity_left(index))))
             self.held[index].sort()
 
-    def _room(self, index: int) -> int:
+    def _capacity_left(self, index: int) -> int:
         """Return how many more partitions a member may get."""
         return max(0, self._length + (self._longer > 0) - len(self.held[index]))
 
-    def _give(self, index: int, numbers: Sequence[int]) -> None:
+    def _assign(self, index: int, numbers: Sequence[int]) -> None:
         if not numbers:
             return
         self.held[index].extend(numbers)
@@ -123,7 +123,7 @@ def _racks(spec: GroupSpec, topic: str, count: int) -> list[frozenset[str]]:
     return known + list(repeat(frozenset[str](), count - len(known)))
 
 
-def _tell_apart(replica_racks: Sequence[frozenset[str]], member_racks: set[str]) -> bool:
+def _can_match(replica_racks: Sequence[frozenset[str]], member_racks: set[str]) -> bool:
     """Return whether members and replicas share a rack, and partitions differ in their racks."""
     everywhere = frozenset[str]().union(*replica_racks)
     return not everywhere.isdisjoint(member_racks) and any(

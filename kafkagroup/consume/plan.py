@@ -57,7 +57,7 @@ class ErrorAction(Enum):
     """The library cannot resolve it: raise it to the application."""
 
 
-_REMEDIES: dict[int, ErrorAction] = {
+_ACTIONS: dict[int, ErrorAction] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorAction.REFRESH,
     ErrorCode.REPLICA_NOT_AVAILABLE: ErrorAction.REFRESH,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorAction.REFRESH,
@@ -78,4 +78,4 @@ _REMEDIES: dict[int, ErrorAction] = {
 
 def action_for(code: int) -> ErrorAction:
     """Return the action for an error code; RAISE for a code that is not in the table."""
-    return _REMEDIES.get(code, ErrorAction.RAISE)
+    return _ACTIONS.get(code, ErrorAction.RAISE)

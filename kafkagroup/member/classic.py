@@ -134,7 +134,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             assert isinstance(message, HeartbeatResponse)
             self._set(heartbeat_in_flight=None)
             if member.phase in (Phase.UNJOINED, Phase.JOINING):
-                self._on_heartbeat_response_aside(message.error_code)
+                self._on_heartbeat_response_while_joining(message.error_code)
             else:
                 self._on_heartbeat_response(message.error_code)
         elif token == member.pending:
@@ -376,7 +376,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case _:
                 self._on_error(code, "Heartbeat")
 
-    def _on_heartbeat_response_aside(self, code: int) -> None:
+    def _on_heartbeat_response_while_joining(self, code: int) -> None:
         """Handle the answer on the other connection while JoinGroup is in purgatory. The answer to
         JoinGroup reports other errors, unless the request never reached the coordinator."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):

@@ -33,7 +33,7 @@ from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request, partitions_of
 from kafkagroup.runtime.fetch_response import ResponseHandler
 from kafkagroup.runtime.slices import Slices, are_many, process_in_slices
-from kafkagroup.runtime.validation import is_doubtful
+from kafkagroup.runtime.validation import needs_validation
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
@@ -268,7 +268,7 @@ class Fetcher:
     def _valid(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """Return the partitions whose positions need no validation (KIP-320)."""
         metadata = self._cluster.metadata
-        return [o for o in led if not is_doubtful(metadata, o)]
+        return [o for o in led if not needs_validation(metadata, o)]
 
     def _ready(self, room: int, valid: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """Return the partitions that may be fetched now, if `room` (bytes) is left, those with the
@@ -408,14 +408,14 @@ class Fetcher:
             for o in owned
             if is_fetchable(o)
             and (poll := self._long_polls.get((self._source_of(o), self._lane_of(o)))) is not None
-            and not (poll.covers(o) or self._adopts(poll, o))
+            and not (poll.covers(o) or self._adopt(poll, o))
         ]
 
-    def _adopts(self, poll: FetchInFlight, owned: OwnedPartition) -> bool:
+    def _adopt(self, poll: FetchInFlight, owned: OwnedPartition) -> bool:
         """Use a long poll in flight of an earlier assignment for this one, if it fits; return
         whether it does."""
         metadata = self._cluster.metadata
-        if is_doubtful(metadata, owned):
+        if needs_validation(metadata, owned):
             return False
         leader, topic = metadata.leader(owned.tp), metadata.topics[owned.tp.topic]
         return poll.adopt(owned, -1 if leader is None else leader.leader_epoch, topic.topic_id)

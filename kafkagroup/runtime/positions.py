@@ -73,7 +73,7 @@ class Positions:
         """How often in a row the coordinator reported the topic as unknown."""
 
     def look_up(self) -> None:
-        """Start looking up missing positions, and validating doubtful ones."""
+        """Start looking up missing positions, and validating those that need it."""
         if any(_needs_position(o) for o in self._delivery.owned.values()):
             self._looking_up.ensure_running()
         self._validation.wake()

@@ -166,7 +166,7 @@ class Service(ABC):
             await function()
         except Exception as error:
             logger.exception("%s failed", name)
-            self._crashed(_bare(error))
+            self._crashed(_unwrapped(error))
 
     async def __aenter__(self) -> Self:
         host = anyio.create_task_group()
@@ -240,7 +240,7 @@ class Service(ABC):
             await asyncio.wait((self._host_task,))
 
 
-def _bare(error: Exception) -> Exception:
+def _unwrapped(error: Exception) -> Exception:
     """Return the error that a task group has wrapped: users catch the typed error, not a group
     around it. The first one if several tasks failed at once, as when credentials are refused."""
     while isinstance(error, ExceptionGroup):

@@ -1,9 +1,9 @@
 """Validates positions: each must be in the leader's log (KIP-320), and of the same topic.
 
 After an unclean election, or when a topic was deleted and recreated, the position may point to
-other records: reading on would skip some without an error. Such a position is doubtful. Nothing is
-fetched from it until its leader has reported the end offset of the epoch of the last record read;
-a position in a deleted topic is reset.
+other records: reading on would skip some without an error. Such a position needs validation:
+nothing is fetched from it until its leader has reported the end offset of the epoch of the last
+record read. A position in a deleted topic is reset.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kafkagroup.wire.messages.offsets import (
     OffsetForLeaderTopic,
 )
 
-__all__ = ["Validation", "is_doubtful"]
+__all__ = ["Validation", "needs_validation"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _MAX_ATTEMPTS = 5
 the position is validated with the leader that the metadata has."""
 
 
-def is_doubtful(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
+def needs_validation(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     """Whether the position must be validated before anything is fetched from it."""
     if owned.fetch_offset == UNKNOWN or owned.revoked or owned.failed or owned.reset:
         return False
@@ -84,7 +84,7 @@ class _EpochRequest:
 
 
 class Validation:
-    """Validates doubtful positions in a background task, while there are any."""
+    """Validates positions in a background task, while any needs it."""
 
     def __init__(
         self,
@@ -105,12 +105,12 @@ class Validation:
         self._failed = failed
         self._validating = CoalescingTask(spawn, self._validate_all, "validation")
         self._is_woken = False
-        """Whether there may be doubtful positions that the task has not seen."""
+        """Whether positions may need validation that the task has not seen."""
 
     def wake(self) -> None:
         """Validate again: there may be new positions, or a new leader."""
         owned = self._delivery.owned.values()
-        if are_many(owned) or self._doubtful(owned):
+        if are_many(owned) or self._unvalidated(owned):
             self._is_woken = True
             self._validating.ensure_running()
 
@@ -118,24 +118,26 @@ class Validation:
         pauses = Pauses(self._cluster.options)
         while self._is_woken:
             self._is_woken = False
-            doubtful = await process_in_slices(self._doubtful, self._delivery.owned.values())
-            for some in slices(doubtful):
+            unvalidated = await process_in_slices(self._unvalidated, self._delivery.owned.values())
+            for some in slices(unvalidated):
                 await self._validate(some)
-            if doubtful and await process_in_slices(self._doubtful, self._delivery.owned.values()):
+            if unvalidated and await process_in_slices(
+                self._unvalidated, self._delivery.owned.values()
+            ):
                 self._is_woken = True
                 await pauses.wait()
 
-    def _doubtful(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    def _unvalidated(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         metadata = self._cluster.metadata
-        return [o for o in owned if is_doubtful(metadata, o)]
+        return [o for o in owned if needs_validation(metadata, o)]
 
     async def _validate(self, found: Sequence[OwnedPartition]) -> None:
         metadata = self._cluster.metadata
         # If there are many, other tasks ran since these were found.
-        doubtful = self._doubtful(found)
+        unvalidated = self._unvalidated(found)
         by_leader: dict[int, dict[TopicPartition, _EpochRequest]] = {}
         stale = False
-        for owned in doubtful:
+        for owned in unvalidated:
             tp = owned.tp
             if owned.is_recreated(metadata.topics[tp.topic].topic_id):
                 logger.warning(

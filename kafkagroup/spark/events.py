@@ -200,16 +200,16 @@ def _member(value: Any) -> dict[str, Any]:
     match value:
         case consumer.ConsumerGroupMemberMetadataValue():
             return {
-                **_who(value),
+                **_client_fields(value),
                 "instance_id": value.instance_id,
                 "topics": list(value.subscribed_topic_names),
                 "regex": value.subscribed_topic_regex,
                 "rebalance_timeout_ms": value.rebalance_timeout_ms,
             }
         case share.ShareGroupMemberMetadataValue():
-            return {**_who(value), "topics": list(value.subscribed_topic_names)}
+            return {**_client_fields(value), "topics": list(value.subscribed_topic_names)}
         case streams.StreamsGroupMemberMetadataValue():
-            return {**_who(value), "instance_id": value.instance_id}
+            return {**_client_fields(value), "instance_id": value.instance_id}
         case (
             consumer.ConsumerGroupTargetAssignmentMemberValue()
             | share.ShareGroupTargetAssignmentMemberValue()
@@ -217,22 +217,22 @@ def _member(value: Any) -> dict[str, Any]:
             return {"target": _flat(value.topic_partitions)}
         case consumer.ConsumerGroupCurrentMemberAssignmentValue():
             return {
-                **_has(value),
+                **_assignment_fields(value),
                 "pending": _flat(value.partitions_pending_revocation),
             }
         case share.ShareGroupCurrentMemberAssignmentValue():
-            return _has(value)
+            return _assignment_fields(value)
         case streams.StreamsGroupCurrentMemberAssignmentValue():
             return {"epoch": value.member_epoch, "state": value.state}
         case _:
             return {}
 
 
-def _who(value: Any) -> dict[str, Any]:
+def _client_fields(value: Any) -> dict[str, Any]:
     return {"client_id": value.client_id, "client_host": value.client_host, "rack": value.rack_id}
 
 
-def _has(value: Any) -> dict[str, Any]:
+def _assignment_fields(value: Any) -> dict[str, Any]:
     return {
         "epoch": value.member_epoch,
         "state": value.state,

@@ -129,7 +129,7 @@ class Connection:
 
     def set_broker_versions(self, answer: ApiVersionsResponse) -> None:
         """Set the versions that the broker supports, by its response to ApiVersions."""
-        self._versions = _spoken(answer.api_keys)
+        self._versions = _supported_versions(answer.api_keys)
 
     def choose_version(self, request: type[Request[Any]], highest: int | None = None) -> int:
         """Return the highest version that both sides support, at most `highest`.
@@ -293,7 +293,7 @@ def _decoded(
 
 
 @lru_cache(maxsize=8)
-def _spoken(api_keys: tuple[ApiVersion, ...]) -> Mapping[int, Versions]:
+def _supported_versions(api_keys: tuple[ApiVersion, ...]) -> Mapping[int, Versions]:
     """Return the supported versions by API key. Cached, so that connections to brokers of the same
     version share one table: it is larger than all else that a connection keeps."""
     return {k.api_key: Versions(k.min_version, k.max_version) for k in api_keys}

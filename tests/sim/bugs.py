@@ -718,7 +718,7 @@ def does_not_validate_positions_after_a_truncation(stack: ExitStack) -> None:
     """A position is not validated with a new leader: records that replaced those already read are
     skipped."""
     for module in (fetchers, validations):
-        _replace(stack, module, "is_doubtful", lambda *_: False)
+        _replace(stack, module, "needs_validation", lambda *_: False)
 
 
 @_bug("S8")
