@@ -95,7 +95,7 @@ def test_the_long_description_has_no_relative_links(tree: Path, tmp_path: Path) 
     assert "<!--" not in text
 
 
-def test_an_sdist_has_what_compiling_needs(tree: Path) -> None:
+def test_an_sdist_contains_everything_needed_to_compile(tree: Path) -> None:
     (sdist,) = build(tree, "--sdist", KAFKAGROUP_PURE="1")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

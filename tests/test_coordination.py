@@ -87,7 +87,7 @@ def mine_in(assignment: bytes) -> list[int]:
         ({"a": candidate(b"A", 4, version=3) + b"more", "b": candidate(b"B")}, "a"),
     ],
 )
-def test_the_leader_stays_and_members_that_resigned_come_last(members, leader):
+def test_the_leader_stays_and_resigned_members_are_elected_last(members, leader):
     assert elect(members) == dict.fromkeys(members, elected(leader, leader.upper().encode()))
 
 

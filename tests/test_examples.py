@@ -9,7 +9,7 @@ from example_process import end, running
 from kafkagroup.testing import EmbeddedKafka
 
 
-def test_the_consumer_prints_what_is_produced_and_commits_it_on_ctrl_c() -> None:
+def test_the_consumer_prints_produced_records_and_commits_them_on_ctrl_c() -> None:
     with EmbeddedKafka({"greetings": 1}) as kafka:
         kafka.produce("greetings", ["hello", "world"])
         with running("consumer.py", kafka.bootstrap_servers, "greetings", "me") as process:

@@ -183,7 +183,7 @@ def test_imports_go_one_way() -> None:
     assert violations(PACKAGE) == []
 
 
-def test_no_imports_go_in_circles() -> None:
+def test_there_are_no_circular_imports() -> None:
     """A circle works or fails depending on the first import, and its modules cannot be read, tested
     or moved alone. An interface is separate from its implementations."""
     assert circles(PACKAGE) == []

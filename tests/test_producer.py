@@ -94,7 +94,7 @@ async def test_a_lost_response_may_duplicate_a_batch() -> None:
         assert ends(kafka)[0] == 2
 
 
-async def test_a_failure_reports_what_was_not_written() -> None:
+async def test_a_failure_reports_the_unwritten_records() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         place = partition_of(b"b", 5)
         kafka.fail(

@@ -210,7 +210,7 @@ def test_empty_groups_and_members_without_topics_are_accepted(assignor: Assignor
 
 
 @BOTH
-def test_static_members_come_first_by_instance_id(assignor: Assignor) -> None:
+def test_static_members_are_sorted_first_by_instance_id(assignor: Assignor) -> None:
     """As Java's MemberInfo sorts: a new member id of the same instance moves nothing."""
     assert assignor(spec({"t": 4}, a="t", b="t =y", c="t", d="t =x")) == assigned(
         d="t0", b="t1", a="t2", c="t3"

@@ -90,7 +90,7 @@ def test_a_member_with_one_extra_partition_keeps_it() -> None:
     assert assigned({"a": 5}, x=x, y=y, z=z) == {"x": "a0 a4", "y": "a1 a2", "z": "a3"}
 
 
-def test_new_partitions_go_to_those_with_the_fewest() -> None:
+def test_new_partitions_go_to_the_members_with_the_fewest() -> None:
     x, y, z = member("a", "a0 a1"), member("a", "a2"), member("a")
     assert assigned({"a": 9}, x=x, y=y, z=z) == {
         "x": "a0 a1 a3",
@@ -205,7 +205,7 @@ def test_the_only_claim_is_valid_in_an_older_generation() -> None:
     assert assigned({"a": 2}, y=x, x=y) == {"y": "a0", "x": "a1"}
 
 
-def test_a_partition_goes_back_to_the_member_that_owned_it_before() -> None:
+def test_a_partition_returns_to_its_former_owner() -> None:
     """Kafka's testAssignmentWithMultipleGenerations2: y was the only member for one generation."""
     x, y, z = member("a", "a0 a3", 1), member("a", "a0 a1 a2 a3 a4 a5", 2), member("a", "a2 a5", 1)
     assert assigned({"a": 6}, x=x, y=y, z=z) == {"x": "a0 a3", "y": "a1 a4", "z": "a2 a5"}

@@ -1,11 +1,11 @@
-"""Assigning: how long the sticky assignors take, beside Java's (warm) and aiokafka's.
+"""Assigning: the duration of the sticky assignors, compared with Java's (warm) and aiokafka's.
 
 python -m tests.bench.assigning [--repeats N] [--json FILE]
 
-The clock runs from a GroupSpec, or what the others have in its place, to the assignment: decoding
-what members sent is not in it. Java's JVM has run the same case until it got no faster. A second
-part grows the group at 50 partitions a member and draws the times into build/bench/assigning.png,
-with what n log n would be from the first of ours on.
+The clock runs from a GroupSpec, or its counterpart, to the assignment, without decoding the
+members' metadata. Java's JVM has run the same case until it got no faster. A second part grows the
+group at 50 partitions a member and draws the times into build/bench/assigning.png, with n log n for
+comparison.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ WARM_UP = 5
 
 @attrs.frozen
 class Case:
-    """A group to assign, fresh or after one member left."""
+    """A group to assign, new or after one member left."""
 
     members: int
     partitions: int
@@ -83,7 +83,7 @@ class Case:
         )
 
     def one_leaves(self) -> GroupSpec:
-        """All own their share of generation 1, and one of them is gone."""
+        """Return a spec in which all own partitions of generation 1, and one member has left."""
         spec = self.fresh()
         owned = sticky_assignor(spec)
         stay = sorted(spec.members)
@@ -111,7 +111,7 @@ LIMITS: Mapping[Case, tuple[str, float]] = {
 
 
 def measure(_bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all assignors, seconds."""
+    """Return the figures of all assignors, in seconds."""
     figures = []
     for case, (peer, times) in LIMITS.items():
         for change, make in CHANGES.items():
@@ -130,7 +130,7 @@ def measure(_bootstrap: str, settings: Settings) -> list[Figure]:
 
 
 def _growth(repeats: int) -> list[Figure]:
-    """The same at growing sizes, drawn."""
+    """Measure growing groups, and draw the times."""
     figures = []
     curves: dict[str, list[float]] = {}
     for change, make in CHANGES.items():
@@ -173,7 +173,7 @@ def _draw(curves: Mapping[str, list[float]]) -> None:
 def _times(
     client: str, name: str, case: Case, change: str, spec: GroupSpec, repeats: int
 ) -> tuple[float, ...]:
-    """Seconds of each repeat of a client, in a process of its own."""
+    """Return the seconds of each repeat of a client, in a separate process."""
     if client == "java":
         return tuple(java_side.time_assignor(name, spec, WARM_UP, repeats))
     found = trials.run(
@@ -193,7 +193,7 @@ def _times(
 def trial(
     *, client: str, name: str, case: Mapping[str, int], change: str, repeats: int
 ) -> dict[str, list[float]]:
-    """The seconds that each repeat took; the first run is not counted."""
+    """Return the seconds of each repeat; the first run does not count."""
     spec = CHANGES[change](Case(**case))  # type: ignore[arg-type]
     run = _ours(ASSIGNORS[name], spec) if client == "kafkagroup" else _aiokafka(spec)
     run()
@@ -210,7 +210,7 @@ def _ours(assignor: Assignor, spec: GroupSpec) -> Callable[[], object]:
 
 
 class _Cluster:
-    """As much of a cluster as aiokafka's assignor looks at."""
+    """The part of a cluster that aiokafka's assignor uses."""
 
     def __init__(self, spec: GroupSpec) -> None:
         self._partitions = {topic: set(range(n)) for topic, n in spec.partitions.items()}

@@ -1,6 +1,6 @@
-"""The broker that all clients of a run share, and the topics on it.
+"""The broker of a benchmark run, shared by all clients, and its topics.
 
-Real Apache Kafka: one node on loopback with both of the JVM's compilers, or the one at an address.
+Real Apache Kafka: one node on loopback with both JVM compilers, or a given address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SETTLING = frozenset((3, 5, 6))
 
 @contextmanager
 def kafka(bootstrap: str | None) -> Iterator[str]:
-    """The address of a broker: the given one, or one that runs meanwhile."""
+    """Provide the address of a broker: the given one, or one that runs meanwhile."""
     if bootstrap is not None:
         yield bootstrap
         return
@@ -39,7 +39,7 @@ def kafka(bootstrap: str | None) -> Iterator[str]:
 
 @contextmanager
 def topic(bootstrap: str, partitions: int) -> Iterator[str]:
-    """The name of a topic that is there meanwhile."""
+    """Provide the name of a topic that exists meanwhile."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     anyio.run(_create, bootstrap, name, partitions)
     try:
@@ -50,7 +50,7 @@ def topic(bootstrap: str, partitions: int) -> Iterator[str]:
 
 @asynccontextmanager
 async def connected(bootstrap: str) -> AsyncIterator[Broker]:
-    """The first of the brokers."""
+    """Connect to the first of the brokers."""
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     async with Broker.open(host, int(port)) as broker:
         yield broker
@@ -76,7 +76,7 @@ async def _delete(bootstrap: str, name: str) -> None:
 
 
 async def produce(broker: Broker, batches: Mapping[TopicPartition, bytes]) -> None:
-    """Append one encoded batch to each partition. Raises: SystemExit for what no patience mends."""
+    """Append one encoded batch to each partition. Raises: SystemExit for permanent errors."""
     while batches:
         answer = await broker.produce_messages(batches)
         assert answer is not None

@@ -1,11 +1,12 @@
-"""The loop closed: lag measured, weights made of it, and a weighted group beside a sticky one.
+"""The closed loop: measured lag, loads made from it, and a weighted group compared with a sticky
+one.
 
 python -m tests.bench.closed_loop [--bootstrap HOST:PORT] [--seconds N]
 
-A skewed topic, and three members of which one works at half the pace of the others. A group with
-cooperative-sticky reads it; the pipeline on Spark makes loads of what that group left behind; then
-a group with weighted-sticky reads the same traffic again with these loads. Told are the largest lag
-of each, how many partitions were late at worst, and how long it took to drain once no more came.
+A skewed topic, and three members of which one processes at half the speed of the others. A group
+with cooperative-sticky reads it; the pipeline on Spark computes loads from that group's history;
+then a group with weighted-sticky reads the same traffic with these loads. It prints the largest lag
+of each, the largest number of late partitions, and the time to process the rest at the end.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ async def member(bootstrap: str, topic: str, group: str, name: str, options: Any
 async def trial(
     bootstrap: str, topic: str, group: str, options: Mapping[str, Any], seconds: float
 ) -> Outcome:
-    """One group reads the traffic from its start to the end."""
+    """Let one group read the traffic from start to end."""
     outcome = Outcome()
     async with broker.connected(bootstrap) as node, anyio.create_task_group() as tasks:
         before = await ends(node, topic)
@@ -114,7 +115,7 @@ async def trial(
 
 
 async def ends(node: Broker, topic: str) -> dict[TopicPartition, int]:
-    """Where each log ends."""
+    """Return the end of each log."""
     wanted = ListOffsetsRequest(
         replica_id=-1,
         topics=(
@@ -137,7 +138,7 @@ async def ends(node: Broker, topic: str) -> dict[TopicPartition, int]:
 async def committed(
     node: Broker, group: str, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Records that the group has done, by what it has committed."""
+    """Return the number of records that the group has committed."""
     answer = await node.fetch_consumer_group_offsets(group, list(before))
     done = dict.fromkeys(before, 0)
     for of in answer.groups:
@@ -149,7 +150,7 @@ async def committed(
 
 
 def measured(bootstrap: str, group: str, folder: Path) -> int:
-    """Run the pipeline, and write the loads of a group; answer how many."""
+    """Run the pipeline, and write the loads of a group; return their number."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from kafkagroup.cli.pipeline import session
     from kafkagroup.spark.pipeline import run

@@ -1,4 +1,4 @@
-"""The command line that all benchmarks share: settings, the broker, the table, the JSON file."""
+"""The command line of all benchmarks: settings, the broker, the table, the JSON file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LARGE", "SMALL", "Settings", "main"]
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """How much is measured."""
+    """The size of the measurement."""
 
     records: int
     """consuming: how many are read at a time, rounded down to thousands."""
@@ -44,7 +44,7 @@ Measure = Callable[[str, Settings], list[Figure]]
 
 
 def main(what: str | None, benchmarks: Mapping[str, Measure]) -> None:
-    """Run benchmarks on one broker; exit with 1 when one of our targets is missed."""
+    """Run benchmarks on one broker; exit with 1 if one of our targets is missed."""
     parser = ArgumentParser(description=(what or "").split("\n\n")[0])
     parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
     parser.add_argument("--preset", choices=("small", "large"), default="large")

@@ -2,12 +2,12 @@
 
 python -m tests.bench.consuming [--bootstrap HOST:PORT] [--records N] [--rounds N] [--json FILE]
 
-Each client reads the same records of 100 bytes in a process of its own, one after the other, round
-by round; `readers` is what runs there, and says what the clock covers. Ours is set against the
-peers' round by round, and has targets: what is not met in speed while a bare socket is not faster
-either, the broker has not met. Then come: ours uncompiled, a ticker beside ours, and what Arrow
-takes without a broker (`decoding`). The last part goes through sizes of records, codecs and numbers
-of partitions, and draws speed and CPU of ours and aiokafka's into build/bench/consuming-*.png.
+Each client reads the same records of 100 bytes in a separate process, one after another, round by
+round; `readers` is the code in that process, and defines the measured time. Ours is compared with
+the peers' round by round, and has targets: a missed speed is the broker's if a bare socket is no
+faster. Then follow: ours uncompiled, a ticker beside ours, and Arrow without a broker (`decoding`).
+The last part varies record size, codec and number of partitions, and draws speed and CPU of ours
+and aiokafka's into build/bench/consuming-*.png.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ UNITS = ("records/s", "CPU us/record")
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all clients."""
+    """Return the figures of all clients."""
     figures: list[Figure] = []
     for codec in CODECS:
         with broker.topic(bootstrap, PARTITIONS) as topic:
@@ -137,7 +137,7 @@ def _times(
     least: float,
     found: Mapping[tuple[str, str], list[dict[str, float]]],
 ) -> list[Figure]:
-    """How many times as fast, and as cheap, ours is as a peer."""
+    """Return our speed and cost relative to a peer."""
     ours, peer, bare = (found[how, client] for client in (*pair, BARE))
     speed, cpu = UNITS
     faster = tuple(a[speed] / b[speed] for a, b in zip(ours, peer, strict=True))
@@ -160,7 +160,7 @@ def _times(
 
 
 def _uncompiled(bootstrap: str, settings: Settings) -> list[Figure]:
-    """Ours where there is no compiler, and a client that never has one."""
+    """Measure ours uncompiled, and a pure Python client."""
     found: dict[str, list[dict[str, float]]] = {}
     with broker.topic(bootstrap, PARTITIONS) as topic:
         records = anyio.run(_fill, bootstrap, topic, Codec.NONE, settings.records // BATCH)
@@ -187,7 +187,7 @@ def _uncompiled(bootstrap: str, settings: Settings) -> list[Figure]:
 
 
 def _late(bootstrap: str, settings: Settings) -> list[Figure]:
-    """How late a ticker of 10 ms is beside one that reads as fast as it can."""
+    """Return the delay of a ticker of 10 ms beside a client that reads at full speed."""
     found: dict[str, list[float]] = {}
     with broker.topic(bootstrap, PARTITIONS) as topic:
         records = anyio.run(_fill, bootstrap, topic, Codec.ZSTD, settings.records // BATCH)
@@ -228,7 +228,7 @@ def _read(
 
 
 def _sweep(bootstrap: str, settings: Settings) -> list[Figure]:
-    """Ours and aiokafka's, by size, codec and partitions; drawn."""
+    """Measure ours and aiokafka's by size, codec and partitions, and draw them."""
     axes: Mapping[str, Mapping[str, tuple[int, Codec, int]]] = {
         "bytes of a value": {f"{size:,}": (size, Codec.NONE, PARTITIONS) for size in SIZES},
         "codec": {codec.name.lower(): (VALUE_BYTES, codec, PARTITIONS) for codec in Codec},
@@ -287,7 +287,7 @@ async def _fill(
     size: int = VALUE_BYTES,
     per_batch: int = BATCH,
 ) -> int:
-    """Append whole batches to all partitions in turn; answer how many records they are."""
+    """Append whole batches to all partitions in turn; return the number of records."""
     records = [
         NewRecord(None, value, 1_700_000_000_000) for value in decoding.values(size, per_batch)
     ]

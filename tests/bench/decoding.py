@@ -29,7 +29,7 @@ _HEADER_BYTES = 61
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all codecs; no broker is asked."""
+    """Return the figures of all codecs; no broker is used."""
     figures = []
     for codec in Codec:
         rounds = [process.run("decoding", codec=codec.name) for _ in range(settings.rounds)]
@@ -50,7 +50,7 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 
 
 def trial(*, codec: str) -> dict[str, float]:
-    """Records per second of CPU: to Arrow, CRCs and all, and inflated only."""
+    """Return the records per second of CPU: to Arrow, including CRCs, and inflated only."""
     kind = Codec[codec]
     records = [NewRecord(None, value, 1_700_000_000_000) for value in values(VALUE_BYTES, _BATCH)]
     batch = encode_batch(records, codec=kind)
@@ -78,7 +78,7 @@ def _speed(work: Callable[[], None]) -> float:
 
 
 def values(size: int, count: int) -> Iterator[bytes]:
-    """Values that compress about as business JSON does, three to one."""
+    """Return values that compress about like business JSON, three to one."""
     chance = random.Random(1)
     for n in range(count):
         text = ""

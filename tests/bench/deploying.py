@@ -1,12 +1,11 @@
-"""Rolling deploys: how many rebalances it costs to restart ten members one by one, in each mode.
+"""Rolling deploys: the number of rebalances when ten members restart one by one, in each mode.
 
 python -m tests.bench.deploying [--bootstrap HOST:PORT] [--repeats N] [--json FILE]
 
-Ten members, 20 partitions. Each member is stopped and started again at once, the next one when all
-partitions have owners again and stand for a while. Counted are generations, or epochs where the
-coordinator assigns, and for how long partitions had no owner, all of them added up. Ours alone:
-what a deploy costs is for the protocol and the options to say; how long one change takes beside
-other clients is told by `rebalancing`.
+Ten members, 20 partitions. Each member is stopped and restarted at once, the next one when all
+partitions have had stable owners for a while. It counts generations or epochs, and sums the time in
+which partitions had no owner. Ours only: the cost of a deploy depends on protocol and options;
+`rebalancing` compares the duration of one change with other clients.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all modes."""
+    """Return the figures of all modes."""
     found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     with broker.topic(bootstrap, PARTITIONS) as topic:
         for _ in range(settings.repeats):
@@ -68,12 +67,12 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 
 
 def trial(*, bootstrap: str, topic: str, mode: str) -> dict[str, float]:
-    """One rolling deploy."""
+    """Run one rolling deploy."""
     return asyncio.run(_deploy(bootstrap, topic, dict(MODES[mode])))
 
 
 class _Gaps:
-    """For how long partitions had no owner, all of them added up."""
+    """The total time in which partitions had no owner."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,12 +1,12 @@
-"""Delivery gaps: how long a partition that stays where it is goes without a record meanwhile.
+"""Delivery gaps: how long a kept partition delivers no record during a rebalance.
 
 python -m tests.bench.gap [--bootstrap HOST:PORT] [--changes N] [--heartbeat-ms N] [--json FILE]
 
-A feed appends to each of 16 partitions every 10 ms, so that records always wait. Of 4 members of
-one client, a fifth comes and goes. For each change and each partition whose records the same member
-read all along, the longest time between two of them counts, from the change until all are shared
-out again and half a second on. The same is measured over times without a change: that is what feed
-and machine do. aiokafka has no cooperative rebalancing; its sticky assignor keeps the most.
+A feed appends to each of 16 partitions every 10 ms, so records always wait. A fifth member joins
+and leaves a group of 4 of one client. For each change, and each partition read by the same member
+throughout, the longest time between two records counts, from the change until half a second after
+all partitions have owners. The same is measured without a change, for comparison. aiokafka has no
+cooperative rebalancing; its sticky assignor keeps the most.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Read = tuple[float, int]
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all clients, milliseconds."""
+    """Return the figures of all clients, in milliseconds."""
     figures = []
     for name in CLIENTS:
         with broker.topic(bootstrap, PARTITIONS) as topic, _fed(bootstrap, topic):
@@ -80,7 +80,7 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 
 @contextmanager
 def _fed(bootstrap: str, topic: str) -> Iterator[None]:
-    """Append a record to every partition, again and again, from a thread."""
+    """Append records to every partition repeatedly, from a thread."""
     with start_blocking_portal() as portal:
         feed = portal.start_task_soon(_feed, bootstrap, topic)
         yield
@@ -106,7 +106,7 @@ async def _feed(bootstrap: str, topic: str) -> None:
 def trial(
     *, fleet: str, bootstrap: str, topic: str, changes: int, heartbeat_ms: int | None
 ) -> dict[str, list[float]]:
-    """The longest gaps of kept partitions, ms, with changes and without."""
+    """Return the longest gaps of kept partitions in ms, with changes and without."""
     return asyncio.run(_come_and_go(FLEETS[fleet], bootstrap, topic, changes, heartbeat_ms))
 
 
@@ -164,8 +164,8 @@ async def _started(members: Sequence[Member]) -> AsyncIterator[None]:
 
 
 def kept_gaps(reads: Mapping[int, Sequence[Read]], span: tuple[float, float]) -> list[float]:
-    """The longest time between two records of each partition that one member alone read, among the
-    pairs that reach into the span. A partition without records there has none."""
+    """Return the longest time between two records of each partition read by only one member, among
+    the pairs that overlap the span. A partition without records there has none."""
     began, ended = span
     gaps = []
     for records in reads.values():

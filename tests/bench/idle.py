@@ -1,10 +1,10 @@
-"""Requests per second: of a member with nothing to do, and of one whose broker only refuses.
+"""Requests per second: of an idle member, and of one whose broker only returns errors.
 
 python -m tests.bench.idle [--seconds N] [--json FILE]
 
-On embedded brokers, which count what comes in: one for each case, all at a time. The first seconds
-are left out: connecting and joining are a burst of their own. One value is one second of one case;
-a refused member may send 20 requests in any second.
+On embedded brokers, which count requests: one for each case, all at the same time. The first
+seconds do not count, as connecting and joining send more. One value is one second of one case; a
+rejected member may send 20 requests in any second.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ CASES: Mapping[str, tuple[type[Request[Any]], Action]] = {
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all clients, requests in a second. The broker of the others is not used."""
+    """Return the figures of all clients, in requests per second. The shared broker is not used."""
     figures = []
     for name in CLIENTS:
         client = FLEETS[name].client
@@ -141,7 +141,7 @@ def _run(fleet: str, cases: list[str], seconds: int) -> dict[str, Any]:
 
 
 def trial(*, fleet: str, cases: list[str], seconds: int) -> dict[str, list[int]]:
-    """Case -> the requests in each second; "idle" is one without errors."""
+    """Return case -> the requests in each second; "idle" is one without errors."""
     return asyncio.run(_count(fleet, cases, seconds))
 
 

@@ -1,4 +1,4 @@
-"""Members of Kafka's own consumer: a group's in one JVM, each with a thread, told by a pipe."""
+"""Members of Kafka's own consumer: a group in one JVM, each in a thread, controlled by a pipe."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Milliseconds from `produce()` to the application's hands, at 10, 200 and 2,000 records a second.
+"""Milliseconds from `produce()` to the application, at 10, 200 and 2,000 records a second.
 
 python -m tests.bench.latency [--bootstrap HOST:PORT] [--rounds N] [--seconds N] [--json FILE]
 
-Each client has a process and a topic of 4 partitions of its own, and default settings. One
-producer, librdkafka's in a process of its own, writes at one rate to one topic after the other, a
-few seconds each, round by round: all clients meet the same broker and the same noise of the machine
-in turns. What was waited for is in the record's value: the time of `produce()` on the clock that
-all processes share. A value is the median, or the 99th percentile, of one turn.
+Each client has its own process, its own topic of 4 partitions, and default settings. One producer,
+librdkafka's in a separate process, writes at one rate to one topic after another, a few seconds
+each, round by round: all clients share the broker and the noise of the machine. Each record
+contains the time of `produce()` on the clock shared by all processes. A value is the median, or the
+99th percentile, of one turn.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _WARM, _END = -1, -2
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all clients, milliseconds."""
+    """Return the figures of all clients, in milliseconds."""
     figures = []
     for rate in RATES:
         found = _run(bootstrap, rate, settings)
@@ -105,7 +105,7 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 
 
 def _tails(rate: int, found: Mapping[str, list[list[float]]]) -> list[Figure]:
-    """The ratios of the 99th percentiles of all rounds' records."""
+    """Return the ratios of the 99th percentiles of all rounds' records."""
     tails = {client: percentile([*chain(*turns)], 99) for client, turns in found.items()}
     return [
         Figure(
@@ -120,7 +120,7 @@ def _tails(rate: int, found: Mapping[str, list[list[float]]]) -> list[Figure]:
 
 
 def _run(bootstrap: str, rate: int, settings: Settings) -> dict[str, list[list[float]]]:
-    """Client -> the milliseconds of each turn."""
+    """Return client -> the milliseconds of each turn."""
     seconds = min(max(LEAST / rate, settings.seconds / 8), _MOST_TURN)
     rounds = 4 * settings.rounds
     lasts = rounds * len(CLIENTS) * (seconds + _GAP)
@@ -174,8 +174,8 @@ def trial(
     seconds: float = 0.0,
     rounds: int = 0,
 ) -> dict[int, list[int]]:
-    """Of a reader: round -> nanoseconds that each record took. It makes a file in `ready` when it
-    has read its first record; the producer waits for one of each topic."""
+    """Return round -> the nanoseconds of each record, for one reader. It creates a file in `ready`
+    after its first record; the producer waits for one of each topic."""
     if role == "producer":
         _produce(bootstrap, topics, Path(ready), rate, seconds, rounds)
         return {}
@@ -183,7 +183,7 @@ def trial(
     began = False
 
     def take(value: bytes) -> bool:
-        """Take a record's value; return whether another is to come."""
+        """Take a record's value; return whether another will follow."""
         nonlocal began
         now = time.monotonic_ns()
         produced, number = _VALUE.unpack(value)
@@ -236,7 +236,7 @@ def _produce(
 
 
 def _paced(count: int, rate: int) -> Iterator[int]:
-    """Numbers at a rate; what is late is made up for."""
+    """Generate numbers at a rate, catching up after delays."""
     began = time.monotonic()
     for number in range(count):
         time.sleep(max(0.0, began + number / rate - time.monotonic()))

@@ -1,8 +1,8 @@
-"""Members of a group, all clients alike: started, told what they own, reading, stopped.
+"""Members of a group, the same for all clients: start, owned partitions, reading, stop.
 
-What a member owns is what its callbacks have told the application, at the time when they did: the
-one thing that every client has, and that matters. Asyncio clients share the caller's loop;
-librdkafka's members have a thread each. Settings are the clients' defaults but for those given.
+A member owns the partitions that its callbacks have reported, from that time on: every client has
+callbacks. Asyncio clients share the caller's loop; librdkafka's members each have a thread.
+Settings are the clients' defaults, except the given ones.
 """
 
 from __future__ import annotations
@@ -40,15 +40,12 @@ class Member(Protocol):
         """Join, and read from then on."""
 
     async def stop(self) -> None:
-        """Leave, in the client's own good order."""
+        """Leave gracefully."""
 
 
 async def settled(members: Sequence[Member], partitions: int, quiet: float) -> float:
-    """When the members had all partitions, each one its own and none without; what then stood
-    for `quiet` seconds counts. On the clock of `time.perf_counter`.
-
-    Raises: TimeoutError.
-    """
+    """Return when each partition had one owner and each member a partition, for `quiet` seconds, on
+    the clock of `time.perf_counter`. Raises: TimeoutError."""
     async with asyncio.timeout(_TIMEOUT):
         while True:
             changed_at = max(member.heard.changed_at for member in members)
@@ -126,7 +123,7 @@ def _ours_cooperative(
 
 @attrs.frozen
 class _Listener:
-    """What aiokafka takes for a `ConsumerRebalanceListener`."""
+    """A `ConsumerRebalanceListener` for aiokafka."""
 
     heard: Heard
 
@@ -227,7 +224,7 @@ class _Librdkafka:
 
 @attrs.frozen(kw_only=True)
 class Fleet:
-    """How to make members of one client."""
+    """A factory of members of one client."""
 
     client: str
     """As the tables name it."""
@@ -244,7 +241,7 @@ class Fleet:
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
     def quiet(self, heartbeat_ms: int | None) -> float:
-        """Seconds without news after which a change is over."""
+        """Seconds without changes after which a rebalance counts as complete."""
         return self.calm_after * (heartbeat_ms or self.heartbeat_ms) / 1000
 
     def member(
@@ -257,7 +254,8 @@ class Fleet:
         heartbeat_ms: int | None = None,
         reset: str = "latest",
     ) -> Member:
-        """A member, not started. `reset` says where to read without a committed offset."""
+        """Return a member that is not started. `reset` is the starting position without a committed
+        offset."""
         options = {**self.options, self.reset_option: reset}
         if heartbeat_ms is not None and self.heartbeat_option is not None:
             options[self.heartbeat_option] = heartbeat_ms

@@ -49,7 +49,7 @@ _TICKS = 40
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """Milliseconds of lateness."""
+    """Return the milliseconds of lateness."""
     figures = []
     seconds = max(settings.seconds, 4 * INTERVAL // 1000)
     for frozen in (False, True):
@@ -86,8 +86,8 @@ def _figure(where: str, found: dict[str, Any], frozen: bool) -> Figure:
 
 
 def sent_at(looks: list[float]) -> list[float]:
-    """When heartbeats were sent, of what each look made out for the last one: within a few
-    milliseconds two of these are the same."""
+    """Return when heartbeats were sent, from repeated readings of the last one: two within a few
+    milliseconds are the same."""
     found = sorted(looks)
     return found[:1] + [after for before, after in pairwise(found) if after - before > 0.01]
 
@@ -98,7 +98,8 @@ def sent_at(looks: list[float]) -> list[float]:
 def trial(
     *, bootstrap: str, topic: str, members: int, seconds: int, frozen: bool
 ) -> dict[str, object]:
-    """ "late": milliseconds of each heartbeat; "cpu": how much of one the process took."""
+    """Return "late": milliseconds of each heartbeat; "cpu": the share of one CPU that the process
+    used."""
     return asyncio.run(_beat(bootstrap, topic, members, seconds, frozen))
 
 

@@ -1,10 +1,10 @@
-"""Reading a topic with each client, in the process of a trial.
+"""Read a topic with each client, in the process of a trial.
 
-The clock runs from the first record, or chunk of records, to the last: imports, joining and the
-first answer are outside of it, but for the bare socket. CPU is that of the whole process,
-background threads included. Every value is read, so that no client wins by not decoding. Settings
-are each client's defaults, but that all start at the beginning: librdkafka does not check CRCs
-then, the others do.
+The clock runs from the first record, or chunk of records, to the last: it excludes imports, joining
+and the first response, except for the bare socket. CPU is that of the whole process, including
+background threads. Every value is read, so that no client wins by not decoding. Settings are each
+client's defaults, except that all start at the beginning: librdkafka does not check CRCs by
+default, the others do.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _TIMEOUT = 10.0
 def trial(
     *, reader: str, bootstrap: str, topic: str, records: int, size: int = VALUE_BYTES
 ) -> dict[str, float]:
-    """Read all records of the topic, with values of `size` bytes; answer speed and cost by their
-    unit."""
+    """Read all records of the topic, with values of `size` bytes; return speed and cost by unit."""
     _Clock.size = size
     return _READERS[reader](bootstrap, topic, records)
 
@@ -61,7 +60,7 @@ class _Clock:
     cpu: float = attrs.field(init=False, factory=time.process_time)
 
     def stop(self, records: int, size: int) -> dict[str, float]:
-        """Speed and cost, after `records` in all with values of `size` bytes in all."""
+        """Return speed and cost of `records` with values of `size` bytes."""
         seconds = time.perf_counter() - self.started
         cpu = time.process_time() - self.cpu
         if size != records * self.size:
@@ -145,7 +144,8 @@ def _kafkagroup_arrow(bootstrap: str, topic: str, records: int) -> dict[str, flo
 
 
 def _ticking(read: Callable[[Any, int], Any]) -> Callable[[str, str, int], dict[str, float]]:
-    """How late a ticker is beside one that reads as fast as it can: p99, in milliseconds."""
+    """Return the p99 delay of a ticker beside a client that reads at full speed, in
+    milliseconds."""
 
     async def run(bootstrap: str, topic: str, records: int) -> dict[str, float]:
         late: list[float] = []
@@ -188,13 +188,13 @@ async def _iterate_batches(consumer: Any, records: int) -> None:
 
 
 async def _rest(consumer: Any, records: int) -> None:
-    """What the machine alone makes late."""
+    """Return the delay caused by the machine alone."""
     await anyio.sleep(_TICKING)
 
 
 def _bare(bootstrap: str, topic: str, records: int) -> dict[str, float]:
-    """The same answers by a socket that asks for the next as soon as it has one, and only counts
-    batches: what the broker and the loopback give."""
+    """Read the same responses with a socket that requests the next at once and only counts batches:
+    the limit of broker and loopback."""
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     at = dict.fromkeys(range(anyio.run(_partitions, bootstrap, topic)), 0)
     clock = _Clock(0)

@@ -1,13 +1,13 @@
-"""Rebalancing: how long until partitions are shared out again when members join, or one leaves.
+"""Rebalancing: the time until all partitions have owners again after members join or one leaves.
 
 python -m tests.bench.rebalancing [--bootstrap HOST:PORT] [--repeats N] [--heartbeat-ms N]
     [--json FILE]
 
-20 members of one client in one process, 64 partitions, no delay of the first rebalance at the
-broker. A repeat is a group of its own: all join at once, one more joins, one of them leaves; each
-change falls at a random phase of the heartbeats. A change is over when a member was last told of a
-partition gained or gone, and all are shared out; a heartbeat interval or more without news proves
-it, and lets members that beat faster around a change come to rest before the next.
+20 members of one client in one process, 64 partitions, no initial rebalance delay at the broker. A
+repeat uses a new group: all join at once, one more joins, one of them leaves; each change happens
+at a random phase of the heartbeats. A change ends at the last callback before every partition has
+one owner; at least a heartbeat interval without callbacks confirms it, and lets members with faster
+heartbeats during a change return to their interval.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ASSIGNED_JOIN = Target(50, 1.5)
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of all clients, seconds."""
+    """Return the figures of all clients, in seconds."""
     kinds = {kind: _there(names) for kind, names in KINDS.items()}
     fleets = dict.fromkeys(name for names in kinds.values() for name in names)
     times: dict[str, list[dict[str, float]]] = {name: [] for name in fleets}
@@ -83,7 +83,7 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 
 
 def _pace(heartbeat_ms: int) -> str:
-    """What a member costs its coordinator while nothing happens."""
+    """Return the requests of an idle member to its coordinator."""
     return f"heartbeat {heartbeat_ms / 1000:g} s: {3_600_000 / heartbeat_ms:g} an hour"
 
 
@@ -104,7 +104,7 @@ def _target(kind: str, change: str) -> Target:
 def trial(
     *, fleet: str, bootstrap: str, topic: str, heartbeat_ms: int | None, seed: int
 ) -> dict[str, float]:
-    """One repeat: the seconds that each change took."""
+    """Return the seconds of each change in one repeat."""
     return asyncio.run(_repeat(fleet, bootstrap, topic, heartbeat_ms, random.Random(seed)))
 
 

@@ -1,11 +1,11 @@
-"""What a consumer costs that has nothing to do: memory, and CPU time a second.
+"""The cost of an idle consumer: memory, and CPU time a second.
 
 python -m tests.bench.resting [--bootstrap HOST:PORT] [--seconds N] [--json FILE]
 
-In one process, each in a group of its own, each with the one partition of a topic without records.
-Measured is how much more memory of its own the process has than with one consumer that was warmed
-up (Linux alone tells), then its CPU time, second for second. Settings are the clients' defaults:
-ours beats once a second, aiokafka every three.
+All consumers in one process, each in its own group with the one partition of a topic without
+records. Measured are the private memory above that with one warm consumer (Linux only), and the CPU
+time of each second. Settings are the clients' defaults: ours sends a heartbeat every second,
+aiokafka every three.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOLD_BY = Path("/proc/self/smaps_rollup")
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
-    """The figures of asyncio's clients."""
+    """Return the figures of asyncio clients."""
     figures = []
     for name in ("ours", "aiokafka"):
         with broker.topic(bootstrap, 1) as topic:
@@ -82,7 +82,7 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
 
 
 def trial(*, fleet: str, bootstrap: str, topic: str, seconds: int) -> dict[str, Any]:
-    """ "memory": KiB of one consumer, or None; "cpu": ms of one in each second."""
+    """Return "memory": KiB of one consumer, or None; "cpu": ms of one in each second."""
     return asyncio.run(_rest(FLEETS[fleet], bootstrap, topic, seconds))
 
 
@@ -117,7 +117,7 @@ async def _start(members: list[Member]) -> None:
 
 
 def _own_memory() -> int | None:
-    """KiB that no other process has and that were written to."""
+    """Return the KiB of private memory that was written to."""
     if not _TOLD_BY.exists():
         return None
     told = dict(line.split(":") for line in _TOLD_BY.read_text("ascii").splitlines()[1:])

@@ -1,13 +1,12 @@
-"""Rows of a topic into Spark: our source, Spark's own, and ready-made Arrow batches.
+"""Rows of a topic into Spark: our source, Spark's own, and prepared Arrow batches.
 
 python -m tests.bench.spark [--bootstrap HOST:PORT] [--rows N] [--rounds N]
 
-Values of 100 bytes, two partitions, local[2], written to nowhere; one after the other, round by
-round. Ready-made batches, from a Python source that reads nothing, are the most that Spark takes
-from any Python source. All have the columns of Spark's own connector, and then the values alone;
-ours and the ready-made ones are measured with all of ours, too. Spark's own connector is fetched by
-PySpark's Ivy; where that fails it is left out, loudly. The first round, in which the JVM warms up,
-does not count.
+Values of 100 bytes, two partitions, local[2], without a sink; one after another, round by round.
+Prepared batches, from a Python source that reads nothing, are the maximum of any Python source. All
+have the columns of Spark's own connector, and then only the values; ours and the prepared ones are
+also measured with all of our columns. PySpark's Ivy downloads Spark's own connector; if that fails,
+it is skipped with a message. The first round, in which the JVM warms up, does not count.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ CONNECTOR = (
 
 
 class Ready(DataSource):
-    """As many rows as the option `rows` says, the same batch again and again."""
+    """Returns as many rows as the option `rows` says, by repeating one batch."""
 
     @classmethod
     def name(cls) -> str:
@@ -109,8 +108,8 @@ class ReadyReader(DataSourceReader):
 
 
 def connector() -> list[str]:
-    """The jars of Spark's own connector. Raises: OSError, SubprocessError where they cannot be
-    fetched."""
+    """Return the jars of Spark's own connector. Raises: OSError, SubprocessError if the download
+    fails."""
     if not JARS.exists():
         JARS.mkdir(parents=True)
         (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
@@ -138,7 +137,7 @@ async def fill(bootstrap: str, name: str, rows: int) -> None:
 
 
 def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Callable[[], Any]]:
-    """Client -> what makes its table."""
+    """Return client -> a function that creates its table."""
 
     def own() -> Any:
         reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)

@@ -1,11 +1,11 @@
-"""What an import costs: CPU time of an interpreter that does nothing else.
+"""The cost of an import: CPU time of an interpreter that does nothing else.
 
 python -m tests.bench.startup [--rounds N] [--json FILE]
 
-Each round starts one interpreter for each, in turn. Bytecode is kept as an installation keeps it:
-what is compiled with the first import of all is no part of this. `python` alone takes some of it,
-and so do asyncio and anyio, which a client of either imports anyway. In a source tree, ours also
-looks at whether what is compiled is of the sources beside it; wheels have nothing to look at.
+Each round starts one interpreter for each import, in turn. Bytecode is cached as in an
+installation: compiling it does not count. `python` alone takes some of the time, and so do asyncio
+and anyio, which a client of either imports anyway. In a source tree, ours also compares compiled
+modules with their sources; a wheel has no such check.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_SLOWER = Target(50, 1.0)
 
 
 def measure(_: str, settings: Settings) -> list[Figure]:
-    """Milliseconds above asyncio and anyio, and times aiokafka's whole."""
+    """Return milliseconds above asyncio and anyio, and the ratio to aiokafka."""
     with TemporaryDirectory() as bytecode:
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = bytecode
@@ -67,7 +67,7 @@ def measure(_: str, settings: Settings) -> list[Figure]:
 
 
 def _cpu(program: str, environment: Mapping[str, str]) -> float:
-    """Milliseconds of CPU that an interpreter takes for a program, from its start."""
+    """Return the milliseconds of CPU that an interpreter takes for a program, from its start."""
     program += "; import time; print(time.process_time())"
     done = subprocess.run(
         [sys.executable, "-c", program],

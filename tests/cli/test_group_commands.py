@@ -163,7 +163,7 @@ def test_the_group_defaults_to_that_of_the_profile(
     assert json.loads(result.stdout)["groups"][0]["group_id"] == "idle"
 
 
-def test_a_cluster_that_requires_authentication_says_so(nothing_configured: Path) -> None:
+def test_missing_authentication_is_reported(nothing_configured: Path) -> None:
     with EmbeddedKafka(users={"operator": "hunter2"}) as kafka:
         nothing_configured.write_text(
             f"[default]\nbootstrap.servers = '{kafka.bootstrap_servers}'\n"

@@ -186,7 +186,7 @@ def test_metadata_lists_the_supported_assignors():
         one.group_protocols()
 
 
-async def test_metadata_is_what_the_broker_receives():
+async def test_the_broker_receives_the_metadata():
     with EmbeddedKafka({"t": 1}) as near:
         async with coordinator_of(near.bootstrap_servers, "t") as one:
             with anyio.fail_after(20):

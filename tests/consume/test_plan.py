@@ -25,7 +25,7 @@ def ask(*partitions: OwnedPartition, now: float = 10.0, room: int = 1) -> list[i
     return [o.tp.partition for o in found]
 
 
-def test_partitions_with_the_least_buffered_come_first() -> None:
+def test_partitions_with_the_fewest_buffered_bytes_are_fetched_first() -> None:
     """A broker fills its response in the requested order: the last partitions may get nothing."""
     assert ask(
         owned(0, buffered_bytes=99),

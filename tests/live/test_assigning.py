@@ -31,7 +31,7 @@ async def _run(worker):
         await worker.run()
 
 
-async def test_eager_sticky_members_report_what_they_owned_before(bootstrap, name, fill):
+async def test_eager_sticky_members_report_their_previous_partitions(bootstrap, name, fill):
     await fill(6)
     first, second, third = (Worker(bootstrap, name, assignors=[sticky_assignor]) for _ in range(3))
     async with group(first, second):

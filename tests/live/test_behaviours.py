@@ -870,7 +870,7 @@ async def test_s3_the_last_commit_is_answered_before_a_partition_is_released(
 
 
 @WAYS
-async def test_s4_a_commit_never_exceeds_what_was_processed(
+async def test_s4_a_commit_never_exceeds_the_processed_records(
     options: dict[str, Any], network: Network
 ) -> None:
     run = await live(network, options)
@@ -883,7 +883,7 @@ async def test_s4_a_commit_never_exceeds_what_was_processed(
 
 
 @WAYS
-async def test_s5_a_commit_never_goes_back(options: dict[str, Any], network: Network) -> None:
+async def test_s5_a_commit_never_moves_back(options: dict[str, Any], network: Network) -> None:
     run = await live(network, options)
     for partition in range(PARTITIONS):
         offsets = [e.offset for e in run.of("commit") if e.partition == partition]

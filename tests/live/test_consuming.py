@@ -154,7 +154,7 @@ async def test_batches_have_one_partition_and_are_processed_as_a_whole(bootstrap
     assert seen == {0: list(range(50)), 1: list(range(50))}
 
 
-async def test_getmany_returns_what_has_been_fetched(bootstrap, name, fill):
+async def test_getmany_returns_the_fetched_records(bootstrap, name, fill):
     await fill(2, 50)
     async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST) as consumer:
         seen = {}

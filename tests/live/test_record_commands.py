@@ -57,7 +57,7 @@ def test_produced_records_are_consumed_and_produced_again(bootstrap: str, name: 
     assert len(by_place(lines)) == 100
 
 
-def test_librdkafka_writes_to_the_same_partitions_and_reads_what_we_write(
+def test_librdkafka_writes_to_the_same_partitions_and_reads_our_records(
     bootstrap: str, name: str
 ) -> None:
     create(bootstrap, name, 5)

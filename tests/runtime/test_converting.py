@@ -64,7 +64,7 @@ deserializers = pytest.mark.parametrize("make", [Slow, lambda: cached], ids=["sl
 
 
 @deserializers
-async def test_records_come_in_order(cluster: Any, make: Callable[[], Any]) -> None:
+async def test_records_are_delivered_in_order(cluster: Any, make: Callable[[], Any]) -> None:
     async with cluster() as (kafka, consumer), consumer(value_deserializer=make()) as c:
         values = []
         async for record in c:
@@ -76,7 +76,7 @@ async def test_records_come_in_order(cluster: Any, make: Callable[[], Any]) -> N
 
 
 @deserializers
-async def test_batches_come_in_order(cluster: Any, make: Callable[[], Any]) -> None:
+async def test_batches_are_delivered_in_order(cluster: Any, make: Callable[[], Any]) -> None:
     async with cluster() as (kafka, consumer), consumer(value_deserializer=make()) as c:
         values: list[object] = []
         async for batch in c.batches(4):

@@ -143,7 +143,7 @@ async def member_partitions(taken: Any) -> set[TopicPartition]:
 
 
 @each_protocol
-async def test_callbacks_come_before_the_error(network: Any, protocol: str) -> None:
+async def test_callbacks_run_before_the_error_is_raised(network: Any, protocol: str) -> None:
     """A commit that is called before the callback for the loss has returned waits for it."""
 
     async def slow(partitions: object) -> None:

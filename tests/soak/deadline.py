@@ -1,4 +1,4 @@
-"""The time that a part of the soak may take: what takes longer fails, and says what it was."""
+"""The time limit of a part of the soak: a part that exceeds it fails by name."""
 
 import signal
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from types import FrameType
 
 
 class TooSlowError(Exception):
-    """A part of the soak was not over at its deadline."""
+    """A part of the soak exceeded its deadline."""
 
 
 @contextmanager
 def deadline(seconds: float, what: str) -> Iterator[None]:
-    """Raise TooSlowError in the main thread, whatever it waits for, after so many seconds."""
+    """Raise TooSlowError in the main thread after so many seconds, during any wait."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise TooSlowError(f"{what} was not over within {seconds:g} s")

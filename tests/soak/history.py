@@ -1,4 +1,4 @@
-"""The logs of the soak's members as events, which the checker reads."""
+"""The logs of the soak's members as events for the checker."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ from kafkagroup import TopicPartition
 
 
 def events(data: bytes, topic: str, member: str, *, killed: bool) -> Iterator[Event]:
-    """A member's events, from its log, to its end or until it was killed."""
+    """Return a member's events from its log, up to its end or kill."""
     partitions: dict[int, TopicPartition] = {}
     time, token = 0.0, 0
     for kind, number, offset, sequence, nanoseconds in ENTRY.iter_unpack(data):

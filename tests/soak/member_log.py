@@ -1,7 +1,7 @@
-"""What a member of the soak writes down, and how it is read: one entry after the other, each
-written with one system call, so that what a SIGKILL leaves behind is what has happened.
+"""The log of a member of the soak, and its reader.
 
-The bytes of a log are entries without anything between them.
+Each entry is written with one system call, so that a log is correct up to a SIGKILL. The bytes of a
+log are entries without anything between them.
 """
 
 import struct
@@ -13,7 +13,7 @@ ENTRY = struct.Struct(">BiqqQ")
 
 
 class Kind(IntEnum):
-    """What happened to a partition."""
+    """An event of a partition."""
 
     ASSIGNED = 0
     DELIVERED = 1
@@ -30,7 +30,7 @@ class Kind(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One line of a log."""
+    """One entry of a log."""
 
     kind: Kind
     partition: int
@@ -41,11 +41,11 @@ class Entry(NamedTuple):
 
 
 def pack(kind: Kind, partition: int, offset: int, sequence: int, time: int) -> bytes:
-    """The bytes of an entry."""
+    """Return the bytes of an entry."""
     return ENTRY.pack(kind, partition, offset, sequence, time)
 
 
 def entries(data: bytes) -> Iterator[Entry]:
-    """The entries of a log, read as they are asked for."""
+    """Read the entries of a log lazily."""
     for kind, *rest in ENTRY.iter_unpack(data):
         yield Entry(Kind(kind), *rest)

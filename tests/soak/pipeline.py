@@ -54,7 +54,7 @@ STAGE = Path(__file__).with_name("stage.py")
 
 @attrs.frozen(kw_only=True)
 class StageResult:
-    """One group, and what it made of the next topic."""
+    """The result of one group in the next topic."""
 
     result: CheckResult
     events: int
@@ -76,7 +76,7 @@ class StageResult:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What the logs of all members, and the topics, say together."""
+    """The result of the logs of all members, and of the topics."""
 
     stages: tuple[StageResult, ...]
     seconds: float
@@ -119,7 +119,7 @@ class Outcome:
 
 
 class StageMembers(Members):
-    """The members of one stage, and what was done to them."""
+    """The members of one stage, and their faults."""
 
     def __init__(self, folder: Path, records: int, arguments: list[str]) -> None:
         super().__init__(folder, records, arguments, STAGE)
@@ -140,12 +140,12 @@ class StageMembers(Members):
         super().thaw(name)
 
     def runs(self) -> list[Iterator[Event]]:
-        """Each member's, and those of the faults."""
+        """Return each member's events, and those of the faults."""
         return [iter(self.befell), *map(read_log, sorted(self._folder.iterdir()))]
 
 
 class Pipeline:
-    """The three groups of processes, and what happens to them."""
+    """The three groups of processes, and their faults."""
 
     def __init__(self, kafka: LocalKafka, proxy: Proxy, folder: Path, records: int, rate: int):
         self.kafka = kafka
@@ -166,13 +166,13 @@ class Pipeline:
             self.stages.append(StageMembers(logs, records, arguments))
 
     def start(self, *names: str) -> None:
-        """Start members of every stage; return when all have had a record."""
+        """Start members of every stage; return when each has received a record."""
         for number, stage in enumerate(self.stages, 1):
             stage.start(*(f"{number}{name}" for name in names))
         self._wait(lambda: all(stage.active >= set(stage.running) for stage in self.stages))
 
     def wait_for(self, part: float) -> None:
-        """Wait until a part of all records has come through."""
+        """Wait until this part of all records has passed through."""
         self._wait(lambda: self.stages[-1].count >= part * self.records)
 
     def wait(self, seconds: float) -> None:
@@ -189,12 +189,12 @@ class Pipeline:
             time.sleep(0.05)
 
     def stage_of(self, member: str) -> StageMembers:
-        """Members are named by the number of their stage and a letter."""
+        """Return the stage of a member, which is named by the number of its stage and a letter."""
         return self.stages[int(member[0]) - 1]
 
     @contextmanager
     def frozen(self, member: str, seconds: float) -> Iterator[None]:
-        """Stop a process; at the end, but not before the given time, continue it."""
+        """Freeze a process; at the end, but not before the given time, continue it."""
         began = time.monotonic()
         self.stage_of(member).freeze(member)
         try:
@@ -212,7 +212,7 @@ class Pipeline:
         self.stage_of(member).kill(member)
 
     def replace(self, member: str, by: str) -> None:
-        """Start a member; another leaves in good order."""
+        """Start a member; another leaves gracefully."""
         _tell(f"member {by} joins, member {member} leaves")
         self.stage_of(by).start(by)
         self.stage_of(by).wait_until_up(by)
@@ -226,7 +226,7 @@ class Pipeline:
             yield
 
     def roll(self) -> None:
-        """Restart one node after the other."""
+        """Restart one node after another."""
         for node in range(1, NODES + 1):
             _tell(f"node {node} restarts")
             self.faults["node restarted"] += 1
@@ -234,7 +234,7 @@ class Pipeline:
             self.wait(0.0)
 
     def drain(self) -> None:
-        """See every record through in peace; stage by stage, commit and leave."""
+        """Let every record pass without faults; stage by stage, commit and leave."""
         life = self.proxy.weather.life[1]
         self.proxy.weather = CALM
         self.wait(life)
@@ -254,7 +254,7 @@ class Pipeline:
             stage.end()
 
     def check(self, seconds: float) -> Outcome:
-        """Check each group by its events, and each topic by what the group before was given."""
+        """Check each group by its events, and each topic against the input of the group before."""
         results = [self._check_stage(number) for number in range(len(self.stages))]
         return Outcome(
             stages=tuple(results),
@@ -333,7 +333,8 @@ class Tally:
 
 
 def contents(bootstrap: str, topic: str) -> Iterator[Appended]:
-    """What is in a topic, as librdkafka reads it. When it was written is not known: before all."""
+    """Return the records of a topic, as librdkafka reads them. Their time is unknown: before all
+    events."""
     consumer = IndependentConsumer(
         {
             "bootstrap.servers": bootstrap,
@@ -369,7 +370,7 @@ Story = Callable[[Pipeline], None]
 
 
 def whole_story(pipeline: Pipeline) -> None:
-    """Everything that can happen, more than once."""
+    """Run every fault, more than once."""
     pipeline.start("a", "b", "c")
     pipeline.wait_for(0.05)
     with pipeline.frozen("1a", SESSION / 2):
@@ -396,7 +397,7 @@ def whole_story(pipeline: Pipeline) -> None:
 
 
 def short_story(pipeline: Pipeline) -> None:
-    """Some of it, at the same time."""
+    """Run some of the faults, at the same time."""
     pipeline.start("a", "b")
     with pipeline.frozen("1a", SESSION * 1.5), pipeline.coordinator_down(2):
         pipeline.kill("3b")
@@ -414,10 +415,8 @@ def run(
     seconds: float = SECONDS,
     logs: str | None = None,
 ) -> Outcome:
-    """Run a story on a cluster of its own; keep the members' logs where `logs` says.
-
-    Raises: TooSlowError after so many seconds.
-    """
+    """Run a story on a new cluster; keep the members' logs in `logs`. Raises: TooSlowError after so
+    many seconds."""
     _tell(f"seed {seed}")
     with (
         deadline(seconds, "the pipeline"),

@@ -1,4 +1,4 @@
-"""The members of a soak as processes, and how far they have come."""
+"""The members of a soak as processes, and their progress."""
 
 import signal
 import subprocess
@@ -23,7 +23,7 @@ class Members:
     def __init__(
         self, folder: Path, records: int, arguments: Sequence[str], worker: Path = WORKER
     ) -> None:
-        """The arguments are a worker's, but for its log."""
+        """The arguments are those of a worker, except its log."""
         self._folder = folder
         self._worker = worker
         self._arguments = arguments
@@ -58,7 +58,7 @@ class Members:
         self.killed.add(name)
 
     def freeze(self, name: str) -> None:
-        """SIGSTOP: its connections stay open, and it does nothing."""
+        """Freeze it with SIGSTOP: its connections stay open, and it does nothing."""
         self.running[name].send_signal(signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
@@ -96,8 +96,8 @@ class Members:
             self.look()
 
     def look(self) -> None:
-        """Read what is new in the logs. Raises: SystemExit if a member has ended, or nothing has
-        been new for too long."""
+        """Read new entries of the logs. Raises: SystemExit if a member has ended, or nothing was
+        new for too long."""
         self._read_logs()
         for name, process in self.running.items():
             if process.poll() is not None:
@@ -127,13 +127,14 @@ class Members:
 
     @staticmethod
     def delivered(data: bytes) -> tuple[int, list[int]]:
-        """How many bytes of a log are whole, and the numbers of the records delivered there."""
+        """Return the number of complete bytes of a log, and the sequence numbers delivered
+        there."""
         whole = data[: len(data) - len(data) % ENTRY.size]
         found = [s for kind, _, _, s, _ in ENTRY.iter_unpack(whole) if kind == Kind.DELIVERED]
         return len(whole), found
 
     def logs(self, topic: str) -> list[Iterator[Event]]:
-        """Each member's log, read as it is asked for: together they may be large."""
+        """Return each member's log, read lazily: together they may be large."""
         return [
             events(path.read_bytes(), topic, path.name, killed=path.name in self.killed)
             for path in sorted(self._folder.iterdir())

@@ -1,7 +1,7 @@
 """An idempotent producer (KIP-98): each batch is appended once, however often the connection fails.
 
 Not part of the product, whose producer is not idempotent. A stage of the pipeline needs one without
-duplicates of its own, which could not be told from the consumer's.
+duplicates, which would be indistinguishable from the consumer's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Producer:
         self._epoch = -1
 
     async def start(self) -> None:
-        """Get an id; waits for a broker that gives one."""
+        """Get an id; wait for a broker that returns one."""
         self._cluster.topics.add(self._topic)
         pauses = Pauses(self._cluster.options)
         while not await self._ask_id():
@@ -70,7 +70,7 @@ class Producer:
         return _succeeded(answer.error_code)
 
     async def append(self, partition: int, values: Sequence[bytes]) -> None:
-        """Append records to a partition; returns once the replicas in sync have them."""
+        """Append records to a partition; return once the in-sync replicas have them."""
         now = round(time.time() * 1000)
         batch = encode_batch(
             [NewRecord(None, value, now) for value in values],
@@ -104,7 +104,7 @@ class Producer:
 
 
 def _succeeded(code: int) -> bool:
-    """Whether it is done; False: it may be tried again. Raises: BrokerError if not."""
+    """Whether the request succeeded; False: it may be retried. Raises: BrokerError otherwise."""
     # The broker has it already, and more behind it than it keeps the offsets of.
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return True

@@ -1,6 +1,9 @@
-"""A TCP proxy that damages connections: bytes arrive in order and unchanged, but in pieces, late,
-or not at all, and no connection lasts long. A connection's fate is drawn from the proxy's seed and
-its number. The proxy does not parse the bytes."""
+"""A TCP proxy that damages connections: bytes stay unchanged and in order, but are fragmented,
+delayed or dropped, and no connection lasts long.
+
+The faults of a connection are drawn from the proxy's seed and the connection's number. The proxy
+does not parse the bytes.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class End(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Fate:
-    """What one connection meets."""
+    """The faults of one connection."""
 
     life: float = math.inf
     """Seconds until it is cut."""
@@ -63,7 +66,7 @@ class Fate:
 
 @attrs.frozen(kw_only=True)
 class Weather:
-    """Where fates are drawn from."""
+    """The distribution from which faults are drawn."""
 
     life: tuple[float, float] = (0.5, 1.5)
     """Shortest and longest life, seconds."""
@@ -76,7 +79,7 @@ class Weather:
     fragmented: float = 0.25
 
     def draw(self, seed: int, number: int) -> Fate:
-        """The fate of a connection."""
+        """Draw the faults of a connection."""
         # A string: seeds that are numbers must not be each other's neighbours.
         chance = random.Random(f"{seed}/{number}")
         life = chance.uniform(*self.life)
@@ -104,7 +107,7 @@ CALM = _Calm()
 
 
 class Relay:
-    """One connection on its way through, whose fate is fulfilled."""
+    """One connection with its faults."""
 
     def __init__(self, fate: Fate, client: ByteStream, server: ByteStream) -> None:
         self.met: set[str] = set()
@@ -117,7 +120,7 @@ class Relay:
         self._truncated = False
 
     async def run(self) -> End | None:
-        """Pass bytes on until the connection is to be cut, and how, or a side has left (None)."""
+        """Relay bytes until the planned cut, and return its kind, or None if a side has closed."""
         client, server = self._streams
         self._born = anyio.current_time()
         end: End | None = None
@@ -205,16 +208,17 @@ class Proxy:
 
     @property
     def cut(self) -> int:
-        """How many connections were cut."""
+        """The number of connections that were cut."""
         return sum(self.faults[end] for end in End)
 
     def lead_to(self, addresses: Sequence[str]) -> None:
-        """Say where the nodes are, in the order of `ports`. Until then all are away."""
+        """Set the addresses of the nodes, in the order of `ports`. Until then connections are
+        refused."""
         pairs = (address.rpartition(":") for address in addresses)
         self._targets = [(host, int(port)) for host, _, port in pairs]
 
     def raise_if_ended(self) -> None:
-        """Raises: what ended it, if something did."""
+        """Raises: the error that ended it, if any."""
         if self._task.done():
             self._task.result()
 

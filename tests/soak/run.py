@@ -56,8 +56,8 @@ Story = Callable[[Members, str, int], None]
 def soak(
     bootstrap: str, records: int, *, rate: int = RATE, cooperative: bool = False
 ) -> CheckResult:
-    """Three members; at a quarter one joins, at a half one is killed, at three quarters one
-    leaves."""
+    """Run three members; after a quarter one joins, after half one is killed, after three quarters
+    one leaves."""
     return _run(bootstrap, records, _on_one_broker, rate=rate, cooperative=cooperative)
 
 
@@ -69,8 +69,8 @@ def soak_cluster(
     cooperative: bool = False,
     twice: bool = True,
 ) -> CheckResult:
-    """Five members; the coordinator's node is killed, a member while it is down, the node comes
-    back, a member leaves; with `twice` another coordinator dies while a member joins."""
+    """Run five members; the coordinator's node is killed, then a member, the node restarts, a
+    member leaves; with `twice` another coordinator is killed while a member joins."""
     story = partial(_on_a_cluster, kafka, twice=twice)
     return _run(kafka.bootstrap_servers, records, story, rate=rate, cooperative=cooperative)
 
@@ -78,7 +78,7 @@ def soak_cluster(
 def soak_zookeeper(
     bootstrap: str, zookeeper: LocalZooKeeper, records: int, *, rate: int = RATE
 ) -> CheckResult:
-    """Members in ZooKeeper: one is killed, one is stopped for longer than its session, each node of
+    """Run members in ZooKeeper: one is killed, one is frozen beyond its session, each node of
     ZooKeeper is killed and restarted, one member joins, one leaves."""
     story = partial(_in_zookeeper, zookeeper)
     more = ("--zookeeper", zookeeper.hosts)

@@ -23,7 +23,7 @@ from kafkagroup import Batch, TopicPartition
 
 
 class StageLog(Log):
-    """The events of one member as they happen, in a file."""
+    """The events of one member, written to a file as they happen."""
 
     def __init__(self, path: str, member: str) -> None:
         super().__init__()
@@ -58,7 +58,8 @@ class StageLog(Log):
 
 
 def delivered(data: bytes) -> tuple[int, list[int]]:
-    """How many bytes of a log are whole lines, and the numbers of the records delivered there."""
+    """Return the number of bytes in complete lines of a log, and the sequence numbers delivered
+    there."""
     whole = data[: data.rfind(b"\n") + 1]
     found: list[int] = []
     for line in whole.splitlines():
@@ -68,7 +69,7 @@ def delivered(data: bytes) -> tuple[int, list[int]]:
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The events of a log, read as they are asked for, but for a line that was never finished."""
+    """Read the events of a log lazily, except an incomplete last line."""
     with path.open() as lines:
         for line in lines:
             if not line.endswith("\n"):

@@ -1,5 +1,5 @@
-"""What the soak asks of the brokers itself: the topic with its records, where the group's
-coordinator is, and what the group has committed in the end."""
+"""The soak's own requests to the brokers: its topic and records, the group's coordinator, and the
+final commits."""
 
 import time
 import uuid
@@ -28,7 +28,7 @@ _PAUSE = 0.05
 
 @asynccontextmanager
 async def any_broker(bootstrap: str) -> AsyncIterator[Broker]:
-    """The first broker of the list that can be reached."""
+    """Connect to the first reachable broker of the list."""
     async with AsyncExitStack() as stack:
         broker = None
         for server in bootstrap.split(","):
@@ -44,7 +44,7 @@ async def any_broker(bootstrap: str) -> AsyncIterator[Broker]:
 
 
 def written(topic: str, partitions: int, records: int) -> Iterator[Appended]:
-    """What `prepare` writes, in the order of the sequence numbers."""
+    """Return the records of `prepare`, in the order of their sequence numbers."""
     ends = [0] * partitions
     for sequence in range(records):
         number = sequence // BATCH % partitions
@@ -54,7 +54,7 @@ def written(topic: str, partitions: int, records: int) -> Iterator[Appended]:
 
 
 async def prepare(bootstrap: str, topic: str, partitions: int, records: int) -> None:
-    """Make the topic, with three copies where there are three brokers, and fill it with sequence
+    """Create the topic, with three replicas if there are three brokers, and fill it with sequence
     numbers."""
     async with any_broker(bootstrap) as broker, AsyncExitStack() as stack:
         nodes = {
@@ -85,7 +85,7 @@ async def prepare(bootstrap: str, topic: str, partitions: int, records: int) -> 
 
 
 async def _leaders(broker: Broker, topic: str, partitions: int) -> dict[int, int]:
-    """Partition -> node id, once every partition of the topic has a leader."""
+    """Return partition -> node id, once every partition of the topic has a leader."""
     while True:
         (answer,) = (await broker.request_metadata([topic])).topics
         leaders = {p.partition_index: p.leader_id for p in answer.partitions if p.leader_id >= 0}
@@ -108,7 +108,7 @@ async def _produce(broker: Broker, tp: TopicPartition, batch: bytes) -> None:
 
 
 async def coordinator(bootstrap: str, group: str, but: int | None = None) -> int:
-    """Node id of the group's coordinator; waits until there is one, and another than `but`."""
+    """Return the node id of the group's coordinator; wait until there is one other than `but`."""
     async with any_broker(bootstrap) as broker:
         while True:
             answer = await broker.request(FindCoordinatorRequest(coordinator_keys=(group,)))
@@ -119,7 +119,7 @@ async def coordinator(bootstrap: str, group: str, but: int | None = None) -> int
 
 
 async def committed(bootstrap: str, group: str) -> dict[int, int]:
-    """Partition -> the offset that the group has committed."""
+    """Return partition -> the offset that the group has committed."""
     async with any_broker(bootstrap) as broker:
         answer = await broker.request(FindCoordinatorRequest(coordinator_keys=(group,)))
         (found,) = answer.coordinators
@@ -133,7 +133,7 @@ async def committed(bootstrap: str, group: str) -> dict[int, int]:
 
 
 async def ends(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
-    """Partition -> the offset that its next record will get."""
+    """Return partition -> the offset of its next record."""
     async with any_broker(bootstrap) as broker, AsyncExitStack() as stack:
         leaders = await _leaders(broker, topic, partitions)
         found: dict[int, int] = {}

@@ -30,7 +30,7 @@ _BREATHS = 50
 
 @attrs.define(eq=False)
 class Held:
-    """A partition from the callback that gives it to the callback that takes it."""
+    """A partition from its assignment to its revocation."""
 
     end: int = -1
     """Offset behind the last record that came; -1 before the first."""

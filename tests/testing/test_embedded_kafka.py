@@ -314,7 +314,7 @@ async def test_a_response_can_be_delayed() -> None:
 
 
 @VIRTUAL
-async def test_a_throttled_client_is_muted() -> None:
+async def test_requests_of_a_throttled_client_are_delayed() -> None:
     kafka = EmbeddedKafka({"t": 1}, listen=False)
     async with in_memory(kafka) as (peer,):
         kafka.fail(HeartbeatRequest, Throttle(2.5))

@@ -333,7 +333,7 @@ class TestContainer:
         assert (outcomes, len(section)) == ({"passed": 1}, 1)
         assert section[0].startswith("taken: container, at ")
 
-    def test_a_consumer_reads_what_is_produced_in_a_container(
+    def test_a_consumer_reads_records_produced_in_a_container(
         self, pytester: pytest.Pytester
     ) -> None:
         assert run(pytester, CONSUME)[0] == {"passed": 1}

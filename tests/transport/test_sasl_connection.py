@@ -149,7 +149,7 @@ async def outcome(call: Callable[[], Any], into: dict[str, Any], name: str) -> N
 # ---------------------------------------------------------------- before the first request
 
 
-async def test_authentication_comes_before_any_other_request(network: Any) -> None:
+async def test_authentication_precedes_any_other_request(network: Any) -> None:
     seen: list[tuple[str, int]] = []
 
     async def handler(peer: Any) -> None:

@@ -67,7 +67,7 @@ def test_a_subscription_in_each_version(version: int) -> None:
     assert decode_subscription(BY_VERSION[version]) == READ[version]
 
 
-def test_the_newest_version_is_written_unless_told_otherwise() -> None:
+def test_the_newest_version_is_written_by_default() -> None:
     assert encode_subscription(FULL) == BY_VERSION[3]
     assert encode_subscription(Subscription(topics=())) == (
         pack(">h", 3) + array() + data(None) + array() + pack(">i", -1) + string(None)
