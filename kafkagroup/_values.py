@@ -72,23 +72,23 @@ def _declared(cls: Any) -> _Declared:
     return declared
 
 
-class _Later:
+class _LazyMethod:
     """A descriptor that generates a method on first access, and then replaces itself by it."""
 
-    __slots__ = ("_name", "_owner", "_write")
+    __slots__ = ("_generate", "_name", "_owner")
 
-    def __init__(self, write: Callable[[type], Any]) -> None:
-        self._write = write
+    def __init__(self, generate: Callable[[type], Any]) -> None:
+        self._generate = generate
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner = owner
         self._name = name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        made = self._write(self._owner)
-        type.__setattr__(self._owner, self._name, made)
-        bind = getattr(made, "__get__", None)
-        return made if bind is None else bind(instance, owner)
+        method = self._generate(self._owner)
+        type.__setattr__(self._owner, self._name, method)
+        bind = getattr(method, "__get__", None)
+        return method if bind is None else bind(instance, owner)
 
 
 def _init(cls: type) -> Any:
@@ -133,12 +133,12 @@ def _replace(cls: type) -> Any:
         names |= {f"set_{name}": setter for name, setter in setters.items()}
         names |= {"new": object.__new__, "setters": setters}
         lines = [
-            "made = new(cls)",
-            *(f"set_{name}(made, self.{name})" for name in kept),
+            "copy = new(cls)",
+            *(f"set_{name}(copy, self.{name})" for name in kept),
             "for name, value in changes.items():",
             f"    if name not in setters: raise TypeError(f'{cls.__name__} has no {{name!r}}')",
-            "    setters[name](made, value)",
-            "return made",
+            "    setters[name](copy, value)",
+            "return copy",
         ]
     return _function(cls, "__replace__", ["self", "/", "**changes"], lines, names)
 
@@ -168,10 +168,10 @@ def _function(
     body = "\n    ".join(lines)
     source = f"def {name}({', '.join(parameters)}):\n    {body}"
     exec(compile(source, f"<{name} of {cls.__qualname__}>", "exec"), names)
-    made = names.pop(name)
-    made.__qualname__ = f"{cls.__qualname__}.{name}"
-    made.__module__ = cls.__module__
-    return made
+    function = names.pop(name)
+    function.__qualname__ = f"{cls.__qualname__}.{name}"
+    function.__module__ = cls.__module__
+    return function
 
 
 def _attrs(cls: type) -> Any:
@@ -234,7 +234,7 @@ def _annotations(cls: type) -> dict[str, Any]:
     return found
 
 
-def _made(cls: type, frozen: bool, kw_only: bool, eq: bool) -> type:
+def _with_slots(cls: type, frozen: bool, kw_only: bool, eq: bool) -> type:
     """Return a copy of the class with slots: Python adds slots only when it creates a class."""
     body = dict(vars(cls))
     own: dict[str, Attribute] = {}
@@ -255,25 +255,25 @@ def _made(cls: type, frozen: bool, kw_only: bool, eq: bool) -> type:
     body["__slots__"] = (*own, *weak)
     body["__declared__"] = _Declared(cls.__module__, attributes, frozen, kw_only, eq)
     body["__match_args__"] = () if kw_only else tuple(attributes)
-    body["__attrs_attrs__"] = _Later(_attrs)
-    body.setdefault("__init__", _Later(_init))
-    body.setdefault("__repr__", _Later(_repr))
+    body["__attrs_attrs__"] = _LazyMethod(_attrs)
+    body.setdefault("__init__", _LazyMethod(_init))
+    body.setdefault("__repr__", _LazyMethod(_repr))
     if eq and "__eq__" not in body:
-        body["__eq__"] = _Later(_eq)
-        body["__hash__"] = _Later(_hash) if frozen else None
+        body["__eq__"] = _LazyMethod(_eq)
+        body["__hash__"] = _LazyMethod(_hash) if frozen else None
     if frozen:
         body["__setattr__"] = body["__delattr__"] = _refuse
     body["__getstate__"] = _getstate
     body["__setstate__"] = _setstate
-    body["__replace__"] = _Later(_replace)
+    body["__replace__"] = _LazyMethod(_replace)
     return type(cls)(cls.__name__, cls.__bases__, body)
 
 
 def _decorator(frozen: bool) -> Any:
     def decorate(cls: type | None = None, *, kw_only: bool = False, eq: bool = True) -> Any:
         if cls is None:
-            return lambda cls: _made(cls, frozen, kw_only, eq)
-        return _made(cls, frozen, kw_only, eq)
+            return lambda cls: _with_slots(cls, frozen, kw_only, eq)
+        return _with_slots(cls, frozen, kw_only, eq)
 
     return decorate
 

@@ -37,8 +37,8 @@ def observe(members: Mapping[str, Observed], meter: Meter) -> None:
 def _callback(
     members: Mapping[str, Observed], instrument: Instrument
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def ask(_: CallbackOptions) -> Iterable[Observation]:
+    def observations(_: CallbackOptions) -> Iterable[Observation]:
         found = samples(instrument, measured(members))
         return [Observation(value, labels) for labels, value in found]
 
-    return ask
+    return observations

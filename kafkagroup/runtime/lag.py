@@ -17,8 +17,8 @@ _WINDOW = 30.0
 _WARN_INTERVAL = 60.0
 """Seconds between two warnings: a loop that is blocked once is blocked often."""
 
-_WARN_SHARE = 1 / 3
-"""The share of the session timeout from which a delay causes a warning."""
+_WARN_FRACTION = 1 / 3
+"""A delay of this fraction of the session timeout causes a warning."""
 
 _WARN_AFTER = 5.0
 """Seconds of delay that cause a warning for any session timeout: rebalances wait, too."""
@@ -31,7 +31,7 @@ class LoopLag:
 
     def __init__(self, group_id: str, session_timeout: float, *, threaded: bool) -> None:
         self._group_id = group_id
-        self.warn_after = min(session_timeout * _WARN_SHARE, _WARN_AFTER)
+        self.warn_after = min(session_timeout * _WARN_FRACTION, _WARN_AFTER)
         """Seconds of delay that cause a warning."""
         self._delayed = "rebalances" if threaded else "heartbeats"
         self._advice = _ADVICE if threaded else f"{_ADVICE}, or set heartbeat_thread=True"

@@ -302,24 +302,25 @@ class Servers(ABC, Generic[N]):
             raise IllegalStateError(f"node {node} is not running")
         return running
 
-    def _awake(self) -> list[N]:
-        """The nodes that were started and are not paused."""
+    def _unpaused(self) -> list[N]:
+        """Return the nodes that were started and are not paused."""
         return [n for n in self._nodes.values() if n.process is not None and not n.paused]
 
     def _await_all(self, deadline: float) -> None:
-        for node in self._awake():
+        for node in self._unpaused():
             ready = partial(self._serves, node)
             self._await(ready, node, str(node), f"{node} did not serve", deadline)
 
     def _await(
-        self, ready: Callable[[], bool], server: Server, name: str, late: str, deadline: float
+        self, ready: Callable[[], bool], server: Server, name: str, failure: str, deadline: float
     ) -> None:
-        """Return when `ready()`. Raises: LocalKafkaError if the server exits, or with `late`."""
+        """Return when `ready()`. Raises: LocalKafkaError if the server exits, or with the text
+        `failure` after the deadline."""
         while not ready():
             server.raise_if_ended(name)
             if time.monotonic() > deadline:
                 raise LocalKafkaError(
-                    f"{late} within {self.start_timeout:g} s:\n{tail(server.output)}"
+                    f"{failure} within {self.start_timeout:g} s:\n{tail(server.output)}"
                 )
             time.sleep(0.03)
 

@@ -248,7 +248,7 @@ class LocalKafka(Servers[_Node]):
     def _serves(self, node: _Node) -> bool:
         """Whether the node lists every running node."""
         listed = _brokers(node.ports["INTERNAL"], node.cluster_id)
-        return {other.id for other in self._awake()} <= listed and all(
+        return {other.id for other in self._unpaused()} <= listed and all(
             # The listeners open one after another.
             _accepts(node.ports[name])
             for name in (_CLIENT, *self.listeners)

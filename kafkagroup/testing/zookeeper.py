@@ -102,7 +102,7 @@ class LocalZooKeeper(Servers[_Node]):
     @property
     def leader(self) -> int:
         """The leader's node id. Raises: LocalKafkaError while there is no leader."""
-        for node in self._awake():
+        for node in self._unpaused():
             if re.search(rb"Mode: (standalone|leader)", node.send_command(b"srvr")):
                 return node.id
         raise LocalKafkaError("no node leads")
