@@ -23,7 +23,7 @@ from kafkagroup.compat.pykafka import ManagedBalancedConsumer
 def start_two_earlier(
     consumer: ManagedBalancedConsumer, before: dict[int, int], after: dict[int, int]
 ) -> dict[int, int]:
-    """Partition id -> offset of the last message; reading goes on behind what is answered."""
+    """Return partition id -> offset of the last message, after which reading starts."""
     print(f"had {sorted(before)}, has {sorted(after)}", flush=True)
     return {partition: last - 2 for partition, last in after.items() if last >= 2}
 

@@ -39,7 +39,7 @@ async def main(name: str, bootstrap: str, topic: str, group: str) -> None:
         bootstrap_servers=bootstrap,
         group_id=group,
         client_id=f"demo-{name}",
-        assignors=[cooperative_sticky_assignor],  # partitions that do not move go on meanwhile
+        assignors=[cooperative_sticky_assignor],  # partitions that do not move are still consumed
         session_timeout_ms=SESSION_TIMEOUT_MS,
         on_partitions_assigned=assigned,
         on_partitions_revoked=revoked,

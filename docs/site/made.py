@@ -81,7 +81,7 @@ _REMEDIES = {
 
 
 def error_tree() -> str:
-    """All errors, and which is a kind of which; what they mean is told one by one."""
+    """Return the names of all errors as a tree."""
     found = re.search(r"```\n(.*?)```", errors.__doc__ or "", re.DOTALL)
     assert found
     names = re.sub(r"(?<=\w) *(\(.*?\))?  .*", "", found[1])
