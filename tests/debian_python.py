@@ -48,7 +48,7 @@ def _unpack(version: str, place: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     status, sources = apt / "status", apt / "sources.list"
     status.write_text("")  # nothing is installed: all dependencies come along
-    # The mirror is the one that the system uses.
+    # Use the system's mirror.
     sites = _run("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages")
     mirrors = [line for line in sites.splitlines() if line.rstrip("/").endswith("/debian")]
     sources.write_text(f"deb {mirrors[0]} sid main\n" if mirrors else "")

@@ -137,7 +137,7 @@ def test_a_compiled_module_missing_from_setup_py_is_an_error(tree: Path) -> None
     assert run(program, tree, KAFKAGROUP_PURE="1").stdout == "fine\n"
     stale.rename(stale.with_name("subscriber.another-python.so"))
     assert run(program, tree).stdout == "fine\n"
-    # What other Pythons have compiled is none of its business, though the source is gone since.
+    # It keeps modules compiled by other Python versions, even without a source.
     listed.write_text(".another-python.so kafkagroup/gone.py 1\n")
     assert run(program, tree).stdout == "fine\n"
     listed.write_text(f"{EXTENSION_SUFFIXES[0]} kafkagroup/gone.py 1\n")

@@ -79,7 +79,7 @@ def mine_in(assignment: bytes) -> list[int]:
         ({"a": candidate(b"A")}, "a"),
         ({"a": candidate(b"A"), "b": candidate(b"B")}, "b"),
         ({"a": candidate(b"A", 1), "b": candidate(b"B")}, "a"),
-        # The older claim is of a member that was away while another one led.
+        # The older claim belongs to a member that was absent while another one led.
         ({"a": candidate(b"A", 7), "b": candidate(b"B", 3)}, "a"),
         ({"a": candidate(b"A"), "b": candidate(b"B", RESIGNED)}, "a"),
         ({"b": candidate(b"B", RESIGNED)}, "b"),
@@ -177,7 +177,7 @@ def test_undecodable_metadata_raises_nothing_in_the_leader(data):
     share_out(3, {"a": worker(b"A"), "z": data})
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ async def test_metadata_changed_between_generations_causes_no_additional_rebalan
 ):
     """The first member leads, and reports the change when it rejoins for the second."""
     async with short_sessions() as kafka, anyio.create_task_group() as tasks:
-        # Were it not for what the first one says, the greater member id would be elected.
+        # Without the first member's report, the greater member id would be elected.
         candidates = [
             Election("g", client_id=name, bootstrap_servers=SERVER, **OPTIONS)
             for name in ("a", "b")

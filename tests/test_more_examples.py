@@ -106,7 +106,7 @@ def test_a_full_pool_pauses_consuming_until_it_has_drained(kafka: EmbeddedKafka)
     handled = [tuple(map(int, line[8:].split("/"))) for line in lines if line[:7] == "handled"]
     committed = kafka.committed("group", "t")
     for partition in (0, 1):
-        # In order, none twice, and what was under way at the end was finished and committed.
+        # In order, none twice; work in flight at the end was finished and committed.
         assert [o for p, o in handled if p == partition] == list(range(committed[partition]))
     turns = [line for line in lines if line in ("paused", "resumed")]
     assert len(turns) > 10

@@ -188,7 +188,7 @@ for name in kafkagroup.__all__:
         except NameError as error:
             print(name, error.name)
 """
-    # The names of kazoo, which is optional, and of what is imported for secure connections alone.
+    # The names of kazoo, which is optional, and of modules imported only for secure connections.
     assert run(program) == "ClientOptions RunInThread\nZooKeeperMembership ACL\n"
 
 

@@ -103,7 +103,7 @@ def build_wheel(sdist: Path, place: Path, python: str, **environment: str) -> Pa
     """Build a wheel from the sdist; return its path. Raises: Failed."""
     before = set(place.glob("*.whl"))
     command = ("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", place, sdist)
-    # Debian's headers include each other by paths below the one that Python names.
+    # Debian's headers include each other by paths below Python's include path.
     include = f"-I{Path(python).parents[1] / 'include'}"
     pip(make_environment(python), *command, CFLAGS=include, **environment)
     (wheel,) = set(place.glob("*.whl")) - before

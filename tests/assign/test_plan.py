@@ -236,7 +236,7 @@ def test_releasing_a_stale_claim_interrupts_no_member() -> None:
     assert found.rounds[0].let_go == {"y": tps("a0")}
 
 
-# ---------------------------------------------------------------- reasons of what was owned
+# ---------------------------------------------------------------- reasons about owned partitions
 
 
 def test_an_owner_that_no_longer_subscribes_is_a_reason() -> None:

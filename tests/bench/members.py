@@ -171,7 +171,7 @@ def _aiokafka_sticky(
 ) -> Member:
     from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-    # It keeps what it remembers in the class: members in one process would share one memory.
+    # Its state is a class attribute: members in one process would share it.
     own = type("OwnSticky", (StickyPartitionAssignor,), {})
     options = {"partition_assignment_strategy": [own], **options}
     return _Aiokafka(bootstrap, group, topic, read, options)
@@ -189,7 +189,7 @@ class _Librdkafka:
         self.heard = Heard()
         self._read = read
         self._stopping = False
-        # Without a log: what it says of a broker that goes away at the end is no news.
+        # Without a log: it complains about the broker that stops at the end.
         self._consumer = Consumer(
             {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, **options}
         )
@@ -203,7 +203,7 @@ class _Librdkafka:
             on_revoke=lambda _, partitions: self.heard.gone(partitions),
             on_lost=lambda _, partitions: self.heard.gone(partitions),
         )
-        # Not from a pool, which has fewer than there are members; nor one that outlives a failure.
+        # Not from a pool, which has fewer threads than members; a daemon, to end after a failure.
         self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
 

@@ -52,7 +52,7 @@ SAME = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_
 
 JARS = Path(__file__).parents[2] / "build" / "bench" / "spark-jars"
 CONNECTOR = (
-    # The newest that is published; without what they depend on it runs in Spark 4.3.
+    # The newest published version; it runs in Spark 4.3 without its dependencies.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.1"),

@@ -42,7 +42,7 @@ def run(
 
 
 if __name__ == "__main__":
-    # A client's complaints about what is done to it on purpose are not the benchmark's.
+    # A client's warnings about intended faults do not belong to the benchmark's output.
     logging.disable(logging.WARNING)
     name, given = sys.argv[1:]
     json.dump(import_module(f"{_PACKAGE}.{name}").trial(**json.loads(given)), sys.stdout)

@@ -74,7 +74,7 @@ def test_a_partition_lost_before_its_commit_is_warned_about(kafka: EmbeddedKafka
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     refused = kafka.fail(OffsetCommitRequest, unknown, times=None)
     # Not before: on a busy machine the first heartbeat may come before the record is delivered, and
-    # the coordinator would let the next member wait for the one that it still knows.
+    # the coordinator would let the next member wait for the previous one.
     kafka.fail(HeartbeatRequest, unknown, times=None, when=lambda _: refused.hits > 0)
     done = consume(kafka, "--from-beginning", "--max-records", "1", "--group", "g")
     assert (done.returncode, done.stdout) == (0, b"a\n")

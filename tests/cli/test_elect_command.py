@@ -109,7 +109,7 @@ def test_a_signal_ends_a_waiting_candidate(kafka: EmbeddedKafka) -> None:
     assert two.returncode == 128 + signal.SIGTERM
 
 
-@pytest.mark.serial  # what the end takes is compared with the session timeout
+@pytest.mark.serial  # the duration of the end is compared with the session timeout
 def test_a_leader_without_a_connection_ends_its_command_before_another_leads(
     kafka: EmbeddedKafka,
 ) -> None:

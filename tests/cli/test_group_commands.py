@@ -150,7 +150,7 @@ def test_a_file_without_offsets_is_refused(tmp_path: Path, text: bytes, line: st
     assert_failed(result, 2, line.format(file))
 
 
-# ---------------------------------------------------------------- half told
+# ---------------------------------------------------------------- incomplete data
 
 
 def test_the_group_defaults_to_that_of_the_profile(

@@ -84,7 +84,7 @@ def shown(result: Result) -> str:
     return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
 
 
-# ---------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------- printed plans
 
 
 ONE = """\

@@ -273,7 +273,7 @@ async def test_disabling_heartbeats_leaves_and_the_next_use_rejoins():
             sent = len(near.requests(HeartbeatRequest))
             await anyio.sleep(0.3)
             assert len(near.requests(HeartbeatRequest)) == sent
-            # Not told to leave: the place is kept until the session has timed out.
+            # Without a leave, the membership lasts until the session times out.
             assert [m.member_id for m in near.describe_group("g").members] == [me]
             one.heartbeat_task.reset()
             assert one.need_rejoin()

@@ -91,7 +91,7 @@ async def test_members_share_partitions_and_take_over(bootstrap, name, fill):
             )
             assert one.generation > before
         await until(lambda: one._subscription.assigned_partitions() == both)
-    # As there, the first join too revokes what is owned: nothing.
+    # As in kafka-python, the first join also calls the revocation, with no partitions.
     assert listener.story[:2] == [("revoked", set()), ("assigned", both)]
     assert ("revoked", both) in listener.story
     assert [what for what, _ in listener.story] == ["revoked", *["assigned", "revoked"] * 3]

@@ -22,7 +22,7 @@ OLD, NEW = UUID(int=1), UUID(int=2)
         (3, -1, 3, True),
         (3, 4, 4, False),
         (-1, -1, 4, False),  # nothing to compare with
-        (3, 3, -1, False),  # a broker that tells no epochs
+        (3, 3, -1, False),  # a broker without epochs
     ],
 )
 def test_is_unchecked(fetched: int, checked: int, leader: int, unchecked: bool) -> None:

@@ -366,7 +366,7 @@ async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
         end = await _end_of(CLIENTS[job["client"]](job["port"], job), job["port"], job)
         seconds = time.monotonic() - started
-        await anyio.sleep(2 * _TICK)  # what the end itself took
+        await anyio.sleep(2 * _TICK)  # the duration of the end itself
         late = ticker.latest
         grown = _rss("VmHWM") - baseline
         # One more whole round that began after the end: it was not merely about to fail.

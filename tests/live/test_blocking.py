@@ -109,7 +109,7 @@ async def test_a_rebalance_waits_for_a_member_with_a_blocked_loop(bootstrap, nam
     done = threading.Event()
 
     async def take_part():
-        # Made here, as what it waits for is of the loop that it is made in.
+        # Created here, as it belongs to the loop in which it is created.
         second = Worker(bootstrap, name, heartbeat_thread=True)
         workers.append(second)
         async with second.consumer:

@@ -200,7 +200,7 @@ async def test_a_consumer_cancelled_in_any_call_continues(act: Act, timing: str)
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g") as consumer:
                 reader = Reader(consumer, kafka, canceller)
                 await reader.read(3)
-                await anyio.sleep(1)  # longer than records are handed out without a checkpoint
+                await anyio.sleep(1)  # longer than records are delivered without a checkpoint
                 await canceller.run(act(reader))
                 reader.check_not_ahead()
                 # The cancelled commit may have happened or not; the next one covers it.

@@ -122,7 +122,7 @@ async def test_nothing_is_lost_while_members_join_and_leave(bootstrap, name, fil
             await tasks.start(worker.consumer.run)
             tasks.start_soon(worker.run)
             await until(lambda worker=worker: worker.owns)
-        # Who is stopped in the midst of a rebalance has lost what it had, and others read it again.
+        # A member stopped during a rebalance loses its partitions, and others read them again.
         await until(lambda: len({w.consumer.group_metadata().generation_id for w in workers}) == 1)
         await workers[0].consumer.stop()
         await until(lambda: sum(len(w.owns) for w in workers[1:]) == 4)

@@ -78,5 +78,5 @@ async def test_a_consumer_fetches_from_the_nearest_replica_and_then_from_a_new_l
         await ask(brokers, leader, lambda broker: append(broker, TP, numbered(0, 7, 5)))
         with anyio.fail_after(20):
             assert [(await consumer.getone()).offset for _ in range(2)] == [5, 6]
-        # The new leader was asked first whether it has what was read.
+        # The position was validated at the new leader first.
         await until(lambda: owned.checked_epoch == epoch)

@@ -244,7 +244,7 @@ def checked(error: KafkaGroupError) -> KafkaGroupError:
     return error
 
 
-# ---------------------------------------------------------------- what the tests share
+# ---------------------------------------------------------------- shared by the tests
 
 
 def token(lifetime: float = 3600.0) -> Token:

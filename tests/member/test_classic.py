@@ -509,7 +509,7 @@ def test_line_3_heartbeats_start_after_a_successful_join_before_sync() -> None:
         ),
         (send_heartbeat(5, 7.0), WakeAt(time=20.0)),
     )
-    # A rebalance is ignored unless stable: SyncGroup will tell.
+    # A rebalance is ignored unless stable: the SyncGroup response will report it.
     answered = evolve(member, heartbeat_in_flight=None, acknowledged_at=13.0, session_ends_at=23.0)
     assert step(member, reply(5, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         answered,
@@ -992,7 +992,7 @@ def test_line_23_each_attempt_sends_all_protocols_in_one_join() -> None:
     broker.run(until=5.0)
     joins = [r for _, r in broker.sent if isinstance(r, JoinGroupRequest)]
     offered = tuple(JoinGroupRequestProtocol(name=n, metadata=m) for n, m in IDLE.protocols)
-    # Without an id and refused; the same at the next coordinator; told the id; with the id.
+    # Without an id, rejected; again at the next coordinator; assigned an id; with the id.
     assert [(j.member_id, j.protocols) for j in joins] == [
         ("", offered),
         ("", offered),
@@ -1681,7 +1681,7 @@ class RandomRun:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 10.0
-        # Every other one is cooperative, so keeps what it holds while it rebalances.
+        # Every other run is cooperative: its member keeps its partitions during a rebalance.
         self.member = evolve(IDLE, config=evolve(CONFIG, cooperative=bool(seed % 2)))
         self.sends: dict[int, Send] = {}
         self.answered: list[tuple[int, Any]] = []

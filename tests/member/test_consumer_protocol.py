@@ -696,7 +696,7 @@ def test_a_late_heartbeat_response_may_end_the_membership(code: int) -> None:
         doubting.lookup_in_flight,
     )
     assert isinstance(effects[0], Lose)
-    # Once the next is on its way that will be told.
+    # The next response will report it.
     heartbeat_in_flight, _ = step(
         evolve(doubting, coordinator=NODE, lookup_in_flight=None), Woke(now=13.0)
     )

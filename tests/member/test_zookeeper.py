@@ -566,7 +566,7 @@ def test_phases_change_only_as_the_transition_table_allows():
         step(attrs.evolve(FRESH, phase=Phase.CONNECTING), Started(now=0.0))
 
 
-# ---------------------------------------------------------------- what is written
+# ---------------------------------------------------------------- stored data
 
 METADATA = Metadata("consumer", (("range", b"\x00\xff"), ("sticky", b"")))
 
@@ -638,7 +638,7 @@ def test_units_round_trip_to_partitions(topic, number):
     assert partition_of(unit_of(TopicPartition(topic, number))) == TopicPartition(topic, number)
 
 
-# ---------------------------------------------------------------- whatever happens
+# ---------------------------------------------------------------- random runs
 
 
 class RandomRun:
@@ -780,7 +780,7 @@ def test_random_runs_own_nothing_without_a_claim(seed):
             and not random_run.deliveries
         ):
             assert random_run.app <= random_run.held
-    # In quiet it settles: what is assigned and free is owned.
+    # Without further changes, assigned partitions that no other member claims are owned.
     random_run.others = frozenset()
     for _ in range(400):
         random_run.now += 0.5

@@ -137,7 +137,7 @@ async def test_a_cancelled_batch_is_delivered_whole(cluster: Any) -> None:
         assert await c.position(TP) == 0
         batch = await anext(batches)
         assert [record.value for record in batch] == [0, 1, 2, 3]
-        # What was converted before is kept; what was cut short is converted again.
+        # Finished conversions are kept; the cancelled one is repeated.
         assert slow.asked == [0, 1, 2, 2, 3]
 
 

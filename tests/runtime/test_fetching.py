@@ -688,7 +688,7 @@ async def test_the_preferred_replica_is_fetched_from(network: Any, script: Scrip
     assert [f.node for f in script.fetches[:3]] == [1, 2, 2]
     assert nodes_of(script.fetches) == [1, 2]
     assert {f.request.rack_id for f in script.fetches} == {"here"}
-    # Not all followers answer what they have kept when something comes.
+    # Not all followers answer a held fetch when a record arrives.
     assert {f.request.max_wait_ms for f in script.fetches} == {500}
 
 

@@ -227,7 +227,7 @@ async def test_members_of_custom_groups_are_supported(network: Any) -> None:
     assert unjoined.findings[0].detail == "in no stable generation for 60.0 s"
 
 
-# ---------------------------------------------------------------- what was seen before
+# ---------------------------------------------------------------- comparison with the previous call
 
 
 def owned(position: int, end: int) -> OwnedPartition:

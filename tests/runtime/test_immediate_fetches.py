@@ -82,7 +82,7 @@ def immediate_fetches(kafka: EmbeddedKafka) -> list[FetchRequest]:
     return seen
 
 
-# ---------------------------------------------------------------- what is served at once
+# ---------------------------------------------------------------- fetched at once
 
 
 @pytest.mark.parametrize("idle", [0.1, 30.3])

@@ -87,7 +87,7 @@ async def fails(consumer: Consumer) -> CommitFailedError:
     return caught.value
 
 
-# ---------------------------------------------------------------- what is lost
+# ---------------------------------------------------------------- lost deliveries
 
 Take = Callable[[Consumer], Awaitable[object]]
 
@@ -334,7 +334,7 @@ async def test_an_uncommitted_seek_is_lost_like_a_record(network: Any) -> None:
             assert (await fails(consumer)).partitions == (T1,)
 
 
-# ---------------------------------------------------------------- what is not lost
+# ---------------------------------------------------------------- deliveries that are not lost
 
 
 @each_protocol

@@ -40,7 +40,7 @@ async def test_receiving_times_out_without_an_item() -> None:
     assert await mailbox.take(began + 5) is None
     assert anyio.current_time() == began + 5
     mailbox.put(1)
-    assert await mailbox.take(began) == 1  # what is there is taken, however late
+    assert await mailbox.take(began) == 1  # a present item is received, however late
 
 
 async def test_items_arriving_while_a_receiver_is_cancelled_stay() -> None:

@@ -736,7 +736,7 @@ async def test_records_fetched_before_an_error_are_delivered_before_it(
     async with network, lone() as c:
         await c.assign([TP])
         assert await offsets_of(c, 1) == [0]
-        await anyio.sleep(5)  # the request for what is behind them is answered
+        await anyio.sleep(5)  # the fetch of the records after them is answered
         assert fails_at_three.count("fetch") == 2
         assert await offsets_of(c, 2) == [1, 2]
         with anyio.fail_after(5), pytest.raises(AuthorizationError):

@@ -116,7 +116,7 @@ def test_s2_a_heartbeat_does_not_omit_an_owned_partition_reported_before():
     assert broken(HAS_BOTH, heartbeats(2, owned=(T0,))) == ["S2"]
     # It need not have reported partitions that were just assigned.
     assert broken(opened(), joins(2, T0), assigned(2, T0), heartbeats(2, owned=())) == []
-    # Nor those that it was assigned again: what it reported before was the former period.
+    # Nor partitions assigned again: its earlier report was about the former period.
     again = [
         heartbeats(2, owned=(T0, T1)),
         revokes(T0),

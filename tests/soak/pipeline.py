@@ -161,7 +161,7 @@ class Pipeline:
             logs = folder / group
             logs.mkdir()
             arguments = [proxy.addresses, source, sink, group, "--rate", str(rate)]
-            # The second group is the one that rebalances as groups did of old.
+            # The second group uses eager rebalancing.
             arguments += ["--eager"] * (len(self.stages) == 1)
             self.stages.append(StageMembers(logs, records, arguments))
 

@@ -37,7 +37,7 @@ async def any_broker(bootstrap: str) -> AsyncIterator[Broker]:
                 broker = await stack.enter_async_context(Broker.open(host, int(port)))
                 break
             except TransportError:
-                continue  # the one that was killed
+                continue  # the killed broker
         if broker is None:
             raise SystemExit(f"none of {bootstrap} can be reached")
         yield broker
@@ -66,7 +66,7 @@ async def prepare(bootstrap: str, topic: str, partitions: int, records: int) -> 
             num_partitions=partitions,
             replication_factor=min(3, len(nodes)),
             assignments=(),
-            # One broker may be away; the ones that are not have all that is acknowledged.
+            # One broker may be down; the others have all acknowledged records.
             configs=(CreatableTopicConfig(name="min.insync.replicas", value="1"),),
         )
         await broker.request(CreateTopicsRequest(topics=(new,)))

@@ -77,7 +77,7 @@ def start(spark: Any, source: str, address: str, topic: str, folder: Path) -> An
     def write(rows: Any, batch: int) -> None:
         if batch == 1:
             die_at("before the sink")
-        # A batch that is run again writes over what it had written: exactly once is up to the sink.
+        # A repeated batch overwrites its earlier output: exactly-once depends on the sink.
         rows.write.mode("overwrite").parquet(str(folder / "out" / f"batch={batch}"))
         if batch == 1:
             die_at("after the sink")

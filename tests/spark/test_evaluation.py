@@ -19,7 +19,7 @@ STEADY = window((10, 5), (20, 5), (30, 5))
 @pytest.mark.parametrize(
     ("commits", "ends", "now", "lag", "status"),
     [
-        # Nothing behind: whatever else there is.
+        # No lag, whatever the other values.
         (STEADY, [99], 1000.0, 0, Status.OK),
         ([], [99], 1000.0, 9, Status.OK),
         # Quiet for longer than the window is long, though there was something to read.
@@ -29,7 +29,7 @@ STEADY = window((10, 5), (20, 5), (30, 5))
         # Stopped is worse news than stalled.
         (window((10, 5), (10, 6), (10, 7)), [17], 41.0, 7, Status.STOP),
         (window((10, 5), (10, 6), (10, 7)), [17], 21.0, 7, Status.STALL),
-        # It has gone back; or has, but is where it was again.
+        # The offset has moved back, or has moved back and returned.
         (window((10, 5), (5, 20), (7, 20)), [27], 21.0, 20, Status.REWIND),
         (window((10, 5), (5, 20), (12, 13)), [25], 21.0, 13, Status.OK),
         # At some time in the window it had caught up.

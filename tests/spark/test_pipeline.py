@@ -63,7 +63,7 @@ def until(members: list[Member], owns: list[int], seen: int = 0) -> None:
     while [m.owns for m in members] != owns or sum(m.seen for m in members) < seen:
         assert time.monotonic() < deadline, [(m.owns, m.seen) for m in members]
         for member in members:
-            # One whose partitions move commits what is not its own any more.
+            # A member whose partitions move commits some that it no longer owns.
             with contextlib.suppress(confluent_kafka.KafkaException):
                 member.poll()
 

@@ -365,7 +365,7 @@ def test_one_node_serves_several_listeners(release: str) -> None:
                 }
             )
             (broker,) = admin.list_topics(timeout=10).brokers.values()
-            # The address that a listener tells of is its own.
+            # A listener advertises its own address.
             assert f"{broker.host}:{broker.port}" == address == kafka.address(1, listener)
         assert len(set(addresses)) == 3
         with pytest.raises(ConfigurationError, match="CLIENT, INTERNAL, CONTROLLER, SECURE, BARE"):

@@ -360,7 +360,7 @@ async def test_waiting_for_a_reauthentication_ends_at_the_requests_timeout(netwo
         async with anyio.create_task_group() as tasks:
             for name, delay, timeout in (("parked", 8, 500), ("late", 10, 5)):
                 tasks.start_soon(ask_later, connection, name, delay, timeout, outcomes)
-        # A broker answers in order: as without a renewal, what is behind would wait as well.
+        # A broker answers in order: later requests would wait without a reauthentication, too.
         assert connection.is_closed
         assert outcomes == {"parked": RequestTimeoutError, "late": RequestTimeoutError}
         assert anyio.current_time() - start == pytest.approx(15)

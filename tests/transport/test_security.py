@@ -41,7 +41,7 @@ def token() -> Token:
     return Token("t0ken")
 
 
-# ---------------------------------------------------------------- what is given
+# ---------------------------------------------------------------- given options
 
 
 def test_security_is_safe_by_default() -> None:

@@ -664,7 +664,7 @@ def test_a_batch_length_beyond_the_limit_is_an_error(cut: int) -> None:
     )
 
 
-# Fuzz: one family of errors, whatever comes.
+# Fuzzing: every error belongs to one family.
 
 
 def drain(data: bytes, *, check_crcs: bool) -> None:

@@ -546,7 +546,7 @@ def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> 
 
 def _move(period: OwnershipPeriod, log: Log, offset: int | None, number: int, now: float) -> None:
     """Set the next position to `offset`, or, if None, to wherever the log begins or ends."""
-    # A commit that was issued before this may still be of what was processed until now.
+    # A commit issued before this may still cover the records processed until now.
     period.processed_before_move = max(period.processed_before_move, _done(period, log))
     period.moved = number, now
     period.is_anywhere = offset is None
