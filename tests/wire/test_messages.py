@@ -1,28 +1,19 @@
-"""Every message in every version: its fields against Kafka's schemas, its bytes against kio's
-codec.
+"""Every message in every version: its fields against Kafka's schemas, and hostile input.
 
-`tests/data/schemas.json` contains the schemas of Apache Kafka; kio is an independent codec
-generated from them. Every decoder gets hostile input here, too.
+`tests/data/schemas.json` contains the schemas of Apache Kafka.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import tracemalloc
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.serial import entity_reader, entity_writer
 from messages import (
     DATA,
     KAFKA,
@@ -199,78 +190,6 @@ def test_the_data_equals_the_schemas_of_the_jar() -> None:
     facts = MAKER["facts_of_jars"](kafkas_jars(), list(MESSAGES))
     assert facts == KAFKA
     assert MAKER["render"](facts) == (DATA / "schemas.json").read_text()
-
-
-# ---------------------------------------------------------------- byte for byte with kio
-
-
-@cache
-def kio_class(cls: Any, version: int) -> Any:
-    load = load_request_schema if issubclass(cls, Request) else load_response_schema
-    try:
-        return load(cls.api_key, version)
-    except (UnknownAPIKey, UnknownEntity):
-        return None
-
-
-def to_kio(value: Any, target: Any) -> Any:
-    """Return the same message in kio's classes, which have types for durations and times."""
-    converted = {}
-    for field in dataclasses.fields(target):
-        kind = field.type
-        ours = getattr(value, f"{field.name}_ms", None)
-        if ours is None:
-            ours = getattr(value, field.name)
-        if get_origin(kind) is not tuple and type(None) in get_args(kind):
-            (kind,) = (arg for arg in get_args(kind) if arg is not type(None))
-        if get_origin(kind) is tuple:
-            kind = get_args(kind)[0]
-        wire = field.metadata.get("kafka_type", "entity")
-        if isinstance(ours, tuple):
-            converted[field.name] = tuple(kio_value(item, wire, kind) for item in ours)
-        else:
-            converted[field.name] = kio_value(ours, wire, kind)
-    return target(**converted)
-
-
-def kio_value(value: Any, wire: str, kind: Any) -> Any:
-    if value is None:
-        return None
-    convert: dict[str, Callable[[Any], Any]] = {
-        "entity": lambda v: to_kio(v, kind),
-        "error_code": KioErrorCode,
-        "timedelta_i32": lambda v: timedelta(milliseconds=v),
-        "timedelta_i64": lambda v: timedelta(milliseconds=v),
-        "datetime_i64": lambda v: None if v == -1 else datetime.fromtimestamp(v // 1000, UTC),
-        "uuid": lambda v: None if v == NO_ID else v,
-    }
-    return convert.get(wire, lambda v: v)(value)
-
-
-def kio_bytes(entity: Any) -> bytes:
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("cls", "version"), [pair for pair in PAIRS if not is_record(pair.values[0])]
-)
-def test_same_bytes_as_kio(cls: Any, version: int) -> None:
-    target = kio_class(cls, version)
-    if target is None:
-        pytest.skip(f"NOT COMPARED: kio has no {cls.__name__} v{version}")
-
-    @repeatable(12)
-    @given(messages(cls, version))
-    def same(message: Any) -> None:
-        data = encode(message, version)
-        theirs = to_kio(message, target)
-        assert kio_bytes(theirs) == data
-        assert entity_reader(target)(data, 0) == (theirs, len(data))
-        assert decode(cls, version, data) == message
-
-    same()
 
 
 # ---------------------------------------------------------------- bad input
