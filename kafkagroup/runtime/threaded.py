@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -88,8 +89,9 @@ class ThreadedDriver(Driver):
         self._clock = loop_clock()  # the thread's loop has the same clock
         # A daemon: if the thread hangs, the process can still exit.
         thread = threading.Thread(
-            target=self._run_thread,
-            args=(backend, options),
+            # Free-threaded Python would pass on this context, in which anyio finds a running loop.
+            target=Context().run,
+            args=(self._run_thread, backend, options),
             name="kafkagroup heartbeats",
             daemon=True,
         )

@@ -7,10 +7,12 @@ stops at `limit`: an 8 KB batch can claim, and even hold, gigabytes. Decompressi
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from io import BytesIO
+from typing import Any
 
 import cramjam
 
@@ -145,11 +147,24 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
         fed = memoryview(member.unconsumed_tail)
 
 
+if "free-threading" in sys.version:
+    import ctypes
+
+    def _writable(room: memoryview) -> Any:
+        # There cramjam writes into no memoryview, as it may be one of immutable bytes.
+        return (ctypes.c_char * len(room)).from_buffer(room)
+
+else:
+
+    def _writable(room: memoryview) -> Any:
+        return room
+
+
 _spare = [bytearray(_SCRATCH)]
 """The scratch buffer while no thread uses it; a second thread creates its own."""
 
 
-def _inflate(into: Callable[[Buffer, memoryview], int], data: Buffer, limit: int) -> bytes:
+def _inflate(into: Callable[[Buffer, Any], int], data: Buffer, limit: int) -> bytes:
     size, inflated = 0, None
     if len(data) < _SCRATCH:
         size = min(limit, _SCRATCH)
@@ -162,12 +177,13 @@ def _inflate(into: Callable[[Buffer, memoryview], int], data: Buffer, limit: int
     return inflated
 
 
-def _inflate_small(
-    into: Callable[[Buffer, memoryview], int], data: Buffer, size: int
-) -> bytes | None:
+def _inflate_small(into: Callable[[Buffer, Any], int], data: Buffer, size: int) -> bytes | None:
     # The output is copied out of the scratch buffer, but no memory has to be cleared first, and
     # nothing is decompressed twice because of a wrong guess.
-    scratch = _spare.pop() if _spare else bytearray(_SCRATCH)
+    try:
+        scratch = _spare.pop()
+    except IndexError:
+        scratch = bytearray(_SCRATCH)
     try:
         with memoryview(scratch) as view, view[:size] as room:
             written = _write(into, data, room)
@@ -176,9 +192,7 @@ def _inflate_small(
         _spare[:] = [scratch]
 
 
-def _inflate_into(
-    into: Callable[[Buffer, memoryview], int], data: Buffer, size: int
-) -> bytes | None:
+def _inflate_into(into: Callable[[Buffer, Any], int], data: Buffer, size: int) -> bytes | None:
     # Returns None if `size` is too small. A separate function, so that the buffer of one attempt is
     # freed before the next. A BytesIO can turn its buffer into bytes without a copy.
     out = BytesIO(bytes(size))
@@ -190,10 +204,10 @@ def _inflate_into(
     return out.getvalue()
 
 
-def _write(into: Callable[[Buffer, memoryview], int], data: Buffer, room: memoryview) -> int | None:
+def _write(into: Callable[[Buffer, Any], int], data: Buffer, room: memoryview) -> int | None:
     """Decompress into `room`; return how many bytes were written, None if it is too small."""
     try:
-        return into(data, room)
+        return into(data, _writable(room))
     except cramjam.DecompressionError as error:
         if str(error) == _BUFFER_FULL:
             return None
@@ -239,7 +253,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
     pos = 0
     with out.getbuffer() as view:
         for block in _snappy_blocks(data):
-            pos += cramjam.snappy.decompress_raw_into(block, view[pos:])
+            pos += cramjam.snappy.decompress_raw_into(block, _writable(view[pos:]))
     return out.getvalue()
 
 
