@@ -531,7 +531,7 @@ class BrokerWatch:
     def _look_at_target(self) -> None:
         """KIP-848: record each target that the coordinator computes, with the previous one."""
         group = self._cluster.consumer_groups.groups.get(self._group_id)
-        if group is None or group.target_epoch == self._formed:
+        if group is None or not group.subscriptions or group.target_epoch == self._formed:
             return
         before = self._target
         self._target = {
@@ -543,7 +543,7 @@ class BrokerWatch:
             generation=group.target_epoch,
             protocol=group.assignor,
             assignment=self._target,
-            subscriptions={m: tuple(sorted(x.subscribed)) for m, x in group.members.items()},
+            subscriptions={m: tuple(sorted(topics)) for m, topics in group.subscriptions.items()},
             claims={m: before.get(m, ()) for m in self._target},
             claimed_at=dict.fromkeys(self._target, self._formed),
             partitions=self._partition_counts(),

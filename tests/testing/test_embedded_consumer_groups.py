@@ -15,7 +15,6 @@ from kafkagroup.testing.embedded.consumer_coordinator import ConsumerCoordinator
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
-from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -45,6 +44,7 @@ class OneGroup:
             BrokerSettings(**settings),
             counts=lambda: self.counts,
             ids=lambda: {name: self.ids[name] for name in self.counts},
+            new_id=lambda: "made",
         )
 
     def wait(self, seconds: float) -> None:
@@ -80,6 +80,11 @@ class OneGroup:
             return (answer.member_epoch, None)
         parts = answer.assignment.topic_partitions
         return (answer.member_epoch, {t.topic_id: t.partitions for t in parts})
+
+    def commit(self, member: str, epoch: int, partition: int) -> ErrorCode:
+        """Return the error for committing an offset of this partition of "t"."""
+        error, may_commit = self.coordinator.check_commit("g", member, epoch, 9)
+        return error or (E.NONE if may_commit(T, partition) else E.STALE_MEMBER_EPOCH)
 
     def state(self) -> str:
         return self.coordinator.describe("g").group_state
@@ -193,7 +198,7 @@ def test_new_topics_and_partitions_start_a_new_epoch() -> None:
     one_group = OneGroup()
     one_group.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t.*")
     one_group.counts = {"t": 5, "u": 1}
-    assert one_group.heartbeat("a", 2) == (3, {T: (0, 1, 2, 3, 4), U: (0,)})
+    assert one_group.heartbeat("a", 2) == (4, {T: (0, 1, 2, 3, 4), U: (0,)})
 
 
 def test_a_recreated_topic_is_another_topic() -> None:
@@ -254,7 +259,8 @@ def test_invalid_requests_are_rejected() -> None:
     assert one_group.told(one_group.ask("a", -1)) == (E.GROUP_ID_NOT_FOUND,)
     one_group.join("a")
     assert one_group.join("b") == (E.GROUP_MAX_SIZE_REACHED,)
-    assert one_group.heartbeat("b", 1) == (E.UNKNOWN_MEMBER_ID,)
+    assert one_group.heartbeat("b", 1) == (E.GROUP_MAX_SIZE_REACHED,)
+    assert one_group.told(one_group.ask("b", -1)) == (E.UNKNOWN_MEMBER_ID,)
     assert one_group.join("a", server_assignor="sticky") == (E.UNSUPPORTED_ASSIGNOR,)
     assert one_group.join("a", subscribed_topic_regex="(") == (E.INVALID_REGULAR_EXPRESSION,)
     assert one_group.told(one_group.ask("a", -2)) == (E.INVALID_REQUEST,)
@@ -265,22 +271,94 @@ def test_only_members_with_the_current_epoch_may_commit() -> None:
     """KIP-1251: an older epoch is accepted for partitions that the member owned in it already."""
     one_group = OneGroup()
     one_group.join("a")
-    check = one_group.coordinator.check_offsets
-    one, three = TopicPartition("t", 1), TopicPartition("t", 3)
-    assert check("g", "a", 2, one) == E.NONE
-    assert check("g", "a", 3, one) == E.STALE_MEMBER_EPOCH
-    assert check("g", "b", 2, one) == E.UNKNOWN_MEMBER_ID
-    assert check("g", "", -1, one) == E.UNKNOWN_MEMBER_ID
-    assert check("g", "", -1, None) == E.NONE
+    assert one_group.commit("a", 2, 1) == E.NONE
+    assert one_group.commit("a", 3, 1) == E.STALE_MEMBER_EPOCH
+    assert one_group.commit("b", 2, 1) == E.UNKNOWN_MEMBER_ID
+    assert one_group.commit("", -1, 1) == E.UNKNOWN_MEMBER_ID
     one_group.join("b")
     one_group.heartbeat("a", 2)
+    assert one_group.commit("a", 2, 3) == E.NONE  # being revoked
     one_group.heartbeat("a", 2, {T: (0, 1)})
-    assert check("g", "a", 2, one) == E.NONE
-    assert check("g", "a", 2, three) == E.STALE_MEMBER_EPOCH
-    assert check("g", "a", 2, None) == E.STALE_MEMBER_EPOCH
+    assert one_group.commit("a", 2, 1) == E.NONE
+    assert one_group.commit("a", 2, 3) == E.STALE_MEMBER_EPOCH
+    assert one_group.commit("a", 1, 1) == E.STALE_MEMBER_EPOCH
     one_group.ask("a", -1)
     one_group.ask("b", -1)
-    assert check("g", "", -1, one) == E.NONE
+    assert one_group.commit("", -1, 1) == E.NONE
+
+
+def test_old_versions_cannot_report_a_stale_epoch() -> None:
+    one_group = OneGroup()
+    one_group.join("a")
+    assert one_group.coordinator.check_commit("g", "a", 2, 8)[0] == E.UNSUPPORTED_VERSION
+    assert one_group.coordinator.check_commit("g", "b", 2, 8)[0] == E.UNKNOWN_MEMBER_ID
+
+
+def test_only_members_with_the_current_epoch_read_offsets_as_members() -> None:
+    one_group = OneGroup()
+    one_group.join("a")
+    check = one_group.coordinator.check_fetch
+    assert check("g", "a", 2) == E.NONE
+    assert check("g", "a", 1) == E.STALE_MEMBER_EPOCH
+    assert check("g", "b", 2) == E.UNKNOWN_MEMBER_ID
+    assert check("g", None, 2) == E.UNKNOWN_MEMBER_ID
+    assert check("g", None, -1) == E.NONE
+
+
+def test_a_pattern_is_resolved_after_the_heartbeat_that_brings_it() -> None:
+    one_group = OneGroup()
+    assert one_group.join("a", subscribed_topic_names=None, subscribed_topic_regex="t.*") == (1, {})
+    assert one_group.heartbeat("a", 1) == (2, {T: (0, 1, 2, 3)})
+    assert one_group.join("b", subscribed_topic_names=None, subscribed_topic_regex="t.*") == (3, {})
+
+
+def test_new_topics_are_matched_10_seconds_after_the_last_time() -> None:
+    one_group = OneGroup()
+    one_group.join("a", subscribed_topic_names=None, subscribed_topic_regex="[tu]")
+    assert one_group.heartbeat("a", 1) == (2, {T: (0, 1, 2, 3)})
+    one_group.counts = {"t": 4, "u": 1}
+    one_group.wait(10)
+    assert one_group.heartbeat("a", 2) == (2, None)
+    one_group.wait(0.001)
+    assert one_group.heartbeat("a", 2) == (2, None)
+    assert one_group.heartbeat("a", 2) == (3, {T: (0, 1, 2, 3), U: (0,)})
+
+
+def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
+    """The target for the new subscription has to wait; the revocation does not."""
+    one_group = OneGroup(group_consumer_assignment_interval=1.0)
+    one_group.counts = {"t": 1, "u": 1}
+    assert one_group.join("a", subscribed_topic_names=("t", "u")) == (2, {T: (0,), U: (0,)})
+    answer = one_group.told(one_group.ask("a", 2, subscribed_topic_names=("u",)))
+    assert answer == (2, {U: (0,)})
+    assert one_group.state() == "Assigning"
+
+
+def test_the_coordinator_chooses_the_id_of_an_old_client() -> None:
+    one_group = OneGroup()
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="",
+        member_epoch=0,
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=("t",),
+        topic_partitions=(),
+    )
+    old, new = (Caller(version=version, now=0.0) for version in (0, 1))
+    assert one_group.coordinator.heartbeat(request, old).member_id == "made"
+    assert one_group.coordinator.heartbeat(request, new).error_code == E.INVALID_REQUEST
+
+
+def test_a_rejected_join_leaves_no_group() -> None:
+    one_group = OneGroup()
+    assert one_group.join("a", subscribed_topic_regex="(") == (E.INVALID_REGULAR_EXPRESSION,)
+    assert one_group.coordinator.groups == {}
+
+
+def test_a_subscription_without_topics_changes_no_epoch() -> None:
+    one_group = OneGroup()
+    assert one_group.join("a", subscribed_topic_names=()) == (1, {})
+    assert one_group.state() == "Stable"
 
 
 def test_a_new_coordinator_restarts_every_members_session() -> None:

@@ -197,8 +197,10 @@ def _consumer_heartbeat(
         if other_group is not None and other_group.members:
             reply(refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, caller.version))
             return
-        cluster.coordinator.groups.pop(request.group_id, None)
-        reply(cluster.consumer_groups.heartbeat(request, caller))
+        response = cluster.consumer_groups.heartbeat(request, caller)
+        if request.group_id in cluster.consumer_groups.groups:
+            cluster.coordinator.groups.pop(request.group_id, None)
+        reply(response)
 
 
 def _sync(
@@ -206,14 +208,26 @@ def _sync(
 ) -> None:
     error = cluster.coordinator.check_sync(request, caller)
     if error or _coordinates(cluster, node_id, request, request.group_id, caller, reply):
-        cluster.coordinator.sync(request, caller, reply)
+        if not error and request.group_id in cluster.consumer_groups.groups:
+            reply(refuse(request, _check_classic(cluster, request), caller.version))
+        else:
+            cluster.coordinator.sync(request, caller, reply)
+
+
+def _check_classic(cluster: Cluster, request: SyncGroupRequest | HeartbeatRequest) -> ErrorCode:
+    return cluster.consumer_groups.check_classic(
+        request.group_id, request.member_id, request.group_instance_id
+    )
 
 
 def _heartbeat(
     cluster: Cluster, node_id: int, request: HeartbeatRequest, caller: Caller, reply: Reply
 ) -> None:
     if _coordinates(cluster, node_id, request, request.group_id, caller, reply):
-        reply(cluster.coordinator.heartbeat(request, caller))
+        if request.group_id in cluster.consumer_groups.groups:
+            reply(refuse(request, _check_classic(cluster, request), caller.version))
+        else:
+            reply(cluster.coordinator.heartbeat(request, caller))
 
 
 def _leave(

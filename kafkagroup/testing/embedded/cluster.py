@@ -7,6 +7,7 @@ changes leaders and coordinators. No I/O.
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from random import Random
 from uuid import UUID
@@ -83,6 +84,7 @@ class Cluster:
             settings,
             counts=lambda: {name: len(topic.partitions) for name, topic in self.topics.items()},
             ids=lambda: {name: topic.topic_id for name, topic in self.topics.items()},
+            new_id=self._new_short_id,
         )
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Group -> its committed offsets."""
@@ -93,6 +95,13 @@ class Cluster:
     def new_id(self) -> UUID:
         """Return a random id for a topic or a member."""
         return UUID(int=self._random.getrandbits(128), version=4)
+
+    def _new_short_id(self) -> str:
+        """Return a random id in Base64, as Kafka writes them: without a hyphen at its start."""
+        while True:
+            text = urlsafe_b64encode(self.new_id().bytes).decode().rstrip("=")
+            if not text.startswith("-"):
+                return text
 
     def _session_id(self) -> int:
         return self._random.randrange(1, 2**31)

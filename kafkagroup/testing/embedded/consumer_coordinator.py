@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from typing import cast
 from uuid import UUID
 
@@ -27,7 +28,6 @@ from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.refusals import describe_with_error, refuse
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
-from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages import consumer_describe
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
@@ -46,12 +46,27 @@ from kafkagroup.wire.messages.group import (
 
 __all__ = ["ConsumerCoordinator"]
 
+_PATTERN_MIN_INTERVAL = 10.0
+"""Seconds after which a group's regular expressions may be resolved again."""
+
+_PATTERN_MAX_INTERVAL = 600.0
+"""Seconds after which they are resolved again. Kafka: group.consumer.regex.refresh.interval.ms."""
+
 
 class _Rejected(Exception):
     """The heartbeat is answered with an error."""
 
     def __init__(self, code: ErrorCode) -> None:
         self.code = code
+
+
+class _Change(Enum):
+    """What a heartbeat does to the member's subscription."""
+
+    NONE = "none"
+    PENDING = "pending"
+    """It has another regular expression, which is not resolved yet."""
+    EFFECTIVE = "effective"
 
 
 class ConsumerCoordinator:
@@ -63,8 +78,10 @@ class ConsumerCoordinator:
         settings: BrokerSettings,
         counts: Callable[[], Mapping[str, int]],
         ids: Callable[[], Mapping[str, UUID]],
+        new_id: Callable[[], str],
     ) -> None:
         """`counts` returns the partition count of each topic, `ids` its id."""
+        self._new_id = new_id
         self._timers = timers
         self._settings = settings
         self._counts = counts
@@ -78,7 +95,7 @@ class ConsumerCoordinator:
     ) -> ConsumerGroupHeartbeatResponse:
         """Handle a heartbeat: its epoch and fields make it a join, a renewal or a leave."""
         try:
-            _check(request)
+            _check(request, caller.version)
             if request.member_epoch < 0:
                 return self._leave(request)
             return self._accept_heartbeat(request, caller)
@@ -95,20 +112,42 @@ class ConsumerCoordinator:
         if group is None:
             if not joins:
                 raise _Rejected(ErrorCode.GROUP_ID_NOT_FOUND)
-            group = self.groups[request.group_id] = ConsumerGroup(request.group_id)
-        size = len(group.members)
+            group = ConsumerGroup(request.group_id)
         member = self._member(group, request, caller)
-        if self._subscribe(member, request) or len(group.members) > size:
+        # The group and the member are stored only now: a rejected heartbeat changes nothing.
+        self.groups[request.group_id] = group
+        if member.member_id not in group.members:
+            group.members[member.member_id] = member
+        assigned_before, state_before = dict(member.assigned), _state(member)
+        refresh = self._must_resolve(group, member, request, caller.now)
+        change = self._subscribe(group, member, request, caller)
+        image = self._image()
+        bump = change is _Change.EFFECTIVE
+        if bump or group.has_expired(image):
+            bump |= group.update_topics(image)
+            group.image = image
+        if bump:
             group.epoch += 1
-        if self._update_topics(group):
-            group.epoch += 1  # a separate step, as in Kafka: a new group's first member has epoch 2
         self._assign_when_due(group, caller.now)
         listed = request.topic_partitions
         owned = None if listed is None else self._resolve(member, listed)
-        changed = group.reconcile(member, owned)
-        self._set_deadlines(group, member, caller.now)
-        full = request.rebalance_timeout_ms != -1 and owned is not None
-        return ConsumerGroupHeartbeatResponse(
+        subscribed = group.subscribed(member)
+        group.reconcile(
+            member,
+            owned,
+            {topic_id for topic, (topic_id, _) in image.items() if topic in subscribed},
+            is_subscription_new=change is not _Change.NONE,
+        )
+        self._set_session_deadline(group, member, caller.now)
+        if _state(member) != state_before:
+            self._set_revocation_deadline(group, member, caller.now)
+        full = (
+            request.rebalance_timeout_ms != -1
+            and (request.subscribed_topic_names, request.subscribed_topic_regex) != (None, None)
+            and owned is not None
+        )
+        changed = member.assigned != assigned_before
+        response = ConsumerGroupHeartbeatResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
             member_id=member.member_id,
@@ -116,30 +155,43 @@ class ConsumerCoordinator:
             heartbeat_interval_ms=round(self._settings.group_consumer_heartbeat_interval * 1000),
             assignment=_assignment(member) if joins or full or changed else None,
         )
+        if refresh:
+            # Kafka resolves regular expressions in the background, after the response.
+            self._resolve_patterns(group, caller.now)
+        return response
 
     def _member(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, caller: Caller
     ) -> ConsumerMember:
-        """Return the member that sent the heartbeat; if it joins, a new or a returning one."""
+        """Return the member that sent the heartbeat; if it joins, a new or a returning one.
+
+        Changes the group only if the heartbeat is accepted.
+        """
         joins, instance_id = request.member_epoch == 0, request.instance_id
-        member = group.members.get(request.member_id)
-        holder = None if instance_id is None else group.static_member(instance_id)
-        if holder is not None and holder is not member:
-            if not joins:
-                raise _Rejected(ErrorCode.FENCED_INSTANCE_ID)
-            if holder.epoch != AWAY:
-                raise _Rejected(ErrorCode.UNRELEASED_INSTANCE_ID)
-            self._cancel_deadlines(group, holder)
-            return group.replace(holder, request.member_id)
-        if member is None:
-            if not joins:
+        # Before version 1, the coordinator may choose the id.
+        member_id = request.member_id or self._new_id()
+        member = group.members.get(member_id)
+        if len(group.members) >= self._settings.group_max_size and member is None:
+            raise _Rejected(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        holder = None
+        if instance_id is not None:
+            holder = group.static_member(instance_id)
+            if holder is None and not joins:
                 raise _Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
-            if len(group.members) >= self._settings.group_max_size:
-                raise _Rejected(ErrorCode.GROUP_MAX_SIZE_REACHED)
-            member = ConsumerMember(request.member_id, instance_id, caller.client_id, caller.host)
-            group.members[member.member_id] = member
-        if not joins:
+            if holder is not None and joins and holder.epoch != AWAY:
+                raise _Rejected(ErrorCode.UNRELEASED_INSTANCE_ID)
+            if holder is not None and not joins and holder is not member:
+                raise _Rejected(ErrorCode.FENCED_INSTANCE_ID)
+        elif member is None and not joins:
+            raise _Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
+        if member is not None and not joins:
             self._check_epoch(member, request)
+        self._check_pattern(holder or member, request)
+        if holder is not None and joins:
+            self._cancel_deadlines(group, holder)
+            member = group.replace(holder, member_id)
+        elif member is None:
+            member = ConsumerMember(member_id, instance_id, caller.client_id, caller.host)
         return member
 
     def _check_epoch(self, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -147,40 +199,96 @@ class ConsumerCoordinator:
         if epoch == member.epoch:
             return
         # The response with the newer epoch may have been lost.
-        is_repeat = epoch == member.previous_epoch and listed is not None
+        is_repeat = epoch < member.epoch and epoch == member.previous_epoch and listed is not None
         if not is_repeat or not self._resolve(member, listed or ()) <= member.assigned.keys():
             raise _Rejected(ErrorCode.FENCED_MEMBER_EPOCH)
 
-    def _subscribe(self, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
-        """Store the member's fields. Returns whether they require a new assignment."""
+    def _check_pattern(
+        self, member: ConsumerMember | None, request: ConsumerGroupHeartbeatRequest
+    ) -> None:
+        pattern = request.subscribed_topic_regex
+        if pattern and (member is None or member.pattern != pattern):
+            try:
+                re.compile(pattern)
+            except re.error:
+                raise _Rejected(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
+
+    def _subscribe(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        request: ConsumerGroupHeartbeatRequest,
+        caller: Caller,
+    ) -> _Change:
+        """Store the member's fields. Returns whether its subscription has changed."""
+        member.client_id, member.client_host = caller.client_id, caller.host
+        if request.instance_id is not None:
+            member.instance_id = request.instance_id
         if request.rebalance_timeout_ms != -1:
             member.rebalance_timeout = request.rebalance_timeout_ms / 1000
         if request.rack_id is not None:
             member.rack = request.rack_id
-        before = (member.subscribed, member.assignor)
         if request.server_assignor is not None:
             member.assignor = request.server_assignor
-        if request.subscribed_topic_names is not None:
-            member.topics = frozenset(request.subscribed_topic_names)
-        if request.subscribed_topic_regex is not None:
-            member.pattern = request.subscribed_topic_regex or None
-        self._resolve_subscription(member)
-        return (member.subscribed, member.assignor) != before
+        change = _Change.NONE
+        pattern = request.subscribed_topic_regex
+        if pattern is not None and pattern != member.pattern:
+            before, member.pattern = member.pattern, pattern
+            if not group.subscribers(before):
+                group.resolved.pop(before, None)
+            # A new pattern takes effect when it is resolved.
+            is_effective = pattern in group.resolved or not pattern
+            change = _Change.EFFECTIVE if is_effective else _Change.PENDING
+        names = request.subscribed_topic_names
+        if names is not None and frozenset(names) != member.topics:
+            member.topics, change = frozenset(names), _Change.EFFECTIVE
+        return change
 
-    def _resolve_subscription(self, member: ConsumerMember) -> None:
-        pattern = member.pattern
-        matching = {t for t in self._counts() if pattern is not None and re.fullmatch(pattern, t)}
-        member.subscribed = member.topics | matching
+    def _must_resolve(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        request: ConsumerGroupHeartbeatRequest,
+        now: float,
+    ) -> bool:
+        """Whether to resolve the group's patterns, given the heartbeat's new one."""
+        patterns = {m.pattern for m in group.members.values()} - {""}
+        after = {m.pattern for m in group.members.values() if m is not member} - {""}
+        pattern = request.subscribed_topic_regex
+        if pattern is None:
+            pattern = member.pattern
+        is_new = bool(pattern) and pattern not in patterns
+        after |= {pattern} - {""}
+        if not (patterns or is_new) or not after:
+            return False
+        resolved_at = group.resolved_at if group.resolved else float("-inf")
+        if now <= resolved_at + _PATTERN_MIN_INTERVAL:
+            return False
+        return (
+            is_new
+            or len(after) != len(group.resolved)
+            or not group.resolved_ids.issuperset(self._ids().values())
+            or now > resolved_at + _PATTERN_MAX_INTERVAL
+        )
 
-    def _update_topics(self, group: ConsumerGroup) -> bool:
-        """Whether topics were added, have grown, or were deleted or recreated."""
-        for member in group.members.values():
-            self._resolve_subscription(member)
-        wanted = {topic for member in group.members.values() for topic in member.subscribed}
-        ids, counts = self._ids(), self._counts()
-        before = group.topics
-        group.topics = {topic: (ids[topic], n) for topic, n in counts.items() if topic in wanted}
-        return group.topics != before
+    def _resolve_patterns(self, group: ConsumerGroup, now: float) -> None:
+        image = self._image()
+        before = group.resolved
+        patterns = {m.pattern for m in group.members.values()} - {""}
+        group.resolved = {
+            p: frozenset(topic for topic in image if re.fullmatch(p, topic)) for p in patterns
+        }
+        group.resolved_at = now
+        group.resolved_ids = frozenset(self._ids().values())
+        none: frozenset[str] = frozenset()
+        changed = any(before.get(p, none) != group.resolved[p] for p in patterns)
+        if group.update_topics(image) or changed:
+            group.epoch += 1
+            group.image = image
+
+    def _image(self) -> dict[str, tuple[UUID, int]]:
+        ids = self._ids()
+        return {topic: (ids[topic], count) for topic, count in self._counts().items()}
 
     def _assign_when_due(self, group: ConsumerGroup, now: float) -> None:
         due = group.computed_at + self._settings.group_consumer_assignment_interval
@@ -198,11 +306,14 @@ class ConsumerCoordinator:
             holder = group.static_member(request.instance_id)
             if holder is not None and holder is not member:
                 raise _Rejected(ErrorCode.FENCED_INSTANCE_ID)
+            member = holder
         if member is None:
             raise _Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
         if request.member_epoch == AWAY:
             member.epoch = AWAY
-            self._timers.cancel(_revocation_key(group, member))
+            member.revoking = {}
+            # The process that returns may commit in any epoch (KIP-1251).
+            member.assigned = dict.fromkeys(member.assigned, 0)
         else:
             self._remove(group, member)
         return ConsumerGroupHeartbeatResponse(
@@ -212,6 +323,15 @@ class ConsumerCoordinator:
             member_epoch=request.member_epoch,
             heartbeat_interval_ms=0,
         )
+
+    def check_classic(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Return the error for a SyncGroup or Heartbeat, which members of this group do not use."""
+        holder = None
+        if instance_id is not None:
+            holder = self.groups[group_id].static_member(instance_id)
+        if holder is not None and holder.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.UNKNOWN_MEMBER_ID
 
     def remove(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Remove members for an administrator, each with its own error."""
@@ -241,24 +361,34 @@ class ConsumerCoordinator:
             error_code=error_code, members=tuple(results) if request.members else ()
         )
 
-    def _set_deadlines(self, group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
-        """Set the deadlines that remove a member: its session, and its pending revocation."""
-
+    def _set_session_deadline(
+        self, group: ConsumerGroup, member: ConsumerMember, now: float
+    ) -> None:
         def remove_member(_: float) -> None:
             self._remove(group, member)
 
         timeout = self._settings.group_consumer_session_timeout
         self._timers.schedule(_session_key(group, member), now + timeout, remove_member)
-        if member.state is not MemberState.UNREVOKED:
-            self._timers.cancel(_revocation_key(group, member))
-        elif not self._timers.pending(_revocation_key(group, member)):
-            self._timers.schedule(
-                _revocation_key(group, member), now + member.rebalance_timeout, remove_member
-            )
+
+    def _set_revocation_deadline(
+        self, group: ConsumerGroup, member: ConsumerMember, now: float
+    ) -> None:
+        """Set the deadline by which the member must have revoked, or cancel it."""
+        epoch = member.epoch
+
+        def remove_member(_: float) -> None:
+            if member.epoch == epoch:
+                self._remove(group, member)
+
+        key = _revocation_key(group, member)
+        if member.state is MemberState.UNREVOKED:
+            self._timers.schedule(key, now + member.rebalance_timeout, remove_member)
+        else:
+            self._timers.cancel(key)
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         self._cancel_deadlines(group, member)
-        group.remove(member)
+        group.remove(member, self._image())
 
     def _cancel_deadlines(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         self._timers.cancel(_session_key(group, member))
@@ -266,25 +396,43 @@ class ConsumerCoordinator:
 
     # ------------------------------------------------------------ offsets
 
-    def check_offsets(
-        self, group_id: str, member_id: str, epoch: int, partition: TopicPartition | None
-    ) -> ErrorCode:
-        """Return the error for committing this partition's offset, or NONE; for None, the error
-        for reading committed offsets."""
+    def check_commit(
+        self, group_id: str, member_id: str, epoch: int, version: int
+    ) -> tuple[ErrorCode, Callable[[UUID, int], bool]]:
+        """Return the error for a commit, or NONE; and whether the member may commit the offset of a
+        partition, by topic id and number."""
+
+        def always(_: UUID, __: int) -> bool:
+            return True
+
         group = self.groups[group_id]
-        if epoch < 0 and not member_id and (partition is None or not group.members):
-            return ErrorCode.NONE
+        if epoch < 0 and not group.members:
+            return ErrorCode.NONE, always
         member = group.members.get(member_id)
         if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID, always
+        if version < 9:
+            # Those versions have no error code for a stale epoch.
+            return ErrorCode.UNSUPPORTED_VERSION, always
         if epoch == member.epoch:
-            return ErrorCode.NONE
+            return ErrorCode.NONE, always
+        if epoch > member.epoch:
+            return ErrorCode.STALE_MEMBER_EPOCH, always
         # KIP-1251: an older epoch is valid if the member has owned the partition since then.
-        owned_since = None
-        if partition is not None and (topic_id := self._ids().get(partition.topic)) is not None:
-            owned_since = member.assigned.get(AssignedPartition(*partition, topic_id))
-        is_valid = owned_since is not None and owned_since <= epoch < member.epoch
-        return ErrorCode.NONE if is_valid else ErrorCode.STALE_MEMBER_EPOCH
+        since = {
+            (partition.topic_id, partition.partition): assigned_in
+            for partition, assigned_in in (*member.revoking.items(), *member.assigned.items())
+        }
+        return ErrorCode.NONE, lambda *place: since.get(place, epoch + 1) <= epoch
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return the error for reading committed offsets, or NONE."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self.groups[group_id].members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
 
     # ------------------------------------------------------------ administration
 
@@ -307,8 +455,8 @@ class ConsumerCoordinator:
 
     def subscribes(self, group_id: str, topic: str) -> bool:
         """Whether a member of the group subscribes to the topic."""
-        members = self.groups[group_id].members.values()
-        return any(topic in member.subscribed for member in members)
+        group = self.groups[group_id]
+        return any(topic in group.subscribed(member) for member in group.members.values())
 
     def describe(self, group_id: str) -> consumer_describe.DescribedGroup:
         """Describe one group, with its members' current and target assignments."""
@@ -360,7 +508,8 @@ class ConsumerCoordinator:
         """Load the group on another node: all state is in the log, and sessions restart."""
         group = self.groups[group_id]
         for member in group.members.values():
-            self._set_deadlines(group, member, now)
+            self._set_session_deadline(group, member, now)
+            self._set_revocation_deadline(group, member, now)
 
     # ------------------------------------------------------------ names and ids
 
@@ -394,13 +543,13 @@ def _by_topic(partitions: Iterable[AssignedPartition]) -> list[tuple[str, UUID, 
     return [(*topic, tuple(numbers)) for topic, numbers in grouped.items()]
 
 
-def _check(request: ConsumerGroupHeartbeatRequest) -> None:
+def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
     """Raise _Refused if the request is invalid by itself."""
     epoch = request.member_epoch
     joins = epoch == 0
     bad = (
         not request.group_id
-        or not request.member_id
+        or (not request.member_id and (version >= 1 or epoch > 0 or epoch == -1))
         or "" in (request.instance_id, request.rack_id)
         or epoch < AWAY
         or (epoch == AWAY and request.instance_id is None)
@@ -416,10 +565,17 @@ def _check(request: ConsumerGroupHeartbeatRequest) -> None:
         raise _Rejected(ErrorCode.INVALID_REQUEST)
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         raise _Rejected(ErrorCode.UNSUPPORTED_ASSIGNOR)
-    try:
-        re.compile(request.subscribed_topic_regex or "")
-    except re.error:
-        raise _Rejected(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
+
+
+def _state(member: ConsumerMember) -> tuple[object, ...]:
+    """Return what reconciliation changes."""
+    return (
+        member.state,
+        member.epoch,
+        member.previous_epoch,
+        dict(member.assigned),
+        dict(member.revoking),
+    )
 
 
 def _session_key(group: ConsumerGroup, member: ConsumerMember) -> tuple[str, str, str]:

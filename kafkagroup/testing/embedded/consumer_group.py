@@ -8,7 +8,7 @@ it reports the revocation: `ConsumerGroup.reconcile` is that rule. Source: KIP-8
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
@@ -66,17 +66,16 @@ class ConsumerMember:
     """Seconds."""
     topics: frozenset[str] = frozenset()
     """Topics subscribed to by name."""
-    pattern: str | None = None
-    subscribed: frozenset[str] = frozenset()
-    """Topics subscribed to by name or by pattern."""
+    pattern: str = ""
+    """The regular expression that the member subscribes to; empty for none."""
     assignor: str | None = None
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: dict[AssignedPartition, int] = attrs.field(factory=dict)
     """Assigned partition -> the epoch in which it was assigned (KIP-1251)."""
-    revoking: frozenset[AssignedPartition] = frozenset()
-    """Partitions that the member must revoke and still owns."""
+    revoking: dict[AssignedPartition, int] = attrs.field(factory=dict)
+    """Partitions that the member must revoke and still owns -> as for `assigned`."""
 
     @property
     def held(self) -> set[AssignedPartition]:
@@ -89,15 +88,24 @@ class ConsumerGroup:
     """The state of one group, and the rules that depend only on that state."""
 
     group_id: str
-    epoch: int = 0
+    epoch: int = 1
     """Incremented when members, subscriptions or topics change."""
-    target_epoch: int = 0
+    target_epoch: int = 1
     """The epoch for which the target was computed."""
     target: dict[str, frozenset[AssignedPartition]] = attrs.field(factory=dict)
+    subscriptions: dict[str, frozenset[str]] = attrs.field(factory=dict)
+    """Member -> topics that it subscribed to when the target was computed; empty before."""
     assignor: str = "uniform"
     """The assignor that computed the target."""
     topics: Mapping[str, tuple[UUID, int]] = attrs.field(factory=dict)
     """Subscribed topic -> its id and partition count, as of the last change of `epoch`."""
+    image: Mapping[str, tuple[UUID, int]] | None = None
+    """All topics as they were when `topics` was last compared with them."""
+    resolved: dict[str, frozenset[str]] = attrs.field(factory=dict)
+    """Regular expression -> the topics that it matched when it was resolved."""
+    resolved_at: float = float("-inf")
+    resolved_ids: frozenset[UUID] = frozenset()
+    """The ids of all topics that there were then."""
     members: dict[str, ConsumerMember] = attrs.field(factory=dict)
     computed_at: float = float("-inf")
 
@@ -118,40 +126,58 @@ class ConsumerGroup:
         """Return the member that holds this instance id."""
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
-    def remove(self, member: ConsumerMember) -> None:
+    def subscribed(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the topics that the member subscribes to by name, or by a resolved pattern."""
+        return member.topics | self.resolved.get(member.pattern, frozenset())
+
+    def subscribers(self, pattern: str) -> int:
+        """Return how many members subscribe to the regular expression."""
+        return sum(m.pattern == pattern for m in self.members.values())
+
+    def update_topics(self, image: Mapping[str, tuple[UUID, int]]) -> bool:
+        """Update the subscribed topics from all topics. Returns whether they have changed."""
+        names = {topic for member in self.members.values() for topic in self.subscribed(member)}
+        before, self.topics = self.topics, {t: image[t] for t in image if t in names}
+        return self.topics != before
+
+    def has_expired(self, image: Mapping[str, tuple[UUID, int]]) -> bool:
+        """Whether a subscribed topic was created, has grown or was deleted since `image`."""
+        if self.image is None:
+            return True
+        changed = {t for t, _ in self.image.items() ^ image.items()}
+        return any(changed & self.subscribed(member) for member in self.members.values())
+
+    def remove(self, member: ConsumerMember, image: Mapping[str, tuple[UUID, int]]) -> None:
         """Remove a member, and free its partitions."""
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
+        if not self.subscribers(member.pattern):
+            self.resolved.pop(member.pattern, None)
+        self.update_topics(image)
         self.epoch += 1
 
     def replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
         """Replace a returning static member, under its new member id, with its assignment kept."""
-        new = attrs.evolve(
-            old,
-            member_id=member_id,
-            epoch=0,
-            previous_epoch=0,
-            revoking=frozenset(),
-            state=MemberState.STABLE,
-        )
+        new = attrs.evolve(old, member_id=member_id, epoch=0, previous_epoch=0)
         del self.members[old.member_id]
         self.members[member_id] = new
         self.target[member_id] = self.target.pop(old.member_id, frozenset())
         return new
 
     def preferred_assignor(self) -> str:
-        """Return the assignor that most members request; the default if none does."""
+        """Return the assignor that most members request; the default if none does, or in a tie."""
         votes = Counter(m.assignor for m in self.members.values() if m.assignor is not None)
-        return votes.most_common(1)[0][0] if votes else next(iter(ASSIGNORS))
+        return max(ASSIGNORS, key=lambda assignor: votes[assignor])
 
     def compute_target(self, now: float) -> None:
         """Compute the target assignment; members keep as many partitions as balance permits."""
         self.assignor = self.preferred_assignor()
+        self.subscriptions = {name: self.subscribed(m) for name, m in self.members.items()}
         ids = {topic: topic_id for topic, (topic_id, _) in self.topics.items()}
         counts = {topic: count for topic, (_, count) in self.topics.items()}
         members = {
             m.member_id: MemberSpec(
-                topics=m.subscribed,
+                topics=self.subscriptions[m.member_id],
                 instance_id=m.instance_id,
                 rack=m.rack,
                 owned=tuple(
@@ -173,27 +199,70 @@ class ConsumerGroup:
         }
         self.target_epoch, self.computed_at = self.epoch, now
 
-    def reconcile(self, member: ConsumerMember, owned: Iterable[AssignedPartition] | None) -> bool:
-        """Move a member's assignment towards its target, given the partitions that it reports as
-        owned (None: unchanged). Returns whether the member's assignment has changed."""
-        unrevoked = member.revoking if owned is None else member.revoking & {*owned}
-        if member.state is MemberState.UNREVOKED and unrevoked:
-            return False
-        if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
-            return False
-        member.revoking = frozenset()
-        target = self.target.get(member.member_id, frozenset())
-        kept = {tp: e for tp, e in member.assigned.items() if tp in target}
-        revoked = frozenset(member.assigned) - target
-        before = set(member.assigned)
-        if revoked and (owned is None or revoked & {*owned}):
-            member.state, member.revoking, member.assigned = MemberState.UNREVOKED, revoked, kept
-            return True
-        held_by_others = {tp for m in self.members.values() if m is not member for tp in m.held}
+    def reconcile(
+        self,
+        member: ConsumerMember,
+        owned: Collection[AssignedPartition] | None,
+        subscribed_ids: Collection[UUID],
+        *,
+        is_subscription_new: bool,
+    ) -> None:
+        """Move a member's assignment towards its target.
+
+        `owned` has the partitions that it reports as owned (None: unchanged), `subscribed_ids` the
+        ids of the existing topics that it subscribes to.
+        """
+        is_reconciled = member.state is MemberState.STABLE and member.epoch == self.target_epoch
+        must_revoke = member.state is MemberState.UNREVOKED and _owns(owned, member.revoking)
+        if is_reconciled or must_revoke:
+            if is_subscription_new:
+                self._drop_unsubscribed(member, owned, subscribed_ids)
+        else:
+            self._move(member, owned, subscribed_ids)
+
+    def _drop_unsubscribed(
+        self,
+        member: ConsumerMember,
+        owned: Collection[AssignedPartition] | None,
+        subscribed_ids: Collection[UUID],
+    ) -> None:
+        """Let the member revoke what it no longer subscribes to, without waiting for a target."""
+        dropped = {p: e for p, e in member.assigned.items() if p.topic_id not in subscribed_ids}
+        if not dropped and (subscribed_ids or member.revoking):
+            return
+        revoking = member.revoking | dropped
+        member.assigned = {p: e for p, e in member.assigned.items() if p not in dropped}
+        member.previous_epoch = member.epoch
+        if revoking and _owns(owned, revoking):
+            member.state, member.revoking = MemberState.UNREVOKED, revoking
+
+    def _move(
+        self,
+        member: ConsumerMember,
+        owned: Collection[AssignedPartition] | None,
+        subscribed_ids: Collection[UUID],
+    ) -> None:
+        target = {
+            partition
+            for partition in self.target.get(member.member_id, ())
+            if partition.topic_id in subscribed_ids
+        }
+        kept = {p: e for p, e in member.assigned.items() if p in target}
+        revoking = {p: e for p, e in member.assigned.items() if p not in target}
+        member.previous_epoch = member.epoch
+        if revoking and _owns(owned, revoking):
+            member.state, member.assigned, member.revoking = MemberState.UNREVOKED, kept, revoking
+            return
+        held_by_others = {p for m in self.members.values() if m is not member for p in m.held}
         added = dict.fromkeys(sorted(target - kept.keys() - held_by_others), self.target_epoch)
         blocked = target - kept.keys() - added.keys()
         member.state = MemberState.UNRELEASED if blocked else MemberState.STABLE
-        member.assigned = kept | added
-        if member.epoch != self.target_epoch:
-            member.previous_epoch, member.epoch = member.epoch, self.target_epoch
-        return set(member.assigned) != before
+        member.assigned, member.revoking = kept | added, {}
+        member.epoch = self.target_epoch
+
+
+def _owns(
+    owned: Collection[AssignedPartition] | None, partitions: Collection[AssignedPartition]
+) -> bool:
+    """Whether the member may still own one of the partitions, given those that it reports."""
+    return owned is None or not set(partitions).isdisjoint(owned)

@@ -18,7 +18,6 @@ from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.group import ClassicGroup, GroupState, Member
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
-from kafkagroup.wire.group_log import decode_subscription
 from kafkagroup.wire.messages.group import (
     DeletableGroupResult,
     DescribedGroup,
@@ -122,7 +121,8 @@ class GroupCoordinator:
         caller: Caller,
         reply: Callable[[JoinGroupResponse], None],
     ) -> None:
-        member_id = f"{request.group_instance_id or caller.client_id}-{self._new_id()}"
+        instance_id = request.group_instance_id
+        member_id = f"{caller.client_id if instance_id is None else instance_id}-{self._new_id()}"
         holder = group.static_member(request.group_instance_id)
         if holder is not None:
             self._replace_static(group, holder, member_id, request, caller, reply)
@@ -163,7 +163,7 @@ class GroupCoordinator:
             # The response to the join of this generation was lost: send it again.
             reply(_join_response(group, member))
         else:
-            _update(member, request, reply)
+            _update(member, request, caller, reply)
             self._rebalance_or_complete(group, caller.now)
 
     def _add(
@@ -184,7 +184,7 @@ class GroupCoordinator:
             protocols=(),
             is_new=True,
         )
-        _update(member, request, reply)
+        _update(member, request, caller, reply)
         if group.state is _PREPARING and group.previous is _EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type)
@@ -210,8 +210,9 @@ class GroupCoordinator:
         holder.answer_sync(_sync_error(ErrorCode.FENCED_INSTANCE_ID))
         member = group.replace(holder, member_id)
         self._timers.cancel(_session_key(group, holder.member_id))
-        _update(member, request, reply)
+        # Until its next heartbeat it has its old session timeout.
         self._extend_session(group, member, caller.now)
+        _update(member, request, caller, reply)
         if group.state is _STABLE and group.select_protocol() == group.protocol:
             group.write()
             answer = _join_response(group, member)
@@ -552,6 +553,8 @@ class GroupCoordinator:
     def check_offset_delete(self, group_id: str) -> ErrorCode:
         """Return the error for deleting offsets of this group, or NONE. Offsets of topics that its
         members subscribe to are checked separately."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -559,12 +562,11 @@ class GroupCoordinator:
         return ErrorCode.NONE if is_consumer_group else ErrorCode.NON_EMPTY_GROUP
 
     def subscribes(self, group_id: str, topic: str) -> bool:
-        """Whether a member of this consumer group subscribes to the topic."""
+        """Whether a member of this group may subscribe to the topic."""
         group = self.groups[group_id]
-        return any(
-            topic in decode_subscription(member.metadata(group.protocol)).topics
-            for member in group.members.values()
-        )
+        if group.subscribed is None:
+            return group.protocol_type == "consumer"
+        return topic in group.subscribed
 
     def move(self, group_id: str, now: float) -> None:
         """Load the group on another node, from the state that the coordinator wrote to the log.
@@ -593,11 +595,13 @@ def _session_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
 
 
 def _update(
-    member: Member, request: JoinGroupRequest, reply: Callable[[JoinGroupResponse], None]
+    member: Member,
+    request: JoinGroupRequest,
+    caller: Caller,
+    reply: Callable[[JoinGroupResponse], None],
 ) -> None:
-    rebalance_ms = request.rebalance_timeout_ms
-    if rebalance_ms < 0:
-        rebalance_ms = request.session_timeout_ms  # v0 has one timeout for both purposes
+    # v0 has one timeout for both purposes.
+    rebalance_ms = request.rebalance_timeout_ms if caller.version else request.session_timeout_ms
     member.session_timeout = request.session_timeout_ms / 1000
     member.rebalance_timeout = rebalance_ms / 1000
     member.protocols = request.protocols
@@ -624,12 +628,13 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     )
     if error:
         return error
-    # Versions below 5 have neither field; a missing field matches.
+    # Versions below 5 have neither field, and a first generation has no protocol yet: a missing
+    # value matches.
     for theirs, ours in (
         (request.protocol_type, group.protocol_type),
         (request.protocol_name, group.protocol),
     ):
-        if theirs is not None and theirs != ours:
+        if None not in (theirs, ours) and theirs != ours:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
 

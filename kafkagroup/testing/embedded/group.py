@@ -14,6 +14,9 @@ from enum import Enum
 
 import attrs
 
+from kafkagroup.errors import DecodeError
+from kafkagroup.testing.embedded.java_hash import bucket
+from kafkagroup.wire.group_log import decode_subscription
 from kafkagroup.wire.messages.group import (
     JoinGroupRequestProtocol,
     JoinGroupResponse,
@@ -105,6 +108,8 @@ class ClassicGroup:
     """Member ids returned with MEMBER_ID_REQUIRED that have not joined yet."""
     unsynced: set[str] = attrs.field(factory=set)
     """Members of this generation that have not sent SyncGroup."""
+    subscribed: frozenset[str] | None = None
+    """Topics to which this generation's members subscribe; None if that is not known."""
     new_member_added: bool = False
     """Whether a member joined since the initial delay began, which extends the delay."""
     _written: ClassicGroup | None = None
@@ -128,7 +133,7 @@ class ClassicGroup:
     @property
     def rebalance_timeout(self) -> float:
         """Seconds: the longest rebalance timeout among the members."""
-        return max((m.rebalance_timeout for m in self.members.values()), default=0.0)
+        return max((0.0, *(m.rebalance_timeout for m in self.members.values())))
 
     def static_member(self, instance_id: str | None) -> Member | None:
         """Return the member that holds this instance id."""
@@ -148,14 +153,14 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """Return the protocol with the most votes among those that every member supports.
 
-        Each member votes for the first one in its own list. Ties go to the one that got a vote
-        first.
+        Each member votes for the first one in its own list. Kafka counts in a hash map, and takes
+        the first of a tie.
         """
         shared = self._shared_protocols() or set()
         votes = Counter(
             next(p.name for p in m.protocols if p.name in shared) for m in self.members.values()
         )
-        return votes.most_common(1)[0][0]
+        return max(sorted(votes, key=bucket), key=votes.__getitem__)
 
     def _shared_protocols(self) -> set[str] | None:
         """Return the protocols that all members support; None without members."""
@@ -181,7 +186,9 @@ class ClassicGroup:
 
     def replace(self, old: Member, member_id: str) -> Member:
         """Give a static member a new id; it keeps its assignment and leadership (KIP-345)."""
-        new = attrs.evolve(old, member_id=member_id, awaiting_join=None, awaiting_sync=None)
+        new = attrs.evolve(
+            old, member_id=member_id, awaiting_join=None, awaiting_sync=None, is_new=False
+        )
         del self.members[old.member_id]
         self.members[member_id] = new
         if self.leader == old.member_id:
@@ -205,6 +212,19 @@ class ClassicGroup:
         else:
             self.protocol = None
             self.become(GroupState.EMPTY)
+        self.subscribed = self._subscribed_topics()
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        if self.protocol_type != "consumer":
+            return None
+        try:
+            return frozenset(
+                topic
+                for member in self.members.values()
+                for topic in decode_subscription(member.metadata(self.protocol)).topics
+            )
+        except DecodeError:
+            return None
 
     def joined_members(self) -> tuple[JoinGroupResponseMember, ...]:
         """Return the member list of the leader's JoinGroup response."""
@@ -226,6 +246,7 @@ class ClassicGroup:
             protocol_type=self.protocol_type,
             protocol=self.protocol,
             leader=self.leader,
+            subscribed=self.subscribed,
             members={
                 m.member_id: attrs.evolve(m, awaiting_join=None, awaiting_sync=None, is_new=False)
                 for m in self.members.values()

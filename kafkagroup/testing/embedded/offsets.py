@@ -5,7 +5,7 @@ The coordinator decides whether a member may commit; this module stores and retu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 from uuid import UUID
 
@@ -59,73 +59,79 @@ def commit(
             error = (
                 ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-            answered.append(_commit_result(topic, dict.fromkeys(unknown, error)))
+            answered.append(_commit_result(topic, [(index, error) for index in unknown]))
         existing = tuple(p for p in topic.partitions if p.partition_index not in unknown)
         if existing and found is not None:
             named.append((found.name, evolve(topic, partitions=existing)))
     if not named:
-        return OffsetCommitResponse(topics=tuple(answered))
+        return OffsetCommitResponse(topics=_merge_topics(answered))
+    error = ErrorCode.NOT_COORDINATOR
+    may_commit: Callable[[UUID, int], bool] = _any_partition
     if cluster.coordinator_of(request.group_id) == node_id:
-        error = _check_commit(cluster, request, caller)
-    else:
-        error = ErrorCode.NOT_COORDINATOR
-    stored = cluster.offsets.setdefault(request.group_id, {})
+        error, may_commit = _check_commit(cluster, request, caller)
     limit = cluster.settings.offset_metadata_max_bytes
+    committed: dict[TopicPartition, OffsetAndMetadata] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
     for name, topic in named:
-        errors = {}
         for p in topic.partitions:
-            metadata = p.committed_metadata or ""
-            # Kafka compares the number of characters, not of bytes, with this limit.
-            too_large = len(metadata) > limit
-            errors[p.partition_index] = (
-                error
-                or _check_owned(cluster, request, TopicPartition(name, p.partition_index))
-                or (ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE)
+            partition, metadata = (
+                TopicPartition(name, p.partition_index),
+                p.committed_metadata or "",
             )
-            if not errors[p.partition_index]:
-                stored[TopicPartition(name, p.partition_index)] = OffsetAndMetadata(
+            # Kafka compares the number of characters, not of bytes, with this limit.
+            if len(metadata) > limit:
+                errors[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            elif not may_commit(cluster.topics[name].topic_id, p.partition_index):
+                # One partition that the member does not own makes the whole commit fail.
+                error = error or ErrorCode.STALE_MEMBER_EPOCH
+            else:
+                errors[partition] = ErrorCode.NONE
+                committed[partition] = OffsetAndMetadata(
                     p.committed_offset, metadata, p.committed_leader_epoch
                 )
-        answered.append(_commit_result(topic, errors))
+    if not error:
+        cluster.offsets.setdefault(request.group_id, {}).update(committed)
+    for name, topic in named:
+        indexes = [p.partition_index for p in topic.partitions]
+        places = ((index, TopicPartition(name, index)) for index in indexes)
+        answered.append(_commit_result(topic, [(i, error or errors[p]) for i, p in places]))
     return OffsetCommitResponse(topics=_merge_topics(answered))
 
 
-def _check_commit(cluster: Cluster, request: OffsetCommitRequest, caller: Caller) -> ErrorCode:
-    """Return the error for the commit as a whole, or NONE."""
+def _check_commit(
+    cluster: Cluster, request: OffsetCommitRequest, caller: Caller
+) -> tuple[ErrorCode, Callable[[UUID, int], bool]]:
+    """Return the error for the commit as a whole, or NONE; and whether it may have a partition."""
     if request.group_id in cluster.consumer_groups.groups:
-        # Before version 9 there is no error code for a stale epoch.
-        old = caller.version < 9 and bool(request.member_id)
-        return ErrorCode.UNSUPPORTED_VERSION if old else ErrorCode.NONE
-    return cluster.coordinator.check_commit(
+        return cluster.consumer_groups.check_commit(
+            request.group_id,
+            request.member_id,
+            request.generation_id_or_member_epoch,
+            caller.version,
+        )
+    error = cluster.coordinator.check_commit(
         request.group_id,
         request.generation_id_or_member_epoch,
         request.member_id,
         request.group_instance_id,
         caller,
     )
+    return error, _any_partition
 
 
-def _check_owned(
-    cluster: Cluster, request: OffsetCommitRequest, partition: TopicPartition
-) -> ErrorCode:
-    """Return the error for a consumer group member's commit of this partition, or NONE."""
-    if request.group_id not in cluster.consumer_groups.groups:
-        return ErrorCode.NONE
-    epoch = request.generation_id_or_member_epoch
-    return cluster.consumer_groups.check_offsets(
-        request.group_id, request.member_id, epoch, partition
-    )
+def _any_partition(_: UUID, __: int) -> bool:
+    return True
 
 
 def _commit_result(
-    topic: OffsetCommitRequestTopic, errors: dict[int, ErrorCode]
+    topic: OffsetCommitRequestTopic, errors: Iterable[tuple[int, ErrorCode]]
 ) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=tuple(
             OffsetCommitResponsePartition(partition_index=index, error_code=error)
-            for index, error in errors.items()
+            for index, error in errors
         ),
     )
 
@@ -228,9 +234,9 @@ def _fetch_group(
         return OffsetFetchResponseGroup(
             group_id=requested.group_id, error_code=ErrorCode.NOT_COORDINATOR
         )
-    if requested.member_id is not None and requested.group_id in cluster.consumer_groups.groups:
-        error = cluster.consumer_groups.check_offsets(
-            requested.group_id, requested.member_id, requested.member_epoch, None
+    if requested.group_id in cluster.consumer_groups.groups:
+        error = cluster.consumer_groups.check_fetch(
+            requested.group_id, requested.member_id, requested.member_epoch
         )
         if error:
             return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)

@@ -1,0 +1,23 @@
+"""The order in which Java's `HashMap` iterates over strings: it breaks ties in Kafka."""
+
+from __future__ import annotations
+
+from functools import cache
+
+__all__ = ["bucket", "java_hash"]
+
+
+@cache
+def java_hash(text: str) -> int:
+    """Return `text.hashCode()` of Java, as an unsigned number."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value
+
+
+def bucket(key: str, size: int = 16) -> int:
+    """Return the key's place in a hash table with `size` buckets; a small map has 16."""
+    value = java_hash(key)
+    return (value ^ value >> 16) & (size - 1)
