@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers soak sim bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers soak sim lockstep bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -142,6 +142,9 @@ fuzz-assign: .venv/check.stamp ## a million generated groups through every assig
 sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROTOCOL=consumer for KIP-848; HISTORIES=n, START=seed, KEEP=file to resume
 	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
 	$(BIN)/python -m tests.sim --bugs
+
+lockstep: .venv/compiled.stamp ## 100,000 scripts of random requests to Apache's coordinator and the embedded one; CASES=n, START=seed
+	$(BIN)/python -m tests.lockstep --cases $(or $(CASES),100000) --start $(or $(START),0)
 
 bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRESET=large for the long form
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)

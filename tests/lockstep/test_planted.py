@@ -1,0 +1,54 @@
+"""The comparison finds each planted fault, and shrinks the script. Needs no Java."""
+
+import itertools
+
+import pytest
+from lockstep.embedded import EmbeddedCoordinator
+from lockstep.many import run_one
+from lockstep.planted import FAULTS
+from lockstep.requests import make_script
+from lockstep.run import run
+from lockstep.script import Script
+from lockstep.shrink import shrink
+
+SEEDS = range(1000)
+
+
+def first_divergence(pair):
+    """Return the first script that shows the fault, and the divergence."""
+    for seed in SEEDS:
+        script = make_script(seed)
+        found = run(script, *pair)
+        if found is not None:
+            return script, found
+    raise AssertionError(f"not seen in {len(SEEDS)} scripts")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_and_its_script_is_minimal(fault):
+    pair = EmbeddedCoordinator(), FAULTS[fault]()
+    script, found = first_divergence(pair)
+
+    def diverges(shorter: Script) -> bool:
+        again = run(shorter, *pair)
+        return again is not None and again.kind == found.kind
+
+    shortest = shrink(script, diverges)
+    assert diverges(shortest)
+    assert len(shortest.steps) < len(script.steps)
+    for rest in itertools.combinations(shortest.steps, len(shortest.steps) - 1):
+        assert not diverges(Script(script.seed, rest))
+
+
+def test_equal_coordinators_agree():
+    pair = EmbeddedCoordinator(), EmbeddedCoordinator()
+    assert [result for seed in range(200) if (result := run_one(seed, pair)).kind] == []
+
+
+def test_a_divergence_is_reported_with_the_steps_that_lead_to_it():
+    pair = EmbeddedCoordinator(), FAULTS["old generations pass"]()
+    script, _ = first_divergence(pair)
+    result = run_one(script.seed, pair)
+    assert result.kind == ("HeartbeatRequest", "error_code")
+    assert "error_code: 22 and 0" in result.divergence
+    assert "HeartbeatRequest(" in result.divergence
