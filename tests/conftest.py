@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio.testing
+from hypothesis import settings
 
 from kafkagroup.testing import EmbeddedKafka
 
@@ -26,6 +27,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # they start inherits that: no test of Ctrl-C could end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# The same examples in every run, so that a failure comes from a change of the code; and no time
+# limit, which a busy machine would exceed.
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.load_profile("repeatable")
 
 # The fixture `kafka`: real Kafka where there is one.
 os.environ.setdefault("KAFKAGROUP_KAFKA", "any")

@@ -29,7 +29,7 @@ from kafkagroup.types import Assignment, TopicPartition
 BOTH = pytest.mark.parametrize(
     "assignor", [range_assignor, roundrobin_assignor], ids=["range", "roundrobin"]
 )
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=120)
+repeatable = settings(max_examples=120)
 
 
 def spec(partitions: Mapping[str, int], **members: str) -> GroupSpec:

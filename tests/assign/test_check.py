@@ -356,7 +356,7 @@ def kept(group: GroupSpec, assignment: Assignment) -> int:
     return sum(owner_of(group, tp) == m for m, held in assignment.items() for tp in held)
 
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=120)
+repeatable = settings(max_examples=120)
 
 
 @repeatable

@@ -133,7 +133,7 @@ def test_new_partitions_are_assigned_at_once_and_others_when_released() -> None:
 
 # ---------------------------------------------------------------- any group
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+repeatable = settings(max_examples=200)
 
 
 def claimants(spec: GroupSpec) -> dict[TopicPartition, dict[str, int]]:

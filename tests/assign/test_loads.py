@@ -7,7 +7,7 @@ import math
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkagroup.assign.loads import (
@@ -159,7 +159,6 @@ partitions = st.builds(
 )
 
 
-@settings(derandomize=True, database=None, deadline=None)
 @given(
     st.floats(0, 253_402_300_799),
     st.dictionaries(partitions, st.floats(0, 1e300), max_size=5),
@@ -178,7 +177,6 @@ json_values = st.recursive(
 )
 
 
-@settings(derandomize=True, database=None, deadline=None)
 @given(
     st.fixed_dictionaries(
         {"version": st.just(1)},

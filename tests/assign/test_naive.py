@@ -75,7 +75,7 @@ def cycled(group: GroupSpec) -> Assignment:
     return {member: tuple(sorted(partitions)) for member, partitions in answer.items()}
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(groups())
 def test_partitions_are_assigned_in_turn(group: GroupSpec) -> None:
     assert naive_assignor(group) == cycled(group)

@@ -97,7 +97,7 @@ def test_a_consumer_outside_the_participants_is_an_error(decide) -> None:
 
 
 @BOTH
-@settings(derandomize=True, database=None, deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     ids=st.lists(st.text(max_size=3) | st.sampled_from("ab"), unique=True, min_size=1, max_size=9),
     numbers=st.sets(st.integers(0, 99)),

@@ -490,7 +490,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, database=None, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(specs(), st.sampled_from((range_assignor, roundrobin_assignor, cooperative_sticky_assignor)))
 def test_counts_and_reasons_are_consistent(spec: GroupSpec, assignor: Assignor) -> None:
     found = plan(spec, assignor)

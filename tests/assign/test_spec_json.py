@@ -119,7 +119,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, database=None, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(specs())
 def test_any_spec_round_trips(spec: GroupSpec) -> None:
     assert spec_from_json(spec_to_json(spec)) == spec

@@ -22,7 +22,7 @@ from kafkagroup.assign.sticky import sticky_assignor
 from kafkagroup.assign.sticky_user_data import MAX_PARTITIONS, decode_user_data, encode_user_data
 from kafkagroup.types import Assignment, TopicPartition
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+repeatable = settings(max_examples=200)
 
 
 def tps(text: str) -> tuple[TopicPartition, ...]:

@@ -23,7 +23,7 @@ Loads = Mapping[TopicPartition, float]
 
 weighted = weighted_sticky()
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+repeatable = settings(max_examples=150)
 
 
 def tps(text: str) -> tuple[TopicPartition, ...]:

@@ -845,7 +845,7 @@ def test_an_error_in_the_record_after_a_batch_is_raised_after_the_batch(bad: Rec
 # ---------------------------------------------------------------- in any order
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     moves=st.lists(
         st.sampled_from(["fetch", "fetch", "ask", "ask", "ask", "batch", "regrant", "commit"]),

@@ -1223,7 +1223,7 @@ class RandomRun:
         assert alive, member
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_runs_never_get_stuck_or_leave_the_transition_table(seed: int) -> None:
     RandomRun(seed).live(80)

@@ -767,7 +767,7 @@ class RandomRun:
                 self.step(Released(now=now, token=token))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_random_runs_own_nothing_without_a_claim(seed):
     random_run = RandomRun(seed)

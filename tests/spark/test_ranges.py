@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkagroup import ConfigurationError, TopicPartition
 from kafkagroup.spark.ranges import Positions, Range, capped, split
 
-repeatable = settings(derandomize=True, database=None, deadline=None)
 partitions = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 12))
 logs = st.dictionaries(partitions, st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
 
@@ -35,7 +34,6 @@ def test_offsets_of_another_source_are_an_error() -> None:
         Positions.from_json({"orders": {"0": 1}})
 
 
-@repeatable
 @given(logs, st.integers(1, 60))
 def test_every_partition_with_records_gets_a_part_of_the_limit(
     logs: dict[TopicPartition, tuple[int, int]], most: int
@@ -56,7 +54,6 @@ def test_the_limit_is_divided_by_backlog() -> None:
     assert capped({a: 100, b: 0}, {a: 400, b: 100}, 400) == {a: 400, b: 100}
 
 
-@repeatable
 @given(logs, st.integers(1, 40))
 def test_tasks_cover_every_offset_once(
     logs: dict[TopicPartition, tuple[int, int]], least: int

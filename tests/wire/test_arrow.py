@@ -18,7 +18,7 @@ from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
 
 pa = pytest.importorskip("pyarrow")
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+repeatable = settings(max_examples=100)
 any_bytes = st.none() | st.binary(max_size=200)
 any_headers = st.lists(st.tuples(st.text(max_size=5), any_bytes), max_size=3).map(tuple)
 any_records = st.lists(

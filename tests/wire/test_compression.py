@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kafkagroup.errors import DecodeError, LimitExceededError
 from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, compress, decompress
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+repeatable = settings(max_examples=200)
 codecs = pytest.mark.parametrize("codec", list(Codec), ids=lambda c: c.name)
 inflating = pytest.mark.parametrize("codec", list(Codec)[1:], ids=lambda c: c.name)
 

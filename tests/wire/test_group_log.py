@@ -20,7 +20,7 @@ from kafkagroup.wire.group_log import (
     encode_subscription,
 )
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=300)
+repeatable = settings(max_examples=300)
 
 # Put together by hand from the layout of Kafka's ConsumerProtocol schemas.
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafkagroup.errors import DecodeError
 from kafkagroup.wire.primitives import UVARINT_1, encode_uvarint, read_uvarint
 
-repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+repeatable = settings(max_examples=200)
 
 UNSIGNED = {
     0: "00",
