@@ -6,19 +6,21 @@ requests stay with the embedded broker. One coordinator serves all nodes:
 - A group's requests to another node than its coordinator are refused, but requests about several
   groups are answered by every node.
 - When one group moves to another node, or its node restarts, all groups are loaded anew.
-- What an `EmbeddedKafka` reports of its groups (`committed`, `group_state`) is not available.
+- An `EmbeddedKafka` knows the offsets that its groups have committed, but not those that were
+  deleted with or without their group; it cannot describe a group.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import broker
 from kafkagroup.testing.embedded.broker import Incoming, Reply
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
@@ -32,11 +34,18 @@ from kafkagroup.wire.messages.group import (
     SyncGroupRequest,
 )
 from kafkagroup.wire.messages.offset_delete import OffsetDeleteRequest
-from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+)
+from kafkagroup.wire.schema import Request
 
 from .apache import ApacheCoordinator
 
 __all__ = ["ApacheGroups"]
+
+R = TypeVar("R")
 
 _OF_ONE_GROUP = (
     ConsumerGroupHeartbeatRequest,
@@ -106,6 +115,16 @@ class ApacheGroups:
         self._pending[self._coordinator.submit(_encode(incoming))] = incoming, reply
         self._deliver()
 
+    def ask(self, request: Request[R], version: int) -> R:
+        """Return the response to an observer's request, which must come at once."""
+        incoming = Incoming(request, version, 0, "observer")
+        ticket = self._coordinator.submit(_encode(incoming))
+        # All others came with the request or the time that caused them.
+        ((answered, data),) = self._coordinator.responses()
+        assert answered == ticket
+        response: R = _decode(incoming, data)
+        return response
+
     def move(self, group_id: str, now: float) -> None:
         """Load the group, and all others, on another node."""
         self._advance(now)
@@ -122,7 +141,10 @@ class ApacheGroups:
     def _deliver(self) -> None:
         for ticket, data in self._coordinator.responses():
             incoming, reply = self._pending.pop(ticket)
-            reply(_decode(incoming, data))
+            response = _decode(incoming, data)
+            if isinstance(incoming.request, OffsetCommitRequest):
+                self._keep_offsets(incoming.request, response)
+            reply(response)
         assert self._started_at is not None
         assert self._cluster is not None
         due_ms = self._elapsed_ms + self._coordinator.until_next_timer
@@ -134,6 +156,25 @@ class ApacheGroups:
             self._deliver()
 
         self._cluster.timers.schedule(self, due_at, run)
+
+    def _keep_offsets(self, request: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
+        """Let the cluster know committed offsets, for `EmbeddedKafka.committed`."""
+        assert self._cluster is not None
+        stored = {
+            (topic.name, topic.topic_id, partition.partition_index)
+            for topic in response.topics
+            for partition in topic.partitions
+            if not partition.error_code
+        }
+        offsets = self._cluster.offsets.setdefault(request.group_id, {})
+        for topic in request.topics:
+            by_id = None if topic.name else self._cluster.topic_by_id(topic.topic_id)
+            name = topic.name if by_id is None else by_id.name
+            for of in topic.partitions:
+                if (topic.name, topic.topic_id, of.partition_index) in stored:
+                    offsets[TopicPartition(name, of.partition_index)] = OffsetAndMetadata(
+                        of.committed_offset, of.committed_metadata or "", of.committed_leader_epoch
+                    )
 
 
 def _encode(incoming: Incoming) -> bytes:

@@ -5,6 +5,7 @@
     python -m tests.sim --bugs [NAME ...] [--jobs 2]
 
 With `--protocol consumer` the coordinator assigns (KIP-848); otherwise the leader of the group.
+With `--broker apache` the group is at Apache Kafka's own coordinator, which needs Java.
 
 The first form prints progress, and figures at the end. The second repeats one seed and prints the
 violations; --story prints every event, --shrink leaves out what the violation does not need. Both
@@ -24,7 +25,7 @@ from .hunt import hunt
 from .many import run_many
 from .plan import PROTOCOLS, Plan, make_plan
 from .replay import command, commit
-from .run import SimulatedRun, run
+from .run import BROKERS, SimulatedRun, run
 from .shrink import names, shrink, without
 from .transcript import transcript
 
@@ -41,6 +42,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help="of the groups")
+    parser.add_argument("--broker", choices=BROKERS, default=BROKERS[0], help="of the groups")
     parser.add_argument(
         "--backend", choices=("asyncio", "trio"), help="default: as the seed chooses"
     )
@@ -65,13 +67,15 @@ def main() -> int:
         options.jobs,
         options.resume,
         protocol=options.protocol,
+        broker=options.broker,
     )
 
 
 def _one(options: Namespace) -> int:
     whole = make_plan(options.seed, backend=options.backend, protocol=options.protocol)
     left_out = tuple(filter(None, options.without.split(",")))
-    simulated = run(without(whole, left_out))
+    broker = options.broker
+    simulated = run(without(whole, left_out), broker)
     if options.digest:
         print(simulated.digest())
         return 0
@@ -82,8 +86,8 @@ def _one(options: Namespace) -> int:
             f"{len(names(whole)) - len(left_out)} parts in the schedule;"
             " leaving out those that the violation does not need"
         )
-        left_out = shrink(whole, lambda plan: wrong[0] in _wrong(run(plan)))
-        simulated = run(without(whole, left_out))
+        left_out = shrink(whole, lambda plan: wrong[0] in _wrong(run(plan, broker)))
+        simulated = run(without(whole, left_out), broker)
         result = examine(simulated.events)
     if options.story or options.shrink:
         _tell_plan(simulated.plan)
@@ -100,7 +104,9 @@ def _one(options: Namespace) -> int:
         f" {simulated.seconds:.2f} s of CPU,"
         f" {len(result.violations)} violations; digest {simulated.digest()}"
     )
-    again = command(options.seed, left_out, options.backend, protocol=options.protocol)
+    again = command(
+        options.seed, left_out, options.backend, protocol=options.protocol, broker=broker
+    )
     print(f"again, at {commit()}: {again}")
     return 1 if _wrong(simulated) else 0
 

@@ -18,7 +18,7 @@ import attrs
 from .checker import examine
 from .plan import make_plan
 from .replay import command, commit
-from .run import run
+from .run import BROKERS, run
 
 __all__ = ["Outcome", "run_many", "run_one"]
 
@@ -40,12 +40,12 @@ class Outcome:
     """Violations as text, the invariant first; "crash" if the simulation itself failed."""
 
 
-def run_one(seed: int, protocol: str = "classic") -> Outcome:
+def run_one(seed: int, protocol: str = "classic", broker: str = BROKERS[0]) -> Outcome:
     """Simulate one seed and check it."""
     began = time.process_time()
     plan = make_plan(seed, protocol=protocol)
     try:
-        simulated = run(plan)
+        simulated = run(plan, broker)
     except Exception:
         return Outcome(seed=seed, wrong=("crash: " + traceback.format_exc(limit=-8),))
     result = examine(simulated.events)
@@ -63,10 +63,15 @@ def run_one(seed: int, protocol: str = "classic") -> Outcome:
 
 
 def run_many(
-    seeds: Iterable[int], jobs: int, kept: Path | None, *, protocol: str = "classic"
+    seeds: Iterable[int],
+    jobs: int,
+    kept: Path | None,
+    *,
+    protocol: str = "classic",
+    broker: str = BROKERS[0],
 ) -> int:
-    """Run all seeds whose outcome is not in the file, which holds one protocol. Return 1 if any run
-    failed."""
+    """Run all seeds whose outcome is not in the file, which holds one protocol and one broker.
+    Return 1 if any run failed."""
     wanted = list(seeds)
     outcomes = [o for o in _known(kept) if o.seed in set(wanted)]
     known = {o.seed for o in outcomes}
@@ -75,7 +80,7 @@ def run_many(
     shown = 0
     began = time.monotonic()
     progress = sys.stderr.isatty()
-    for outcome in _outcomes([s for s in wanted if s not in known], jobs, protocol):
+    for outcome in _outcomes([s for s in wanted if s not in known], jobs, protocol, broker):
         outcomes.append(outcome)
         if kept is not None:
             with kept.open("a") as file:
@@ -83,7 +88,7 @@ def run_many(
         if outcome.wrong and shown < _SHOWN:
             shown += 1
             print(f"seed {outcome.seed}: {outcome.wrong[0]}", flush=True)
-            again = command(outcome.seed, protocol=protocol)
+            again = command(outcome.seed, protocol=protocol, broker=broker)
             print(f"  again, at {commit()}: {again}", flush=True)
         if progress or len(outcomes) % 500 == 0:
             wrong = sum(bool(o.wrong) for o in outcomes)
@@ -107,8 +112,8 @@ def _known(kept: Path | None) -> list[Outcome]:
     return [Outcome(**{**raw, "wrong": tuple(raw["wrong"])}) for raw in raws]
 
 
-def _outcomes(seeds: list[int], jobs: int, protocol: str) -> Iterator[Outcome]:
-    one = partial(run_one, protocol=protocol)
+def _outcomes(seeds: list[int], jobs: int, protocol: str, broker: str) -> Iterator[Outcome]:
+    one = partial(run_one, protocol=protocol, broker=broker)
     if jobs == 1:
         yield from map(one, seeds)
         return

@@ -55,6 +55,7 @@ from kafkagroup.wire.messages.offsets import (
 )
 
 from .events import Answered, Event, Formed, Partitions, Sent, Stored, Throttled
+from .groups import GroupView
 from .loop import PROCESS
 from .worker import TOPIC, decode_share
 
@@ -465,10 +466,10 @@ def _owned(request: JoinGroupRequest) -> Partitions:
 class BrokerWatch:
     """Records the brokers' state, after each request that they execute."""
 
-    def __init__(self, log: Log, cluster: Cluster, group_id: str, *, shards: int = 0) -> None:
+    def __init__(self, log: Log, cluster: Cluster, group: GroupView, *, shards: int = 0) -> None:
         self._log = log
         self._cluster = cluster
-        self._group_id = group_id
+        self._group = group
         self._formed = 0
         self._counts: dict[str, int] = {}
         """Topic -> partition count, the last one if the topic was deleted."""
@@ -476,7 +477,7 @@ class BrokerWatch:
         self._shards = shards
 
     def watching(self, handle: Callable[..., None]) -> Callable[..., None]:
-        """Wrap `handle` of the embedded broker."""
+        """Wrap the function that handles the brokers' requests."""
 
         def watched(
             cluster: Cluster,
@@ -487,18 +488,20 @@ class BrokerWatch:
             reply: Callable[[Any], None],
         ) -> None:
             request = incoming.request
-            if isinstance(request, OffsetCommitRequest):
-                forward = reply
+            answers: list[Any] = []
 
-                def reply(answer: Any) -> None:
+            def keep(answer: Any) -> None:
+                answers.append(answer)
+                if isinstance(request, OffsetCommitRequest):
                     self._stored(request, answer)
-                    forward(answer)
+                reply(answer)
 
-            handle(cluster, node_id, incoming, now, host, reply)
+            handle(cluster, node_id, incoming, now, host, keep)
             if isinstance(request, MetadataRequest):
                 self._partition_counts()  # a leader may still assign partitions of a deleted topic
             elif isinstance(request, SyncGroupRequest) and request.assignments:
-                self._look(request)
+                if answers and not answers[0].error_code:
+                    self._look(request)
             elif isinstance(request, ConsumerGroupHeartbeatRequest):
                 self._look_at_target()
 
@@ -530,49 +533,43 @@ class BrokerWatch:
 
     def _look_at_target(self) -> None:
         """KIP-848: record each target that the coordinator computes, with the previous one."""
-        group = self._cluster.consumer_groups.groups.get(self._group_id)
-        if group is None or not group.subscriptions or group.target_epoch == self._formed:
+        target = self._group.target()
+        if target is None or target.epoch == self._formed:
             return
-        before = self._target
-        self._target = {
-            member: tuple(TopicPartition(p.topic, p.partition) for p in sorted(partitions))
-            for member, partitions in group.target.items()
-        }
+        before, self._target = self._target, dict(target.assignment)
         self._log.tell(
             Formed,
-            generation=group.target_epoch,
-            protocol=group.assignor,
+            generation=target.epoch,
+            protocol=target.assignor,
             assignment=self._target,
-            subscriptions={m: tuple(sorted(topics)) for m, topics in group.subscriptions.items()},
+            subscriptions=dict(target.subscriptions),
             claims={m: before.get(m, ()) for m in self._target},
             claimed_at=dict.fromkeys(self._target, self._formed),
             partitions=self._partition_counts(),
         )
-        self._formed = group.target_epoch
+        self._formed = target.epoch
 
     def _look(self, request: SyncGroupRequest) -> None:
-        group = self._cluster.coordinator.groups.get(self._group_id)
-        if group is None or group.state.value != "Stable" or group.generation == self._formed:
-            return
-        if request.generation_id != group.generation:
+        group = self._group.stable_group(request)
+        if group is None or group.generation == self._formed:
             return
         self._formed = group.generation
         if self._shards:
             self._log.tell(
                 Formed,
                 generation=group.generation,
-                protocol=group.protocol or "",
+                protocol=group.protocol,
                 assignment={
-                    m.member_id: decode_share(m.assignment) for m in group.members.values()
+                    member: decode_share(assignment)
+                    for member, (_, assignment) in group.members.items()
                 },
-                subscriptions={m.member_id: (TOPIC,) for m in group.members.values()},
+                subscriptions=dict.fromkeys(group.members, (TOPIC,)),
                 partitions={TOPIC: self._shards},
             )
             return
-        assignor = _STICKY.get(group.protocol or "")
+        assignor = _STICKY.get(group.protocol)
         subscribed = {
-            m.member_id: decode_subscription(m.metadata(group.protocol))
-            for m in group.members.values()
+            member: decode_subscription(metadata) for member, (metadata, _) in group.members.items()
         }
         claims: dict[str, Partitions] = {}
         claimed_at: dict[str, int] = {}
@@ -584,14 +581,14 @@ class BrokerWatch:
         self._log.tell(
             Formed,
             generation=group.generation,
-            protocol=group.protocol or "",
+            protocol=group.protocol,
             assignment={
-                m.member_id: tuple(sorted(decode_assignment(m.assignment)))
-                for m in group.members.values()
+                member: tuple(sorted(decode_assignment(assignment)))
+                for member, (_, assignment) in group.members.items()
             },
             subscriptions={m: subscription.topics for m, subscription in subscribed.items()},
             claims=claims,
             claimed_at=claimed_at,
             partitions=self._partition_counts(),
-            leader=group.leader or "",
+            leader=group.leader,
         )

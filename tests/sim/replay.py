@@ -15,10 +15,12 @@ def command(
     backend: str | None = None,
     *,
     protocol: str = "classic",
+    broker: str = "embedded",
 ) -> str:
     """Return the command."""
     parts = ["python -m tests.sim", f"--seed {seed}"]
     parts += [f"--protocol {protocol}"] if protocol != "classic" else []
+    parts += [f"--broker {broker}"] if broker != "embedded" else []
     parts += [f"--backend {backend}"] if backend else []
     parts += [f"--without {','.join(left_out)}"] if left_out else []
     return " ".join([*parts, "--story"])

@@ -42,6 +42,7 @@ from .events import (
     Thawed,
     Truncated,
 )
+from .groups import EmbeddedView, GroupView
 from .loop import Standstill, run_virtual
 from .mangle import MANGLERS
 from .network import Agenda, Network, Weather
@@ -50,7 +51,10 @@ from .plan import FAULTS, GROUP, NODES, Deed, MemberPlan, Plan
 from .process import Process
 from .worker import Worker
 
-__all__ = ["SimulatedRun", "run"]
+__all__ = ["BROKERS", "SimulatedRun", "run"]
+
+BROKERS = ("embedded", "apache")
+"""Whose code coordinates the group."""
 
 _APIS = {
     cls.__name__.removesuffix("Request"): cls
@@ -106,10 +110,14 @@ class SimulatedRun:
         return whole.hexdigest()
 
 
-def run(plan: Plan) -> SimulatedRun:
-    """Run a plan. The same plan gives the same run, to the byte."""
+def run(plan: Plan, broker: str = BROKERS[0]) -> SimulatedRun:
+    """Run a plan, with the groups at this broker. The same plan gives the same run, to the byte.
+
+    Raises: LocalKafkaUnavailable if Apache's coordinator is to run, and Java or its jars are
+    missing.
+    """
     started = time.process_time()
-    simulation = _Simulation(plan)
+    simulation = _Simulation(plan, broker)
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(time, "time", simulation.time))
         stack.enter_context(mock.patch.object(engine, "uuid4", simulation.uuid))
@@ -146,8 +154,9 @@ class _MemberSlot:
 class _Simulation:
     """The state of one run."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, broker: str) -> None:
         self.plan = plan
+        self.broker = broker
         self.log = Log()
         self.wall = _WALL
         self.random = Random(f"world {plan.seed}")
@@ -197,12 +206,20 @@ class _Simulation:
             self.kafka.handle_stream,
             lambda node: self.cluster.nodes[node].alive,
         )
-        watch = BrokerWatch(self.log, self.cluster, GROUP, shards=self.plan.shards)
+        group: GroupView = EmbeddedView(self.cluster, GROUP)
+        handle = server.handle
+        if self.broker == "apache":
+            # Here, because most runs need no Java.
+            from .apache import ApacheView, start_groups
+
+            groups = start_groups(self.cluster.settings, self.plan.seed)
+            group, handle = ApacheView(groups, self.cluster, GROUP), groups.handle
+        watch = BrokerWatch(self.log, self.cluster, group, shards=self.plan.shards)
         with ExitStack() as stack:
             tap.watch_requests(stack)
             stack.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
             stack.enter_context(mock.patch.object(anyio, "current_time", standstill.now))
-            stack.enter_context(mock.patch.object(server, "handle", watch.watching(server.handle)))
+            stack.enter_context(mock.patch.object(server, "handle", watch.watching(handle)))
             async with self.kafka, anyio.create_task_group() as self.tasks:
                 self.tasks.start_soon(self.agenda.run)
                 await self.tasks.start(self.network.run)

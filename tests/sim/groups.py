@@ -1,0 +1,91 @@
+"""What the checker needs to know of the group's state at its coordinator, and how to read it from
+the embedded broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from kafkagroup import TopicPartition
+from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.wire.messages.group import SyncGroupRequest
+
+from .events import Partitions
+
+__all__ = ["EmbeddedView", "GroupView", "StableGroup", "Target"]
+
+
+@attrs.frozen
+class StableGroup:
+    """A group of the classic protocol, after its leader has synced."""
+
+    generation: int
+    protocol: str
+    leader: str
+    members: Mapping[str, tuple[bytes, bytes]]
+    """Member id -> its metadata, and its assignment."""
+
+
+@attrs.frozen
+class Target:
+    """What the coordinator of a consumer group assigns (KIP-848)."""
+
+    epoch: int
+    assignor: str
+    assignment: Mapping[str, Partitions]
+    """Member id -> its partitions."""
+    subscriptions: Mapping[str, tuple[str, ...]]
+    """Member id -> its topics when the target was computed, by name or by pattern."""
+
+
+class GroupView(Protocol):
+    """Reads the state of the simulated group."""
+
+    def stable_group(self, request: SyncGroupRequest) -> StableGroup | None:
+        """Return the group if it is stable in the generation of this request, which its leader has
+        sent and the coordinator has accepted."""
+        ...
+
+    def target(self) -> Target | None:
+        """Return the target assignment, if there is one."""
+        ...
+
+
+class EmbeddedView:
+    """Reads the embedded broker's own groups."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+
+    def stable_group(self, request: SyncGroupRequest) -> StableGroup | None:
+        group = self._cluster.coordinator.groups.get(self._group_id)
+        if group is None or group.state.value != "Stable":
+            return None
+        if request.generation_id != group.generation:
+            return None
+        return StableGroup(
+            group.generation,
+            group.protocol or "",
+            group.leader or "",
+            {
+                m.member_id: (m.metadata(group.protocol or ""), m.assignment)
+                for m in group.members.values()
+            },
+        )
+
+    def target(self) -> Target | None:
+        group = self._cluster.consumer_groups.groups.get(self._group_id)
+        if group is None or not group.subscriptions:
+            return None
+        return Target(
+            group.target_epoch,
+            group.assignor,
+            {
+                member: tuple(TopicPartition(p.topic, p.partition) for p in sorted(partitions))
+                for member, partitions in group.target.items()
+            },
+            {member: tuple(sorted(topics)) for member, topics in group.subscriptions.items()},
+        )
