@@ -11,8 +11,10 @@ from uuid import UUID
 import pytest
 
 from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.consumer_coordinator import ConsumerCoordinator
 from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.offsets import commit
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
 from kafkagroup.wire.messages.consumer_heartbeat import (
@@ -20,6 +22,11 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
 
 E = ErrorCode
@@ -285,6 +292,56 @@ def test_only_members_with_the_current_epoch_may_commit() -> None:
     one_group.ask("a", -1)
     one_group.ask("b", -1)
     assert one_group.commit("", -1, 1) == E.NONE
+
+
+def test_a_commit_fails_as_a_whole_for_one_partition_of_another_member() -> None:
+    cluster = Cluster(range(1, 2), BrokerSettings(), 0)
+    cluster.create_topic("t", 2)
+    caller = Caller(version=9, now=0.0)
+    for member in ("a", "b"):
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member,
+            member_epoch=0,
+            rebalance_timeout_ms=30_000,
+            subscribed_topic_names=("t",),
+            topic_partitions=(),
+        )
+        cluster.consumer_groups.heartbeat(request, caller)
+    for owned in (None, (0,)):
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="a",
+            member_epoch=2,
+            topic_partitions=None
+            if owned is None
+            else listed({cluster.topics["t"].topic_id: owned}),
+        )
+        cluster.consumer_groups.heartbeat(request, caller)
+    answer = commit(
+        cluster,
+        1,
+        OffsetCommitRequest(
+            group_id="g",
+            member_id="a",
+            generation_id_or_member_epoch=2,
+            topics=(
+                OffsetCommitRequestTopic(
+                    name="t",
+                    partitions=tuple(
+                        OffsetCommitRequestPartition(
+                            partition_index=index, committed_offset=7, committed_metadata=""
+                        )
+                        for index in (0, 1)
+                    ),
+                ),
+            ),
+        ),
+        caller,
+    )
+    errors = [p.error_code for topic in answer.topics for p in topic.partitions]
+    assert errors == [E.STALE_MEMBER_EPOCH, E.STALE_MEMBER_EPOCH]
+    assert not cluster.offsets.get("g")
 
 
 def test_old_versions_cannot_report_a_stale_epoch() -> None:

@@ -429,6 +429,40 @@ def test_each_member_votes_for_its_first_choice_among_those_that_all_have() -> N
     assert [replies[0].protocol_name for _, replies in others] == ["b", "b"]
 
 
+def test_ties_of_protocols_go_by_the_order_of_kafkas_hash_map() -> None:
+    story = Story(group_initial_rebalance_delay=3.0)
+    one, other = ("roundrobin", b""), ("sticky", b"")
+    _, first = story.joins(protocols=(one, other))
+    story.joins(protocols=(other, one))
+    story.at(3.0)
+    story.at(6.0)
+    assert first[0].protocol_name == "sticky"
+
+
+def test_a_sync_before_the_first_generation_has_to_wait() -> None:
+    """Not INCONSISTENT_GROUP_PROTOCOL: the group has no protocol yet."""
+    story = Story(group_initial_rebalance_delay=3.0)
+    member, _ = story.joins()
+    assert story.sync(member, 0) == [not_synced(E.REBALANCE_IN_PROGRESS)]
+
+
+def test_only_version_0_takes_the_session_timeout_for_the_rebalance() -> None:
+    story = Story()
+    story.join(rebalance=-0.001, version=3)
+    assert story.coordinator.groups["g"].rebalance_timeout == 0.0
+    story = Story()
+    story.join(rebalance=-0.001, version=0)
+    assert story.coordinator.groups["g"].rebalance_timeout == 10.0
+
+
+def test_offsets_are_kept_if_a_member_has_no_readable_subscription() -> None:
+    story = Story()
+    story.pair()
+    assert story.coordinator.check_offset_delete("g") == E.NONE
+    assert story.coordinator.subscribes("g", "t")
+    assert story.coordinator.check_offset_delete("") == E.INVALID_GROUP_ID
+
+
 class TestCommits:
     def test_commits_of_members_need_the_current_generation(self) -> None:
         story = Story()
@@ -495,6 +529,24 @@ class TestStaticMembers:
         self, story: Story
     ) -> None:
         assert story.join(instance="x", version=8) == [joined("x-2", 1, leader="x-1")]
+
+    def test_a_restarted_static_member_has_its_old_session_timeout_until_a_heartbeat(
+        self, story: Story
+    ) -> None:
+        story.join(instance="x", session=6.0)
+        story.at(9.9)
+        assert story.heartbeat("x-2", 1, "x") == E.NONE
+        story.at(15.9)
+        assert story.heartbeat("x-2", 1, "x") == E.UNKNOWN_MEMBER_ID
+
+    def test_a_static_member_that_joins_twice_needs_no_heartbeat(self, story: Story) -> None:
+        """Its second JoinGroup is pending: the session timeout of a new member does not apply."""
+        story.join(instance="y")
+        again = story.join(instance="y")
+        story.at(9.0)
+        story.heartbeat("x-1", 1, "x")
+        story.at(11.0)
+        assert again == []
 
     def test_a_change_of_the_groups_protocol_rebalances(self, story: Story) -> None:
         (answer,) = story.join(instance="x", protocols=(("sticky", b""), ("range", b"m")))
