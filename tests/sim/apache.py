@@ -10,7 +10,6 @@ import re
 from functools import cache
 
 from kafkagroup import TopicPartition
-from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.group import DescribeGroupsRequest, SyncGroupRequest
@@ -50,9 +49,8 @@ def _coordinator() -> ApacheCoordinator:
 class ApacheView:
     """Reads the state of the simulated group from descriptions."""
 
-    def __init__(self, groups: ApacheGroups, cluster: Cluster, group_id: str) -> None:
+    def __init__(self, groups: ApacheGroups, group_id: str) -> None:
         self._groups = groups
-        self._cluster = cluster
         self._group_id = group_id
 
     def stable_group(self, request: SyncGroupRequest) -> StableGroup | None:
@@ -87,13 +85,18 @@ class ApacheView:
             )
             for m in group.members
         }
-        # The coordinator evaluates a pattern later than its first assignment, and does not
-        # describe the topics that it has found: count those of which it assigns partitions.
+        # A pattern is evaluated after the first assignment, and what it matches is not described.
+        # When its member joins while another assignment is due, Kafka 4.3.1 takes all members for
+        # subscribed to the same topics, and until the next epoch it may assign nothing: in a group
+        # with patterns, count only the topics of which a partition is assigned.
         assigned = {tp.topic for partitions in target.values() for tp in partitions}
+        has_pattern = any(m.subscribed_topic_regex for m in group.members)
 
         def topics(names: tuple[str, ...], pattern: str | None) -> tuple[str, ...]:
-            found = {topic for topic in assigned if pattern and re.fullmatch(pattern, topic)}
-            return tuple(sorted(found.union(names)))
+            if not has_pattern:
+                return tuple(sorted(names))
+            found = {t for t in assigned if t in names or (pattern and re.fullmatch(pattern, t))}
+            return tuple(sorted(found))
 
         return Target(
             group.assignment_epoch,

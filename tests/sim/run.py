@@ -213,7 +213,7 @@ class _Simulation:
             from .apache import ApacheView, start_groups
 
             groups = start_groups(self.cluster.settings, self.plan.seed)
-            group, handle = ApacheView(groups, self.cluster, GROUP), groups.handle
+            group, handle = ApacheView(groups, GROUP), groups.handle
         watch = BrokerWatch(self.log, self.cluster, group, shards=self.plan.shards)
         with ExitStack() as stack:
             tap.watch_requests(stack)
