@@ -139,8 +139,8 @@ fuzz: .venv/compiled.stamp ## mutated answers through every decoder; CASES=n, SE
 fuzz-assign: .venv/check.stamp ## a million generated groups through every assignor; CASES=n, SEED=n
 	$(BIN)/python tests/assign/fuzz.py --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
 
-sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROTOCOL=consumer for KIP-848; HISTORIES=n, START=seed, KEEP=file to resume
-	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
+sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROTOCOL=consumer for KIP-848; BROKER=apache for Kafka's own coordinator; HISTORIES=n, START=seed, KEEP=file to resume
+	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) $(if $(BROKER),--broker $(BROKER)) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
 	$(BIN)/python -m tests.sim --bugs
 
 lockstep: .venv/compiled.stamp ## 100,000 scripts of random requests to Apache's coordinator and the embedded one; CASES=n, START=seed
