@@ -38,8 +38,12 @@ def main() -> int:
     began = time.monotonic()
     kinds: Counter[tuple[str, str]] = Counter()
     steps = 0
-    for result in run_many(seeds, jobs, apache_and_embedded):
+    for count, result in enumerate(run_many(seeds, jobs, apache_and_embedded), 1):
         steps += result.steps
+        if count % 1000 == 0:
+            print(
+                f"{count} scripts, {sum(kinds.values())} divergences", file=sys.stderr, flush=True
+            )
         if result.kind:
             kinds[result.kind] += 1
             print(f"seed {result.seed}: {' '.join(result.kind)}")
