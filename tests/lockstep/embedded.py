@@ -56,6 +56,7 @@ class EmbeddedCoordinator:
         incoming = read_request(request)
         reply = partial(self._reply, self._tickets, incoming)
         handle(self.cluster, _NODE, incoming, self._now_ms / 1000, "/127.0.0.1", reply)
+        self.advance(0)  # a timeout of 0 is due at once
         return self._tickets
 
     def _reply(self, ticket: int, incoming: Incoming, response: object) -> None:
