@@ -96,6 +96,8 @@ class BrokerClient:
         self._throttle = throttle or BrokerThrottle()
         self._troubles = troubles
         self._close_count = 0
+        self._silent_since = float("-inf")
+        """When the last request was sent that had no response."""
 
     def __repr__(self) -> str:
         return f"Broker({self.node_id}, {escaped(self.host)!r}, {self.port})"
@@ -128,7 +130,11 @@ class BrokerClient:
 
     async def _connection(self, connection_id: str) -> BrokerConnection:
         if (connection := self._open_connection(connection_id)) is not None:
-            return connection
+            if not connection.is_idle_since(self._silent_since):
+                return connection
+            # What lost the other connection may have lost this one too: a request on it would wait
+            # for its whole timeout, which is minutes for a join.
+            await self.disconnect(connection_id)
         lock = self._connecting.setdefault(connection_id, anyio.Lock())
         try:
             async with lock:
@@ -198,7 +204,9 @@ class BrokerClient:
                 on_response=on_response,
             )
         except RequestTimeoutError as error:
-            report_overdue(anyio.current_time() - timeout, error)
+            sent_at = anyio.current_time() - timeout
+            self._silent_since = max(self._silent_since, sent_at)
+            report_overdue(sent_at, error)
             raise
         except ConnectionLostError as error:
             self._report_failure(connection_id, error, _NOT_CONNECTED)

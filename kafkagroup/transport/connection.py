@@ -122,6 +122,8 @@ class BrokerConnection:
         """Whether bytes wait to be written, or are being written: later requests queue up."""
         self._wake_writer: OneShotEvent | None = None
         """While there is a writer task: set when there is something to write."""
+        self._used_at = float("-inf")
+        """When the last request was sent."""
         self._wrote_at = float("-inf")
         self._quick_write_count = 0
         """Quick writes in a row."""
@@ -188,6 +190,10 @@ class BrokerConnection:
     def is_closed(self) -> bool:
         """Whether the connection takes no more requests."""
         return self._error is not None
+
+    def is_idle_since(self, time: float) -> bool:
+        """Whether no request is in flight, and none was sent at `time` or later."""
+        return not self._in_flight and self._used_at < time
 
     async def request(
         self,
@@ -331,7 +337,7 @@ class BrokerConnection:
         on_overdue: Callable[[float], None] | None = None,
         on_response: Callable[[R], None] | None = None,
     ) -> R:
-        now = self._clock()
+        now = self._used_at = self._clock()
         if self._abandoned and min(self._abandoned.values()) <= now:
             self._time_out("a cancelled request")
         self._raise_if_closed()

@@ -14,7 +14,11 @@ from kafkagroup.errors import ConnectionLostError, ErrorCode, RequestTimeoutErro
 from kafkagroup.testing.embedded import EmbeddedKafka, Seen, Swallow
 from kafkagroup.transport.options import ClientOptions, parse_servers
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponseBroker
+from kafkagroup.wire.messages.metadata import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    MetadataResponseBroker,
+)
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponsePartition,
@@ -311,6 +315,20 @@ async def test_an_unresponsive_broker_times_out(kafka: EmbeddedKafka) -> None:
             await broker.fetch_consumer_group_offsets("g")
         assert (broker.connected, broker.offsets_channel_connected) == (True, False)
         await broker.fetch_consumer_group_offsets("g")
+
+
+async def test_an_idle_connection_is_replaced_after_a_timeout_on_another(
+    kafka: EmbeddedKafka,
+) -> None:
+    """A firewall that forgets connections, or a host that vanishes, affects all of them."""
+    kafka.fail(OffsetFetchRequest, Swallow())
+    async with Broker.open(*address(kafka), offsets_channel_timeout=0.1) as broker:
+        with pytest.raises(RequestTimeoutError):
+            await broker.fetch_consumer_group_offsets("g")
+        opened = len(kafka.requests(ApiVersionsRequest))
+        for _ in range(2):
+            await broker.request_metadata()
+        assert len(kafka.requests(ApiVersionsRequest)) == opened + 1
 
 
 async def test_requests_contain_the_client_id(kafka: EmbeddedKafka) -> None:
