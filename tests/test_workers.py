@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 GROUPS = {
-    "tests/spark/test_ranges.py::test_a": "tests/spark",
+    "tests/spark/test_ranges.py::test_a": "tests/spark/test_ranges.py::test_a",
     "tests/spark/test_streams.py::test_b[x]": "tests/spark",
     "tests/live/test_doctor.py::test_c[asyncio-kafka]": "tests/live/test_doctor.py",
     "tests/live/test_members.py::test_d[trio]": "tests/live/test_members.py::test_d[trio]",
@@ -15,7 +15,9 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("nodeid", GROUPS)
-def test_a_group_is_a_module_that_starts_something_or_all_of_spark(nodeid: str) -> None:
+def test_a_group_is_a_module_that_starts_something_or_all_with_a_session_of_spark(
+    nodeid: str,
+) -> None:
     workers = pytest.importorskip("workers", reason="pytest-xdist is not installed")
     assert workers.group_of(nodeid) == GROUPS[nodeid]
 

@@ -15,7 +15,8 @@ from xdist.workermanage import WorkerController
 
 ROOT = Path(__file__).parents[1]
 SPARK = "tests/spark"
-"""A session of Spark takes long to start, and is one in a process."""
+"""The tests in this folder that use a session of Spark, which takes long to start, and is one in a
+process."""
 
 LONGEST = (
     SPARK,
@@ -63,11 +64,11 @@ def group_of(nodeid: str) -> str:
     """Return the name of the group that shares a worker with `nodeid`; its own id if it is
     independent."""
     file = nodeid.partition("::")[0]
-    if file.startswith(f"{SPARK}/"):
+    if file.startswith(f"{SPARK}/") and "spark: Any" in _text(file):
         return SPARK
-    return file if _starts_something(file) else nodeid
+    return file if 'scope="module"' in _text(file) else nodeid
 
 
 @cache
-def _starts_something(file: str) -> bool:
-    return 'scope="module"' in (ROOT / file).read_text("utf-8")
+def _text(file: str) -> str:
+    return (ROOT / file).read_text("utf-8")

@@ -183,6 +183,7 @@ def described(bootstrap, group):
     return told
 
 
+@pytest.mark.long
 async def test_every_record_of_the_group_log_is_decoded(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 3)})
     await with_aiokafka(bootstrap, f"{name}-aiokafka", name)

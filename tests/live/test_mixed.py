@@ -444,6 +444,7 @@ async def test_all_clients_share_a_consumer_protocol_group_with_clean_handovers(
     assert group.owned_twice() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back(
     bootstrap, name, fill, wave

@@ -252,7 +252,7 @@ class Split(LocalZooKeeper):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("leads", [False, True])
+@pytest.mark.parametrize("leads", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_a_network_partition_of_the_ensemble_gives_no_partition_two_owners(name, leads):
     """A node that is partitioned from the others still responds to its clients for a while; a
     former leader even to requests for the leader. Its members stop before others get their

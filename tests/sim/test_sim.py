@@ -133,7 +133,9 @@ def test_runs_of_the_consumer_protocol_have_every_option_and_fault() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("seed", [3, 7, 9])
+@pytest.mark.parametrize(
+    "seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (7, 9))]
+)
 def test_a_seed_replays_identically_with_any_hash_seed(seed: int, protocol: str) -> None:
     def digest(hash_seed: str) -> str:
         asked = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--digest"]

@@ -203,7 +203,7 @@ def damaged_commits(draw: st.DrawFn) -> tuple[bytes, bytes | None]:
     return parts[0], draw(st.sampled_from([parts[1], parts[1], None]))
 
 
-@repeatable(400)
+@repeatable(150)
 @given(st.lists(damaged_commits(), max_size=6))
 def test_commits_in_columns_are_the_rows_of_single_records(
     pairs: list[tuple[bytes, bytes | None]],

@@ -160,7 +160,14 @@ def test_a_new_query_resumes_at_the_groups_offsets(
     assert other.rows() == [(0, 5, b"0/5")]
 
 
-@pytest.mark.parametrize("lost", ["the commit log", "the commit log and the sink", "nothing"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "the commit log and the sink",
+        pytest.param("the commit log", marks=pytest.mark.long),
+        pytest.param("nothing", marks=pytest.mark.long),
+    ],
+)
 def test_a_driver_killed_around_its_last_batch_loses_nothing(
     spark: Any, broker: Any, name: str, tmp_path: Path, lost: str
 ) -> None:
@@ -293,6 +300,7 @@ def test_records_deleted_during_a_batch_fail_it_or_are_skipped(
         assert seen == [[3, 4, 5, 6, 7, 8, 9]]
 
 
+@pytest.mark.long
 def test_a_pattern_follows_created_and_deleted_topics(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
