@@ -12,7 +12,6 @@ requests stay with the embedded broker. One coordinator serves all nodes:
 
 from __future__ import annotations
 
-import struct
 from typing import Any, TypeVar, cast
 
 from kafkagroup.errors import ErrorCode
@@ -21,7 +20,6 @@ from kafkagroup.testing.embedded.broker import Incoming, Reply
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import (
@@ -42,6 +40,7 @@ from kafkagroup.wire.messages.offsets import (
 from kafkagroup.wire.schema import Request
 
 from .apache import ApacheCoordinator
+from .wire import decode_response, encode_request
 
 __all__ = ["ApacheGroups"]
 
@@ -178,13 +177,10 @@ class ApacheGroups:
 
 
 def _encode(incoming: Incoming) -> bytes:
-    request, version = incoming.request, incoming.version
-    name = incoming.client_id.encode()
-    header = struct.pack(">hhih", request.api_key, version, incoming.correlation_id, len(name))
-    tags = b"\0" if version in request.flexible else b""
-    return header + name + tags + encode(request, version)
+    return encode_request(
+        incoming.request, incoming.version, incoming.client_id, incoming.correlation_id
+    )
 
 
 def _decode(incoming: Incoming, data: bytes) -> Any:
-    flexible = incoming.version in incoming.request.flexible
-    return decode(incoming.request.response, incoming.version, data, 5 if flexible else 4)
+    return decode_response(incoming.request, incoming.version, data)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
+
+from tests.delta_debugging import minimize
 
 from .script import Script, Step
 
@@ -12,24 +14,9 @@ __all__ = ["shrink"]
 
 
 def shrink(script: Script, diverges: Callable[[Script], bool]) -> Script:
-    """Leave out ever smaller parts as long as the rest diverges.
+    """Leave out steps as long as the rest diverges, as `minimize` does."""
 
-    By delta debugging: O(n log n) runs if few steps matter, O(n^2) at worst.
-    """
+    def fails(steps: Sequence[Step]) -> bool:
+        return diverges(attrs.evolve(script, steps=tuple(steps)))
 
-    def fails(steps: tuple[Step, ...]) -> bool:
-        return diverges(attrs.evolve(script, steps=steps))
-
-    kept, parts = script.steps, 2
-    while kept:
-        size = max(1, -(-len(kept) // parts))
-        for start in range(0, len(kept), size):
-            rest = kept[:start] + kept[start + size :]
-            if fails(rest):
-                kept, parts = rest, max(2, parts - 1)
-                break
-        else:
-            if size == 1:
-                break
-            parts = min(len(kept), parts * 2)
-    return attrs.evolve(script, steps=kept)
+    return attrs.evolve(script, steps=minimize(script.steps, fails))

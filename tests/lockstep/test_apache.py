@@ -10,10 +10,11 @@ from uuid import UUID
 
 import pytest
 from lockstep.apache import ApacheCoordinator
+from lockstep.wire import encode_request
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing._jars import LocalKafkaError, LocalKafkaUnavailable
-from kafkagroup.wire.codec import decode, encode
+from kafkagroup.wire.codec import decode
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -248,9 +249,7 @@ class _Client:
 
 
 def _frame(request: Request[Any], version: int) -> bytes:
-    header = struct.pack(">hhih", request.api_key, version, 7, 2) + b"me"
-    tags = b"\0" if version in request.flexible else b""
-    return header + tags + encode(request, version)
+    return encode_request(request, version, "me", 7)
 
 
 def _assigned(response: ConsumerGroupHeartbeatResponse) -> dict[UUID, tuple[int, ...]]:

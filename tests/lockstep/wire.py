@@ -11,10 +11,12 @@ from kafkagroup.wire.schema import Request
 __all__ = ["decode_response", "encode_request"]
 
 
-def encode_request(request: Request[Any], version: int, client_id: str) -> bytes:
+def encode_request(
+    request: Request[Any], version: int, client_id: str, correlation_id: int = 0
+) -> bytes:
     """Encode a request with its header, without the length."""
     name = client_id.encode()
-    head = struct.pack(">hhih", request.api_key, version, 0, len(name)) + name
+    head = struct.pack(">hhih", request.api_key, version, correlation_id, len(name)) + name
     return head + b"\0" * (version in request.flexible) + encode(request, version)
 
 

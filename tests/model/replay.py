@@ -33,11 +33,12 @@ import anyio
 import attrs
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
+from lockstep.wire import encode_request
 from model.answers import told
 from model.words import Names, request
 
 from kafkagroup.errors import ErrorCode
-from kafkagroup.wire.codec import decode, encode
+from kafkagroup.wire.codec import decode
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, FindCoordinatorRequest
 from kafkagroup.wire.rows import Rows
 from kafkagroup.wire.schema import Request
@@ -85,9 +86,7 @@ class _Client:
 
     async def ask(self, asked: Request[Any], version: int) -> None:
         self._asked.append((asked, version))
-        name = self.name.encode()
-        head = struct.pack(">hhih", asked.api_key, version, len(self._asked), len(name)) + name
-        body = head + (b"\0" if version in asked.flexible else b"") + encode(asked, version)
+        body = encode_request(asked, version, self.name, len(self._asked))
         await self.stream.send(struct.pack(">i", len(body)) + body)
 
     async def hear(self) -> tuple[Any, int]:

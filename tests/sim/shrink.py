@@ -1,14 +1,16 @@
 """Reduce a failing plan to a minimal one that fails in the same way.
 
-By delta debugging: leave out ever smaller parts, as long as the same invariant is still violated.
+By delta debugging: leave out parts, as long as the same invariant is still violated.
 Every part that can be left out has a name, so that a command can list them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import attrs
+
+from tests.delta_debugging import minimize
 
 from .plan import Plan
 
@@ -39,22 +41,11 @@ def without(plan: Plan, left_out: Collection[str]) -> Plan:
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> tuple[str, ...]:
-    """Return the parts to leave out so that the plan still fails and no other part can be left out.
+    """Return the parts to leave out so that the plan still fails and no other part can be left out,
+    as `minimize` does."""
+    everything = names(plan)
 
-    O(n log n) runs if few parts matter, O(n^2) at worst.
-    """
-    kept: Sequence[str] = names(plan)
-    everything = kept
-    parts = 2
-    while kept:
-        size = max(1, -(-len(kept) // parts))
-        for start in range(0, len(kept), size):
-            rest = [*kept[:start], *kept[start + size :]]
-            if fails(without(plan, [name for name in everything if name not in rest])):
-                kept, parts = rest, max(2, parts - 1)
-                break
-        else:
-            if size == 1:
-                break
-            parts = min(len(kept), parts * 2)
-    return tuple(name for name in everything if name not in kept)
+    def left_out(kept: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in everything if name not in kept)
+
+    return left_out(minimize(everything, lambda kept: fails(without(plan, left_out(kept)))))

@@ -16,6 +16,7 @@ import pytest
 import trio.testing
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
+from lockstep.wire import encode_request
 
 from kafkagroup.errors import (
     BrokerError,
@@ -28,7 +29,7 @@ from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Seen, Swal
 from kafkagroup.testing.embedded.broker import _HANDLERS, Incoming, write_response
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.codec import decode, encode
+from kafkagroup.wire.codec import decode
 from kafkagroup.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -88,9 +89,7 @@ HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 def frame(request: Request[Any], version: int, correlation_id: int) -> bytes:
-    tags = b"\0" if version in request.flexible else b""
-    head = struct.pack(">hhih", request.api_key, version, correlation_id, 4) + b"test" + tags
-    body = head + encode(request, version)
+    body = encode_request(request, version, "test", correlation_id)
     return struct.pack(">i", len(body)) + body
 
 
