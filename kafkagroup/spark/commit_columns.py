@@ -70,12 +70,13 @@ def decode_commits(
     rows, texts = rows[is_text], texts.filter(pa.array(is_text))
     removed, at = removed[rows], starts[rows]
     kept = ~removed
+    named = names.take(pa.array(index[rows]))
     epoch = _number(data, at, 10, ">i4", kept)
     time = _number(data, at, after[rows], ">i8", kept)
     columns = {
-        "topic": names.field("topic").take(pa.array(index[rows])),
+        "topic": named.field("topic"),
         "topic_id": _ids(data, at + after[rows] + 8 + len(_TOPIC_ID), has_id[rows] & kept),
-        "partition": names.field("partition").take(pa.array(index[rows])),
+        "partition": named.field("partition"),
         "offset": pa.array(_number(data, at, 2, ">i8", kept), mask=removed),
         "leader_epoch": pa.array(epoch, mask=removed | (epoch < 0)),
         "metadata": pc.if_else(pa.array(kept), texts, None),
@@ -87,7 +88,7 @@ def decode_commits(
     arrays = [columns[field.name].cast(field.type) for field in commit_type]
     return CommitColumns(
         pa.array(rows),
-        names.field("group").take(pa.array(index[rows])),
+        named.field("group"),
         pa.array(removed),
         pa.StructArray.from_arrays(arrays, fields=[*commit_type]),
     )

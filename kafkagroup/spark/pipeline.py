@@ -190,20 +190,20 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
         starts, ends = session.log_bounds(partitions)
         done = _next_positions(tables, starts, ends, ids, group)
         while done.offsets != ends:
-            until = capped(done.offsets, ends, _ROWS)
+            until = Positions(capped(done.offsets, ends, _ROWS), ids, group)
             bounds = {
-                "startingOffsets": _json(done.offsets),
-                "endingOffsets": _json(until),
+                "startingOffsets": json.dumps(done.by_topic()),
+                "endingOffsets": json.dumps(until.by_topic()),
             }
             tables.append("events", history.events(tables.spark, {**source, **bounds}))
-            done = Positions(until, ids, group)
+            done = until
             _keep_positions(tables, done)
         if not tables.exists("events"):
-            tables.append("events", history.events(tables.spark, {**source, **_NOTHING}))
+            tables.append("events", history.events(tables.spark, {**source, **_NO_EVENTS}))
         commit(session, group, done, renew=True)
 
 
-_NOTHING = {"startingOffsets": "latest", "endingOffsets": "latest"}
+_NO_EVENTS = {"startingOffsets": "latest", "endingOffsets": "latest"}
 
 
 def _next_positions(
@@ -230,13 +230,6 @@ def _keep_positions(tables: Tables, done: Positions) -> None:
     last = last_number(tables.spark, folder)
     text = json.dumps(done.to_json())
     write_text(tables.spark, f"{folder}/{0 if last is None else last + 1}", text)
-
-
-def _json(offsets: Mapping[TopicPartition, int]) -> str:
-    by_topic: dict[str, dict[str, int]] = {}
-    for tp, offset in sorted(offsets.items()):
-        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return json.dumps(by_topic)
 
 
 def _derived(

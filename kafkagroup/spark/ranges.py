@@ -39,12 +39,20 @@ class Positions:
     """The group to commit them to. It is stored here because a `CommitListener` gets the offsets of
     all queries."""
 
+    def by_topic(self) -> dict[str, dict[str, int]]:
+        """Return topic -> partition number as text -> offset, sorted: the offsets as an option of
+        the source has them in JSON."""
+        topics: dict[str, dict[str, int]] = {}
+        for tp, offset in sorted(self.offsets.items()):
+            topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+        return topics
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON value for Spark, sorted."""
-        topics: dict[str, Any] = {}
-        for tp, offset in sorted(self.offsets.items()):
-            entry = topics.setdefault(tp.topic, {"id": self.topic_ids[tp.topic], "offsets": {}})
-            entry["offsets"][str(tp.partition)] = offset
+        topics = {
+            topic: {"id": self.topic_ids[topic], "offsets": offsets}
+            for topic, offsets in self.by_topic().items()
+        }
         return {"kafkagroup": _VERSION, "group": self.group, "topics": topics}
 
     @classmethod

@@ -74,10 +74,8 @@ def commit(
     errors: dict[TopicPartition, ErrorCode] = {}
     for name, topic in named:
         for p in topic.partitions:
-            partition, metadata = (
-                TopicPartition(name, p.partition_index),
-                p.committed_metadata or "",
-            )
+            partition = TopicPartition(name, p.partition_index)
+            metadata = p.committed_metadata or ""
             # Kafka compares the number of characters, not of bytes, with this limit.
             if len(metadata) > limit:
                 errors[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
