@@ -1,7 +1,7 @@
 """The network between processes and brokers: streams in memory, in virtual time.
 
 It replaces TCP at the byte boundary. The bytes of one direction of a connection arrive in order;
-the `Weather` between a process and a node decides when they arrive, in what chunks, and whether
+the `Link` between a process and a node decides when they arrive, in what chunks, and whether
 they do. A broker writes each response at once, so one write is one frame.
 """
 
@@ -25,7 +25,7 @@ from anyio.lowlevel import checkpoint
 from .loop import PROCESS
 from .mangle import Mangler
 
-__all__ = ["Agenda", "Listener", "Network", "Socket", "Weather"]
+__all__ = ["Agenda", "Link", "Listener", "Network", "Socket"]
 
 _BASE = 0.0005
 """Minimum latency in seconds."""
@@ -83,8 +83,8 @@ class Listener(Protocol):
 
 
 @attrs.define(eq=False)
-class Weather:
-    """The conditions between one process and one node. They can change at any time."""
+class Link:
+    """The network conditions between one process and one node. They can change at any time."""
 
     delay: float = 0.0
     """Additional latency in seconds, in both directions."""
@@ -93,14 +93,14 @@ class Weather:
     """How many more messages to the process arrive byte by byte."""
     mangle: deque[Mangler] = attrs.field(factory=deque)
     """Corruptions of the next responses."""
-    dark: bool = False
+    is_down: bool = False
     """Nothing arrives, and no connection succeeds."""
 
     def clear(self) -> None:
         """Remove all faults."""
         self.delay, self.bytes_per_second, self.shredded = 0.0, float("inf"), 0
         self.mangle.clear()
-        self.dark = False
+        self.is_down = False
 
 
 class Socket(ByteStream):
@@ -208,8 +208,8 @@ class Network:
         is_up: Callable[[int], bool],
     ) -> None:
         self.listener = listener
-        self.weather: dict[tuple[str, int], Weather] = {}
-        """(Slot of a process, node) -> weather."""
+        self.links: dict[tuple[str, int], Link] = {}
+        """(Slot of a process, node) -> the link between them."""
         self.sockets: dict[int, Socket] = {}
         """The processes' open ends, by number."""
         self.settled = anyio.Event()
@@ -227,17 +227,17 @@ class Network:
             task_status.started()
             await anyio.sleep_forever()
 
-    def over(self, process: str, node: int) -> Weather:
-        """Return the weather between the two; callers may change it."""
-        place = process.partition(".")[0]  # a restarted process has the weather of its predecessor
-        return self.weather.setdefault((place, node), Weather())
+    def link(self, process: str, node: int) -> Link:
+        """Return the link between the two; callers may change it."""
+        place = process.partition(".")[0]  # a restarted process keeps the links of its predecessor
+        return self.links.setdefault((place, node), Link())
 
     async def connect_tcp(self, host: str, port: int, **_: Any) -> Socket:
         """Replaces `anyio.connect_tcp` during the run."""
         process = PROCESS.get() or ""
         node = int(host.removeprefix("kafka-"))
         await anyio.sleep(2 * self._latency(process, node))
-        if self.over(process, node).dark:
+        if self.link(process, node).is_down:
             await self.settled.wait()
         if not self._is_up(node):
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
@@ -260,30 +260,30 @@ class Network:
     # ------------------------------------------------------------ bytes in transit
 
     def _latency(self, process: str, node: int) -> float:
-        weather = self.over(process, node)
-        return _BASE * (1 + self._random.random()) + weather.delay
+        link = self.link(process, node)
+        return _BASE * (1 + self._random.random()) + link.delay
 
     def carry(self, sender: Socket, data: bytes) -> None:
         """Send bytes to the other end."""
-        weather = self.over(sender.process, sender.node)
+        link = self.link(sender.process, sender.node)
         chunks = [data]
         cut = False
-        if sender.at_broker and weather.mangle and len(data) > 4:
-            mangled = weather.mangle.popleft()(data)
+        if sender.at_broker and link.mangle and len(data) > 4:
+            mangled = link.mangle.popleft()(data)
             cut = mangled is None
             chunks = [data[: len(data) // 2]] if mangled is None else mangled
-        if sender.at_broker and weather.shredded:
-            weather.shredded -= 1
+        if sender.at_broker and link.shredded:
+            link.shredded -= 1
             data = b"".join(chunks)
             chunks = [data[i : i + 1] for i in range(min(_SHREDDED, len(data)))]
             chunks += [data[_SHREDDED:]] if len(data) > _SHREDDED else []
-        if sender.lost or weather.dark:
+        if sender.lost or link.is_down:
             # No retransmission is modelled: lost bytes never arrive, so neither do later ones.
             sender.lost = sender.peer.lost = True
             return
         size = sum(map(len, chunks))
         start = max(sender.arrival + _APART, anyio.current_time())
-        arrival = start + size / weather.bytes_per_second
+        arrival = start + size / link.bytes_per_second
         arrival = max(arrival, anyio.current_time() + self._latency(sender.process, sender.node))
         sender.arrival = arrival
         self._agenda.at(arrival, sender.peer.deliver, chunks)

@@ -45,7 +45,7 @@ from .events import (
 from .groups import EmbeddedView, GroupView
 from .loop import Standstill, run_virtual
 from .mangle import MANGLERS
-from .network import Agenda, Network, Weather
+from .network import Agenda, Link, Network
 from .observe import BrokerWatch, Log, WireTap
 from .plan import FAULTS, GROUP, NODES, Deed, MemberPlan, Plan
 from .process import Process
@@ -402,8 +402,8 @@ class _Simulation:
             if slot.process is not None and not slot.left:
                 slot.process.order(Deed(at=0, what="subscribe", code=",".join(slot.plan.topics)))
                 slot.process.order(Deed(at=0, what="resume"))
-        for weather in self.network.weather.values():
-            weather.clear()
+        for link in self.network.links.values():
+            link.clear()
         self.network.settled.set()
         self.log.tell(Healed)
 
@@ -432,10 +432,10 @@ class _Simulation:
 
     # the network
 
-    def _weathers(self, deed: Deed) -> list[Weather]:
-        """Return the weather of a slot, which also applies to the slot's later processes."""
+    def _links(self, deed: Deed) -> list[Link]:
+        """Return the links of a slot; the slot's later processes keep them."""
         nodes = [deed.node] if deed.node else list(self.cluster.nodes)
-        return [self.network.over(deed.member, node) for node in nodes]
+        return [self.network.link(deed.member, node) for node in nodes]
 
     def _name(self, deed: Deed) -> str:
         process = self._process_of(deed)
@@ -451,27 +451,27 @@ class _Simulation:
         self.network.half_open(self._name(deed), deed.node)
 
     def _dark(self, deed: Deed) -> None:
-        for weather in self._weathers(deed):
-            weather.dark = True
-            self._later(deed.seconds, weather.clear)
+        for link in self._links(deed):
+            link.is_down = True
+            self._later(deed.seconds, link.clear)
 
     def _slow(self, deed: Deed) -> None:
-        for weather in self._weathers(deed):
-            weather.delay = self.random.uniform(0.05, 1.0)
-            self._later(deed.seconds, weather.clear)
+        for link in self._links(deed):
+            link.delay = self.random.uniform(0.05, 1.0)
+            self._later(deed.seconds, link.clear)
 
     def _throttle(self, deed: Deed) -> None:
-        for weather in self._weathers(deed):
-            weather.bytes_per_second = self.random.choice((200.0, 2_000.0))
-            self._later(deed.seconds, weather.clear)
+        for link in self._links(deed):
+            link.bytes_per_second = self.random.choice((200.0, 2_000.0))
+            self._later(deed.seconds, link.clear)
 
     def _shred(self, deed: Deed) -> None:
-        for weather in self._weathers(deed):
-            weather.shredded += deed.count
+        for link in self._links(deed):
+            link.shredded += deed.count
 
     def _mangle(self, deed: Deed) -> None:
-        for weather in self._weathers(deed):
-            weather.mangle.extend([MANGLERS[deed.what](self.random)] * deed.count)
+        for link in self._links(deed):
+            link.mangle.extend([MANGLERS[deed.what](self.random)] * deed.count)
 
     _garbage = _truncate = _duplicate = _cut = _mangle
 
