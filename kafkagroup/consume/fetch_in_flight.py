@@ -1,8 +1,9 @@
 """A fetch request in flight: which positions its response may advance. Pure.
 
-A partition may be in two requests in flight, a long poll and an immediate fetch. Only the response
-to the later request counts, and only while the partition is at the requested position. A partition
-that was revoked and assigned again at the same position adopts the long poll.
+A partition may be in two requests in flight, a long poll and an immediate fetch. The response that
+comes first counts: it advances the position, so that the other one is for an earlier position. An
+error counts only in the response to the later request: a former leader may send the other one. A
+partition that was revoked and assigned again at the same position adopts the long poll.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class FetchInFlight:
 
     def find(self, tp: TopicPartition) -> OwnedPartition | None:
         """Return the partition if the response counts for it: it was not revoked, the application
-        has not called `seek`, no other leader was validated, and no later request asks for it."""
+        has not called `seek`, no other leader was validated, and no other response had these
+        records."""
         requested = self._requested.get(tp)
         return requested[0] if requested is not None and self.covers(requested[0]) else None
 
@@ -55,10 +57,14 @@ class FetchInFlight:
         """Return whether the response has the records that `owned` needs next."""
         requested = self._requested.get(owned.tp)
         return (
-            owned.fetch_id == self._id
+            0 < owned.first_fetch_id <= self._id
             and not owned.revoked
             and requested == (owned, owned.fetch_offset, owned.checked_epoch)
         )
+
+    def is_latest(self, owned: OwnedPartition) -> bool:
+        """Return whether no later request asks for `owned`."""
+        return owned.fetch_id == self._id
 
     def adopt(self, owned: OwnedPartition, leader_epoch: int, topic_id: UUID) -> bool:
         """Let the pending response count for a partition that was revoked and assigned again since

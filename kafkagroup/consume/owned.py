@@ -64,8 +64,10 @@ class OwnedPartition(Progress):
     """When the back-off ends, on the loop's clock."""
     attempts: int = 0
     """How many fetches failed in a row."""
+    first_fetch_id: int = 0
+    """Id of the first fetch request for it since its position was set; 0 for none."""
     fetch_id: int = 0
-    """Id of the latest fetch request for it at `fetch_offset`; 0 for none."""
+    """Id of the latest one; 0 for none."""
 
     def __attrs_pre_init__(self) -> None:
         Progress.__init__(self)
@@ -139,7 +141,8 @@ class OwnedPartition(Progress):
         self.topic_id, self.checked_epoch = topic_id, leader_epoch
 
     def note_fetch(self, fetch_id: int) -> None:
-        """Note the latest fetch request at `fetch_offset`."""
+        """Note a fetch request at `fetch_offset`."""
+        self.first_fetch_id = self.first_fetch_id or fetch_id
         self.fetch_id = fetch_id
 
     def note_topic(self, topic_id: UUID) -> None:
@@ -200,7 +203,7 @@ class OwnedPartition(Progress):
         self.fetch_offset = self.position
         self.fetch_epoch = self.leader_epoch
         # Without this, a seek away and back would accept a response from before it.
-        self.fetch_id = 0
+        self.first_fetch_id = self.fetch_id = 0
 
     def is_unchecked(self, leader_epoch: int) -> bool:
         """Return whether the leader of this epoch may have a different log below `fetch_offset`

@@ -607,6 +607,8 @@ class Fetcher:
                 ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
             if (owned := fetch.find(tp)) is None:
                 continue
+            if data.error_code and not fetch.is_latest(owned):
+                continue
             # KIP-951: an error that names the new leader needs no metadata request.
             if data.error_code and self._cluster.take_leader(tp, data.current_leader, response):
                 continue

@@ -27,10 +27,21 @@ def test_a_response_counts_for_the_requested_position() -> None:
     assert (fetch.covers(one), fetch.covers(other)) == (True, False)
 
 
-def test_only_the_later_of_two_requests_counts() -> None:
+def test_of_two_responses_for_a_position_the_first_counts() -> None:
     one = owned()
-    long_poll, immediate = FetchInFlight(1, [one]), FetchInFlight(2, [one])
-    assert (long_poll.find(one.tp), immediate.find(one.tp)) == (None, one)
+    fetches = [FetchInFlight(1, [one]), FetchInFlight(2, [one])]
+    assert [f.find(one.tp) for f in fetches] == [one, one]
+    assert [f.is_latest(one) for f in fetches] == [False, True]
+    one.fetch_offset = 8  # its records were buffered
+    assert [f.find(one.tp) for f in fetches] == [None, None]
+
+
+def test_a_request_from_before_a_seek_does_not_count_beside_one_from_after_it() -> None:
+    one = owned()
+    before = FetchInFlight(1, [one])
+    _sought_and_back(one)
+    after = FetchInFlight(2, [one])
+    assert (before.find(one.tp), after.find(one.tp)) == (None, one)
 
 
 def _sought(one: OwnedPartition) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from kafkagroup import Consumer
 from kafkagroup.runtime import slices
-from kafkagroup.testing.embedded import Close, EmbeddedKafka
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchRequest
 
@@ -227,6 +227,28 @@ async def test_a_partition_outside_the_long_poll_is_polled_until_the_next_one(re
         async with at_once():
             assert await offsets_of(c, 1) == [3]
         assert len(sent) == polls
+
+
+async def test_the_response_that_comes_first_counts(reading: Any) -> None:
+    """The next long poll asks for the same records while the immediate fetch is in flight."""
+
+    def is_immediate(request: FetchRequest) -> bool:
+        return request.max_wait_ms == 0
+
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([T0, T1])
+        await offsets_of(c, 10)
+        await anyio.sleep(0.5)
+        kafka.fail(FetchRequest, Delay(1.0), when=is_immediate)
+        began = anyio.current_time()
+        c.seek(T0, 5)
+        await anyio.sleep(0.1)
+        kafka.fail(FetchRequest, Delay(2.0), when=lambda r: not is_immediate(r))
+        kafka.produce("t", ["x"], partition=1)  # ends the long poll
+        assert (await c.getone()).partition == 1
+        assert await offsets_of(c, 5) == [5, 6, 7, 8, 9]
+        assert anyio.current_time() - began == pytest.approx(1.0, abs=0.01)
+        assert await c.getmany(timeout=10) == {}
 
 
 async def test_each_record_is_delivered_once_over_both_connections(reading: Any) -> None:
