@@ -1408,3 +1408,15 @@ def test_l6_backoff_has_jitter():
     assert broken(opening(), refused(6, 0.09)) == ["L6"]
     assert broken(opening(), [refused(1, 0.09 + 0.01 * n) for n in range(6)]) == []
     assert find_violations(timeline(opening(), refused(6, 0.09)), virtual=False) == []
+
+
+def test_l6_a_retry_at_the_end_of_a_throttle_needs_no_jitter():
+    """The broker sets the length of a throttle, for all its clients."""
+    sent, answered = request("JoinGroup", connection=1, asked={"node": 1}, error="NOT_COORDINATOR")
+
+    def retries(throttle):
+        throttled = of(Throttled, connection=1, node=1, seconds=throttle)
+        return [[sent, throttled, answered, 0.38] for _ in range(4)]
+
+    assert broken(opening(), retries(0.4)) == []  # it ends when the next request is sent
+    assert broken(opening(), retries(0.2)) == ["L6"]

@@ -175,6 +175,8 @@ class Pace:
     def _check_jitter(self, number: int, event: Sent, run: MemberRun, pause: float) -> None:
         if not self._recorder.virtual or pause < _SHORT or run.thawed_at > event.time - pause:
             return
+        if any(abs(event.time - until) <= _EARLY for until in run.throttled_until.values()):
+            return  # the broker sets the length of a throttle (KIP-219), for all its clients
         length = round(pause, 9)
         self._pauses[length] = self._pauses.get(length, 0) + 1
         if self._pauses[length] == _ALIKE:
