@@ -29,8 +29,9 @@ class CurrentMembership:
         self.is_expelled = False
         """Whether the member left because the application did not poll for `max_poll_interval_ms`.
         The next poll rejoins."""
-        self.joined_at = 0.0
-        """When the member began to join."""
+        self.had_partitions = False
+        """Whether the member's last assignment had partitions, so that the application had to
+        poll."""
 
     def use_consumer_protocol(self) -> None:
         """Let the coordinator assign (KIP-848)."""
@@ -40,10 +41,10 @@ class CurrentMembership:
         """Let members assign: the coordinator does not know KIP-848."""
         self.uses_consumer_protocol = False
 
-    def begin(self, driver: Running, now: float) -> None:
+    def begin(self, driver: Running) -> None:
         """Note that a new member starts to join."""
         self.driver = driver
-        self.joined_at = now
+        self.had_partitions = False
         self.is_expelled = False
 
     def end(self) -> None:
@@ -62,6 +63,10 @@ class CurrentMembership:
     def identify(self, identity: Identity) -> None:
         """Commit as this member of this generation from now on."""
         self.identity = identity
+
+    def note_assignment(self, *, has_partitions: bool) -> None:
+        """Note that an assignment is applied."""
+        self.had_partitions = has_partitions
 
     def complete_rebalance(self, generation_id: int) -> None:
         """Note that the assignment of a generation is applied. It may have ended meanwhile."""

@@ -298,7 +298,7 @@ class Engine:
         """Become a member of the group, for the first time or again."""
         session = self._session
         driver = self._create_member()
-        session.membership.begin(driver, anyio.current_time())
+        session.membership.begin(driver)
         self._spawn(partial(self._run_member, driver), "membership")
 
     def _create_member(self) -> Running:

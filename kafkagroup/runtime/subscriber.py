@@ -99,8 +99,6 @@ class Subscriber:
         """The wait before a revocation; cancelled when all partitions are lost."""
         self._last_assignment: tuple[Sequence[TopicPartition], int] = ((), -1)
         """The last assignment, sorted, and its generation; kept through revocations."""
-        self._had_partitions = False
-        """Whether the last assignment had partitions, so that the application had to poll."""
         self._revoked_in = -1
         """The generation in which partitions were revoked, until the member rejoins; else -1."""
         self._is_reassigned = False
@@ -233,12 +231,9 @@ class Subscriber:
         if await self._rejoin_if_unsubscribed(generation, assigned):
             return
         self._identify(generation)
-        owed_poll = (
-            self._had_partitions and session.polls.last_poll_at > session.membership.joined_at
-        )
         self._last_assignment = (assigned, generation.generation_id)
         await self._leader.follow_assignment(generation)
-        if not owed_poll:
+        if not session.membership.had_partitions:
             # The application had nothing to poll for, so its time begins now. Otherwise an
             # assignment must not count as a poll: a stuck application would keep its partitions for
             # as long as the group rebalances.
@@ -310,7 +305,7 @@ class Subscriber:
             and not membership.is_in_generation(generation.generation_id)
         ):
             return False
-        self._had_partitions = bool(assigned)
+        membership.note_assignment(has_partitions=bool(assigned))
         session.delivery.assign(created)
         added = [owned.tp for owned in created]
         self._start_at(await self._call_listener(self._callbacks.assigned, added))

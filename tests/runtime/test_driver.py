@@ -14,6 +14,7 @@ from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import SyncGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
@@ -180,3 +181,44 @@ async def test_the_poll_interval_starts_with_the_first_partitions(network: Any) 
                 assigned = anyio.current_time()
                 await anyio.sleep(60)
                 assert [at - assigned for at in lost] == [pytest.approx(20.0, abs=2.0)]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_type"),
+    [("classic", SyncGroupRequest), ("consumer", ConsumerGroupHeartbeatRequest)],
+)
+async def test_the_poll_interval_starts_anew_after_a_missed_poll(
+    network: Any, protocol: Any, request_type: Any
+) -> None:
+    """A member that had left for a missed poll, and rejoined, was removed again as soon as it got
+    partitions, if the join took long: the timer ran before it owned any."""
+    assigned: list[float] = []
+    lost: list[float] = []
+
+    async def on_assigned(partitions: Sequence[TopicPartition]) -> None:
+        assigned.append(anyio.current_time())
+
+    async def on_lost(partitions: Sequence[TopicPartition]) -> None:
+        lost.append(anyio.current_time())
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            group_protocol=protocol,
+            max_poll_interval_ms=20_000,
+            on_partitions_assigned=on_assigned,
+            on_partitions_lost=on_lost,
+        )
+        with anyio.fail_after(200):
+            async with consumer:
+                assert (await consumer.getone()).offset == 0
+                await anyio.sleep(25)
+                assert len(lost) == 1
+                kafka.fail(request_type, Delay(22))
+                assert await consumer.getmany(timeout=1) == {}
+                await anyio.sleep(60)
+    assert [at - assigned[-1] for at in lost[1:]] == [pytest.approx(20.0, abs=0.5)]

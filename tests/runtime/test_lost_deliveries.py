@@ -455,7 +455,7 @@ async def test_auto_commit_and_close_do_not_raise_the_loss(network: Any) -> None
             "consumer",
             enable_auto_commit=True,
             auto_commit_interval_ms=1_000,
-            max_poll_interval_ms=3_000,
+            max_poll_interval_ms=5_000,
         )
         async with member.consumer as consumer:
             await consumer.getone()

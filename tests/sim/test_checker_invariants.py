@@ -332,6 +332,32 @@ def test_l2_an_absent_application_loses_its_partitions_after_max_poll_interval()
     assert "L2" not in broken(away, 0.2, of(Polling), heartbeats())
 
 
+def returned():
+    """A member that left for a missed poll gets partitions 3 s after its application polled."""
+    left = [of(Absent), 5.1, of(Lost, partitions=(T0, T1)), leaves()]
+    polled = [of(Polling), first_join(), of(Absent), 3.0]
+    return [consuming(max_poll_interval=5.0), left, polled, joins(2, T0, T1), assigned(2, T0, T1)]
+
+
+def test_s10_the_poll_timer_starts_with_the_first_partitions_of_a_membership():
+    lost = of(Lost, partitions=(T0, T1))
+    assert "S10" in broken(returned(), 4.9, lost)
+    assert "S10" not in broken(returned(), 5.0, lost)
+
+
+def test_l2_a_member_that_rejoins_for_a_poll_has_the_whole_interval_again():
+    assert "L2" not in broken(returned(), 6.9, heartbeats(generation=2))
+    assert "L2" in broken(returned(), 7.1, heartbeats(generation=2))
+
+
+def test_l2_an_absent_application_does_not_keep_its_partitions_by_rejoining():
+    fenced = [heartbeats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0, T1)), first_join()]
+    away = [consuming(max_poll_interval=5.0), of(Absent), 3.0, fenced]
+    again = [away, joins(2, T0, T1), assigned(2, T0, T1)]
+    assert "L2" not in broken(again, 3.8, heartbeats(generation=2))
+    assert "L2" in broken(again, 4.2, heartbeats(generation=2))
+
+
 # ------------------------------------------------------------------ L6: rejoining
 
 

@@ -80,7 +80,7 @@ class Deadlines:
     """Since when the application has not polled; None while it waits in the client."""
     busy_by: int = -1
     had_partitions: bool = False
-    """Whether its last assignment contained partitions."""
+    """Whether its last assignment in this membership contained partitions."""
     polled_at: float = 0.0
     """When the application last polled."""
     commit_count: int = 0
@@ -301,7 +301,10 @@ class Liveness:
             deadlines.must_rejoin_since, deadlines.must_rejoin_by = event.time, number
 
     def _lost(self, number: int, event: Lost) -> None:
-        deadlines = self._of(self._recorder.run_of(event.member))
+        run = self._recorder.run_of(event.member)
+        deadlines = self._of(run)
+        if run.polls.expired:
+            deadlines.had_partitions = False  # it leaves; the next poll begins a new membership
         deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = deadlines.rejoin_due = None
 
     # ------------------------------------------------------------ the application

@@ -45,6 +45,7 @@ class PollClocks:
             Committing: self._committing,
             Committed: self._committed,
             Raised: self._raised,
+            Sent: self._sent,
             Revoking: self._check,
             Revoked: self._check,
             Lost: self._check,
@@ -61,9 +62,15 @@ class PollClocks:
         if event.time - since > run.opening.max_poll_interval - 1e-6:
             clock.expired = True
 
+    def _sent(self, number: int, event: Sent) -> None:
+        if leaves(event):
+            self._recorder.run_of(event.member).polls.had_partitions = False
+
     def _assigned(self, number: int, event: Assigned) -> None:
-        clock = self._recorder.run_of(event.member).polls
-        clock.polled_at = clock.polled_at or event.time
+        run = self._recorder.run_of(event.member)
+        if not run.polls.had_partitions:
+            run.polls.polled_at = event.time  # it had nothing to poll for
+        run.polls.had_partitions = bool(run.held)
 
     def _delivered(self, number: int, event: Delivered) -> None:
         clock = self._recorder.run_of(event.member).polls

@@ -116,6 +116,8 @@ class PollClock:
     """The event since which it waits in the client; None while it does not."""
     expired: bool = False
     """The interval has passed since the member last joined: it leaves, if it has not."""
+    had_partitions: bool = False
+    """Whether its last assignment in this membership had partitions, so that it had to poll."""
 
 
 @attrs.define(eq=False)
