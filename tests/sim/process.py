@@ -372,10 +372,11 @@ class Process:
             self._uncommitted += 1
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
+        # First: a seek raises, and moves nothing, if a revocation of the partition has begun.
+        self.consumer.seek(tp, offset)
         self._tell(Sought, partition=tp, offset=offset)
         self._done.pop(tp, None)
         self._sought[tp] = offset
-        self.consumer.seek(tp, offset)
 
     async def _do_pause(self, deed: Deed) -> None:
         assigned = sorted(self.consumer.assignment())
