@@ -499,6 +499,20 @@ def test_s3_a_member_need_not_wait_for_a_commit_cancelled_when_it_was_sent(outco
     assert leaves_after(0.1) == ["S3"]
 
 
+@pytest.mark.parametrize("outcome", ["cancelled", "RequestTimeoutError"])
+def test_s3_a_cancelled_commit_also_ends_for_partitions_without_processed_records(outcome):
+    """A commit of everything contains the start of a partition whose log is empty."""
+    first = [opening(auto_commit=False), starts(1, {T0: 0, T1: -1}), delivers(0)]
+    sent = attrs.evolve(commits(1)[0], offsets={T0: 1, T1: 0})
+    called = [of(Committing, token=1, offsets=None), sent]
+    ended = of(Committed, token=1, outcome=outcome)
+    released = [revokes(T0, T1), leaves()]
+    assert broken(first, called, ended, released) == []
+    assert broken(first, called, released) == ["S3", "S3"]
+    # The next commit is awaited again.
+    assert broken(first, called, ended, commits(0, tp=T1, answer=False), released) == ["S3"]
+
+
 def test_s3_a_missing_last_commit_is_allowed_after_a_coordinator_error():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2)]
     assert broken(first, heartbeats("NOT_COORDINATOR"), revokes(T0)) == []

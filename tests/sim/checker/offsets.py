@@ -67,8 +67,11 @@ class Offsets:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._asked: dict[tuple[str, int], dict[TopicPartition, tuple[OwnershipPeriod, int]]] = {}
-        """Member and token -> what its commit must cover when it succeeds."""
+        self._asked: dict[
+            tuple[str, int], dict[TopicPartition, tuple[OwnershipPeriod, int | None]]
+        ] = {}
+        """Member and token -> what its commit must cover when it succeeds; no offset where nothing
+        was processed yet: the commit may then contain the position at which the member started."""
         self._sent_offsets: dict[tuple[str, TopicPartition], set[int]] = {}
         """Member and partition -> the offsets that it has sent in commits."""
         self._unanswered: dict[str, list[OwnershipPeriod]] = {}
@@ -253,11 +256,10 @@ class Offsets:
         run = self._recorder.run_of(event.member)
         if event.offsets is None:
             run.polled_by = number
-        asked: dict[TopicPartition, tuple[OwnershipPeriod, int]] = {}
+        asked: dict[TopicPartition, tuple[OwnershipPeriod, int | None]] = {}
         for tp, period in run.held.items():
             if event.offsets is None:
-                if period.processed is not None:
-                    asked[tp] = (period, period.processed)
+                asked[tp] = (period, period.processed)
             elif tp in event.offsets:
                 asked[tp] = (period, event.offsets[tp])
         self._asked[event.member, event.token] = asked
@@ -272,7 +274,7 @@ class Offsets:
         run = self._recorder.run_of(event.member)
         for tp, (period, offset) in asked.items():
             # A period that ended in the meantime may have been removed from the commit.
-            if run.held.get(tp) is not period:
+            if offset is None or run.held.get(tp) is not period:
                 continue
             log = self._recorder.log(tp)
             # A commit that timed out may be stored after the acknowledged one.
