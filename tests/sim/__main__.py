@@ -47,7 +47,7 @@ def main() -> int:
         "--backend", choices=("asyncio", "trio"), help="default: as the seed chooses"
     )
     parser.add_argument(
-        "--without", default="", help="names of deeds and members to leave out of the schedule"
+        "--without", default="", help="names of actions and members to leave out of the schedule"
     )
     parser.add_argument(
         "--shrink", action="store_true", help="leave out all that the violation does not need"

@@ -16,9 +16,9 @@ import attrs
 __all__ = [
     "FAULTS",
     "PROTOCOLS",
-    "Deed",
     "MemberPlan",
     "Plan",
+    "PlannedAction",
     "from_json",
     "make_plan",
     "to_json",
@@ -71,7 +71,7 @@ class MemberPlan:
 
 
 @attrs.frozen(kw_only=True)
-class Deed:
+class PlannedAction:
     """One action on members, network or brokers; some have a duration."""
 
     at: float
@@ -105,7 +105,7 @@ class Plan:
     topics: dict[str, int]
     """Topic -> partition count."""
     members: tuple[MemberPlan, ...]
-    deeds: tuple[Deed, ...]
+    actions: tuple[PlannedAction, ...]
     """Sorted by time."""
     rate: float
     """Records per second, until `heal`."""
@@ -124,8 +124,8 @@ class Plan:
 
     @property
     def faults(self) -> int:
-        """The number of deeds that are faults."""
-        return sum(deed.what in FAULTS for deed in self.deeds)
+        """The number of actions that are faults."""
+        return sum(action.what in FAULTS for action in self.actions)
 
 
 # ------------------------------------------------------------------ possible faults
@@ -346,7 +346,7 @@ FAULTS: dict[str, tuple[int, Any]] = {
 """Name -> relative frequency (0 for faults that only certain runs have), and a function that
 creates the fault."""
 
-DEEDS: dict[str, tuple[int, Any]] = {
+APPLICATION_ACTIONS: dict[str, tuple[int, Any]] = {
     "seek": (3, _process((0, 0))),
     "pause": (3, _process((0.5, 6))),
     "subscribe": (3, _process((2, 8))),
@@ -412,11 +412,11 @@ _SHARDS_EVERY = 8
 """One run in this many has group members."""
 
 _NAMING = frozenset(("seek", "skip", "commit_position"))
-"""Deeds that commit or seek to an offset without its leader epoch: after a truncation it is unknown
-whether the offset still identifies the same record."""
+"""Actions that commit or seek to an offset without its leader epoch: after a truncation it is
+unknown whether the offset still identifies the same record."""
 
 _IDLE = frozenset(("seek", "pause", "skip", "commit_position", "add_partitions"))
-"""Deeds that do not apply to group members."""
+"""Actions that do not apply to group members."""
 
 
 _PATTERNS = 0.25
@@ -456,34 +456,36 @@ def _adding(plan: Plan, random: Random) -> Plan:
     excluded = set()
     if plan.assigns_every is not None:
         excluded |= {"misassign"}  # no member leads
-    if any(deed.what == "cut_log" for deed in plan.deeds):
+    if any(action.what == "cut_log" for action in plan.actions):
         excluded |= {"recreate_topic"}
-    added: list[Deed] = []
+    added: list[PlannedAction] = []
     for what, (share, (low, high), (least, most)) in _ADDITIONS.items():
         if random.random() >= share or what in excluded:
             continue
         for _ in range(random.randint(least, most)):
-            fields = (FAULTS | DEEDS)[what][1](random, names)
+            fields = (FAULTS | APPLICATION_ACTIONS)[what][1](random, names)
             if high:
                 fields["seconds"] = round(random.uniform(low, high), 2)
-            added.append(Deed(at=round(random.uniform(3, plan.heal), 3), what=what, **fields))
-    deeds, members = [*plan.deeds, *added], plan.members
-    if any(deed.what == "wait_idle" for deed in added):
+            added.append(
+                PlannedAction(at=round(random.uniform(3, plan.heal), 3), what=what, **fields)
+            )
+    actions, members = [*plan.actions, *added], plan.members
+    if any(action.what == "wait_idle" for action in added):
         # Few applications wait undisturbed for longer than the other runs' poll interval.
         members = tuple(attrs.evolve(member, max_poll=_SHORT_POLL) for member in members)
-    if any(deed.what == "recreate_topic" for deed in added):
-        deeds, members = _unnamed(deeds, members)
-    deeds.sort(key=lambda deed: deed.at)
-    return attrs.evolve(plan, deeds=tuple(deeds), members=members)
+    if any(action.what == "recreate_topic" for action in added):
+        actions, members = _unnamed(actions, members)
+    actions.sort(key=lambda action: action.at)
+    return attrs.evolve(plan, actions=tuple(actions), members=members)
 
 
 def _unnamed(
-    deeds: Iterable[Deed], members: Iterable[MemberPlan]
-) -> tuple[list[Deed], tuple[MemberPlan, ...]]:
+    actions: Iterable[PlannedAction], members: Iterable[MemberPlan]
+) -> tuple[list[PlannedAction], tuple[MemberPlan, ...]]:
     """Remove what commits or seeks to bare offsets: an offset does not identify its log."""
     quiet = {"commit": "quick", "seek": "quick"}
     return (
-        [deed for deed in deeds if deed.what not in _NAMING],
+        [action for action in actions if action.what not in _NAMING],
         tuple(attrs.evolve(m, callback=quiet.get(m.callback, m.callback)) for m in members),
     )
 
@@ -491,7 +493,7 @@ def _unnamed(
 def _assigned_to(plan: Plan) -> Plan:
     """Return the plan for members of a KIP-848 group."""
     random = Random(f"consumer {plan.seed}")
-    deeds = tuple(_translated(random, deed) for deed in plan.deeds)
+    actions = tuple(_translated(random, action) for action in plan.actions)
     asked = random.choice(_REMOTE_ASSIGNORS)
     patterns = 0.5 if random.random() < _PATTERNS else 0.0
     members = tuple(
@@ -505,33 +507,37 @@ def _assigned_to(plan: Plan) -> Plan:
         for member in plan.members
     )
     every = random.choice((0.0, 1.0))
-    return attrs.evolve(plan, members=members, deeds=deeds, assigns_every=every)
+    return attrs.evolve(plan, members=members, actions=actions, assigns_every=every)
 
 
-def _translated(random: Random, deed: Deed) -> Deed:
+def _translated(random: Random, action: PlannedAction) -> PlannedAction:
     """Apply faults of classic group requests to heartbeats, the only group request of KIP-848."""
-    api = _BEATS if deed.api in _CLASSIC_APIS else deed.api
-    code = random.choice(CONSUMER_CODES[api]) if deed.code and api in CONSUMER_CODES else deed.code
-    return attrs.evolve(deed, api=api, code=code)
+    api = _BEATS if action.api in _CLASSIC_APIS else action.api
+    code = (
+        random.choice(CONSUMER_CODES[api]) if action.code and api in CONSUMER_CODES else action.code
+    )
+    return attrs.evolve(action, api=api, code=code)
 
 
 def _sharing(plan: Plan) -> Plan:
     shards = Random(f"shards {plan.seed}").randint(1, 16)
-    deeds = tuple(deed for deed in plan.deeds if deed.what not in _IDLE)
+    actions = tuple(action for action in plan.actions if action.what not in _IDLE)
     members = tuple(attrs.evolve(m, topics=(), shards=shards) for m in plan.members)
-    return attrs.evolve(plan, members=members, deeds=deeds, topics={}, rate=0.0)
+    return attrs.evolve(plan, members=members, actions=actions, topics={}, rate=0.0)
 
 
 def _cutting(plan: Plan, random: Random) -> Plan:
     cuts = [
-        Deed(at=round(random.uniform(3, plan.heal), 3), what="cut_log", **_cut(random, ()))
+        PlannedAction(at=round(random.uniform(3, plan.heal), 3), what="cut_log", **_cut(random, ()))
         for _ in range(random.randint(1, 4))
     ]
-    named, members = _unnamed(plan.deeds, plan.members)
-    deeds = [*named, *cuts]
+    named, members = _unnamed(plan.actions, plan.members)
+    actions = [*named, *cuts]
     resets = random.random() >= _STRICT
     members = tuple(attrs.evolve(m, resets=resets) for m in members)
-    return attrs.evolve(plan, members=members, deeds=tuple(sorted(deeds, key=lambda deed: deed.at)))
+    return attrs.evolve(
+        plan, members=members, actions=tuple(sorted(actions, key=lambda action: action.at))
+    )
 
 
 def _consuming(seed: int, backend: str | None) -> Plan:
@@ -578,20 +584,22 @@ def _consuming(seed: int, backend: str | None) -> Plan:
         first = twins.choice(static)
         members.append(attrs.evolve(first, name=f"m{size + 1}", start=start, leave=None))
     names = tuple(m.name for m in members)
-    deeds = [
+    actions = [
         _draw(random, FAULTS, names, round(random.uniform(2.5, heal), 3))
         for _ in range(random.randint(20, 30))
     ]
-    deeds += [
-        _draw(random, DEEDS, names, round(random.uniform(1, heal), 3))
+    actions += [
+        _draw(random, APPLICATION_ACTIONS, names, round(random.uniform(1, heal), 3))
         for _ in range(random.randint(2, 8))
     ]
     kinds = Random(f"kinds {seed}")
     for what, (share, most) in _KINDS.items():
-        make = (FAULTS | DEEDS)[what][1]
+        make = (FAULTS | APPLICATION_ACTIONS)[what][1]
         if kinds.random() < share:
-            deeds += [
-                Deed(at=round(kinds.uniform(2.5, heal), 3), what=what, **make(kinds, names))
+            actions += [
+                PlannedAction(
+                    at=round(kinds.uniform(2.5, heal), 3), what=what, **make(kinds, names)
+                )
                 for _ in range(kinds.randint(1, most))
             ]
     if kinds.random() < _SEEKERS:
@@ -601,7 +609,7 @@ def _consuming(seed: int, backend: str | None) -> Plan:
         backend=backend or ("trio" if seed % 10 == 9 else "asyncio"),
         topics=topics,
         members=tuple(members),
-        deeds=tuple(sorted(deeds, key=lambda deed: deed.at)),
+        actions=tuple(sorted(actions, key=lambda action: action.at)),
         rate=random.choice((3.0, 6.0, 12.0)),
         heal=heal,
     )
@@ -609,9 +617,9 @@ def _consuming(seed: int, backend: str | None) -> Plan:
 
 def _draw(
     random: Random, table: dict[str, tuple[int, Any]], members: tuple[str, ...], at: float
-) -> Deed:
+) -> PlannedAction:
     what = random.choices(tuple(table), [weight for weight, _ in table.values()])[0]
-    return Deed(at=at, what=what, **table[what][1](random, members))
+    return PlannedAction(at=at, what=what, **table[what][1](random, members))
 
 
 # ------------------------------------------------------------------ serialization
@@ -629,5 +637,5 @@ def from_json(text: str) -> Plan:
         MemberPlan(**{**m, "topics": tuple(m["topics"]), "assignors": tuple(m["assignors"])})
         for m in raw.pop("members")
     ]
-    deeds = tuple(Deed(**deed) for deed in raw.pop("deeds"))
-    return Plan(members=tuple(members), deeds=deeds, **raw)
+    actions = tuple(PlannedAction(**action) for action in raw.pop("actions"))
+    return Plan(members=tuple(members), actions=actions, **raw)

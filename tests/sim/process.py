@@ -52,7 +52,7 @@ from .events import (
 )
 from .loop import PROCESS
 from .misassign import MISASSIGNMENTS
-from .plan import GROUP, Deed, MemberPlan
+from .plan import GROUP, MemberPlan, PlannedAction
 
 __all__ = ["CLOSE_TIMEOUT", "Process"]
 
@@ -89,7 +89,7 @@ class Process:
         self._random = Random(seed)
         self._tell_log = tell
         self._leaked = leaked
-        self._orders: list[Deed] = []
+        self._orders: list[PlannedAction] = []
         self._stopping = False
         self._call: anyio.CancelScope | None = None
         self._cancelling = False
@@ -177,9 +177,9 @@ class Process:
         """
         self._context.run(action, *arguments)
 
-    def order(self, deed: Deed) -> None:
+    def order(self, action: PlannedAction) -> None:
         """Have the application do this between two calls of the client."""
-        self._orders.append(deed)
+        self._orders.append(action)
         self.cancel_call()
 
     def cancel_call(self) -> None:
@@ -326,33 +326,33 @@ class Process:
                 self._uncommitted += uncommitted
             self._tell(Committed, token=token, outcome=outcome)
 
-    # ------------------------------------------------------------ deeds
+    # ------------------------------------------------------------ actions
 
-    async def _obey(self, deed: Deed) -> None:
-        doing = getattr(self, f"_do_{deed.what}")
+    async def _obey(self, action: PlannedAction) -> None:
+        doing = getattr(self, f"_do_{action.what}")
         self._tell(Away)
         try:
-            await self._within(partial(doing, deed), 30.0)
+            await self._within(partial(doing, action), 30.0)
         except FencedError:
             raise
         except KafkaGroupError as error:
             self._tell(Raised, error=_name(error))
 
-    async def _do_subscribe(self, deed: Deed) -> None:
-        topics = deed.code.split(",")
+    async def _do_subscribe(self, action: PlannedAction) -> None:
+        topics = action.code.split(",")
         if self.plan.pattern:
             await self.consumer.subscribe(pattern=_pattern(topics))
         else:
             await self.consumer.subscribe(*topics)
 
-    async def _do_seek(self, deed: Deed) -> None:
+    async def _do_seek(self, action: PlannedAction) -> None:
         """Seek back by a few records."""
         known = sorted(self._last.keys() & self.consumer.assignment())
         if known:
             tp = self._random.choice(known)
             self._seek(tp, max(0, self._last[tp] - self._random.randint(0, 10)))
 
-    async def _do_skip(self, deed: Deed) -> None:
+    async def _do_skip(self, action: PlannedAction) -> None:
         """Seek forward by a few records, as far as there are any."""
         known = sorted(self._last.keys() & self.consumer.assignment())
         if known:
@@ -378,7 +378,7 @@ class Process:
         self._done.pop(tp, None)
         self._sought[tp] = offset
 
-    async def _do_pause(self, deed: Deed) -> None:
+    async def _do_pause(self, action: PlannedAction) -> None:
         assigned = sorted(self.consumer.assignment())
         if assigned:
             self._pause(self._random.choice(assigned))
@@ -388,36 +388,36 @@ class Process:
         self._paused.update(partitions)
         self._tell(Paused, partitions=tuple(sorted(self._paused)))
 
-    async def _do_resume(self, deed: Deed) -> None:
+    async def _do_resume(self, action: PlannedAction) -> None:
         self.consumer.resume(*sorted(self._paused & self.consumer.assignment()))
         self._paused.clear()
         self._idle = 0.0
         self._tell(Paused, partitions=())
 
-    async def _do_hold(self, deed: Deed) -> None:
+    async def _do_hold(self, action: PlannedAction) -> None:
         """Delay the processing of the next record."""
-        self._dawdle = deed.seconds
+        self._dawdle = action.seconds
 
-    async def _do_be_absent(self, deed: Deed) -> None:
+    async def _do_be_absent(self, action: PlannedAction) -> None:
         """Do other work instead of polling."""
         if not self._absent:
             self._absent = True
             self._tell(Absent)
-        await anyio.sleep(deed.seconds)
+        await anyio.sleep(action.seconds)
 
-    async def _do_wait_idle(self, deed: Deed) -> None:
+    async def _do_wait_idle(self, action: PlannedAction) -> None:
         """Wait in the client with all partitions paused, so that no record comes."""
         self._pause(*sorted(self.consumer.assignment()))
-        self._idle = deed.seconds
+        self._idle = action.seconds
 
-    async def _do_request_rejoin(self, deed: Deed) -> None:
+    async def _do_request_rejoin(self, action: PlannedAction) -> None:
         self.consumer.rejoin()
 
-    async def _do_dawdle(self, deed: Deed) -> None:
+    async def _do_dawdle(self, action: PlannedAction) -> None:
         """Delay the processing of the next record."""
-        self._dawdle = deed.seconds
+        self._dawdle = action.seconds
 
-    async def _do_commit_position(self, deed: Deed) -> None:
+    async def _do_commit_position(self, action: PlannedAction) -> None:
         """Commit one partition by its offset."""
         known = sorted(self._last.keys() & self.consumer.assignment())
         if known and not self.plan.auto_commit:

@@ -47,7 +47,7 @@ from .loop import Standstill, run_virtual
 from .mangle import MANGLERS
 from .network import Agenda, Link, Network
 from .observe import BrokerWatch, Log, WireTap
-from .plan import FAULTS, GROUP, NODES, Deed, MemberPlan, Plan
+from .plan import FAULTS, GROUP, NODES, MemberPlan, Plan, PlannedAction
 from .process import Process
 from .worker import Worker
 
@@ -233,9 +233,9 @@ class _Simulation:
             for slot in self.slots.values():
                 slots.start_soon(self._keep_running, slot)
             self.tasks.start_soon(self._produce)
-            for deed in plan.deeds:
-                await anyio.sleep_until(deed.at)
-                self._do(deed)
+            for action in plan.actions:
+                await anyio.sleep_until(action.at)
+                self._do(action)
             await anyio.sleep_until(plan.heal)
             self._heal()
             await self._finish_work()
@@ -264,7 +264,7 @@ class _Simulation:
         reassigned."""
         await anyio.sleep_until(self.plan.heal + _CALM)
         slot.left = True
-        self._do(Deed(at=anyio.current_time(), what="kill", member=slot.plan.name))
+        self._do(PlannedAction(at=anyio.current_time(), what="kill", member=slot.plan.name))
         await anyio.sleep(slot.plan.session + _TAKEN_OVER)
         await self._finish_work()
 
@@ -376,18 +376,18 @@ class _Simulation:
 
     # ------------------------------------------------------------ faults and actions
 
-    def _do(self, deed: Deed) -> None:
-        if deed.what in FAULTS:
-            self.log.tell(Faulted, text=str(deed))
-        getattr(self, f"_{deed.what}")(deed)
+    def _do(self, action: PlannedAction) -> None:
+        if action.what in FAULTS:
+            self.log.tell(Faulted, text=str(action))
+        getattr(self, f"_{action.what}")(action)
 
     def _later(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
         """Undo something later, at the latest at `heal`."""
         at = min(anyio.current_time() + seconds, self.plan.heal)
         self.agenda.at(at, action, *arguments)
 
-    def _process_of(self, deed: Deed) -> Process | None:
-        return self.slots[deed.member].process if deed.member in self.slots else None
+    def _process_of(self, action: PlannedAction) -> Process | None:
+        return self.slots[action.member].process if action.member in self.slots else None
 
     def _heal(self) -> None:
         for rule in self.rules:
@@ -400,8 +400,10 @@ class _Simulation:
             if slot.process is not None:
                 slot.process.misassign("")
             if slot.process is not None and not slot.left:
-                slot.process.order(Deed(at=0, what="subscribe", code=",".join(slot.plan.topics)))
-                slot.process.order(Deed(at=0, what="resume"))
+                slot.process.order(
+                    PlannedAction(at=0, what="subscribe", code=",".join(slot.plan.topics))
+                )
+                slot.process.order(PlannedAction(at=0, what="resume"))
         for link in self.network.links.values():
             link.clear()
         self.network.settled.set()
@@ -409,109 +411,111 @@ class _Simulation:
 
     # brokers' responses
 
-    def _rule(self, deed: Deed, action: Action) -> None:
-        times = deed.count or None
-        rule = self.kafka.fail(_APIS[deed.api], action, times=times, node_id=deed.node or None)
+    def _rule(self, action: PlannedAction, response: Action) -> None:
+        times = action.count or None
+        rule = self.kafka.fail(
+            _APIS[action.api], response, times=times, node_id=action.node or None
+        )
         self.rules.append(rule)
-        self._later(deed.seconds, rule.stop)
+        self._later(action.seconds, rule.stop)
 
-    def _error(self, deed: Deed) -> None:
-        self._rule(deed, ErrorCode[deed.code])
+    def _error(self, action: PlannedAction) -> None:
+        self._rule(action, ErrorCode[action.code])
 
-    def _answer_lost(self, deed: Deed) -> None:
-        self._rule(deed, Close())
+    def _answer_lost(self, action: PlannedAction) -> None:
+        self._rule(action, Close())
 
-    def _answer_swallowed(self, deed: Deed) -> None:
-        self._rule(deed, Swallow())
+    def _answer_swallowed(self, action: PlannedAction) -> None:
+        self._rule(action, Swallow())
 
-    def _answer_late(self, deed: Deed) -> None:
-        self._rule(attrs.evolve(deed, seconds=4.0), Delay(deed.seconds))
+    def _answer_late(self, action: PlannedAction) -> None:
+        self._rule(attrs.evolve(action, seconds=4.0), Delay(action.seconds))
 
-    def _throttled(self, deed: Deed) -> None:
-        self._rule(attrs.evolve(deed, seconds=4.0), Throttle(deed.seconds))
+    def _throttled(self, action: PlannedAction) -> None:
+        self._rule(attrs.evolve(action, seconds=4.0), Throttle(action.seconds))
 
     # the network
 
-    def _links(self, deed: Deed) -> list[Link]:
+    def _links(self, action: PlannedAction) -> list[Link]:
         """Return the links of a slot; the slot's later processes keep them."""
-        nodes = [deed.node] if deed.node else list(self.cluster.nodes)
-        return [self.network.link(deed.member, node) for node in nodes]
+        nodes = [action.node] if action.node else list(self.cluster.nodes)
+        return [self.network.link(action.member, node) for node in nodes]
 
-    def _name(self, deed: Deed) -> str:
-        process = self._process_of(deed)
+    def _name(self, action: PlannedAction) -> str:
+        process = self._process_of(action)
         return "nobody" if process is None else process.name
 
-    def _reset(self, deed: Deed) -> None:
-        self.network.reset(self._name(deed), deed.node)
+    def _reset(self, action: PlannedAction) -> None:
+        self.network.reset(self._name(action), action.node)
 
-    def _close(self, deed: Deed) -> None:
-        self.network.close(self._name(deed), deed.node)
+    def _close(self, action: PlannedAction) -> None:
+        self.network.close(self._name(action), action.node)
 
-    def _half_open(self, deed: Deed) -> None:
-        self.network.half_open(self._name(deed), deed.node)
+    def _half_open(self, action: PlannedAction) -> None:
+        self.network.half_open(self._name(action), action.node)
 
-    def _dark(self, deed: Deed) -> None:
-        for link in self._links(deed):
+    def _dark(self, action: PlannedAction) -> None:
+        for link in self._links(action):
             link.is_down = True
-            self._later(deed.seconds, link.clear)
+            self._later(action.seconds, link.clear)
 
-    def _slow(self, deed: Deed) -> None:
-        for link in self._links(deed):
+    def _slow(self, action: PlannedAction) -> None:
+        for link in self._links(action):
             link.delay = self.random.uniform(0.05, 1.0)
-            self._later(deed.seconds, link.clear)
+            self._later(action.seconds, link.clear)
 
-    def _throttle(self, deed: Deed) -> None:
-        for link in self._links(deed):
+    def _throttle(self, action: PlannedAction) -> None:
+        for link in self._links(action):
             link.bytes_per_second = self.random.choice((200.0, 2_000.0))
-            self._later(deed.seconds, link.clear)
+            self._later(action.seconds, link.clear)
 
-    def _shred(self, deed: Deed) -> None:
-        for link in self._links(deed):
-            link.shredded += deed.count
+    def _shred(self, action: PlannedAction) -> None:
+        for link in self._links(action):
+            link.shredded += action.count
 
-    def _mangle(self, deed: Deed) -> None:
-        for link in self._links(deed):
-            link.mangle.extend([MANGLERS[deed.what](self.random)] * deed.count)
+    def _mangle(self, action: PlannedAction) -> None:
+        for link in self._links(action):
+            link.mangle.extend([MANGLERS[action.what](self.random)] * action.count)
 
     _garbage = _truncate = _duplicate = _cut = _mangle
 
     # brokers
 
-    def _kill_node(self, deed: Deed) -> None:
-        if self.cluster.nodes[deed.node].alive and len(self.cluster.live) > 1:
-            self.kafka.kill(deed.node)
-            self._later(deed.seconds, self._restart, deed.node)
+    def _kill_node(self, action: PlannedAction) -> None:
+        if self.cluster.nodes[action.node].alive and len(self.cluster.live) > 1:
+            self.kafka.kill(action.node)
+            self._later(action.seconds, self._restart, action.node)
 
     def _restart(self, node: int) -> None:
         if not self.cluster.nodes[node].alive:
             self.kafka.restart(node)
 
-    def _rolling_restart(self, deed: Deed) -> None:
+    def _rolling_restart(self, action: PlannedAction) -> None:
         for index, node in enumerate(self.cluster.nodes):
-            at = Deed(at=0, what="kill_node", node=node, seconds=deed.seconds)
-            self._later(index * (deed.seconds + 0.5), self._kill_node, at)
+            at = PlannedAction(at=0, what="kill_node", node=node, seconds=action.seconds)
+            self._later(index * (action.seconds + 0.5), self._kill_node, at)
 
-    def _move_coordinator(self, deed: Deed) -> None:
-        if deed.node in self.cluster.live:
-            self.kafka.move_coordinator(GROUP, deed.node)
+    def _move_coordinator(self, action: PlannedAction) -> None:
+        if action.node in self.cluster.live:
+            self.kafka.move_coordinator(GROUP, action.node)
 
-    def _move_leaders(self, deed: Deed) -> None:
-        if deed.node in self.cluster.live:
+    def _move_leaders(self, action: PlannedAction) -> None:
+        if action.node in self.cluster.live:
             for tp in self._partitions():
                 if self.random.random() < 0.5:
-                    self.kafka.move_leader(*tp, deed.node)
+                    self.kafka.move_leader(*tp, action.node)
 
-    def _cut_log(self, deed: Deed) -> None:
+    def _cut_log(self, action: PlannedAction) -> None:
         """Truncate a log, and possibly move its leadership."""
         tp = self.random.choice(self._partitions())  # no topic is deleted where logs are cut
-        self.kafka.truncate(*tp, max(0, self.kafka.log_end(*tp) - deed.count))
-        if deed.node in self.cluster.live:
-            self.kafka.move_leader(*tp, deed.node)
+        self.kafka.truncate(*tp, max(0, self.kafka.log_end(*tp) - action.count))
+        if action.node in self.cluster.live:
+            self.kafka.move_leader(*tp, action.node)
         end = self.kafka.log_end(*tp)
         self.records[tp] = [offset for offset in self.records.get(tp, ()) if offset < end]
         self.log.tell(Truncated, partition=tp, offset=end)
 
-    def _recreate_topic(self, deed: Deed) -> None:
+    def _recreate_topic(self, action: PlannedAction) -> None:
         """Delete a topic, and later create another one with its name."""
         if len(self.cluster.topics) < len(self.plan.topics):
             return  # one at a time
@@ -521,7 +525,7 @@ class _Simulation:
         self.kafka.delete_topic(topic)
         self.records = {tp: offsets for tp, offsets in self.records.items() if tp.topic != topic}
         self.log.tell(Deleted, topic=topic)
-        self._later(deed.seconds, self._create_topic, topic, count)
+        self._later(action.seconds, self._create_topic, topic, count)
 
     def _create_topic(self, topic: str, count: int) -> None:
         self.kafka.create_topic(topic, count)
@@ -529,13 +533,13 @@ class _Simulation:
         for partition in range(count):
             self._append(TopicPartition(topic, partition), 1)
 
-    def _misassign(self, deed: Deed) -> None:
+    def _misassign(self, action: PlannedAction) -> None:
         """Let every member compute bad assignments while it leads."""
         for slot in self.slots.values():
             if slot.process is not None:
-                slot.process.misassign(deed.code)
-        self._order(attrs.evolve(deed, what="request_rejoin"))
-        self._later(deed.seconds, self._end_misassignment)
+                slot.process.misassign(action.code)
+        self._order(attrs.evolve(action, what="request_rejoin"))
+        self._later(action.seconds, self._end_misassignment)
 
     def _end_misassignment(self) -> None:
         for slot in self.slots.values():
@@ -544,14 +548,14 @@ class _Simulation:
 
     # processes
 
-    def _freeze(self, deed: Deed) -> None:
-        slot = self.slots[deed.member]
+    def _freeze(self, action: PlannedAction) -> None:
+        slot = self.slots[action.member]
         if slot.process is not None:
             slot.frozen += 1
             if slot.frozen == 1:
                 self.log.tell(Frozen, member=slot.process.name)
                 self.standstill.stop(slot.process.name)
-            self._later(deed.seconds, self._thaw, slot, 1)
+            self._later(action.seconds, self._thaw, slot, 1)
 
     _starve = _freeze
 
@@ -561,8 +565,8 @@ class _Simulation:
             self.standstill.go(slot.process.name)
         slot.frozen = max(0, slot.frozen - times)
 
-    def _kill(self, deed: Deed) -> None:
-        slot = self.slots[deed.member]
+    def _kill(self, action: PlannedAction) -> None:
+        slot = self.slots[action.member]
         process = slot.process
         if process is not None:
             self.log.tell(Killed, member=process.name)
@@ -573,47 +577,47 @@ class _Simulation:
             slot.frozen = 0
             slot.over.set()
 
-    def _cancel_call(self, deed: Deed) -> None:
-        process = self._process_of(deed)
+    def _cancel_call(self, action: PlannedAction) -> None:
+        process = self._process_of(action)
         if process is not None:
             process.cancel_call()
 
-    def _cancel(self, deed: Deed) -> None:
-        process = self._process_of(deed)
+    def _cancel(self, action: PlannedAction) -> None:
+        process = self._process_of(action)
         if process is not None:
             process.cancel()
 
-    def _wall_jump(self, deed: Deed) -> None:
-        self.wall += deed.seconds
+    def _wall_jump(self, action: PlannedAction) -> None:
+        self.wall += action.seconds
 
     # actions of applications and administrators
 
-    def _order(self, deed: Deed) -> None:
-        process = self._process_of(deed)
+    def _order(self, action: PlannedAction) -> None:
+        process = self._process_of(action)
         if process is not None:
-            process.order(deed)
+            process.order(action)
 
     _seek = _skip = _dawdle = _commit_position = _order
     _hold = _be_absent = _request_rejoin = _order
 
-    def _pause(self, deed: Deed) -> None:
-        self._order(deed)
-        self._later(deed.seconds, self._order, attrs.evolve(deed, what="resume"))
+    def _pause(self, action: PlannedAction) -> None:
+        self._order(action)
+        self._later(action.seconds, self._order, attrs.evolve(action, what="resume"))
 
-    def _wait_idle(self, deed: Deed) -> None:
-        self._order(deed)
-        self._later(deed.seconds, self._order, attrs.evolve(deed, what="resume"))
+    def _wait_idle(self, action: PlannedAction) -> None:
+        self._order(action)
+        self._later(action.seconds, self._order, attrs.evolve(action, what="resume"))
 
-    def _subscribe(self, deed: Deed) -> None:
-        slot = self.slots[deed.member]
+    def _subscribe(self, action: PlannedAction) -> None:
+        slot = self.slots[action.member]
         some = [t for t in self.plan.topics if self.random.random() < 0.5] or slot.plan.topics
-        self._order(attrs.evolve(deed, code=",".join(some)))
-        back = attrs.evolve(deed, code=",".join(slot.plan.topics))
-        self._later(deed.seconds, self._order, back)
+        self._order(attrs.evolve(action, code=",".join(some)))
+        back = attrs.evolve(action, code=",".join(slot.plan.topics))
+        self._later(action.seconds, self._order, back)
 
-    def _add_partitions(self, deed: Deed) -> None:
+    def _add_partitions(self, action: PlannedAction) -> None:
         topic = self.random.choice(list(self.plan.topics))
         if topic not in self.cluster.topics:
             return  # deleted, and not yet recreated
         before = self.kafka.partitions(topic)
-        self.kafka.add_partitions(topic, before + deed.count)
+        self.kafka.add_partitions(topic, before + action.count)

@@ -18,13 +18,13 @@ __all__ = ["names", "shrink", "without"]
 
 
 def names(plan: Plan) -> tuple[str, ...]:
-    """Return the names of the parts: each deed ("d3", by index), and all members but one."""
-    deeds = [f"d{index}" for index in range(len(plan.deeds))]
-    return (*deeds, *(member.name for member in plan.members[1:]))
+    """Return the names of the parts: each action ("d3", by index), and all members but one."""
+    actions = [f"d{index}" for index in range(len(plan.actions))]
+    return (*actions, *(member.name for member in plan.members[1:]))
 
 
 def without(plan: Plan, left_out: Collection[str]) -> Plan:
-    """Return the plan without these parts, and without deeds on the members left out.
+    """Return the plan without these parts, and without actions on the members left out.
 
     Raises: ValueError for a name that is not among `names`.
     """
@@ -32,12 +32,12 @@ def without(plan: Plan, left_out: Collection[str]) -> Plan:
         raise ValueError(f"the plan of seed {plan.seed} has no {', '.join(unknown)}")
     members = tuple(m for m in plan.members if m.name not in left_out)
     there = {"", *(m.name for m in members)}
-    deeds = tuple(
-        deed
-        for index, deed in enumerate(plan.deeds)
-        if f"d{index}" not in left_out and deed.member in there
+    actions = tuple(
+        action
+        for index, action in enumerate(plan.actions)
+        if f"d{index}" not in left_out and action.member in there
     )
-    return attrs.evolve(plan, members=members, deeds=deeds)
+    return attrs.evolve(plan, members=members, actions=actions)
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def test_a_hundred_runs_break_no_invariant(outcomes: list[Outcome]) -> None:
 
 def test_a_hundred_runs_meet_every_kind_of_fault() -> None:
     plans = [make_plan(seed) for seed in range(RUNS)]
-    met = {deed.what for plan in plans for deed in plan.deeds}
+    met = {action.what for plan in plans for action in plan.actions}
     assert set(FAULTS) <= met
     assert {plan.backend for plan in plans} == {"asyncio", "trio"}
 
@@ -119,10 +119,13 @@ def test_runs_of_the_consumer_protocol_have_every_option_and_fault() -> None:
     assert {plan.assigns_every for plan in plans} == {0.0, 1.0}
     assert {plan.backend for plan in plans} == {"asyncio", "trio"}
     codes = {
-        deed.code for plan in plans for deed in plan.deeds if deed.api == "ConsumerGroupHeartbeat"
+        action.code
+        for plan in plans
+        for action in plan.actions
+        if action.api == "ConsumerGroupHeartbeat"
     }
     assert codes > {"FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "NOT_COORDINATOR"}
-    apis = {deed.api for plan in plans for deed in plan.deeds}
+    apis = {action.api for plan in plans for action in plan.actions}
     assert not apis & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
     events = [e for seed in range(6) for e in run(make_plan(seed, protocol="consumer")).events]
     seen = {type(event) for event in events}
@@ -177,14 +180,14 @@ def test_a_plan_survives_a_round_trip_through_json() -> None:
 
 def test_a_shrunk_plan_keeps_only_what_the_failure_needs() -> None:
     plan = make_plan(3)
-    cause = plan.deeds[4]
+    cause = plan.actions[4]
 
     def fails(tried: object) -> bool:
-        return cause in tried.deeds and len(tried.members) > 1  # type: ignore[attr-defined]
+        return cause in tried.actions and len(tried.members) > 1  # type: ignore[attr-defined]
 
     left_out = shrink(plan, fails)
     least = without(plan, left_out)
-    assert least.deeds == (cause,)
+    assert least.actions == (cause,)
     assert len(least.members) == 2
     assert set(left_out) < set(names(plan))
 

@@ -16,7 +16,7 @@ from kafkagroup import GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.group import Generation
 
 from .events import Assigned, Joined, Opening, Partitions, Revoked, Revoking, Worked
-from .plan import GROUP, Deed
+from .plan import GROUP, PlannedAction
 from .process import CLOSE_TIMEOUT, Process
 
 __all__ = ["TOPIC", "Worker", "deal", "decode_share"]
@@ -134,12 +134,12 @@ class Worker(Process):
 
     # ------------------------------------------------------------ orders
 
-    async def _do_subscribe(self, deed: Deed) -> None:
+    async def _do_subscribe(self, action: PlannedAction) -> None:
         self._member.rejoin()
 
-    async def _do_resume(self, deed: Deed) -> None:
+    async def _do_resume(self, action: PlannedAction) -> None:
         pass
 
-    async def _do_dawdle(self, deed: Deed) -> None:
+    async def _do_dawdle(self, action: PlannedAction) -> None:
         """Delay the end of its work."""
-        self._lingers = min(deed.seconds, _LONGEST)
+        self._lingers = min(action.seconds, _LONGEST)
