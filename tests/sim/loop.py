@@ -26,7 +26,7 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
-__all__ = ["PROCESS", "Standstill", "run_virtual"]
+__all__ = ["PROCESS", "ReadyQueue", "run_virtual"]
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ PROCESS: ContextVar[str | None] = ContextVar("process", default=None)
 """The process of a task or callback; None for the simulation itself."""
 
 
-class Standstill(deque[Any]):
+class ReadyQueue(deque[Any]):
     """The ready queue, without the items of frozen processes.
 
     It replaces the loop's own queue, of asyncio handles or of trio tasks.
@@ -65,7 +65,7 @@ class Standstill(deque[Any]):
         context = self._context_of(item)
         return None if context is None else context.get(PROCESS)
 
-    def stop(self, process: str) -> None:
+    def freeze(self, process: str) -> None:
         """Freeze this process."""
         held = self._hold(process)
         for index, item in enumerate(self):
@@ -74,7 +74,7 @@ class Standstill(deque[Any]):
                 # The loop has counted the items already, so a filler takes this one's place.
                 self[index] = self._filler()
 
-    def go(self, process: str) -> None:
+    def resume(self, process: str) -> None:
         """Resume this process."""
         self.extend(self._held.pop(process, ()))
         if not self._held and "append" in vars(self):
@@ -124,7 +124,7 @@ class _Loop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._shuffle = random.Random(seed).shuffle
         self._made = 0
-        self._ready: Standstill = Standstill(
+        self._ready: ReadyQueue = ReadyQueue(
             lambda handle: handle._context, lambda: _Handle(lambda: None, (), None), self.time
         )
         self._timers: list[tuple[float, int, _Handle]] = []
@@ -169,7 +169,7 @@ class _Loop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
         if len(ready) > 1:
-            self._mix(ready)
+            self._shuffle_tasks(ready)
         while timers and timers[0][2]._cancelled:
             heappop(timers)
         if not ready and not self._stopping:
@@ -191,7 +191,7 @@ class _Loop(asyncio.BaseEventLoop):
             except BaseException as error:
                 self.call_exception_handler({"message": "a callback failed", "exception": error})
 
-    def _mix(self, ready: Standstill) -> None:
+    def _shuffle_tasks(self, ready: ReadyQueue) -> None:
         places, steps = [], []
         for place, handle in enumerate(ready):
             task = getattr(handle._callback, "__self__", None)
@@ -220,13 +220,13 @@ def _seeded_trio(seed: int) -> Iterator[None]:
         trio_run._r.setstate(state)
 
 
-class _TrioQueue(Standstill):
+class _TrioQueue(ReadyQueue):
     """Trio empties its queue before a batch runs, so no fillers are needed."""
 
     def __init__(self) -> None:
         super().__init__(lambda task: task.context, lambda: None, trio.current_time)
 
-    def stop(self, process: str) -> None:
+    def freeze(self, process: str) -> None:
         self._hold(process)
         ready = list(self)
         self.clear()
@@ -237,7 +237,7 @@ class _TrioQueue(Standstill):
 # ------------------------------------------------------------------ both
 
 
-def run_virtual(main: Callable[[Standstill], Awaitable[T]], *, backend: str, seed: int) -> T:
+def run_virtual(main: Callable[[ReadyQueue], Awaitable[T]], *, backend: str, seed: int) -> T:
     """Run `main` in virtual time from 0, with all randomness from `seed`.
 
     The garbage collector is off: its timing depends on earlier allocations, so finalizers would run
@@ -258,7 +258,7 @@ def run_virtual(main: Callable[[Standstill], Awaitable[T]], *, backend: str, see
             gc.enable()
 
 
-def _run_asyncio(main: Callable[[Standstill], Awaitable[T]], seed: int) -> T:
+def _run_asyncio(main: Callable[[ReadyQueue], Awaitable[T]], seed: int) -> T:
     async def start() -> T:
         return await main(asyncio.get_running_loop()._ready)  # type: ignore[attr-defined]
 
@@ -266,7 +266,7 @@ def _run_asyncio(main: Callable[[Standstill], Awaitable[T]], seed: int) -> T:
     return anyio.run(start, backend="asyncio", backend_options=options)
 
 
-def _run_trio(main: Callable[[Standstill], Awaitable[T]], seed: int) -> T:
+def _run_trio(main: Callable[[ReadyQueue], Awaitable[T]], seed: int) -> T:
     async def start() -> T:
         queue = _TrioQueue()
         runner = trio_run.GLOBAL_RUN_CONTEXT.runner

@@ -43,7 +43,7 @@ from .events import (
     Truncated,
 )
 from .groups import EmbeddedView, GroupView
-from .loop import Standstill, run_virtual
+from .loop import ReadyQueue, run_virtual
 from .mangle import MANGLERS
 from .network import Agenda, Link, Network
 from .observe import BrokerWatch, Log, WireTap
@@ -195,8 +195,8 @@ class _Simulation:
 
     # ------------------------------------------------------------ the run
 
-    async def run(self, standstill: Standstill) -> None:
-        self.standstill = standstill
+    async def run(self, ready_queue: ReadyQueue) -> None:
+        self.ready_queue = ready_queue
         self.agenda = Agenda()
         tap = WireTap(self.log, self._topic_name, shards=self.plan.shards)
         self.network = Network(
@@ -218,7 +218,7 @@ class _Simulation:
         with ExitStack() as stack:
             tap.watch_requests(stack)
             stack.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
-            stack.enter_context(mock.patch.object(anyio, "current_time", standstill.now))
+            stack.enter_context(mock.patch.object(anyio, "current_time", ready_queue.now))
             stack.enter_context(mock.patch.object(server, "handle", watch.watching(handle)))
             async with self.kafka, anyio.create_task_group() as self.tasks:
                 self.tasks.start_soon(self.agenda.run)
@@ -345,7 +345,7 @@ class _Simulation:
     def _end_killed_processes(self) -> None:
         """Let the tasks of killed processes end; their events are not recorded."""
         for name in self.log.muted:
-            self.standstill.go(name)
+            self.ready_queue.resume(name)
 
     # ------------------------------------------------------------ records
 
@@ -554,7 +554,7 @@ class _Simulation:
             slot.frozen += 1
             if slot.frozen == 1:
                 self.log.tell(Frozen, member=slot.process.name)
-                self.standstill.stop(slot.process.name)
+                self.ready_queue.freeze(slot.process.name)
             self._later(action.seconds, self._thaw, slot, 1)
 
     _starve = _freeze
@@ -562,7 +562,7 @@ class _Simulation:
     def _thaw(self, slot: _MemberSlot, times: int) -> None:
         if slot.process is not None and 0 < slot.frozen <= times:
             self.log.tell(Thawed, member=slot.process.name)
-            self.standstill.go(slot.process.name)
+            self.ready_queue.resume(slot.process.name)
         slot.frozen = max(0, slot.frozen - times)
 
     def _kill(self, action: PlannedAction) -> None:
@@ -571,7 +571,7 @@ class _Simulation:
         if process is not None:
             self.log.tell(Killed, member=process.name)
             self.log.muted.add(process.name)
-            self.standstill.stop(process.name)
+            self.ready_queue.freeze(process.name)
             self.network.abandon(process.name)
             slot.process = None
             slot.frozen = 0
