@@ -90,7 +90,7 @@ def _one(options: Namespace) -> int:
         simulated = run(without(whole, left_out), broker)
         result = examine(simulated.events)
     if options.story or options.shrink:
-        _tell_plan(simulated.plan)
+        _print_plan(simulated.plan)
         marks = [simulated.events[i] for v in result.violations for i in v.events if i >= 0]
         for line in transcript(simulated.events, marks=marks):
             print(line)
@@ -118,7 +118,7 @@ def _wrong(simulated: SimulatedRun) -> list[str]:
     return [violation.invariant for violation in result.violations] + lost
 
 
-def _tell_plan(plan: Plan) -> None:
+def _print_plan(plan: Plan) -> None:
     for member in plan.members:
         print(member)
     print(f"topics {plan.topics}, {plan.backend}, healed at {plan.heal}")

@@ -51,10 +51,10 @@ class _Bounded(Log):
         super().__init__()
         _Bounded.last = self
 
-    def tell(self, kind: Any, **fields: Any) -> None:
+    def record_event(self, kind: Any, **fields: Any) -> None:
         if len(self.events) >= _EVENTS:
             raise _StopSearch
-        super().tell(kind, **fields)
+        super().record_event(kind, **fields)
 
 
 def shown(

@@ -97,7 +97,7 @@ class Log:
         """Return the current time, and the number of events so far."""
         return anyio.current_time(), len(self.events)
 
-    def tell(self, kind: Callable[..., Event], **fields: Any) -> None:
+    def record_event(self, kind: Callable[..., Event], **fields: Any) -> None:
         """Add an event with the current time."""
         if fields.get("member") not in self.muted:
             self.events.append(kind(time=anyio.current_time(), **fields))
@@ -201,7 +201,7 @@ class WireTap:
             if isinstance(event, Replied):
                 fields = self._arrived.pop((PROCESS.get(), event.token), None)
                 if fields is not None and _is_used(member, event, after):
-                    self._log.tell(Answered, **fields)
+                    self._log.record_event(Answered, **fields)
             for effect in effects:
                 if isinstance(effect, Send):
                     self._issued[PROCESS.get(), effect.token] = self._log.now()
@@ -220,7 +220,7 @@ class WireTap:
         for frame in frames:
             incoming = read_request(frame)
             tapped.requests[incoming.correlation_id] = incoming
-            self._log.tell(
+            self._log.record_event(
                 Sent,
                 member=process,
                 api=_api(incoming),
@@ -254,7 +254,7 @@ class WireTap:
                 return
             throttle = getattr(answer, "throttle_time_ms", 0) / 1000
             if throttle > 0:
-                self._log.tell(
+                self._log.record_event(
                     Throttled,
                     member=process,
                     connection=connection,
@@ -269,7 +269,7 @@ class WireTap:
             }
             token = tapped.tokens.pop(incoming.correlation_id, None)
             if token is None:
-                self._log.tell(Answered, **fields)
+                self._log.record_event(Answered, **fields)
             else:
                 self._arrived[process, token] = fields
 
@@ -519,7 +519,7 @@ class BrokerWatch:
                 if (t.name, t.topic_id, p.partition_index) in good:
                     found = None if t.name else self._cluster.topic_by_id(t.topic_id)
                     name = t.name if found is None else found.name
-                    self._log.tell(
+                    self._log.record_event(
                         Stored,
                         partition=TopicPartition(name, p.partition_index),
                         offset=p.committed_offset,
@@ -537,7 +537,7 @@ class BrokerWatch:
         if target is None or target.epoch == self._formed:
             return
         before, self._target = self._target, dict(target.assignment)
-        self._log.tell(
+        self._log.record_event(
             Formed,
             generation=target.epoch,
             protocol=target.assignor,
@@ -555,7 +555,7 @@ class BrokerWatch:
             return
         self._formed = group.generation
         if self._shards:
-            self._log.tell(
+            self._log.record_event(
                 Formed,
                 generation=group.generation,
                 protocol=group.protocol,
@@ -578,7 +578,7 @@ class BrokerWatch:
             if (own := read_user_data(assignor, subscription.user_data)).owned is not None:
                 owned, generation = own.owned, own.generation
             claims[member_id], claimed_at[member_id] = tuple(owned), generation
-        self._log.tell(
+        self._log.record_event(
             Formed,
             generation=group.generation,
             protocol=group.protocol,

@@ -78,7 +78,7 @@ class Process:
         plan: MemberPlan,
         servers: str,
         seed: str,
-        tell: Callable[..., None],
+        record_event: Callable[..., None],
         leaked: Callable[[str], tuple[str, ...]],
     ) -> None:
         self.name = name
@@ -87,7 +87,7 @@ class Process:
         self._context = copy_context()
         self._context.run(PROCESS.set, name)
         self._random = Random(seed)
-        self._tell_log = tell
+        self._record_in_log = record_event
         self._leaked = leaked
         self._orders: list[PlannedAction] = []
         self._stopping = False
@@ -165,7 +165,7 @@ class Process:
         """Spoil this member's assignments as leader; stop if `how` is empty."""
         if how != self._misassigns:
             self._misassigns = how
-            self._tell(Misassigning, active=bool(how))
+            self._record_event(Misassigning, active=bool(how))
 
     # ------------------------------------------------------------ called by the simulation
 
@@ -186,7 +186,7 @@ class Process:
         """Cancel the call of the client in which the application waits, if any."""
         if self._call is not None:
             if not self._call.cancel_called:
-                self._tell(Cancelling)
+                self._record_event(Cancelling)
                 self._cancelling = True
             self.within(self._call.cancel)
 
@@ -214,15 +214,15 @@ class Process:
                     try:
                         await self._consume()
                     finally:
-                        self._tell(Closing)
+                        self._record_event(Closing)
             except Exception as error:
                 self.fenced = isinstance(error, FencedError)
-                self._tell(Raised, error=_name(error))
-        self._tell(Ended, leaked=self._leaked(self.name))
+                self._record_event(Raised, error=_name(error))
+        self._record_event(Ended, leaked=self._leaked(self.name))
 
     def _open(self) -> None:
         plan = self.plan
-        self._tell(
+        self._record_event(
             Opening,
             cooperative=plan.assignors in ((), ("cooperative_sticky",)),
             auto_commit=plan.auto_commit,
@@ -235,8 +235,8 @@ class Process:
             close_timeout=CLOSE_TIMEOUT,
         )
 
-    def _tell(self, kind: Callable[..., Event], **fields: Any) -> None:
-        self._tell_log(kind, member=self.name, **fields)
+    def _record_event(self, kind: Callable[..., Event], **fields: Any) -> None:
+        self._record_in_log(kind, member=self.name, **fields)
 
     async def _consume(self) -> None:
         take = {"each": self._take_each, "batches": self._take_batch, "many": self._take_many}
@@ -249,7 +249,7 @@ class Process:
                     self._absent = False
                     if self._idle and (more := self.consumer.assignment() - self._paused):
                         self._pause(*sorted(more))  # assigned by a rebalance in the meantime
-                    self._tell(Polling)
+                    self._record_event(Polling)
                 records = await self._within(take[self.plan.style], self._idle or _IDLE)
             except NoOffsetError as error:
                 self._start_over(error, error.partitions)
@@ -261,12 +261,12 @@ class Process:
                 tp = TopicPartition(record.topic, record.partition)
                 self._last[tp] = record.offset
                 sequence = int(record.value)
-                self._tell(Delivered, partition=tp, offset=record.offset, sequence=sequence)
+                self._record_event(Delivered, partition=tp, offset=record.offset, sequence=sequence)
             for record in records or ():
                 await anyio.sleep(self.plan.work + self._dawdle)
                 self._dawdle = 0.0
                 tp = TopicPartition(record.topic, record.partition)
-                self._tell(Processed, partition=tp, offset=record.offset)
+                self._record_event(Processed, partition=tp, offset=record.offset)
                 if tp in self._last:  # else it was revoked while this record was in flight
                     self._done[tp] = self._reached[tp] = record.offset + 1
                     if tp in self._sought:
@@ -291,7 +291,7 @@ class Process:
         self._call = None
         if self._cancelling:
             self._cancelling = False
-            self._tell(Cancelled)
+            self._record_event(Cancelled)
 
     async def _take_each(self) -> Sequence[Record] | None:
         return [await anext(self.consumer)]
@@ -308,7 +308,7 @@ class Process:
         token = self._commits
         uncommitted = self._uncommitted if offsets is None else 0
         self._uncommitted -= uncommitted
-        self._tell(Committing, token=token, offsets=offsets)
+        self._record_event(Committing, token=token, offsets=offsets)
         outcome = "cancelled"
         try:
             with anyio.CancelScope() as call:
@@ -324,19 +324,19 @@ class Process:
             self._call_ended()
             if outcome != "ok":
                 self._uncommitted += uncommitted
-            self._tell(Committed, token=token, outcome=outcome)
+            self._record_event(Committed, token=token, outcome=outcome)
 
     # ------------------------------------------------------------ actions
 
     async def _obey(self, action: PlannedAction) -> None:
         doing = getattr(self, f"_do_{action.what}")
-        self._tell(Away)
+        self._record_event(Away)
         try:
             await self._within(partial(doing, action), 30.0)
         except FencedError:
             raise
         except KafkaGroupError as error:
-            self._tell(Raised, error=_name(error))
+            self._record_event(Raised, error=_name(error))
 
     async def _do_subscribe(self, action: PlannedAction) -> None:
         topics = action.code.split(",")
@@ -366,7 +366,7 @@ class Process:
 
     def _start_over(self, error: Exception, partitions: Iterable[TopicPartition]) -> None:
         """Seek to the log's start, which no log loses here: processed records come again."""
-        self._tell(Raised, error=_name(error))
+        self._record_event(Raised, error=_name(error))
         for tp in sorted(self.consumer.assignment().intersection(partitions)):
             self._seek(tp, 0)
             self._uncommitted += 1
@@ -374,7 +374,7 @@ class Process:
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         # First: a seek raises, and moves nothing, if a revocation of the partition has begun.
         self.consumer.seek(tp, offset)
-        self._tell(Sought, partition=tp, offset=offset)
+        self._record_event(Sought, partition=tp, offset=offset)
         self._done.pop(tp, None)
         self._sought[tp] = offset
 
@@ -386,13 +386,13 @@ class Process:
     def _pause(self, *partitions: TopicPartition) -> None:
         self.consumer.pause(*partitions)
         self._paused.update(partitions)
-        self._tell(Paused, partitions=tuple(sorted(self._paused)))
+        self._record_event(Paused, partitions=tuple(sorted(self._paused)))
 
     async def _do_resume(self, action: PlannedAction) -> None:
         self.consumer.resume(*sorted(self._paused & self.consumer.assignment()))
         self._paused.clear()
         self._idle = 0.0
-        self._tell(Paused, partitions=())
+        self._record_event(Paused, partitions=())
 
     async def _do_hold(self, action: PlannedAction) -> None:
         """Delay the processing of the next record."""
@@ -402,7 +402,7 @@ class Process:
         """Do other work instead of polling."""
         if not self._absent:
             self._absent = True
-            self._tell(Absent)
+            self._record_event(Absent)
         await anyio.sleep(action.seconds)
 
     async def _do_wait_idle(self, action: PlannedAction) -> None:
@@ -431,12 +431,12 @@ class Process:
         found = self.consumer.group_metadata()
         if (found.member_id, found.generation_id) != self._generation:
             self._generation = (found.member_id, found.generation_id)
-            self._tell(Joined, member_id=found.member_id, generation=found.generation_id)
+            self._record_event(Joined, member_id=found.member_id, generation=found.generation_id)
         return found.generation_id
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         generation = self._look()
-        self._tell(Assigned, partitions=tuple(partitions), generation=generation)
+        self._record_event(Assigned, partitions=tuple(partitions), generation=generation)
         # A process about to close would leave the group's commit at the offset it goes back to.
         if self.plan.callback == "seek" and not self._stopping:
             for tp in partitions:
@@ -448,7 +448,7 @@ class Process:
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._look()
-        self._tell(Revoking, partitions=tuple(partitions))
+        self._record_event(Revoking, partitions=tuple(partitions))
         try:
             if self.plan.callback == "commit" and not self.plan.auto_commit:
                 # By offset: without one, the client counts the record in flight as processed.
@@ -457,11 +457,11 @@ class Process:
                     await self._commit(done)
             await self._dwell()
         finally:
-            self._tell(Revoked, partitions=tuple(partitions))
+            self._record_event(Revoked, partitions=tuple(partitions))
             self._forget(partitions)
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
-        self._tell(Lost, partitions=tuple(partitions))
+        self._record_event(Lost, partitions=tuple(partitions))
         self._forget(partitions)
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:

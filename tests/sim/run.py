@@ -247,7 +247,7 @@ class _Simulation:
                     slot.process.stop()
         ends = {tp: self.kafka.log_end(*tp) for tp in self._partitions()}
         committed = self.kafka.committed_offsets(GROUP)
-        self.log.tell(
+        self.log.record_event(
             Finished,
             committed={tp: found.offset for tp, found in committed.items()},
             ends=ends,
@@ -316,7 +316,7 @@ class _Simulation:
                 plan,
                 self.kafka.bootstrap_servers,
                 f"{name} {self.plan.seed}",
-                self.log.tell,
+                self.log.record_event,
                 self._leaked,
             )
             process.within(self.tasks.start_soon, self._process, process, over)
@@ -369,16 +369,16 @@ class _Simulation:
         self.kafka.produce(tp.topic, [str(n) for n in numbers], partition=tp.partition)
         self.records.setdefault(tp, []).extend(range(first, first + count))
         for i, number in enumerate(numbers):
-            self.log.tell(Appended, partition=tp, offset=first + i, sequence=number)
+            self.log.record_event(Appended, partition=tp, offset=first + i, sequence=number)
         if self.random.random() < _MARKED:
             self.kafka.append(*tp, _MARKER)
-            self.log.tell(Appended, partition=tp, offset=first + count, sequence=-1)
+            self.log.record_event(Appended, partition=tp, offset=first + count, sequence=-1)
 
     # ------------------------------------------------------------ faults and actions
 
     def _do(self, action: PlannedAction) -> None:
         if action.what in FAULTS:
-            self.log.tell(Faulted, text=str(action))
+            self.log.record_event(Faulted, text=str(action))
         getattr(self, f"_{action.what}")(action)
 
     def _later(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -407,7 +407,7 @@ class _Simulation:
         for link in self.network.links.values():
             link.clear()
         self.network.settled.set()
-        self.log.tell(Healed)
+        self.log.record_event(Healed)
 
     # brokers' responses
 
@@ -513,7 +513,7 @@ class _Simulation:
             self.kafka.move_leader(*tp, action.node)
         end = self.kafka.log_end(*tp)
         self.records[tp] = [offset for offset in self.records.get(tp, ()) if offset < end]
-        self.log.tell(Truncated, partition=tp, offset=end)
+        self.log.record_event(Truncated, partition=tp, offset=end)
 
     def _recreate_topic(self, action: PlannedAction) -> None:
         """Delete a topic, and later create another one with its name."""
@@ -524,12 +524,12 @@ class _Simulation:
         self.topic_names[self.cluster.topics[topic].topic_id] = topic
         self.kafka.delete_topic(topic)
         self.records = {tp: offsets for tp, offsets in self.records.items() if tp.topic != topic}
-        self.log.tell(Deleted, topic=topic)
+        self.log.record_event(Deleted, topic=topic)
         self._later(action.seconds, self._create_topic, topic, count)
 
     def _create_topic(self, topic: str, count: int) -> None:
         self.kafka.create_topic(topic, count)
-        self.log.tell(Recreated, topic=topic)
+        self.log.record_event(Recreated, topic=topic)
         for partition in range(count):
             self._append(TopicPartition(topic, partition), 1)
 
@@ -553,7 +553,7 @@ class _Simulation:
         if slot.process is not None:
             slot.frozen += 1
             if slot.frozen == 1:
-                self.log.tell(Frozen, member=slot.process.name)
+                self.log.record_event(Frozen, member=slot.process.name)
                 self.ready_queue.freeze(slot.process.name)
             self._later(action.seconds, self._thaw, slot, 1)
 
@@ -561,7 +561,7 @@ class _Simulation:
 
     def _thaw(self, slot: _MemberSlot, times: int) -> None:
         if slot.process is not None and 0 < slot.frozen <= times:
-            self.log.tell(Thawed, member=slot.process.name)
+            self.log.record_event(Thawed, member=slot.process.name)
             self.ready_queue.resume(slot.process.name)
         slot.frozen = max(0, slot.frozen - times)
 
@@ -569,7 +569,7 @@ class _Simulation:
         slot = self.slots[action.member]
         process = slot.process
         if process is not None:
-            self.log.tell(Killed, member=process.name)
+            self.log.record_event(Killed, member=process.name)
             self.log.muted.add(process.name)
             self.ready_queue.freeze(process.name)
             self.network.abandon(process.name)

@@ -74,7 +74,7 @@ class Worker(Process):
 
     def _open(self) -> None:
         plan = self.plan
-        self._tell(
+        self._record_event(
             Opening,
             shards=True,
             auto_commit=False,
@@ -98,8 +98,8 @@ class Worker(Process):
     async def _work_in(self, generation: Generation) -> None:
         share = decode_share(generation.assignment)
         number = generation.generation_id
-        self._tell(Joined, member_id=generation.member_id, generation=number)
-        self._tell(Assigned, partitions=share, generation=number)
+        self._record_event(Joined, member_id=generation.member_id, generation=number)
+        self._record_event(Assigned, partitions=share, generation=number)
         self._working = True
         try:
             while not (generation.over.is_set() or self._stopping):
@@ -115,16 +115,16 @@ class Worker(Process):
         finally:
             self._call_ended()
             self._working = False
-            self._tell(Revoking, partitions=share)
+            self._record_event(Revoking, partitions=share)
             try:
                 await self._dwell()
             finally:
-                self._tell(Revoked, partitions=share)
+                self._record_event(Revoked, partitions=share)
 
     async def _work_on(self, share: Partitions) -> None:
         while True:
             for shard in share:
-                self._tell(Worked, partition=shard)
+                self._record_event(Worked, partition=shard)
             await anyio.sleep(_PIECE)
 
     async def _dwell(self) -> None:

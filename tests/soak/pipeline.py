@@ -204,16 +204,16 @@ class Pipeline:
             self.stage_of(member).thaw(member)
         took = time.monotonic() - began
         self.faults["frozen past its session" if took > SESSION else "frozen"] += 1
-        _tell(f"member {member} was frozen for {took:.1f} s")
+        _print(f"member {member} was frozen for {took:.1f} s")
 
     def kill(self, member: str) -> None:
         self.faults["member killed"] += 1
-        _tell(f"member {member} killed")
+        _print(f"member {member} killed")
         self.stage_of(member).kill(member)
 
     def replace(self, member: str, by: str) -> None:
         """Start a member; another leaves gracefully."""
-        _tell(f"member {by} joins, member {member} leaves")
+        _print(f"member {by} joins, member {member} leaves")
         self.stage_of(by).start(by)
         self.stage_of(by).wait_until_up(by)
         self.stage_of(member).leave(member)
@@ -228,7 +228,7 @@ class Pipeline:
     def roll(self) -> None:
         """Restart one node after another."""
         for node in range(1, NODES + 1):
-            _tell(f"node {node} restarts")
+            _print(f"node {node} restarts")
             self.faults["node restarted"] += 1
             self.kafka.restart(node)
             self.wait(0.0)
@@ -362,7 +362,7 @@ def contents(bootstrap: str, topic: str) -> Iterator[Appended]:
     consumer.close()
 
 
-def _tell(what: str) -> None:
+def _print(what: str) -> None:
     print(what, flush=True)
 
 
@@ -417,7 +417,7 @@ def run(
 ) -> Outcome:
     """Run a story on a new cluster; keep the members' logs in `logs`. Raises: TooSlowError after so
     many seconds."""
-    _tell(f"seed {seed}")
+    _print(f"seed {seed}")
     with (
         deadline(seconds, "the pipeline"),
         tempfile.TemporaryDirectory() if logs is None else nullcontext(logs) as folder,

@@ -77,7 +77,7 @@ class Stage:
             request_timeout_ms=round(_REQUEST * 1000),
             on_partitions_assigned=self._assigned,
             on_partitions_revoked=self._revoked,
-            on_partitions_lost=lambda gone: self._log.tell(Lost, partitions=tuple(gone)),
+            on_partitions_lost=lambda gone: self._log.record_event(Lost, partitions=tuple(gone)),
         )
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> None:
@@ -85,13 +85,13 @@ class Stage:
         membership = (now.member_id, now.generation_id)
         if membership != self._membership:
             self._membership = membership
-            self._log.tell(Joined, member_id=now.member_id, generation=now.generation_id)
-        self._log.tell(Assigned, partitions=tuple(partitions), generation=now.generation_id)
+            self._log.record_event(Joined, member_id=now.member_id, generation=now.generation_id)
+        self._log.record_event(Assigned, partitions=tuple(partitions), generation=now.generation_id)
 
     def _revoked(self, partitions: Iterable[TopicPartition]) -> None:
         gone = tuple(partitions)
-        self._log.tell(Revoking, partitions=gone)
-        self._log.tell(Revoked, partitions=gone)
+        self._log.record_event(Revoking, partitions=gone)
+        self._log.record_event(Revoked, partitions=gone)
 
     async def run(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
@@ -108,7 +108,7 @@ class Stage:
                         cluster = Cluster(self._servers, options, tasks)
                         self._producer = Producer(cluster, self._sink)
                         await self._producer.start()
-                    self._log.tell(
+                    self._log.record_event(
                         Opening,
                         cooperative=not self._eager,
                         session_timeout=SESSION,
@@ -119,32 +119,32 @@ class Stage:
                     tasks.start_soon(self._stop_on, signals)
                     await self._work()
                     await self._consumer.stop()
-                    self._log.tell(Ended)
+                    self._log.record_event(Ended)
                     tasks.cancel_scope.cancel()
 
     async def _work(self) -> None:
         async for batch in self._consumer.batches(_MOST):
             due = anyio.current_time() + len(batch) / self._rate
-            self._log.tell_delivered(batch)
+            self._log.record_delivered(batch)
             if self._producer is not None:
                 await self._producer.append(batch.partition, [r.value for r in batch])
-            self._log.tell_processed(batch)
+            self._log.record_processed(batch)
             await self._commit()
             await anyio.sleep_until(due)
 
     async def _commit(self) -> None:
         self._commits += 1
-        self._log.tell(Committing, token=self._commits, offsets=None)
+        self._log.record_event(Committing, token=self._commits, offsets=None)
         outcome = "ok"
         try:
             await self._consumer.commit()
         except KafkaGroupError as error:
             outcome = type(error).__name__
-        self._log.tell(Committed, token=self._commits, outcome=outcome)
+        self._log.record_event(Committed, token=self._commits, outcome=outcome)
 
     async def _stop_on(self, signals: AsyncIterable[signal.Signals]) -> None:
         async for _ in signals:
-            self._log.tell(Closing)
+            self._log.record_event(Closing)
             await self._consumer.stop()
 
 

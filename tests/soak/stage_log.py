@@ -30,19 +30,19 @@ class StageLog(Log):
         self._member = member
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def tell(self, kind: Callable[..., Event], **fields: Any) -> None:
+    def record_event(self, kind: Callable[..., Event], **fields: Any) -> None:
         event = kind(**{"time": anyio.current_time(), "member": self._member, **fields})
         self._write(to_line(event))
 
-    def tell_delivered(self, batch: Batch) -> None:
-        self._tell_batch(
+    def record_delivered(self, batch: Batch) -> None:
+        self._record_batch(
             Delivered, batch, sequences=[int.from_bytes(r.value[:8], "big") for r in batch]
         )
 
-    def tell_processed(self, batch: Batch) -> None:
-        self._tell_batch(Processed, batch)
+    def record_processed(self, batch: Batch) -> None:
+        self._record_batch(Processed, batch)
 
-    def _tell_batch(self, kind: type[Event], batch: Batch, **fields: object) -> None:
+    def _record_batch(self, kind: type[Event], batch: Batch, **fields: object) -> None:
         raw = {
             "batch": kind.__name__,
             "time": anyio.current_time(),

@@ -37,10 +37,10 @@ async def test_events_and_batches_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "1a"
     log = StageLog(str(path), "1a")
     began = anyio.current_time()
-    log.tell_delivered(batch((7, 70), (9, 1 << 40)))
+    log.record_delivered(batch((7, 70), (9, 1 << 40)))
     await anyio.sleep(1.0)
-    log.tell_processed(batch((7, 70), (9, 1 << 40)))
-    log.tell(Lost, partitions=(TP,))
+    log.record_processed(batch((7, 70), (9, 1 << 40)))
+    log.record_event(Lost, partitions=(TP,))
     assert list(read(path)) == [
         Delivered(time=began, member="1a", partition=TP, offset=7, sequence=70),
         Delivered(time=began, member="1a", partition=TP, offset=9, sequence=1 << 40),
@@ -54,10 +54,10 @@ async def test_events_and_batches_are_read_as_they_were_written(tmp_path):
 async def test_an_incomplete_last_line_is_ignored(tmp_path):
     path = tmp_path / "1a"
     log = StageLog(str(path), "1a")
-    log.tell_delivered(batch((0, 5), (1, 6)))
-    log.tell_processed(batch((0, 5), (1, 6)))
+    log.record_delivered(batch((0, 5), (1, 6)))
+    log.record_processed(batch((0, 5), (1, 6)))
     whole = path.read_bytes()
-    log.tell_delivered(batch((2, 7)))
+    log.record_delivered(batch((2, 7)))
     data = path.read_bytes()
     assert delivered(data) == (len(data), [5, 6, 7])
     for length in range(len(whole), len(data)):
