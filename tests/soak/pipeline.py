@@ -27,7 +27,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as IndependentPartition
 from deadline import deadline
 from processes import Members
-from proxy import CALM, Proxy
+from proxy import NO_FAULTS, Proxy
 from run import coordinator_down
 from sim.checker import CheckResult, examine
 from sim.events import Appended, Delivered, Event, Finished, Frozen, Healed, Joined, Killed, Thawed
@@ -235,8 +235,8 @@ class Pipeline:
 
     def drain(self) -> None:
         """Let every record pass without faults; stage by stage, commit and leave."""
-        life = self.proxy.weather.life[1]
-        self.proxy.weather = CALM
+        life = self.proxy.policy.life[1]
+        self.proxy.policy = NO_FAULTS
         self.wait(life)
         healed = Healed(time=time.monotonic())
         servers = self.kafka.bootstrap_servers
@@ -426,7 +426,7 @@ def run(
             nodes=NODES, listeners={"PROXIED": Listener(advertised_ports=proxy.ports)}
         ) as kafka,
     ):
-        proxy.lead_to([kafka.address(node, "PROXIED") for node in range(1, NODES + 1)])
+        proxy.set_targets([kafka.address(node, "PROXIED") for node in range(1, NODES + 1)])
         pipeline = Pipeline(kafka, proxy, Path(folder), records, rate)
         for topic, count in zip(pipeline.topics, (records, 0, 0), strict=True):
             anyio.run(prepare, kafka.bootstrap_servers, topic, PARTITIONS, count)

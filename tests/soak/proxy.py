@@ -27,16 +27,16 @@ from anyio.from_thread import start_blocking_portal
 
 HOST = "127.0.0.1"
 
-_PIECE = 7
-"""Most bytes of a fragment: less than the length and the correlation id before an answer."""
+_MAX_FRAGMENT = 7
+"""Maximum bytes of a fragment: less than the length and correlation id that open a response."""
 
-_LAST_CHANCE = 0.25
-"""Seconds that a connection which is to end within a message waits for one."""
+_TRUNCATION_TIMEOUT = 0.25
+"""Seconds that a connection to be cut within a message waits for a message."""
 
 _RESET = struct.pack("ii", 1, 0)
-"""Of SO_LINGER: closing throws away what is under way, and says so to the other side."""
+"""Value of SO_LINGER: closing discards unsent bytes and sends a RST."""
 
-_LEFT = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+_ENDED = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class End(StrEnum):
@@ -45,42 +45,43 @@ class End(StrEnum):
     CLOSED = "closed"
     RESET = "reset"
     TRUNCATED = "truncated"
-    """Reset within a message, of which one half has passed."""
+    """Reset within a message, of which the first half was forwarded."""
 
 
 @attrs.frozen(kw_only=True)
-class Fate:
+class ConnectionFaults:
     """The faults of one connection."""
 
     life: float = math.inf
     """Seconds until it is cut."""
     end: End = End.CLOSED
     fragmented: int = 0
-    """How many bytes of each direction pass in pieces of 1 to 7 bytes, before the rest does as it
-    comes."""
+    """How many bytes of each direction are forwarded in fragments of 1 to 7 bytes; later bytes are
+    forwarded as they arrive."""
     stall: tuple[float, float] = (math.inf, 0.0)
-    """From when on, and until when, nothing passes; seconds of its life."""
+    """Start and end of the time in which nothing is forwarded, in seconds since it was opened."""
     seed: int = 0
-    """Of the lengths of the pieces."""
+    """Determines the lengths of the fragments."""
 
 
 @attrs.frozen(kw_only=True)
-class Weather:
+class FaultPolicy:
     """The distribution from which faults are drawn."""
 
     life: tuple[float, float] = (0.5, 1.5)
-    """Shortest and longest life, seconds."""
+    """Minimum and maximum lifetime in seconds."""
     stall: tuple[float, float] = (0.05, 0.5)
-    """Shortest and longest stall, seconds."""
+    """Minimum and maximum stall in seconds."""
     stalled: float = 0.2
-    """How many of all connections stall, from 0 to 1; and so on."""
+    """The fraction of connections that stall for a while."""
     silenced: float = 0.05
     """The fraction of connections that stall until they close: open, without a response."""
     fragmented: float = 0.25
+    """The fraction of connections that are fragmented."""
 
-    def draw(self, seed: int, number: int) -> Fate:
+    def draw(self, seed: int, number: int) -> ConnectionFaults:
         """Draw the faults of a connection."""
-        # A string: seeds that are numbers must not be each other's neighbours.
+        # Both in one string: their sum would give two seeds almost the same faults.
         chance = random.Random(f"{seed}/{number}")
         life = chance.uniform(*self.life)
         stall = (math.inf, 0.0)
@@ -88,7 +89,7 @@ class Weather:
             begin = chance.uniform(0.0, life)
             silent = drawn < self.silenced
             stall = (begin, math.inf if silent else begin + chance.uniform(*self.stall))
-        return Fate(
+        return ConnectionFaults(
             life=life,
             end=chance.choice(list(End)),
             fragmented=chance.randrange(64, 2048) if chance.random() < self.fragmented else 0,
@@ -97,52 +98,52 @@ class Weather:
         )
 
 
-class _Calm(Weather):
-    def draw(self, seed: int, number: int) -> Fate:
-        return Fate()
+class _NoFaults(FaultPolicy):
+    def draw(self, seed: int, number: int) -> ConnectionFaults:
+        return ConnectionFaults()
 
 
-CALM = _Calm()
-"""Nothing goes wrong."""
+NO_FAULTS = _NoFaults()
+"""The policy under which no connection has faults."""
 
 
 class Relay:
     """One connection with its faults."""
 
-    def __init__(self, fate: Fate, client: ByteStream, server: ByteStream) -> None:
-        self.met: set[str] = set()
-        """What has gone wrong, by kind."""
-        self._fate = fate
+    def __init__(self, faults: ConnectionFaults, client: ByteStream, server: ByteStream) -> None:
+        self.occurred: set[str] = set()
+        """The kinds of faults that have occurred."""
+        self._faults = faults
         self._streams = (client, server)
         self._scope = anyio.CancelScope()
-        self._born = 0.0
+        self._started_at = 0.0
         self._truncating = False
         self._truncated = False
 
     async def run(self) -> End | None:
         """Relay bytes until the planned cut, and return its kind, or None if a side has closed."""
         client, server = self._streams
-        self._born = anyio.current_time()
+        self._started_at = anyio.current_time()
         end: End | None = None
         with self._scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._pass, client, server)
-                tasks.start_soon(self._pass, server, client)
-                await anyio.sleep(self._fate.life)
-                end = self._fate.end
+                tasks.start_soon(self._forward, client, server)
+                tasks.start_soon(self._forward, server, client)
+                await anyio.sleep(self._faults.life)
+                end = self._faults.end
                 if end is End.TRUNCATED:
                     self._truncating = True
-                    await anyio.sleep(_LAST_CHANCE)
+                    await anyio.sleep(_TRUNCATION_TIMEOUT)
                 self._scope.cancel()
         if end is End.TRUNCATED and not self._truncated:
             end = End.RESET
         if end is not None:
-            self.met.add(end)
+            self.occurred.add(end)
         return end
 
-    async def _pass(self, source: ByteStream, sink: ByteStream) -> None:
-        chance = random.Random(self._fate.seed)
-        fragmented = self._fate.fragmented
+    async def _forward(self, source: ByteStream, sink: ByteStream) -> None:
+        chance = random.Random(self._faults.seed)
+        fragmented = self._faults.fragmented
         try:
             while True:
                 data = await source.receive()
@@ -150,29 +151,29 @@ class Relay:
                 if self._truncating:
                     self._truncated = True
                     data = data[: len(data) // 2]
-                for piece in _pieces(data[:fragmented], chance):
-                    self.met.add("fragmented")
+                for piece in _fragments(data[:fragmented], chance):
+                    self.occurred.add("fragmented")
                     await sink.send(piece)
                 if rest := data[fragmented:]:
                     await sink.send(rest)
                 if self._truncated:
                     break
                 fragmented = max(0, fragmented - len(data))
-        except _LEFT:
+        except _ENDED:
             pass
         self._scope.cancel()
 
     async def _wait_while_stalled(self) -> None:
-        begin, end = self._fate.stall
-        if begin <= anyio.current_time() - self._born < end:
-            self.met.add("silenced" if end == math.inf else "stalled")
-            await anyio.sleep_until(self._born + end)
+        begin, end = self._faults.stall
+        if begin <= anyio.current_time() - self._started_at < end:
+            self.occurred.add("silenced" if end == math.inf else "stalled")
+            await anyio.sleep_until(self._started_at + end)
 
 
-def _pieces(data: bytes, chance: random.Random) -> Iterator[bytes]:
+def _fragments(data: bytes, chance: random.Random) -> Iterator[bytes]:
     start = 0
     while start < len(data):
-        end = start + chance.randint(1, _PIECE)
+        end = start + chance.randint(1, _MAX_FRAGMENT)
         yield data[start:end]
         start = end
 
@@ -183,17 +184,17 @@ class Proxy:
     ```python
     with Proxy(3, seed=1) as proxy:
         with LocalKafka(nodes=3, listeners={"P": Listener(advertised_ports=proxy.ports)}) as kafka:
-            proxy.lead_to([kafka.address(node, "P") for node in (1, 2, 3)])
+            proxy.set_targets([kafka.address(node, "P") for node in (1, 2, 3)])
             connect(proxy.addresses)
     ```
     """
 
-    def __init__(self, nodes: int, *, seed: int, weather: Weather | None = None) -> None:
-        self.weather = Weather() if weather is None else weather
-        """Of the connections that are still to come."""
+    def __init__(self, nodes: int, *, seed: int, policy: FaultPolicy | None = None) -> None:
+        self.policy = FaultPolicy() if policy is None else policy
+        """Applies to connections that are opened from now on."""
         self.ports: Sequence[int] = ()
         self.faults: Counter[str] = Counter()
-        """How often what went wrong, by kind; "refused" are those whose node was away."""
+        """Kind of fault -> count; "refused": the node of the connection was down."""
         self.connections = 0
         self._nodes = nodes
         self._seed = seed
@@ -211,14 +212,14 @@ class Proxy:
         """The number of connections that were cut."""
         return sum(self.faults[end] for end in End)
 
-    def lead_to(self, addresses: Sequence[str]) -> None:
+    def set_targets(self, addresses: Sequence[str]) -> None:
         """Set the addresses of the nodes, in the order of `ports`. Until then connections are
         refused."""
         pairs = (address.rpartition(":") for address in addresses)
         self._targets = [(host, int(port)) for host, _, port in pairs]
 
     def raise_if_ended(self) -> None:
-        """Raises: the error that ended it, if any."""
+        """Raise the error that ended the proxy, if any."""
         if self._task.done():
             self._task.result()
 
@@ -251,16 +252,16 @@ class Proxy:
     async def _serve(self, node: int, client: ByteStream) -> None:
         async with client:
             self.connections += 1
-            fate = self.weather.draw(self._seed, self.connections)
+            faults = self.policy.draw(self._seed, self.connections)
             try:
                 server = await anyio.connect_tcp(*self._targets[node])
             except (OSError, IndexError):
                 self.faults["refused"] += 1
                 return
             async with server:
-                relay = Relay(fate, client, server)
+                relay = Relay(faults, client, server)
                 end = await relay.run()
-                self.faults.update(relay.met)
+                self.faults.update(relay.occurred)
                 for stream in (client, server):
                     if end in (End.RESET, End.TRUNCATED):
                         raw = stream.extra(SocketAttribute.raw_socket)

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import anyio
 import pytest
 from anyio.streams.stapled import StapledObjectStream
-from proxy import CALM, HOST, End, Fate, Proxy, Relay, Weather
+from proxy import HOST, NO_FAULTS, ConnectionFaults, End, FaultPolicy, Proxy, Relay
 
 MESSAGE = random.Random(0).randbytes(5_000)
 
@@ -24,10 +24,10 @@ def pair():
 class RunningRelay:
     """A relay with planned faults, and its ends."""
 
-    def __init__(self, **fate):
+    def __init__(self, **faults):
         self.client, self._towards_client = pair()
         self.server, self._towards_server = pair()
-        self.relay = Relay(Fate(**fate), self._towards_client, self._towards_server)
+        self.relay = Relay(ConnectionFaults(**faults), self._towards_client, self._towards_server)
         self.end = "it runs"
         self.took = math.nan
 
@@ -42,9 +42,9 @@ class RunningRelay:
 
 
 @asynccontextmanager
-async def relaying(**fate):
+async def relaying(**faults):
     """Run a relay; wait for its end on exit."""
-    running = RunningRelay(**fate)
+    running = RunningRelay(**faults)
     async with aclosing(running), anyio.create_task_group() as tasks:
         tasks.start_soon(running.run)
         yield running
@@ -68,7 +68,7 @@ async def test_without_a_fault_bytes_pass_until_a_side_closes():
         await anyio.sleep(3600.0)
         await running.server.send_stream.aclose()
     assert running.end is None
-    assert running.relay.met == set()
+    assert running.relay.occurred == set()
 
 
 @pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_fragments_are_the_same_bytes_in_small_pieces_and_then_whole():
     assert b"".join(pieces) == MESSAGE
     assert max(map(len, pieces[:-1])) == 7
     assert pieces[-1] == MESSAGE[1_000:]
-    assert running.relay.met == {"fragmented"}
+    assert running.relay.occurred == {"fragmented"}
 
 
 @pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_bytes_received_in_a_stall_pass_after_it():
         assert await running.server.receive() == b"within"
         assert anyio.current_time() - began == pytest.approx(4.0)
         await running.client.send_stream.aclose()
-    assert running.relay.met == {"stalled"}
+    assert running.relay.occurred == {"stalled"}
 
 
 @pytest.mark.anyio
@@ -104,7 +104,7 @@ async def test_a_connection_is_cut_at_its_planned_time(end):
     async with relaying(life=1.5, end=end) as running:
         pass
     assert (running.end, running.took) == (end, pytest.approx(1.5))
-    assert running.relay.met == {end}
+    assert running.relay.occurred == {end}
 
 
 @pytest.mark.anyio
@@ -116,7 +116,7 @@ async def test_a_silenced_connection_is_open_until_it_is_cut():
             await running.server.receive()
     assert patience.cancelled_caught
     assert running.took == pytest.approx(1.5)
-    assert running.relay.met == {"silenced", End.CLOSED}
+    assert running.relay.occurred == {"silenced", End.CLOSED}
 
 
 @pytest.mark.anyio
@@ -126,7 +126,7 @@ async def test_half_of_the_last_message_passes_where_it_is_truncated():
         await running.client.send(MESSAGE)
         assert await running.server.receive() == MESSAGE[:2_500]
     assert running.took == pytest.approx(1.1)
-    assert running.relay.met == {End.TRUNCATED}
+    assert running.relay.occurred == {End.TRUNCATED}
 
 
 @pytest.mark.anyio
@@ -134,18 +134,18 @@ async def test_without_a_message_there_is_nothing_to_truncate():
     async with relaying(life=1.0, end=End.TRUNCATED) as running:
         pass
     assert running.took == pytest.approx(1.25)
-    assert running.relay.met == {End.RESET}
+    assert running.relay.occurred == {End.RESET}
 
 
-class TestFates:
-    def drawn(self, count=2_000, seed=7, **weather):
-        return [Weather(**weather).draw(seed, number) for number in range(count)]
+class TestFaultPolicy:
+    def drawn(self, count=2_000, seed=7, **policy):
+        return [FaultPolicy(**policy).draw(seed, number) for number in range(count)]
 
     def test_a_seed_determines_the_faults(self):
         assert self.drawn() == self.drawn()
         assert self.drawn(count=1, seed=8) != self.drawn(count=1, seed=7)
         # Another process, with other hashes, draws the same.
-        assert Weather().draw(1, 4) == Fate(
+        assert FaultPolicy().draw(1, 4) == ConnectionFaults(
             life=1.2406273961482044,
             end=End.CLOSED,
             stall=(0.17870052045703974, 0.6466922380639092),
@@ -153,27 +153,27 @@ class TestFates:
         )
 
     def test_every_connection_is_cut_within_its_limits_and_in_every_way(self):
-        fates = self.drawn(life=(0.5, 1.5))
-        lives = [fate.life for fate in fates]
+        drawn = self.drawn(life=(0.5, 1.5))
+        lives = [faults.life for faults in drawn]
         assert 0.5 <= min(lives) < 0.51
         assert 1.49 < max(lives) <= 1.5
-        assert {fate.end for fate in fates} == set(End)
+        assert {faults.end for faults in drawn} == set(End)
 
     def test_some_connections_stall_and_some_are_silenced(self):
-        fates = self.drawn(stall=(0.05, 0.5), stalled=0.2, silenced=0.05)
-        lengths = [end - begin for begin, end in (f.stall for f in fates) if begin < math.inf]
+        drawn = self.drawn(stall=(0.05, 0.5), stalled=0.2, silenced=0.05)
+        lengths = [end - begin for begin, end in (f.stall for f in drawn) if begin < math.inf]
         silent = lengths.count(math.inf)
         assert 60 < silent < 140
         assert 340 < len(lengths) - silent < 460
         assert all(0.05 <= length <= 0.5 for length in lengths if length < math.inf)
-        assert all(f.stall[0] <= f.life for f in fates if f.stall[0] < math.inf)
+        assert all(f.stall[0] <= f.life for f in drawn if f.stall[0] < math.inf)
 
     def test_some_are_fragmented(self):
-        fates = self.drawn(fragmented=0.25)
-        assert 430 < sum(fate.fragmented > 0 for fate in fates) < 570
+        drawn = self.drawn(fragmented=0.25)
+        assert 430 < sum(faults.fragmented > 0 for faults in drawn) < 570
 
     def test_without_faults_nothing_is_cut(self):
-        assert CALM.draw(1, 1) == Fate()
+        assert NO_FAULTS.draw(1, 1) == ConnectionFaults()
 
 
 @pytest.fixture
@@ -206,9 +206,9 @@ class TestProxy:
         return socket.create_connection((HOST, proxy.ports[node]), timeout=10.0)
 
     def test_the_proxy_forwards_to_the_nodes(self, echo):
-        weather = Weather(life=(60.0, 60.0), fragmented=1.0, stalled=0.0, silenced=0.0)
-        with Proxy(2, seed=1, weather=weather) as proxy:
-            proxy.lead_to([f"{HOST}:1", echo])
+        policy = FaultPolicy(life=(60.0, 60.0), fragmented=1.0, stalled=0.0, silenced=0.0)
+        with Proxy(2, seed=1, policy=policy) as proxy:
+            proxy.set_targets([f"{HOST}:1", echo])
             with self.connect(proxy, 1) as connection, connection.makefile("rb") as answers:
                 connection.sendall(MESSAGE)
                 assert answers.read(len(MESSAGE)) == MESSAGE
@@ -219,12 +219,12 @@ class TestProxy:
         assert (proxy.connections, proxy.cut) == (2, 0)
 
     def test_the_error_that_ends_the_proxy_is_raised(self, echo):
-        class Broken(Weather):
+        class Broken(FaultPolicy):
             def draw(self, seed, number):
                 raise LookupError("broken")
 
-        with Proxy(1, seed=1, weather=Broken()) as proxy:
-            proxy.lead_to([echo])
+        with Proxy(1, seed=1, policy=Broken()) as proxy:
+            proxy.set_targets([echo])
             proxy.raise_if_ended()
             self.connect(proxy).close()
             with pytest.RaisesGroup(LookupError, flatten_subgroups=True):
@@ -232,8 +232,10 @@ class TestProxy:
                     proxy.raise_if_ended()
 
     def test_the_proxy_continues_after_cutting_connections(self, echo):
-        with Proxy(1, seed=2, weather=Weather(life=(0.0, 0.0), stalled=0.0, silenced=0.0)) as proxy:
-            proxy.lead_to([echo])
+        with Proxy(
+            1, seed=2, policy=FaultPolicy(life=(0.0, 0.0), stalled=0.0, silenced=0.0)
+        ) as proxy:
+            proxy.set_targets([echo])
             ends = set()
             for _ in range(12):
                 try:
@@ -241,7 +243,7 @@ class TestProxy:
                         ends.add(connection.recv(1))
                 except ConnectionResetError:
                     ends.add("reset")
-            proxy.weather = CALM
+            proxy.policy = NO_FAULTS
             with self.connect(proxy) as connection:
                 connection.sendall(b"all well?")
                 assert connection.recv(100) == b"all well?"
