@@ -16,4 +16,4 @@ cdef class Conversion:
     cdef object _value_type
 
     cpdef now(self, Record record)
-    cdef Record _made(self, Record record, object key, object value)
+    cdef Record _set_converted(self, Record record, object key, object value)

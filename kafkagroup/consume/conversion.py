@@ -120,16 +120,16 @@ class Conversion:
         except Exception as error:
             failed = _error(record, part, error)
         else:
-            return self._made(record, key, value)
+            return self._set_converted(record, key, value)
         handler = self._on_error
         if isinstance(handler, str):
             return self._failed(failed)
         answer = handler(failed.record, failed)
         if inspect.isawaitable(answer):
             answer = await answer
-        return self._answered(answer)
+        return self._outcome_of(answer)
 
-    def _made(self, record: Record, key: object, value: object) -> Record:
+    def _set_converted(self, record: Record, key: object, value: object) -> Record:
         record._key = key
         record._value = value
         return record
@@ -138,7 +138,7 @@ class Conversion:
         handler = self._on_error
         if handler == "skip":
             logger.warning("skipped a record: %s", error)
-            return self._answered(None)
+            return self._outcome_of(None)
         if isinstance(handler, str):
             raise error
         if self._handler_suspends:
@@ -148,9 +148,9 @@ class Conversion:
             _close(answer)
             self._handler_suspends = True
             return SUSPENDS
-        return self._answered(answer)
+        return self._outcome_of(answer)
 
-    def _answered(self, answer: object) -> Record | Outcome:
+    def _outcome_of(self, answer: object) -> Record | Outcome:
         """Return the outcome for a record whose deserializer failed, by the handler's result."""
         if answer is None:
             self.skipped += 1

@@ -101,13 +101,13 @@ def _write(
     first: bool = False,
     timeout: float | None = None,
 ) -> None:
-    notes = {
+    metadata = {
         topic: CommitMetadata(topic_id, first).to_text()
         for topic, topic_id in positions.topic_ids.items()
     }
     try:
-        noted = {tp: OffsetAndMetadata(at, notes[tp.topic]) for tp, at in offsets.items()}
-        session.commit(group, noted, timeout)
+        commits = {tp: OffsetAndMetadata(at, metadata[tp.topic]) for tp, at in offsets.items()}
+        session.commit(group, commits, timeout)
     except KafkaGroupError as error:
         if getattr(error, "code", None) == ErrorCode.UNKNOWN_MEMBER_ID:
             raise IllegalStateError(

@@ -5,7 +5,7 @@ from kafkagroup.wire.records cimport RecordReader
 from libc.string cimport memcpy
 
 cdef int _NULL
-cdef long long _MOST
+cdef long long _MAX_COLUMN_BYTES
 
 
 cdef class _Filling:

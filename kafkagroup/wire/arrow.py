@@ -38,8 +38,8 @@ Column = tuple[bytearray | None, bytearray, bytearray]
 _NULL = -1
 """The place of a null value; also the timestamp of a record that has none."""
 
-_MOST = 0x7FFFFFFF
-"""Most bytes in a column."""
+_MAX_COLUMN_BYTES = 0x7FFFFFFF
+"""Maximum number of bytes in a column: Arrow's offsets have 32 bits."""
 
 
 @lru_cache(maxsize=1_000)
@@ -256,7 +256,7 @@ def _gather(runs: list[tuple[RecordReader, int]], places: memoryview, count: int
     for n in range(count):
         if places[2 * n] >= 0:
             total += places[2 * n + 1] - places[2 * n]
-    if total > _MOST:
+    if total > _MAX_COLUMN_BYTES:
         raise LimitExceededError(f"{total} bytes in one column; Arrow's offsets have 32 bits")
     ends = bytearray(4 * (count + 1))
     data = bytearray(total)

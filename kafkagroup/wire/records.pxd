@@ -59,13 +59,13 @@ cdef class RecordReader:
         pos=Py_ssize_t,
         offset="long long",
     )
-    cdef bint _pass_by(self, Py_ssize_t most) except -1
+    cdef bint _skip_to_start(self, Py_ssize_t most) except -1
     cpdef RecordReader fork(self)
     cpdef void stop_after(self, Py_ssize_t most) noexcept
     cdef void _open(self) except *
     cdef bint _step(self) except -1
     cdef bint _ended(self) except -1
-    cdef void _give_up(self) noexcept
+    cdef void _end_reading(self) noexcept
     @cython.locals(
         n="unsigned long long",
         byte="unsigned long long",

@@ -92,10 +92,10 @@ _SMALL = {
 decompress: ten times the cost of using a thread. The compressed size alone is not enough, because
 8 KB may decompress to gigabytes."""
 
-_PASSED_AT_ONCE = 2_000
+_SKIPPED_AT_ONCE = 2_000
 """Most records below the position that are skipped without a thread: 2 ms, if not compiled."""
 
-_PASSED_IN_A_SLICE = 200_000
+_SKIPPED_PER_SLICE = 200_000
 """Most records that a thread skips in one call: compiled code blocks all other threads."""
 
 _MAX_CONTROL_BYTES = 1024
@@ -404,14 +404,14 @@ class RecordReader:
             return True
         if self._data is None and not self._inflate_small():
             return False
-        return self._pass_by(_PASSED_AT_ONCE)
+        return self._skip_to_start(_SKIPPED_AT_ONCE)
 
     def prepare(self) -> bool:
         """Decompress the batch and skip to the start, one part at a time, in any thread; return
         whether it is done. Reading the first record raises any damage."""
         if self._data is None and self._trouble is None:
             self._inflate()
-        return self._pass_by(_PASSED_IN_A_SLICE)
+        return self._skip_to_start(_SKIPPED_PER_SLICE)
 
     def _inflate_small(self) -> bool:
         codec = self._batch.codec
@@ -441,7 +441,7 @@ class RecordReader:
         self._end = len(data)
         self._data = data
 
-    def _pass_by(self, most: int) -> bool:
+    def _skip_to_start(self, most: int) -> bool:
         """Skip up to `most` records below the start; return whether there are no more. `next`
         raises any damage."""
         if self._data is None:
@@ -499,22 +499,22 @@ class RecordReader:
                     return True
             return self._ended()
         except IndexError:
-            self._give_up()
+            self._end_reading()
             raise self._batch._corrupt("input ends inside a record") from None
         except CorruptRecordError:
             raise
         except DecodeError as error:
-            self._give_up()
+            self._end_reading()
             raise self._batch._corrupt(str(error)) from None
 
     def _ended(self) -> bool:
         extra = self._end - self._pos
         if extra:
-            self._give_up()
+            self._end_reading()
             raise self._batch._corrupt(f"{extra} bytes behind the last record")
         return False
 
-    def _give_up(self) -> None:
+    def _end_reading(self) -> None:
         self._left = 0
         self._pos = self._end
 

@@ -20,8 +20,8 @@ PACKAGE = Path(kafkagroup.__file__).parent
 PER_RECORD = {
     ("consume/conversion.py", "now", "record._key"),
     ("consume/conversion.py", "now", "record._value"),
-    ("consume/conversion.py", "_made", "record._key"),
-    ("consume/conversion.py", "_made", "record._value"),
+    ("consume/conversion.py", "_set_converted", "record._key"),
+    ("consume/conversion.py", "_set_converted", "record._value"),
     ("consume/delivery.py", "_read", "owned.leader_epoch"),
     ("consume/delivery.py", "_read", "owned.position"),
     ("consume/delivery.py", "_read_converted", "owned.leader_epoch"),
