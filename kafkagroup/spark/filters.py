@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime
 
 import attrs
@@ -50,11 +50,18 @@ class Selection:
         return start, max(start, int(min(end, self.end)))
 
 
-def select(filters: Iterable[Filter]) -> tuple[Selection, list[Filter]]:
-    """Return what the filters select together, and those that Spark must still evaluate."""
+def select(
+    filters: Iterable[Filter], fields: Container[str] = ()
+) -> tuple[Selection, list[Filter]]:
+    """Return what the filters select together, and those that Spark must still evaluate.
+
+    `fields`: the columns that are fields of the value, and select nothing of the logs.
+    """
     selection, left = Selection(), []
     for one in filters:
         narrowed = _narrowed(selection, one)
+        if narrowed is not None and one.attribute[0] in fields:
+            narrowed = None
         if narrowed is not None:
             selection = narrowed
         if narrowed is None or one.attribute == ("timestamp",):

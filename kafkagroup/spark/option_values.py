@@ -20,6 +20,7 @@ __all__ = [
     "LATEST",
     "OWN_COLUMNS",
     "Bound",
+    "OnError",
     "boolean",
     "bound",
     "bound_at",
@@ -33,6 +34,7 @@ __all__ = [
     "one_of",
     "partitions",
     "pattern",
+    "record_types",
     "seconds",
 ]
 
@@ -63,6 +65,8 @@ CONNECTOR_COLUMNS = (
 
 CONNECTOR_HEADERS = "array<struct<key: string, value: binary>>"
 """Their type in a row of Spark's own connector. A row without headers has null there."""
+
+OnError = Literal["fail", "null", "skip"]
 
 _DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -118,7 +122,12 @@ def columns(text: str) -> tuple[str, ...]:
     asked = names(text)
     if unknown := [name for name in asked if name not in COLUMNS]:
         raise ValueError(f"no columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
-    return asked or OWN_COLUMNS
+    return asked
+
+
+def record_types(connector_rows: bool) -> Mapping[str, str]:
+    """Return column -> type of a record's columns, also as those of Spark's own connector."""
+    return {**COLUMNS, "headers": CONNECTOR_HEADERS} if connector_rows else COLUMNS
 
 
 def pattern(text: str) -> re.Pattern[str]:

@@ -18,7 +18,7 @@ import attrs
 
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark import option_values as values
-from kafkagroup.spark.option_values import EARLIEST, LATEST, Bound
+from kafkagroup.spark.option_values import EARLIEST, LATEST, Bound, OnError
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
 
@@ -32,6 +32,7 @@ __all__ = [
 
 
 Commit = Literal["source", "listener", "off"]
+Format = Literal["json"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 TimestampStrategy = Literal["error", "latest"]
 
@@ -105,6 +106,13 @@ class SourceOptions(ConnectionOptions):
     fail_on_data_loss: bool = True
     """Whether the query fails if records were deleted before they were read."""
     columns: tuple[str, ...] = values.OWN_COLUMNS
+    """The columns of a row; with `parse`, those of the query's schema that are the record's own."""
+    columns_given: bool = False
+    """Whether they are an option of the query, not the default."""
+    parse: Format | None = None
+    """How values are parsed into columns; None for values as bytes."""
+    on_error: OnError = "fail"
+    """What a malformed value does: it is an error, its columns are null, or it has no row."""
     connector_rows: bool = False
     """Whether rows are as those of Spark's own connector."""
     commit: Commit = "source"
@@ -131,10 +139,17 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
         raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
     headers = taken.pop("include_headers", None)
-    if headers is not None or any(name.lower().startswith(_PREFIX) for name in given):
+    connector_rows = headers is not None or any(n.lower().startswith(_PREFIX) for n in given)
+    taken["connector_rows"] = connector_rows
+    taken["columns_given"] = "columns" in taken
+    if "parse" in taken:
+        taken.setdefault("columns", ())
+    elif "on_error" in taken:
+        raise ConfigurationError("on_error needs the option parse")
+    elif not taken.get("columns"):
         more = ("headers",) if headers else ()
-        taken.setdefault("columns", (*values.CONNECTOR_COLUMNS, *more))
-        taken["connector_rows"] = True
+        connector = (*values.CONNECTOR_COLUMNS, *more)
+        taken["columns"] = connector if connector_rows else values.OWN_COLUMNS
     options = SourceOptions(**taken)
     if options.group_id is None and options.starting_offsets.kind == "group":
         raise ConfigurationError("startingOffsets=group needs the option group.id")
@@ -163,7 +178,7 @@ def _parse(given: Mapping[str, str], known: _Table) -> dict[str, Any]:
     taken: dict[str, Any] = {}
     taken_as: dict[str, str] = {}
     for name, (field, parse) in known.items():
-        if (value := options.pop(name.lower(), None)) is None:
+        if (value := options.pop(name.lower().replace("_", "."), None)) is None:
             continue
         if field in taken:
             raise ConfigurationError(f"give one of the options {taken_as[field]} and {name}")
@@ -242,6 +257,8 @@ _SOURCE: _Table = {
     "minPartitions": ("min_partitions", values.count),
     "failOnDataLoss": ("fail_on_data_loss", values.boolean),
     "columns": ("columns", values.columns),
+    "parse": ("parse", values.one_of(Format)),
+    "on_error": ("on_error", values.one_of(OnError)),
     "includeHeaders": ("include_headers", values.boolean),
     "commit": ("commit", values.one_of(Commit)),
     "rewind": ("rewind", values.boolean),

@@ -4,6 +4,7 @@ row."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import pyarrow as pa
@@ -15,6 +16,9 @@ from kafkagroup.spark.ranges import Range
 from kafkagroup.wire.arrow import columns
 from kafkagroup.wire.messages.fetch import PartitionData
 from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
+
+if TYPE_CHECKING:
+    from kafkagroup.spark.json_values import JsonValues
 
 __all__ = ["Rows"]
 
@@ -49,6 +53,15 @@ class Rows:
         self._options = options
         self._range = planned
         self._schema = schema
+        self._values: JsonValues | None = None
+        """How values are parsed into the columns that are not the record's own."""
+        self._record_fields = list(schema)
+        if options.parse is not None:
+            from kafkagroup.spark.json_values import JsonValues  # only here: Arrow's parser
+
+            self._record_fields = [f for f in schema if f.name in options.columns]
+            fields = pa.schema([f for f in schema if f.name not in options.columns])
+            self._values = JsonValues(fields, options.on_error, planned.tp)
 
     def convert(self, data: PartitionData, position: int) -> tuple[int, Iterator[pa.RecordBatch]]:
         """Return the next position, and the rows from `position` to the range's end.
@@ -112,8 +125,15 @@ class Rows:
     def _to_arrow(self, parts: Sequence[_Part]) -> pa.RecordBatch:
         tp = self._range.tp
         whole = columns(((part.records, part.count) for part in parts), tp.topic, tp.partition)
-        arrays = [self._column(field, whole, parts) for field in self._schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        arrays = {f.name: self._column(f, whole, parts) for f in self._record_fields}
+        remains = None
+        if self._values is not None:
+            parsed, remains = self._values.parse(whole.column("value"), whole.column("offset"))
+            arrays |= parsed
+        rows = pa.RecordBatch.from_arrays(
+            [arrays[n] for n in self._schema.names], schema=self._schema
+        )
+        return rows if remains is None else rows.filter(remains)
 
     def _column(self, field: pa.Field, whole: pa.RecordBatch, parts: Sequence[_Part]) -> pa.Array:
         if field.name == "headers" and field.type.value_type.field(0).name == "key":

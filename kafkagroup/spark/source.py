@@ -18,8 +18,9 @@ from pyspark.sql.datasource import (
 )
 
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.spark.option_values import COLUMNS, CONNECTOR_HEADERS
-from kafkagroup.spark.options import SinkOptions, parse_options, parse_sink_options
+from kafkagroup.spark.option_values import COLUMNS, record_types
+from kafkagroup.spark.options import SinkOptions, SourceOptions, parse_options, parse_sink_options
+from kafkagroup.spark.parsed_schema import check_parsed_schema
 from kafkagroup.spark.sink import StreamWriter, TableWriter, check_schema
 from kafkagroup.spark.stream import StreamReader
 from kafkagroup.spark.table import FilteringTableReader, TableReader
@@ -46,16 +47,21 @@ class KafkaGroupSource(DataSource):
 
     def schema(self) -> str:
         options = parse_options(dict(self.options))
-        types = {**COLUMNS, "headers": CONNECTOR_HEADERS} if options.connector_rows else COLUMNS
+        if options.parse is not None:
+            raise ConfigurationError(
+                f"parse={options.parse} needs the fields of the values: call"
+                ' .schema("id bigint, name string") before .load()'
+            )
+        types = record_types(options.connector_rows)
         return ", ".join(f"{name} {types[name]}" for name in options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_options(dict(self.options))
+        options = self._source(schema)
         kind = FilteringTableReader if options.push_filters else TableReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(parse_options(dict(self.options)), schema)
+        return StreamReader(self._source(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -64,6 +70,17 @@ class KafkaGroupSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamWriter(self._sink(schema))
+
+    def _source(self, schema: StructType) -> SourceOptions:
+        options = parse_options(dict(self.options))
+        if options.parse is not None:
+            check_parsed_schema(schema, options)
+        elif unknown := [name for name in schema.names if name not in COLUMNS]:
+            raise ConfigurationError(
+                f"a record has no columns {', '.join(unknown)}; to read them from its value as"
+                " JSON, give the option parse=json"
+            )
+        return options
 
     def _sink(self, schema: StructType) -> SinkOptions:
         options = parse_sink_options(

@@ -72,5 +72,7 @@ class FilteringTableReader(TableReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take filters, and return those that Spark must still evaluate."""
-        self._selection, left = select(filters)
+        options = self._options
+        fields = set(self._schema.names) - set(options.columns) if options.parse else ()
+        self._selection, left = select(filters, fields)
         return left

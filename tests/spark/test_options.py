@@ -40,6 +40,7 @@ def test_given_options_and_defaults() -> None:
         min_partitions=3,
         fail_on_data_loss=False,
         columns=("value", "key"),
+        columns_given=True,
         commit="listener",
         rewind=True,
         isolation="read_committed",
@@ -128,6 +129,10 @@ def test_the_names_of_sparks_own_connector() -> None:
         ({**LEAST, "includeHeaders": "false"}, CONNECTOR_COLUMNS),
         ({"kafka.bootstrap.servers": "k", "subscribe": "a"}, CONNECTOR_COLUMNS),
         ({**LEAST, "kafka.client.id": "me", "columns": "timestampType"}, ("timestampType",)),
+        ({**LEAST, "columns": ""}, OWN_COLUMNS),
+        ({**LEAST, "parse": "json"}, ()),
+        ({**LEAST, "parse": "json", "includeHeaders": "true"}, ()),
+        ({**LEAST, "parse": "json", "columns": "offset", "on.error": "null"}, ("offset",)),
     ],
 )
 def test_columns_are_those_of_sparks_own_connector_with_its_options(
@@ -214,6 +219,9 @@ def test_tls_and_sasl_options_become_a_security() -> None:
             {**LEAST, "minOffsetsPerTrigger": "3", "maxRowsPerBatch": "2"},
             "minOffsetsPerTrigger=3 exceeds the most of a batch, 2",
         ),
+        ({**LEAST, "parse": "avro"}, "option parse='avro': expected one of json"),
+        ({**LEAST, "parse": "json", "on_error": "x"}, "expected one of fail, null, skip"),
+        ({**LEAST, "on_error": "null"}, "on_error needs the option parse"),
         ({**LEAST, "rewind": "yes"}, "option rewind='yes': expected true or false"),
     ],
 )

@@ -120,3 +120,30 @@ def test_large_responses_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (position, offsets(made)) == (50, list(range(50)))
     assert len(made) > 3
     assert all(part.num_rows >= 5 for part in made)
+
+
+@pytest.mark.parametrize(
+    ("on_error", "ids"), [("null", [0, None, None, 3, 4]), ("skip", [0, None, 3, 4])]
+)
+def test_values_are_parsed_beside_the_records_own_columns(
+    monkeypatch: pytest.MonkeyPatch, on_error: Any, ids: list[int | None]
+) -> None:
+    """In each Arrow batch, and in the order of the query's schema."""
+    values = [b'{"id": 0}', b"{", None, b'{"id": 3}', b'{"id": 4}']
+    data = b"".join(
+        encode_batch([NewRecord(b"k", value, 0)], base_offset=n) for n, value in enumerate(values)
+    )
+    schema = pa.schema({"offset": pa.int64(), "id": pa.int64(), "value": pa.binary()})
+    options = attrs.evolve(READ, columns=("offset", "value"), parse="json", on_error=on_error)
+    monkeypatch.setattr(rows_module, "_MAX_BYTES", 80)
+    of = ranges.Range(TopicPartition("t", 0), "", 0, 5)
+    response = PartitionData(partition_index=0, error_code=0, high_watermark=99, records=data)
+    _, made = rows_module.Rows(options, of, schema).convert(response, 0)
+    parts = list(made)
+    assert len(parts) > 1
+    assert {part.schema for part in parts} == {schema}
+    table = pa.Table.from_batches(parts).to_pydict()
+    assert list(table) == ["offset", "id", "value"]
+    assert table["id"] == ids
+    kept = [0, 1, 2, 3, 4] if on_error == "null" else [0, 2, 3, 4]
+    assert (table["offset"], table["value"]) == (kept, [values[n] for n in kept])
