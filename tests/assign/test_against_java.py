@@ -70,7 +70,7 @@ def without_the_gone(spec: GroupSpec) -> GroupSpec:
     )
 
 
-def told(group: MixedGroup, ours: Assignment, theirs: Assignment) -> str:
+def described(group: MixedGroup, ours: Assignment, theirs: Assignment) -> str:
     return f"{group}\n  ours: {ours}\nJava's: {theirs}"
 
 
@@ -90,7 +90,7 @@ def test_the_assignment_equals_javas(
 ) -> None:
     name = request.node.callspec.id
     none_of(
-        told(group, ours, java[name])
+        described(group, ours, java[name])
         for group, java in batch
         if (ours := assignor(group.spec)) != java[name]
     )
@@ -185,7 +185,7 @@ STICKY = pytest.mark.parametrize(
 @STICKY
 def test_an_assignment_is_never_less_balanced_than_javas(assignor: Assignor, batch: Batch) -> None:
     none_of(
-        told(group, ours, theirs)
+        described(group, ours, theirs)
         for group, ours, theirs in both(assignor, batch)
         if any(a > b for a, b in zip(loads(ours), loads(theirs), strict=True))
     )
@@ -196,7 +196,7 @@ def test_an_assignment_is_never_less_sticky_than_javas_at_equal_balance(
     assignor: Assignor, batch: Batch
 ) -> None:
     none_of(
-        told(group, ours, theirs)
+        described(group, ours, theirs)
         for group, ours, theirs in both(assignor, batch)
         if loads(ours) == loads(theirs) and kept(group.spec, ours) < kept(group.spec, theirs)
     )

@@ -21,7 +21,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["OURS", "Figure", "Least", "Target", "percentile", "ratios", "show", "tell", "write"]
+__all__ = ["OURS", "Figure", "Least", "Target", "percentile", "ratios", "show", "summary", "write"]
 
 OURS = "kafkagroup"
 """Names of our clients begin with this, those of peers never."""
@@ -114,7 +114,7 @@ def ratios(ours: Figure, peer: Figure) -> tuple[float, ...]:
     return (percentile(ours.values, percent) / base,) if base else ()
 
 
-def tell(values: Sequence[float]) -> str:
+def summary(values: Sequence[float]) -> str:
     """Format median and range: "2.1 (1.9-2.4)"; of one value, the value."""
     if len(values) == 1:
         return _number(values[0])
@@ -169,11 +169,11 @@ def _cells(figure: Figure, ours: Figure | None) -> Sequence[str]:
     few = len(figure.values) < _FEW
     return (
         figure.client,
-        tell(figure.values),
+        summary(figure.values),
         "" if few else _number(percentile(figure.values, 95)),
         "" if few else _number(percentile(figure.values, 99)),
         str(len(figure.values)),
-        tell(against) if against else "",
+        summary(against) if against else "",
         target,
         figure.note,
     )

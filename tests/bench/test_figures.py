@@ -2,7 +2,7 @@
 
 import pytest
 
-from .figures import Figure, Least, Target, percentile, ratios, tell
+from .figures import Figure, Least, Target, percentile, ratios, summary
 from .gap import kept_gaps
 from .members import Heard, settled
 
@@ -55,8 +55,8 @@ def test_without_rounds_the_promised_percentile_is_compared():
 
 
 def test_tell_formats_median_and_range():
-    assert tell([1.0, 2.123, 4.0]) == "2.12 (1-4)"
-    assert tell([145_000.0]) == "145 k"
+    assert summary([1.0, 2.123, 4.0]) == "2.12 (1-4)"
+    assert summary([145_000.0]) == "145 k"
 
 
 def test_only_partitions_that_stayed_have_gaps():

@@ -169,7 +169,7 @@ def _consumer(port: int, job: dict[str, Any], *topics: str) -> Consumer:
     )
 
 
-def _told(record: Record) -> str:
+def _place(record: Record) -> str:
     return f"{escaped(record.topic, 50)}/{record.partition} at {record.offset}"
 
 
@@ -177,7 +177,7 @@ async def consume(port: int, job: dict[str, Any]) -> object:
     """Return the first record of t/0."""
     async with _consumer(port, job) as consumer:
         await consumer.assign([TP])
-        return _told(await consumer.getone())
+        return _place(await consumer.getone())
 
 
 async def consume_at(port: int, job: dict[str, Any]) -> object:
@@ -185,7 +185,7 @@ async def consume_at(port: int, job: dict[str, Any]) -> object:
     async with _consumer(port, job) as consumer:
         await consumer.assign([TP])
         consumer.seek(TP, job["offset"])
-        return _told(await consumer.getone())
+        return _place(await consumer.getone())
 
 
 async def consume_both(port: int, job: dict[str, Any]) -> object:
@@ -207,13 +207,13 @@ async def join(port: int, job: dict[str, Any]) -> object:
     async with _consumer(
         port, {"consumer": {"group_id": "g", **job.get("consumer", {})}}, "t"
     ) as c:
-        return _told(await c.getone())
+        return _place(await c.getone())
 
 
 async def match(port: int, job: dict[str, Any]) -> object:
     """Return the first record of all topics."""
     async with _consumer(port, {"consumer": {"pattern": "(?s).*", **job.get("consumer", {})}}) as c:
-        return _told(await c.getone())
+        return _place(await c.getone())
 
 
 async def commit_all(port: int, job: dict[str, Any]) -> object:
@@ -268,7 +268,7 @@ async def _end_of(client: Awaitable[object], port: int, job: dict[str, Any]) -> 
     return end.replace(f"127.0.0.1:{port}", "HOSTILE")
 
 
-class _Heard(logging.Handler):
+class _LogLines(logging.Handler):
     """Keeps the library's log at every level."""
 
     def __init__(self) -> None:
@@ -348,9 +348,9 @@ def _forget_peak() -> int:
 
 
 async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
-    heard = _Heard()
+    log = _LogLines()
     logger = logging.getLogger("kafkagroup")
-    logger.addHandler(heard)
+    logger.addHandler(log)
     logger.setLevel(logging.DEBUG)
     bystander = _Bystander()
     async with anyio.create_task_group() as tasks:
@@ -383,7 +383,7 @@ async def _attacked(job: dict[str, Any]) -> dict[str, Any]:
         "redialled": bystander.dials,
         "stall": bystander.longest,
         "late": late,
-        "log": heard.lines,
+        "log": log.lines,
     }
 
 

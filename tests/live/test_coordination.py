@@ -39,24 +39,24 @@ class Worker:
     """A member of `Shards` in a task; records its shard assignments."""
 
     def __init__(self, bootstrap, name, value, shards=8):
-        self.told = []
+        self.assignments = []
         self.shards = Shards(name, shards, value, bootstrap_servers=bootstrap, **FAST)
 
     async def run(self, *, task_status=anyio.TASK_STATUS_IGNORED):
         async with self.shards:
             task_status.started()
             async for share in self.shards:
-                self.told.append(share)
+                self.assignments.append(share)
                 with share.scope():
                     await anyio.sleep_forever()
 
     @property
     def stands(self):
-        return bool(self.told) and not self.told[-1].over.is_set()
+        return bool(self.assignments) and not self.assignments[-1].over.is_set()
 
     @property
     def mine(self):
-        return set(self.told[-1].mine) if self.stands else None
+        return set(self.assignments[-1].mine) if self.stands else None
 
 
 async def test_one_member_leads_and_all_observe_it(bootstrap, name):
@@ -129,18 +129,18 @@ async def test_shards_are_balanced_with_few_moves(bootstrap, name):
         assert two.mine < before[two]
 
         ids = {w: w.shards.member_id for w in workers}
-        share = one.told[-1]
+        share = one.assignments[-1]
         assert share.member_id == ids[one]
         assert share.members == {ids[one]: b"one", ids[two]: b"two", ids[three]: b"three"}
         assert (share.joined, share.left) == ({ids[three]: b"three"}, {})
-        assert three.told[-1].joined == share.members
-        assert share.token == two.told[-1].token == three.told[-1].token
-        assert share.token > one.told[0].token
+        assert three.assignments[-1].joined == share.members
+        assert share.token == two.assignments[-1].token == three.assignments[-1].token
+        assert share.token > one.assignments[0].token
 
         before = {w: w.mine for w in (one, three)}
         await two.shards.stop()
-        await until(lambda: one.told[-1] is not share and one.stands and three.stands)
-        assert (one.told[-1].joined, one.told[-1].left) == ({}, {ids[two]: b"two"})
+        await until(lambda: one.assignments[-1] is not share and one.stands and three.stands)
+        assert (one.assignments[-1].joined, one.assignments[-1].left) == ({}, {ids[two]: b"two"})
         assert one.mine > before[one]
         assert three.mine > before[three]
         assert one.mine | three.mine == set(range(8))
@@ -165,6 +165,6 @@ async def test_only_the_member_with_another_number_of_shards_is_rejected(bootstr
             async with other:
                 with anyio.fail_after(20), pytest.raises(ConfigurationError, match=said + what):
                     await anext(other)
-        assert len(worker.told) == 1
+        assert len(worker.assignments) == 1
         assert worker.stands
         await worker.shards.stop()

@@ -103,8 +103,8 @@ def test_a_refused_record_is_reported_with_its_line(bootstrap: str, name: str) -
     assert done.stderr.startswith(b"kafkagroup: line 4: INVALID_RECORD (87): ")
 
 
-def told(process: Program) -> tuple[int, int]:
-    """Return the token and the process that has it."""
+def elected(process: Program) -> tuple[int, int]:
+    """Return the fencing token and the process id of the leader."""
     token, number = process.stdout.readline().split()
     return int(token), int(number)
 
@@ -113,13 +113,13 @@ def test_one_of_two_candidates_leads_and_the_other_takes_over(bootstrap: str, na
     script = "echo $KAFKAGROUP_FENCING_TOKEN $$; exec sleep 60"
     command = ("elect", name, "--bootstrap-servers", bootstrap, "--", "sh", "-c", script)
     with running(*command) as one:
-        first = told(one)
+        first = elected(one)
         with running(*command) as two:
             wait_members(bootstrap, name, 2)
             one.send_signal(signal.SIGTERM)
             assert one.wait(TIMEOUT) == 128 + signal.SIGTERM
             assert one.stdout.read() == b""
-            assert told(two) > first
+            assert elected(two) > first
             two.send_signal(signal.SIGTERM)
             assert two.wait(TIMEOUT) == 128 + signal.SIGTERM
 

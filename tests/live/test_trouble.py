@@ -57,7 +57,7 @@ def create(kafka: LocalKafka, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
 
 
-async def told(caplog: pytest.LogCaptureFixture, words: str, within: float) -> str:
+async def wait_warning(caplog: pytest.LogCaptureFixture, words: str, within: float) -> str:
     """Return the warning with these words, which must be logged within the given seconds."""
     with anyio.fail_after(within):
         while True:
@@ -81,7 +81,7 @@ async def test_an_unreachable_advertised_address_is_reported(
     )
     async with consumer:
         events, start = consumer.events(), time.monotonic()
-        line = await told(caplog, f":{NOWHERE}: Connection refused; check", 25.0)
+        line = await wait_warning(caplog, f":{NOWHERE}: Connection refused; check", 25.0)
         assert time.monotonic() - start > 8.0
         assert line.startswith("no progress for 1")
         assert "advertised.listeners" in line
@@ -105,7 +105,7 @@ async def test_missing_topics_are_reported_until_they_exist(
         group_protocol=protocol,
     )
     async with consumer:
-        await told(caplog, f"topic '{name}': it does not exist: UNKNOWN_TOPIC", 4.0)
+        await wait_warning(caplog, f"topic '{name}': it does not exist: UNKNOWN_TOPIC", 4.0)
         assert [f.problem for f in consumer.health().findings] == [HealthProblem.TOPIC]
         with pytest.raises(BrokerError, match=f"offsets of {name}/0: the topic does not exist"):
             await consumer.end_offsets([TopicPartition(name, 0)])
@@ -121,14 +121,14 @@ async def test_missing_topics_are_reported_until_they_exist(
         await anyio.sleep(2.0)
         assert consumer.health()
         await consumer.subscribe(f"{name}-other")
-        await told(caplog, f"topic '{name}-other': it does not exist", 4.0)
+        await wait_warning(caplog, f"topic '{name}-other': it does not exist", 4.0)
 
 
 async def test_an_illegal_topic_name_is_reported(
     real: LocalKafka, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Consumer(f"{name} !", bootstrap_servers=real.bootstrap_servers, group_id=name):
-        await told(caplog, f"topic '{name} !': its name is illegal: INVALID_TOPIC", 4.0)
+        await wait_warning(caplog, f"topic '{name} !': its name is illegal: INVALID_TOPIC", 4.0)
 
 
 @BOTH

@@ -569,12 +569,12 @@ def test_a_reload_keeps_what_was_written(client: _Client) -> None:
     assert [p.committed_offset for p in group.topics[0].partitions] == [-1, 41]
 
 
-def test_timers_tell_when_they_are_due(client: _Client) -> None:
-    """A caller with an event loop wakes for them."""
+def test_the_time_until_the_next_timer(client: _Client) -> None:
+    """A caller with an event loop sleeps that long."""
     client.first_member()
     client.coordinator.advance(7_500)
     client.receive()
-    assert client.coordinator.until_next_timer == 2_500, "of the member's session"
+    assert client.coordinator.until_next_timer == 2_500, "until the member's session expires"
 
 
 def test_member_ids_come_from_the_seed(client: _Client) -> None:

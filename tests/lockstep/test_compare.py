@@ -49,7 +49,7 @@ def test_member_ids_are_compared_by_their_first_appearance():
     assert differences(joined("a", "b"), joined("x", "y", leader="y")) != []
 
 
-def test_the_order_of_lists_the_texts_of_errors_and_quotas_do_not_count():
+def test_list_order_error_messages_and_throttle_times_are_not_compared():
     one, other = joined("a", "b"), joined("a", "b")
     swapped = joined("a", "b", members=other.members[::-1])
     names = Names()
@@ -67,7 +67,7 @@ def test_the_order_of_lists_the_texts_of_errors_and_quotas_do_not_count():
     )
 
 
-def test_fields_that_the_version_does_not_have_do_not_count():
+def test_fields_absent_from_the_version_are_not_compared():
     one, other = joined("a", skip_assignment=True), joined("a")
     assert differences(one, other, version=8) == []
     assert differences(one, other, version=9) == [Difference("skip_assignment", True, False)]

@@ -25,7 +25,7 @@ def first_divergence(pair):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found_and_its_script_is_minimal(fault):
+def test_a_planted_fault_is_found_and_its_script_shrinks_to_a_minimum(fault):
     pair = EmbeddedCoordinator(), FAULTS[fault]()
     script, found = first_divergence(pair)
 

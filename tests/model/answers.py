@@ -20,7 +20,7 @@ from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.rows import Rows
 from kafkagroup.wire.schema import NO_ID, fields_of
 
-__all__ = ["told"]
+__all__ = ["response_lines"]
 
 _LEFT_OUT = frozenset(
     {
@@ -49,12 +49,12 @@ _UNORDERED = {
 by, where they have it."""
 
 
-def told(answer: Any, version: int, names: Names) -> list[str]:
+def response_lines(answer: Any, version: int, names: Names) -> list[str]:
     """Return one line for the response itself, and one, indented, for each element of its lists."""
-    return list(_told(answer, version, names, ""))
+    return list(_lines(answer, version, names, ""))
 
 
-def _told(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
+def _lines(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
     scalars: list[str] = []
     lists: list[tuple[str, Any]] = []
     if hasattr(part, "member_id"):
@@ -80,7 +80,7 @@ def _told(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
     yield " ".join(scalars) or "-"
     for name, items in lists:
         for item in _in_order(name, items, names):
-            first, *rest = _told(item, version, names, "")
+            first, *rest = _lines(item, version, names, "")
             yield f"{indent}  {name}: {first}"
             yield from (f"{indent}  {line}" for line in rest)
 

@@ -34,7 +34,7 @@ import attrs
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from lockstep.wire import encode_request
-from model.answers import told
+from model.answers import response_lines
 from model.words import Names, request
 
 from kafkagroup.errors import ErrorCode
@@ -226,7 +226,7 @@ class _Player:
         raise ValueError(f"no command: {' '.join(words)}")
 
     def _hearing(self, name: str, answer: tuple[Any, int]) -> list[str]:
-        first, *rest = told(*answer, self._names)
+        first, *rest = response_lines(*answer, self._names)
         return [f"{name.strip(',')}: {first}", *rest]
 
     async def insist(self, make: Callable[[], Request[Any]], version: int, node: int = 1) -> Any:

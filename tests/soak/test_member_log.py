@@ -40,7 +40,7 @@ def packed(log):
     return b"".join(pack(*entry) for entry in log)
 
 
-def told(log, *, killed=False):
+def events_of(log, *, killed=False):
     return list(events(packed(log), "t", "m", killed=killed))
 
 
@@ -50,7 +50,7 @@ def test_a_log_reads_as_it_was_written():
 
 def test_a_log_without_violations():
     m = {"member": "m"}
-    assert told(LOG) == [
+    assert events_of(LOG) == [
         Assigned(time=1.0, **m, partitions=(P0,), generation=-1),
         Assigned(time=1.0, **m, partitions=(P1,), generation=-1),
         Delivered(time=2.0, **m, partition=P0, offset=5, sequence=50),
@@ -68,11 +68,11 @@ def test_a_log_without_violations():
 
 
 def test_a_member_may_be_killed():
-    assert told(LOG[:3], killed=True)[3:] == [Killed(time=2.0, member="m")]
+    assert events_of(LOG[:3], killed=True)[3:] == [Killed(time=2.0, member="m")]
 
 
 def test_a_partition_may_be_lost():
-    assert told([*LOG[:3], Entry(Kind.LOST, 0, 0, 0, 3_000_000_000)])[3:] == [
+    assert events_of([*LOG[:3], Entry(Kind.LOST, 0, 0, 0, 3_000_000_000)])[3:] == [
         Lost(time=3.0, member="m", partitions=(P0,)),
         Ended(time=3.0, member="m"),
     ]

@@ -70,16 +70,16 @@ class OneGroup:
             "subscribed_topic_names": ("t",),
             "topic_partitions": (),
         }
-        return self.told(self.ask(member, 0, **{**everything, **fields}))
+        return self.result_of(self.ask(member, 0, **{**everything, **fields}))
 
     def heartbeat(
         self, member: str, epoch: int, owned: PartitionsByTopicId | None = None
     ) -> tuple[Any, ...]:
         listing = None if owned is None else listed(owned)
-        return self.told(self.ask(member, epoch, topic_partitions=listing))
+        return self.result_of(self.ask(member, epoch, topic_partitions=listing))
 
     @staticmethod
-    def told(answer: ConsumerGroupHeartbeatResponse) -> tuple[Any, ...]:
+    def result_of(answer: ConsumerGroupHeartbeatResponse) -> tuple[Any, ...]:
         """Return (epoch, assignment), or the error's code."""
         if answer.error_code:
             return (ErrorCode(answer.error_code),)
@@ -158,10 +158,10 @@ def test_a_leaving_member_releases_its_partitions() -> None:
     one_group = OneGroup()
     one_group.join("a")
     one_group.join("b")
-    assert one_group.told(one_group.ask("a", -1)) == (-1, None)
+    assert one_group.result_of(one_group.ask("a", -1)) == (-1, None)
     assert one_group.state() == "Assigning"
     assert one_group.heartbeat("b", 3) == (4, {T: (0, 1, 2, 3)})
-    assert one_group.told(one_group.ask("a", -1)) == (E.UNKNOWN_MEMBER_ID,)
+    assert one_group.result_of(one_group.ask("a", -1)) == (E.UNKNOWN_MEMBER_ID,)
     one_group.ask("b", -1)
     assert one_group.state() == "Empty"
 
@@ -170,11 +170,11 @@ def test_a_restarted_static_member_with_another_id_keeps_its_partitions() -> Non
     one_group = OneGroup(group_consumer_session_timeout=6.0)
     one_group.join("a", instance_id="i")
     assert one_group.join("b", instance_id="i") == (E.UNRELEASED_INSTANCE_ID,)
-    assert one_group.told(one_group.ask("a", -2, instance_id="i")) == (-2, None)
+    assert one_group.result_of(one_group.ask("a", -2, instance_id="i")) == (-2, None)
     assert one_group.state() == "Reconciling"
     assert one_group.join("b", instance_id="i") == (2, {T: (0, 1, 2, 3)})
     assert one_group.state() == "Stable"
-    assert one_group.told(one_group.ask("a", 2, instance_id="i")) == (E.FENCED_INSTANCE_ID,)
+    assert one_group.result_of(one_group.ask("a", 2, instance_id="i")) == (E.FENCED_INSTANCE_ID,)
     one_group.ask("b", -2, instance_id="i")
     one_group.wait(6)
     assert one_group.state() == "Empty"
@@ -198,7 +198,7 @@ def test_a_full_heartbeat_is_answered_with_the_full_assignment() -> None:
     one_group.join("a")
     again = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ("t",)}
     answer = one_group.ask("a", 2, topic_partitions=listed({T: (0, 1, 2, 3)}), **again)
-    assert one_group.told(answer) == (2, {T: (0, 1, 2, 3)})
+    assert one_group.result_of(answer) == (2, {T: (0, 1, 2, 3)})
 
 
 def test_new_topics_and_partitions_start_a_new_epoch() -> None:
@@ -263,15 +263,15 @@ def test_a_join_must_have_all_fields_and_report_no_owned_partitions(
 def test_invalid_requests_are_rejected() -> None:
     one_group = OneGroup(group_max_size=1)
     assert one_group.heartbeat("a", 1) == (E.GROUP_ID_NOT_FOUND,)
-    assert one_group.told(one_group.ask("a", -1)) == (E.GROUP_ID_NOT_FOUND,)
+    assert one_group.result_of(one_group.ask("a", -1)) == (E.GROUP_ID_NOT_FOUND,)
     one_group.join("a")
     assert one_group.join("b") == (E.GROUP_MAX_SIZE_REACHED,)
     assert one_group.heartbeat("b", 1) == (E.GROUP_MAX_SIZE_REACHED,)
-    assert one_group.told(one_group.ask("b", -1)) == (E.UNKNOWN_MEMBER_ID,)
+    assert one_group.result_of(one_group.ask("b", -1)) == (E.UNKNOWN_MEMBER_ID,)
     assert one_group.join("a", server_assignor="sticky") == (E.UNSUPPORTED_ASSIGNOR,)
     assert one_group.join("a", subscribed_topic_regex="(") == (E.INVALID_REGULAR_EXPRESSION,)
-    assert one_group.told(one_group.ask("a", -2)) == (E.INVALID_REQUEST,)
-    assert one_group.told(one_group.ask("", 0)) == (E.INVALID_REQUEST,)
+    assert one_group.result_of(one_group.ask("a", -2)) == (E.INVALID_REQUEST,)
+    assert one_group.result_of(one_group.ask("", 0)) == (E.INVALID_REQUEST,)
 
 
 def test_only_members_with_the_current_epoch_may_commit() -> None:
@@ -386,7 +386,7 @@ def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
     one_group = OneGroup(group_consumer_assignment_interval=1.0)
     one_group.counts = {"t": 1, "u": 1}
     assert one_group.join("a", subscribed_topic_names=("t", "u")) == (2, {T: (0,), U: (0,)})
-    answer = one_group.told(one_group.ask("a", 2, subscribed_topic_names=("u",)))
+    answer = one_group.result_of(one_group.ask("a", 2, subscribed_topic_names=("u",)))
     assert answer == (2, {U: (0,)})
     assert one_group.state() == "Assigning"
 

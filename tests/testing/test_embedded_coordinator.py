@@ -144,7 +144,7 @@ def joined(member: str, generation: int, *, leader: str = "c-1", **changes: Any)
     return JoinGroupResponse(**fields | changes)
 
 
-def told(*members: str, instances: tuple[str | None, ...] = (None, None)) -> Any:
+def joined_members(*members: str, instances: tuple[str | None, ...] = (None, None)) -> Any:
     return tuple(
         JoinGroupResponseMember(member_id=m, group_instance_id=i, metadata=b"m")
         for m, i in zip(members, instances, strict=False)
@@ -170,14 +170,14 @@ def not_synced(error: ErrorCode) -> SyncGroupResponse:
 def test_the_first_join_gets_an_id_and_the_second_one_joins() -> None:
     story = Story()
     assert story.join() == [refused(E.MEMBER_ID_REQUIRED, "c-1")]
-    assert story.join("c-1") == [joined("c-1", 1, members=told("c-1"))]
+    assert story.join("c-1") == [joined("c-1", 1, members=joined_members("c-1"))]
     assert story.state == "CompletingRebalance"
     assert story.sync("c-1", 1, c_1="all") == [synced(b"all")]
     assert story.state == "Stable"
 
 
 def test_before_version_4_the_first_join_succeeds() -> None:
-    assert Story().join(version=3) == [joined("c-1", 1, members=told("c-1"))]
+    assert Story().join(version=3) == [joined("c-1", 1, members=joined_members("c-1"))]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_the_initial_rebalance_delay_is_extended_while_members_join() -> None:
     story.at(5.9)
     assert (a, b) == ([], [])
     story.at(6.0)
-    assert a == [joined(first, 1, members=told("c-1", "c-2"))]
+    assert a == [joined(first, 1, members=joined_members("c-1", "c-2"))]
     assert b == [joined("c-2", 1)]
 
 
@@ -222,7 +222,7 @@ def test_followers_wait_for_the_leaders_sync() -> None:
     second, b = story.joins()
     assert (b, story.state, story.heartbeat(first, 1)) == ([], "PreparingRebalance", 27)
     a = story.join(first)
-    assert a == [joined(first, 2, members=told("c-1", "c-2"))]
+    assert a == [joined(first, 2, members=joined_members("c-1", "c-2"))]
     assert b == [joined(second, 2)]
     follower = story.sync(second, 2)
     assert follower == []
@@ -279,7 +279,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_removed_and_another_leads() ->
     story.at(19.9)
     assert b == []
     story.at(20.0)
-    assert b == [joined(second, 2, leader=second, members=told(second))]
+    assert b == [joined(second, 2, leader=second, members=joined_members(second))]
     assert story.heartbeat(first, 2) == E.UNKNOWN_MEMBER_ID
 
 
@@ -297,7 +297,7 @@ def test_a_session_expires_without_heartbeats_unless_a_request_is_pending() -> N
         story.at(now)
         assert story.heartbeat("c-1", 2) == (E.NONE if now == 9.0 else E.REBALANCE_IN_PROGRESS)
     a = story.join("c-1")
-    assert a == [joined("c-1", 3, members=told("c-1"))]
+    assert a == [joined("c-1", 3, members=joined_members("c-1"))]
     story.sync("c-1", 3)
     late, _ = story.joins()
     story.at(27.9)
@@ -353,7 +353,7 @@ def test_a_pending_member_holds_up_the_rebalance_until_its_session_ends() -> Non
     a, b = story.join("c-1"), story.join("c-2")
     assert (a, b) == ([], [])
     story.at(10.0)
-    assert a == [joined("c-1", 3, members=told("c-1", "c-2"))]
+    assert a == [joined("c-1", 3, members=joined_members("c-1", "c-2"))]
     assert b == [joined("c-2", 3)]
 
 
@@ -372,7 +372,7 @@ def test_leaving_answers_the_members_own_pending_join() -> None:
     assert story.leave(second, "who") == left
     assert parked == [refused(E.UNKNOWN_MEMBER_ID)]
     assert story.state == "PreparingRebalance"
-    assert story.join(first) == [joined(first, 2, members=told(first))]
+    assert story.join(first) == [joined(first, 2, members=joined_members(first))]
 
 
 def test_before_version_3_leave_group_has_one_member_and_one_error() -> None:
@@ -504,7 +504,7 @@ class TestStaticMembers:
         """Provide x-1, the leader, stable in generation 1."""
         story = Story()
         assert story.join(instance="x") == [
-            joined("x-1", 1, leader="x-1", members=told("x-1", instances=("x",)))
+            joined("x-1", 1, leader="x-1", members=joined_members("x-1", instances=("x",)))
         ]
         story.sync("x-1", 1, x_1="all")
         return story
@@ -516,7 +516,7 @@ class TestStaticMembers:
             "x-2",
             1,
             leader="x-2",
-            members=told("x-2", instances=("x",)),
+            members=joined_members("x-2", instances=("x",)),
             skip_assignment=True,
         )
         assert story.join(instance="x") == [back]
