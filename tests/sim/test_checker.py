@@ -583,6 +583,17 @@ def test_s5_a_commit_moves_back_only_after_a_seek():
     assert broken(first, attrs.evolve(sent, explicit=True), stored) == []
 
 
+def test_s5_an_explicit_commit_above_the_position_does_not_move_the_position():
+    """The application seeks back and commits what it had read before; then its position."""
+    first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0, 1), commits(2)]
+    sent, *stored = commits(2)
+    explicit = [attrs.evolve(sent, explicit=True), stored]
+    sought = of(Sought, partition=T0, offset=1)
+    assert broken(first, sought, explicit, commits(1)) == []
+    assert broken(first, sought, explicit, commits(0)) == ["S5"]
+    assert broken(first, explicit, commits(1)) == ["S5"]
+
+
 def test_s5_the_first_commit_is_not_below_the_starting_offset():
     first = [opening(), starts(1, {T0: 2})]
     assert broken(first, commits(2, stored=False)) == []

@@ -342,7 +342,10 @@ class Offsets:
             if not event.explicit and offset < period.least:
                 text = f"{run.name} commits {tp}@{offset} after {period.least}"
                 self._recorder.report("S5", event, text, period.sent_by, number)
-            period.least = min((offset, *period.cuts))
+            # An explicit commit does not move the position: after a seek back, the next commit of
+            # processed records may be below it.
+            least = min(offset, done) if event.explicit else offset
+            period.least = min((least, *period.cuts))
         period.sent, period.sent_by = offset, number
         if period.given_up is None or self._recorder.knew(*period.given_up, event):
             period.called_at = event.called_at

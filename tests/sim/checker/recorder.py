@@ -92,8 +92,8 @@ class OwnershipPeriod:
     """The offset of the last commit request."""
     sent_by: int = -1
     least: int = 0
-    """No commit of processed records may be below it: the last commit since the position moved, or
-    else the start."""
+    """No commit of processed records may be below it: the last commit since the position moved, as
+    far as it was of processed records, or else the start."""
     called_at: float | None = None
     """When the call that sent the last commit began; None once it is answered or has timed out."""
     given_up: tuple[int, float] | None = None
