@@ -9,7 +9,8 @@ The recorders are:
 - the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`,
   `Throttled`. If one request of a member is recorded in a run, all of its requests are;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
-- the simulation: `Faulted`, `Misassigning`, `Killed`, `Frozen`, `Thawed`, `Healed`, `Finished`.
+- the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Killed`, `Frozen`, `Thawed`, `Healed`,
+  `Finished`.
 """
 
 from __future__ import annotations
@@ -363,6 +364,11 @@ class Misassigning(OfMember):
     """This member, as leader, starts or stops computing bad assignments."""
 
     active: bool
+
+
+@attrs.frozen(kw_only=True)
+class Rejoining(OfMember):
+    """The client has its member rejoin: its application requests it, or topics have changed."""
 
 
 @attrs.frozen(kw_only=True)

@@ -17,7 +17,7 @@ from kafkagroup import TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, protocol_name, sticky_assignor
 from kafkagroup.assign.spec import read_user_data
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
-from kafkagroup.member.vocabulary import Replied, Send
+from kafkagroup.member.vocabulary import RejoinRequested, Replied, Send
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime.committer import Committer
 from kafkagroup.runtime.offsets import GroupOffsets
@@ -54,7 +54,7 @@ from kafkagroup.wire.messages.offsets import (
     OffsetForLeaderEpochResponse,
 )
 
-from .events import Answered, Event, Formed, Partitions, Sent, Stored, Throttled
+from .events import Answered, Event, Formed, Partitions, Rejoining, Sent, Stored, Throttled
 from .groups import GroupView
 from .loop import PROCESS
 from .worker import TOPIC, decode_share
@@ -189,7 +189,8 @@ class WireTap:
         _patch(stack, GroupOffsets, "commit", watched_commit)
 
     def _watch_steps(self, stack: ExitStack) -> None:
-        """Record when a step issues a request, and when it uses the response."""
+        """Record when a step issues a request, when it uses the response, and when the client has
+        the member rejoin."""
         send, advance = drivers.Driver._send, drivers._advance
 
         async def watched_send(driver: drivers.Driver, effect: Send) -> None:
@@ -197,6 +198,8 @@ class WireTap:
             await send(driver, effect)
 
         def watched_advance(member: Any, event: Any) -> Any:
+            if isinstance(event, RejoinRequested):
+                self._log.tell(Rejoining, member=PROCESS.get())
             after, effects = advance(member, event)
             if isinstance(event, Replied):
                 fields = self._arrived.pop((PROCESS.get(), event.token), None)

@@ -21,6 +21,7 @@ from sim.events import (
     Polling,
     Processed,
     Recreated,
+    Rejoining,
     Revoked,
     Revoking,
     Sought,
@@ -120,6 +121,32 @@ def test_s17_the_callback_runs_without_the_record_in_flight_once_the_deadline_ha
 )
 def test_s17_the_callback_need_not_wait_after_a_close_seek_freeze_or_loss(why):
     assert "S17" not in broken(holding(), why, revokes(T0, T1))
+
+
+def rejoining_at_once(client=Rejoining):
+    """A member must rejoin as soon as it is assigned something. A record is delivered while its
+    listener's callback runs. The group is stable."""
+    *joined, asked, answered = joins(1, T0)
+    joined = [opening(), first_join(), joined, asked, of(client), 2.0, answered]
+    return [joined, assigned(1, T0), 0.5, delivers(0, processed=False), 1.0, heartbeats()]
+
+
+def test_s17_the_deadline_starts_with_the_assignment_if_the_client_rejoins_at_once():
+    assert "S17" in broken(rejoining_at_once(), 4.3, revokes(T0))
+    assert "S17" not in broken(rejoining_at_once(), 4.5, revokes(T0))
+    assert "S17" in broken(rejoining_at_once(client=Away), 4.5, revokes(T0))
+
+
+def test_s17_a_join_answers_earlier_requests_to_rejoin():
+    joined = [opening(), first_join(), of(Rejoining), joins(1, T0), assigned(1, T0)]
+    delivered = [0.5, delivers(0, processed=False), 1.0, heartbeats()]
+    assert "S17" in broken(joined, delivered, 4.5, revokes(T0))
+
+
+def test_s17_a_revocation_for_the_client_waits_for_records_delivered_before():
+    first = [consuming(), delivers(0, processed=False), of(Rejoining)]
+    assert "S17" in broken(first, 5.9, revokes(T0, T1))
+    assert "S17" not in broken(first, 6.0, revokes(T0, T1))
 
 
 def test_s18_a_revocation_starts_its_callback_by_its_deadline():

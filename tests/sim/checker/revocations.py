@@ -1,8 +1,9 @@
 """The course of a revocation: S17, S18 and S21.
 
-A revocation begins when the member learns that it must revoke partitions, and releases them at
-`Revoked`. In between the client waits for the record in flight, up to a deadline, commits, and
-calls the application. The record in flight is the last one delivered, until it is processed.
+A revocation begins when the member learns that it must revoke partitions, from the group or from
+its client, and releases them at `Revoked`. In between the client waits for the record in flight, up
+to a deadline, commits, and calls the application. The record in flight is the last one delivered,
+until it is processed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..events import (
     Event,
     Lost,
     Processed,
+    Rejoining,
     Revoked,
     Revoking,
     Sent,
@@ -42,6 +44,8 @@ class _Member:
     """Partition -> the event, time and offset of its last record, until that is processed."""
     due: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition to revoke -> by which event, and when the member learned of it."""
+    rejoins_since: tuple[int, float] | None = None
+    """By which event its client had it rejoin, and since when it could; None after JoinGroup."""
     calling: bool = False
     """A callback of the application is running."""
     called_at: float = 0.0
@@ -60,6 +64,7 @@ class Revocations:
             Sought: self._sought,
             Answered: self._answered,
             Sent: self._sent,
+            Rejoining: self._rejoining,
             Assigned: self._assigned,
             Revoking: self._revoking,
             Revoked: self._revoked,
@@ -91,6 +96,8 @@ class Revocations:
 
     def _answered(self, number: int, event: Answered) -> None:
         run, member = self._of(event.member)
+        if event.api == "SyncGroup" and event.error == "NONE" and member.rejoins_since:
+            member.rejoins_since = (number, event.time)  # not before it was assigned something
         if run.closing is not None or not run.held:
             return
         if event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS":
@@ -121,6 +128,13 @@ class Revocations:
     def _sent(self, number: int, event: Sent) -> None:
         run, member = self._of(event.member)
         self._check_due(number, event, run, member)
+        rejoins = member.rejoins_since
+        if event.api == "JoinGroup" and rejoins and self._recorder.knew(*rejoins, event):
+            member.rejoins_since = None
+
+    def _rejoining(self, number: int, event: Rejoining) -> None:
+        _, member = self._of(event.member)
+        member.rejoins_since = member.rejoins_since or (number, event.time)
 
     def _check_due(self, number: int, event: Event, run: MemberRun, member: _Member) -> None:
         """S18: a revocation calls the application back by its deadline."""
@@ -149,6 +163,8 @@ class Revocations:
             # A member may have to rejoin as soon as it is assigned something: its listener's
             # callback still runs, and records are delivered meanwhile.
             since = min(at, run.rebalances_since)
+            if member.rejoins_since:
+                since = min(since, member.rejoins_since[1])
             if event.time - since < drain and run.thawed_at < at:
                 text = f"{run.name} revokes {tp} with offset {offset} in flight"
                 self._recorder.report("S17", event, text, by, number)
