@@ -24,8 +24,8 @@ from . import broker
 from . import trial as trials
 from .command import Settings, main
 from .figures import Figure
-from .heard import Heard
 from .members import Ours, settled
+from .ownership import Ownership
 
 __all__ = ["measure", "trial"]
 
@@ -85,7 +85,7 @@ class _Gaps:
 
 
 @attrs.define(eq=False, kw_only=True)
-class _Noting(Heard):
+class _OwnershipWithGaps(Ownership):
     gaps: _Gaps
 
     def _change(self, owned: frozenset[int]) -> None:
@@ -100,7 +100,9 @@ async def _deploy(bootstrap: str, topic: str, options: dict[str, Any]) -> dict[s
 
     def member(place: int) -> Ours:
         own = {"group_instance_id": f"place-{place}"} if static else {}
-        return Ours(bootstrap, group, topic, lambda _: None, options | own, _Noting(gaps=gaps))
+        return Ours(
+            bootstrap, group, topic, lambda _: None, options | own, _OwnershipWithGaps(gaps=gaps)
+        )
 
     members = [member(place) for place in range(MEMBERS)]
     await asyncio.gather(*(one.start() for one in members))

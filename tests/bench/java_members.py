@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from kafkagroup import TopicPartition
 from tests.assign.java_side import find_java
 
-from .heard import Heard, Record
+from .ownership import Ownership, Record
 
 __all__ = ["JavaMember"]
 
@@ -25,7 +25,7 @@ class JavaMember:
     def __init__(
         self, bootstrap: str, group: str, topic: str, read: Record, options: Mapping[str, Any]
     ) -> None:
-        self.heard = Heard()
+        self.ownership = Ownership()
         self._topic, self._read = topic, read
         self._stopped = threading.Event()
         if group not in _Jvm.of:
@@ -47,7 +47,7 @@ class JavaMember:
             case "stopped":
                 self._stopped.set()
             case _:
-                change = self.heard.gained if what == "gained" else self.heard.gone
+                change = self.ownership.gained if what == "gained" else self.ownership.gone
                 change(TopicPartition(self._topic, n) for n in partitions)
 
 

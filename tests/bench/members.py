@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from .heard import Heard, Record
 from .java_members import JavaMember
+from .ownership import Ownership, Record
 
 __all__ = ["FLEETS", "Fleet", "Member", "Ours", "settled"]
 
@@ -34,7 +34,7 @@ _POLL = 0.02
 class Member(Protocol):
     """One member of any client."""
 
-    heard: Heard
+    ownership: Ownership
 
     async def start(self) -> None:
         """Join, and read from then on."""
@@ -48,14 +48,14 @@ async def settled(members: Sequence[Member], partitions: int, quiet: float) -> f
     the clock of `time.perf_counter`. Raises: TimeoutError."""
     async with asyncio.timeout(_TIMEOUT):
         while True:
-            changed_at = max(member.heard.changed_at for member in members)
+            changed_at = max(member.ownership.changed_at for member in members)
             if time.perf_counter() - changed_at >= quiet and _shared_out(members, partitions):
                 return changed_at
             await asyncio.sleep(_LOOK)
 
 
 def _shared_out(members: Collection[Member], partitions: int) -> bool:
-    owned = [member.heard.owned for member in members]
+    owned = [member.ownership.owned for member in members]
     everything = frozenset().union(*owned)
     return all(owned) and sum(map(len, owned)) == len(everything) == partitions
 
@@ -64,7 +64,7 @@ def _shared_out(members: Collection[Member], partitions: int) -> bool:
 
 
 class Ours:
-    """A consumer of this library. `heard` is the recorder of its events."""
+    """A consumer of this library. `ownership` follows its callbacks."""
 
     def __init__(
         self,
@@ -73,19 +73,19 @@ class Ours:
         topic: str,
         read: Record,
         options: Mapping[str, Any],
-        heard: Heard | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         from kafkagroup import Consumer
 
-        self.heard = heard or Heard()
+        self.ownership = ownership or Ownership()
         self._read = read
         self.consumer = Consumer(
             topic,
             bootstrap_servers=bootstrap,
             group_id=group,
-            on_partitions_assigned=self.heard.gained,
-            on_partitions_revoked=self.heard.gone,
-            on_partitions_lost=self.heard.gone,
+            on_partitions_assigned=self.ownership.gained,
+            on_partitions_revoked=self.ownership.gone,
+            on_partitions_lost=self.ownership.gone,
             **options,
         )
 
@@ -125,13 +125,13 @@ def _ours_cooperative(
 class _Listener:
     """A `ConsumerRebalanceListener` for aiokafka."""
 
-    heard: Heard
+    ownership: Ownership
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        self.heard.gained(assigned)
+        self.ownership.gained(assigned)
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        self.heard.gone(revoked)
+        self.ownership.gone(revoked)
 
 
 class _Aiokafka:
@@ -140,11 +140,11 @@ class _Aiokafka:
     ) -> None:
         from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 
-        self.heard = Heard()
+        self.ownership = Ownership()
         self._read = read
         self._consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **options)
         ConsumerRebalanceListener.register(_Listener)
-        self._consumer.subscribe([topic], listener=_Listener(self.heard))
+        self._consumer.subscribe([topic], listener=_Listener(self.ownership))
 
     async def start(self) -> None:
         await self._consumer.start()
@@ -186,7 +186,7 @@ class _Librdkafka:
     ) -> None:
         from confluent_kafka import Consumer
 
-        self.heard = Heard()
+        self.ownership = Ownership()
         self._read = read
         self._stopping = False
         # Without a log: it complains about the broker that stops at the end.
@@ -199,9 +199,9 @@ class _Librdkafka:
         # Only here: it joins at once, polled or not.
         self._consumer.subscribe(
             [self._topic],
-            on_assign=lambda _, partitions: self.heard.gained(partitions),
-            on_revoke=lambda _, partitions: self.heard.gone(partitions),
-            on_lost=lambda _, partitions: self.heard.gone(partitions),
+            on_assign=lambda _, partitions: self.ownership.gained(partitions),
+            on_revoke=lambda _, partitions: self.ownership.gone(partitions),
+            on_lost=lambda _, partitions: self.ownership.gone(partitions),
         )
         # Not from a pool, which has fewer threads than members; a daemon, to end after a failure.
         self._thread = threading.Thread(target=self._poll, daemon=True)

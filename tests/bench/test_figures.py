@@ -4,7 +4,7 @@ import pytest
 
 from .figures import Figure, Least, Target, percentile, ratios, summary
 from .gap import kept_gaps
-from .members import Heard, settled
+from .members import Ownership, settled
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_only_partitions_that_stayed_have_gaps():
 
 class _ReportedSaslError:
     def __init__(self, *partitions):
-        self.heard = Heard(frozenset(partitions), changed_at=float(len(partitions)))
+        self.ownership = Ownership(frozenset(partitions), changed_at=float(len(partitions)))
 
 
 @pytest.mark.asyncio

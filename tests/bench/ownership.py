@@ -8,14 +8,14 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Heard", "Record"]
+__all__ = ["Ownership", "Record"]
 
 Record = Callable[[int], None]
 """Called with the partition of each record that a member reads."""
 
 
 @attrs.define(eq=False)
-class Heard:
+class Ownership:
     """The partitions that one member owns according to its callbacks."""
 
     owned: frozenset[int] = frozenset()
