@@ -51,15 +51,15 @@ USERS = {"ann": PASSWORD, "bob": "canary of bob's"}
 KEY_PASSWORD = "canary on a key"
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 TIMEOUT = 15.0
-"""Seconds within which an error that trying again cannot mend must be told."""
+"""Seconds within which an error that is not retriable must be raised."""
 
 SESSION = 1.3
 """Seconds that a session of MORTAL lasts; Kafka refuses to renew one more than once a second."""
 
 
 @attrs.frozen
-class Door:
-    """A listener of real and embedded brokers."""
+class ListenerConfig:
+    """The configuration of a listener, for real and for embedded brokers."""
 
     certificate: Certificate | None = None
     mutual: bool = False
@@ -69,17 +69,17 @@ class Door:
 
 GOOD = authority().issue()
 CLIENT = authority().issue("ann@example.org")
-DOORS = {
-    "BARE": Door(),
-    "TLS": Door(GOOD),
-    "MUTUAL": Door(GOOD, mutual=True),
-    "SASL": Door(GOOD, mechanisms=("PLAIN", *SCRAM, "OAUTHBEARER")),
-    "SASL_BARE": Door(mechanisms=("PLAIN", *SCRAM)),
-    "ONLY_SCRAM": Door(GOOD, mechanisms=SCRAM),
-    "MORTAL": Door(GOOD, mechanisms=("PLAIN", *SCRAM, "OAUTHBEARER"), session=SESSION),
-    "EXPIRED": Door(authority().issue(expired=True)),
-    "STRANGER": Door(Authority().issue()),
-    "ELSEWHERE": Door(authority().issue("localhost")),
+LISTENERS = {
+    "BARE": ListenerConfig(),
+    "TLS": ListenerConfig(GOOD),
+    "MUTUAL": ListenerConfig(GOOD, mutual=True),
+    "SASL": ListenerConfig(GOOD, mechanisms=("PLAIN", *SCRAM, "OAUTHBEARER")),
+    "SASL_BARE": ListenerConfig(mechanisms=("PLAIN", *SCRAM)),
+    "ONLY_SCRAM": ListenerConfig(GOOD, mechanisms=SCRAM),
+    "MORTAL": ListenerConfig(GOOD, mechanisms=("PLAIN", *SCRAM, "OAUTHBEARER"), session=SESSION),
+    "EXPIRED": ListenerConfig(authority().issue(expired=True)),
+    "STRANGER": ListenerConfig(Authority().issue()),
+    "ELSEWHERE": ListenerConfig(authority().issue("localhost")),
 }
 
 
@@ -93,12 +93,12 @@ class RealBrokers:
             nodes=3,
             listeners={
                 name: Listener(
-                    certificate=door.certificate and door.certificate.pem,
-                    client_ca=authority().pem if door.mutual else None,
-                    mechanisms=door.mechanisms,
-                    settings={"connections.max.reauth.ms": f"{door.session * 1000:.0f}"},
+                    certificate=listener.certificate and listener.certificate.pem,
+                    client_ca=authority().pem if listener.mutual else None,
+                    mechanisms=listener.mechanisms,
+                    settings={"connections.max.reauth.ms": f"{listener.session * 1000:.0f}"},
                 )
-                for name, door in DOORS.items()
+                for name, listener in LISTENERS.items()
             },
             users=USERS,
             config={
@@ -114,13 +114,13 @@ class RealBrokers:
         self.admin = AdminClient(plain)
         self._producer = Producer({**plain, "linger.ms": 0})
 
-    def servers(self, door: str) -> str:
-        return self.kafka.bootstrap_servers_of(door)
+    def servers(self, listener: str) -> str:
+        return self.kafka.bootstrap_servers_of(listener)
 
-    def create(self, door: str, topic: str, partitions: int) -> None:
+    def create(self, listener: str, topic: str, partitions: int) -> None:
         self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TIMEOUT)
 
-    def append(self, door: str, topic: str, partition: int, values: list[str]) -> None:
+    def append(self, listener: str, topic: str, partition: int, values: list[str]) -> None:
         for value in values:
             self._producer.produce(topic, value, partition=partition)
         assert self._producer.flush(TIMEOUT) == 0
@@ -144,29 +144,29 @@ class EmbeddedBrokers:
         self._folder = folder
         self._clusters: dict[str, EmbeddedKafka] = {}
 
-    def behind(self, name: str) -> EmbeddedKafka:
+    def brokers_of(self, name: str) -> EmbeddedKafka:
         if name not in self._clusters:
-            door = DOORS[name]
-            tls = door.certificate and authority().server_context(
-                door.certificate, self._folder, mutual=door.mutual
+            listener = LISTENERS[name]
+            tls = listener.certificate and authority().server_context(
+                listener.certificate, self._folder, mutual=listener.mutual
             )
             self._clusters[name] = EmbeddedKafka(
                 nodes=2,
                 tls=tls,
-                users=USERS if door.mechanisms else None,
-                mechanisms=[m for m in door.mechanisms if m != "OAUTHBEARER"] or SCRAM,
-                settings=BrokerSettings(connections_max_reauth=door.session),
+                users=USERS if listener.mechanisms else None,
+                mechanisms=[m for m in listener.mechanisms if m != "OAUTHBEARER"] or SCRAM,
+                settings=BrokerSettings(connections_max_reauth=listener.session),
             ).start()
         return self._clusters[name]
 
-    def servers(self, door: str) -> str:
-        return self.behind(door).bootstrap_servers
+    def servers(self, listener: str) -> str:
+        return self.brokers_of(listener).bootstrap_servers
 
-    def create(self, door: str, topic: str, partitions: int) -> None:
-        self.behind(door).create_topic(topic, partitions)
+    def create(self, listener: str, topic: str, partitions: int) -> None:
+        self.brokers_of(listener).create_topic(topic, partitions)
 
-    def append(self, door: str, topic: str, partition: int, values: list[str]) -> None:
-        self.behind(door).produce(topic, values, partition=partition)
+    def append(self, listener: str, topic: str, partition: int, values: list[str]) -> None:
+        self.brokers_of(listener).produce(topic, values, partition=partition)
 
     def stop(self) -> None:
         for cluster in self._clusters.values():
@@ -300,11 +300,11 @@ async def refused(
     return str(checked(raised.value))
 
 
-async def filled(brokers: Brokers, door: str, topic: str) -> str:
+async def filled(brokers: Brokers, listener: str, topic: str) -> str:
     """Create the topic with one record; return the addresses of the listener."""
-    await run_sync(brokers.create, door, topic, 1)
-    await run_sync(brokers.append, door, topic, 0, ["a record"])
-    return brokers.servers(door)
+    await run_sync(brokers.create, listener, topic, 1)
+    await run_sync(brokers.append, listener, topic, 0, ["a record"])
+    return brokers.servers(listener)
 
 
 def skip_where_missing(brokers: Brokers, mechanism: str) -> None:
@@ -410,7 +410,7 @@ async def test_a_client_certificate_is_accepted(
 
 
 @pytest.mark.parametrize(
-    ("door", "lax"),
+    ("listener", "lax"),
     [
         ("STRANGER", {"enable_ssl_certificate_verification": False}),
         ("EXPIRED", {"enable_ssl_certificate_verification": False}),
@@ -418,9 +418,9 @@ async def test_a_client_certificate_is_accepted(
     ],
 )
 async def test_checks_can_be_switched_off_with_a_warning(
-    brokers: Brokers, topic: str, door: str, lax: dict[str, object]
+    brokers: Brokers, topic: str, listener: str, lax: dict[str, object]
 ) -> None:
-    servers = await filled(brokers, door, topic)
+    servers = await filled(brokers, listener, topic)
     with pytest.warns(InsecureConnectionWarning):
         made = security(**lax)
     assert await first_record(servers, topic, made) == "a record"
@@ -440,7 +440,7 @@ async def test_wrong_credentials_are_reported_and_not_retried(
     assert mechanism in told or "Invalid username or password" in told
     if isinstance(brokers, EmbeddedBrokers):
         tokens = 1 if mechanism == "PLAIN" or "sasl_username" in who else 2
-        assert len(brokers.behind("SASL").requests(SaslAuthenticateRequest)) == tokens
+        assert len(brokers.brokers_of("SASL").requests(SaslAuthenticateRequest)) == tokens
 
 
 async def test_an_unsupported_mechanism_is_reported(brokers: Brokers, topic: str) -> None:
@@ -458,13 +458,13 @@ async def test_an_expired_token_is_reported(real: RealBrokers, topic: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("door", "reason"),
+    ("listener", "reason"),
     [("EXPIRED", "expired"), ("STRANGER", "issuer|self.signed"), ("ELSEWHERE", "127.0.0.1")],
 )
 async def test_a_broker_without_a_valid_proof_is_refused(
-    brokers: Brokers, topic: str, door: str, reason: str
+    brokers: Brokers, topic: str, listener: str, reason: str
 ) -> None:
-    servers = await filled(brokers, door, topic)
+    servers = await filled(brokers, listener, topic)
     told = await refused(TlsError, servers, topic, security())
     assert re.search(reason, told)
 
@@ -540,11 +540,11 @@ def connections_to(servers: str) -> set[str]:
 
 
 async def consume_for(
-    brokers: Brokers, door: str, topic: str, made: Security, enough: Callable[[], bool]
+    brokers: Brokers, listener: str, topic: str, made: Security, enough: Callable[[], bool]
 ) -> None:
     """Produce and consume records one by one, over the same connections."""
-    await run_sync(brokers.create, door, topic, 1)
-    servers = brokers.servers(door)
+    await run_sync(brokers.create, listener, topic, 1)
+    servers = brokers.servers(listener)
     worker = Worker(servers, topic, security=made, auto_commit_interval_ms=100)
     produced = 0
     async with worker.consumer, anyio.create_task_group() as tasks:
@@ -552,7 +552,7 @@ async def consume_for(
 
         async def produce() -> None:
             nonlocal produced
-            await run_sync(brokers.append, door, topic, 0, [str(produced)])
+            await run_sync(brokers.append, listener, topic, 0, [str(produced)])
             produced += 1
             await until(lambda: len(worker.seen) == produced)
 
@@ -593,8 +593,8 @@ class TestSessions:
             """By what the broker saw, where it tells; else by the time, as it ends what is not."""
             if not isinstance(brokers, EmbeddedBrokers):
                 return time.monotonic() - began > 2.5 * SESSION
-            behind = brokers.behind("MORTAL")
-            numbers = [seen.connection for seen in behind.requests(SaslHandshakeRequest)]
+            embedded = brokers.brokers_of("MORTAL")
+            numbers = [seen.connection for seen in embedded.requests(SaslHandshakeRequest)]
             return sum(numbers.count(number) >= 3 for number in set(numbers)) >= 2
 
         await consume_for(brokers, "MORTAL", topic, security(mechanism), renewed_twice)
