@@ -1,7 +1,7 @@
-"""Eager beside cooperative: the same story told twice on the embedded broker, and drawn.
+"""Draw an eager and a cooperative rebalance, each run on the embedded broker.
 
-Two members share six partitions, a third one joins. B takes its time for each record. Who owned
-what is what their callbacks heard; when each of them was rebalancing is what its `events()` said.
+Two members share six partitions, and a third one joins. B processes records slowly. The members'
+callbacks report which partitions they own; their `events()` report when they rebalance.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from kafkagroup import Consumer, Rebalanced, RebalanceStarted, TopicPartition
 from kafkagroup.assign import Assignor, cooperative_sticky_assignor, range_assignor
 from kafkagroup.testing import EmbeddedKafka
 
-__all__ = ["Told", "draw", "draw_cooperative", "tell"]
+__all__ = ["Timeline", "draw", "draw_cooperative", "run_timeline"]
 
 _JOINS, _ENDS = 4.0, 8.0
-"""When the third member starts, and when the story is over: seconds."""
+"""When the third member starts, and when the run ends, in seconds."""
 _FROM = 3.4
 _PARTITIONS = 6
 _PROCESSING = {"A": 0.05, "B": 1.1, "C": 0.05}
-"""Seconds that a record takes."""
+"""Member -> processing time of a record, in seconds."""
 _COLOURS = {"A": "#4c78a8", "B": "#f2a65a", "C": "#59a14f"}
 
 
 @attrs.define
-class Told:
-    """What happened in one telling."""
+class Timeline:
+    """What happened in one run."""
 
     owned: list[tuple[int, str, float, float]] = attrs.field(factory=list)
     """Partition, member, from, until."""
     rebalanced: list[tuple[str, float, float]] = attrs.field(factory=list)
-    """Member, from, until: as its events say."""
+    """Member, from, until, according to its events."""
 
     def unowned(self) -> dict[int, float]:
-        """Return partition -> seconds without an owner, since the third member has joined."""
+        """Return partition -> seconds without an owner, from when the third member starts."""
         found = {}
         for partition in range(_PARTITIONS):
             held = [(f, u) for p, _, f, u in self.owned if p == partition and u > _JOINS]
@@ -48,36 +48,38 @@ class Told:
         return found
 
 
-def tell(assignor: Assignor) -> Told:
-    """The story with this assignor in every member."""
-    told = Told()
+def run_timeline(assignor: Assignor) -> Timeline:
+    """Run the members with this assignor, and return what happened."""
+    timeline = Timeline()
 
     async def story(kafka: EmbeddedKafka) -> None:
         kafka.produce("orders", ["paid"] * 100 * _PARTITIONS)
         async with anyio.create_task_group() as tasks:
             for number, name in enumerate("AB"):
-                tasks.start_soon(_member, name, assignor, told)
+                tasks.start_soon(_member, name, assignor, timeline)
                 await anyio.sleep(0.1 + 0.3 * number)
             await anyio.sleep_until(_JOINS)
-            tasks.start_soon(_member, "C", assignor, told)
+            tasks.start_soon(_member, "C", assignor, timeline)
             await anyio.sleep_until(_ENDS)
             tasks.cancel_scope.cancel()
 
     run(story, {"orders": _PARTITIONS})
-    told.owned.sort()
-    told.rebalanced.sort()
-    return told
+    timeline.owned.sort()
+    timeline.rebalanced.sort()
+    return timeline
 
 
-async def _member(name: str, assignor: Assignor, told: Told) -> None:
+async def _member(name: str, assignor: Assignor, timeline: Timeline) -> None:
     since: dict[int, float] = {}
 
-    def take(partitions: Sequence[TopicPartition]) -> None:
+    def on_assigned(partitions: Sequence[TopicPartition]) -> None:
         since.update({tp.partition: anyio.current_time() for tp in partitions})
 
-    def give(partitions: Sequence[TopicPartition]) -> None:
+    def on_revoked(partitions: Sequence[TopicPartition]) -> None:
         for tp in partitions:
-            told.owned.append((tp.partition, name, since.pop(tp.partition), anyio.current_time()))
+            timeline.owned.append(
+                (tp.partition, name, since.pop(tp.partition), anyio.current_time())
+            )
 
     consumer = Consumer(
         "orders",
@@ -85,8 +87,8 @@ async def _member(name: str, assignor: Assignor, told: Told) -> None:
         group_id="billing",
         client_id=name,
         assignors=[assignor],
-        on_partitions_assigned=take,
-        on_partitions_revoked=give,
+        on_partitions_assigned=on_assigned,
+        on_partitions_revoked=on_revoked,
     )
 
     async def watch() -> None:
@@ -96,7 +98,7 @@ async def _member(name: str, assignor: Assignor, told: Told) -> None:
                 case RebalanceStarted(at=at):
                     began = at if began is None else began
                 case Rebalanced(at=at):
-                    told.rebalanced.append((name, at if began is None else began, at))
+                    timeline.rebalanced.append((name, at if began is None else began, at))
                     began = None
 
     async with anyio.create_task_group() as tasks:
@@ -106,7 +108,7 @@ async def _member(name: str, assignor: Assignor, told: Told) -> None:
                 async for _ in consumer:
                     await anyio.sleep(_PROCESSING[name])
         finally:
-            told.owned += [(p, name, at, _ENDS) for p, at in since.items()]
+            timeline.owned += [(p, name, at, _ENDS) for p, at in since.items()]
 
 
 _EAGER = ("Eager (range)", range_assignor)
@@ -114,13 +116,13 @@ _COOPERATIVE = ("Cooperative (cooperative-sticky)", cooperative_sticky_assignor)
 
 
 def draw() -> str:
-    """Both tellings, one beneath the other, on one scale."""
+    """Draw both runs, one below the other, on one time scale."""
     title = "The third member joins: eager and cooperative rebalancing"
     return _draw(title, (_EAGER, _COOPERATIVE))
 
 
 def draw_cooperative() -> str:
-    """The cooperative one alone."""
+    """Draw the cooperative run alone."""
     return _draw("The third member joins: cooperative rebalancing", (_COOPERATIVE,))
 
 
@@ -133,10 +135,10 @@ def _draw(title: str, panels: Sequence[tuple[str, Assignor]]) -> str:
         return round(left + (min(max(at, _FROM), _ENDS) - _FROM) * scale, 1)
 
     for number, (words, assignor) in enumerate(panels):
-        told = tell(assignor)
+        timeline = run_timeline(assignor)
         top = 52 + 310 * number
         picture.text(left, top - 14, words, size=16, anchor="start", bold=True)
-        unowned = told.unowned()
+        unowned = timeline.unowned()
         picture.text(
             left + 700,
             top - 14,
@@ -149,7 +151,7 @@ def _draw(title: str, panels: Sequence[tuple[str, Assignor]]) -> str:
             y = top + 27 * partition
             picture.text(left - 12, y + 16, f"partition {partition}", size=13, anchor="end")
             picture.box(left, y, 700, 22, fill="#f4d9d6", round=0)
-        for partition, name, since, until in told.owned:
+        for partition, name, since, until in timeline.owned:
             if until <= _FROM:
                 continue
             y, start, end = top + 27 * partition, x(since), x(until)
@@ -160,7 +162,7 @@ def _draw(title: str, panels: Sequence[tuple[str, Assignor]]) -> str:
             y = top + 27 * _PARTITIONS + 10 + 19 * row
             picture.text(left - 12, y + 11, f"{name} rebalances", size=12, anchor="end")
             picture.path(f"M{left},{y + 7} L{left + 700},{y + 7}", "#d5dbe1")
-            for member, since, until in told.rebalanced:
+            for member, since, until in timeline.rebalanced:
                 if member == name and until > _FROM:
                     width = max(x(until) - x(since), 2)
                     picture.box(x(since), y + 1, width, 12, fill=_COLOURS[name], round=2)

@@ -98,9 +98,9 @@ class _End(ByteStream):
 def run(
     story: Callable[[EmbeddedKafka], Awaitable[T]], topics: dict[str, int], *, seed: int = 0
 ) -> T:
-    """What `story` answers, told on a broker with these topics; its servers are kafka-1:9092."""
+    """Return the result of `story`, run on a broker with these topics at kafka-1:9092."""
 
-    async def tell() -> T:
+    async def run_story() -> T:
         kafka = EmbeddedKafka(topics, listen=False, seed=seed, wall=anyio.current_time)
         async with anyio.create_task_group() as connections:
 
@@ -120,6 +120,6 @@ def run(
     before = random.getstate()
     random.seed(seed)
     try:
-        return anyio.run(tell, backend_options={"loop_factory": _Loop})
+        return anyio.run(run_story, backend_options={"loop_factory": _Loop})
     finally:
         random.setstate(before)

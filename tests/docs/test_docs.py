@@ -185,8 +185,8 @@ def test_links_to_files_exist() -> None:
 
 def test_cooperative_members_keep_partitions_that_do_not_move() -> None:
     """What the page says about the picture holds for its run."""
-    eager = timeline.tell(range_assignor).unowned()
-    cooperative = timeline.tell(cooperative_sticky_assignor).unowned()
+    eager = timeline.run_timeline(range_assignor).unowned()
+    cooperative = timeline.run_timeline(cooperative_sticky_assignor).unowned()
     assert all(gap > 0 for gap in eager.values())
     assert sorted(gap > 0 for gap in cooperative.values()) == [False] * 4 + [True] * 2
     assert max(cooperative.values()) < max(eager.values()) / 4
