@@ -10,6 +10,8 @@ from kafkagroup import TopicPartition
 from sim.checker import find_violations
 from sim.events import (
     Closing,
+    Committed,
+    Committing,
     Ended,
     Formed,
     Frozen,
@@ -321,6 +323,33 @@ def test_l2_a_revocation_is_acknowledged_in_time():
     quiet = [HAS_BOTH, heartbeats(2, gets=()), revokes(T0, T1), assigned(2)]
     assert broken(quiet, heartbeats(2), heartbeats(2, owned=())) == []
     assert broken(quiet, heartbeats(2), 1.2, heartbeats(2), 1.2, heartbeats(2)) == ["L2"]
+
+
+def test_l2_a_revocation_is_acknowledged_before_the_next_one_begins():
+    """A newer assignment arrives while partitions of an older one are revoked."""
+    begun = [written(0, tp=T1), opened(), owns(2, T0, T1, U0), fetches_offsets()({T1: 0})]
+    begun += [
+        delivers(0, tp=T1, processed=False),
+        heartbeats(2, gets=(T1, U0)),
+        of(Revoking, partitions=(T0,)),
+    ]
+    begun += [heartbeats(2, gets=(U0,)), of(Revoked, partitions=(T0,)), assigned(2)]
+    later = [[1.2, heartbeats(2)] for _ in range(2)]
+    assert broken(begun, heartbeats(2, owned=(T1, U0)), later) == []
+    assert broken(begun, heartbeats(2, owned=(T0, T1, U0)), later) == ["L2"]
+    assert broken(begun, later) == ["L2"]
+
+
+def test_l2_after_a_revocation_the_callback_of_an_assignment_may_follow_a_commit():
+    quiet = [HAS_BOTH, heartbeats(2, gets=()), revokes(T0, T1)]
+    commits_for_3_seconds = [
+        of(Committing, token=1, offsets=None),
+        [[1.0, heartbeats(2)] for _ in range(3)],
+        of(Committed, token=1, outcome="ConnectionLostError"),
+    ]
+    callback = [0.5, heartbeats(2)]
+    assert broken(quiet, commits_for_3_seconds, callback, heartbeats(2, owned=())) == []
+    assert broken(quiet, commits_for_3_seconds, [callback] * 8) == ["L2"]
 
 
 def test_l2_an_assignment_is_applied_in_time():

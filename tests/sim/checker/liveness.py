@@ -94,6 +94,10 @@ class Deadlines:
     """When the application's last revocation callback began."""
     rejoin_due: tuple[float, int] | None = None
     """When it revoked partitions that no other member gets before it rejoins."""
+    unreported: frozenset[TopicPartition] = frozenset()
+    """These partitions."""
+    committed_at: float = 0.0
+    """When the application's last commit ended."""
     retry_due: tuple[float, int] | None = None
     """When it got an error after which it must send another request, and has not."""
     lookup_since: float | None = None
@@ -165,12 +169,11 @@ class Liveness:
                 None,
                 None,
             )
-        elif (
-            event.api == CONSUMER_HEARTBEAT
-            and event.owned is not None
-            and _has_revoked(run, event.owned)
-        ):
-            deadlines.must_rejoin_since = deadlines.rejoin_due = None
+        elif event.api == CONSUMER_HEARTBEAT and event.owned is not None:
+            if _has_revoked(run, event.owned):
+                deadlines.must_rejoin_since = None
+            if deadlines.unreported.isdisjoint(event.owned):
+                deadlines.rejoin_due = None
         elif is_heartbeat(event):
             self._check_polls(number, event, run, deadlines)
             self._check_rejoin(number, event, run, deadlines)
@@ -226,8 +229,13 @@ class Liveness:
             return
         at, by = deadlines.rejoin_due
         late = self._recorder.elapsed(run, event.time, at)
-        share = _COMMIT_SHARE if deadlines.commit_count or _commits(run) else _REST_SHARE
-        if late > max(REJOIN, run.opening.rebalance_timeout * share + _SLACK):
+        timeout = run.opening.rebalance_timeout
+        commits = deadlines.commit_count or _commits(run)
+        # The callback of the next assignment may begin when the last commit ends.
+        committing = 0.0 if commits else max(0.0, deadlines.committed_at - at)
+        share = _COMMIT_SHARE if commits else _REST_SHARE
+        limit = min(committing, timeout * _COMMIT_SHARE) + timeout * share + _SLACK
+        if late > max(REJOIN, limit):
             text = f"{run.name} has revoked partitions, and has not rejoined for {late:.1f} s"
             self._recorder.report("L2", event, text, by, number)
             deadlines.rejoin_due = None
@@ -259,6 +267,7 @@ class Liveness:
             self._unowned[tp] = dead, at, by, limit + took
         if event.partitions and run.opening.cooperative and run.closing is None:
             deadlines.rejoin_due = (event.time, number)
+            deadlines.unreported = frozenset(event.partitions)
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)
@@ -322,7 +331,8 @@ class Liveness:
 
     def _committed(self, number: int, event: Committed) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
-        deadlines.commit_count, deadlines.polled_at = deadlines.commit_count - 1, event.time
+        deadlines.commit_count -= 1
+        deadlines.polled_at = deadlines.committed_at = event.time
 
     def _works(self, number: int, event: Away) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
