@@ -12,6 +12,8 @@ from sim.events import (
     Absent,
     Away,
     Closing,
+    Committed,
+    Committing,
     Deleted,
     Formed,
     Frozen,
@@ -370,6 +372,17 @@ def test_s10_the_poll_timer_starts_with_the_first_partitions_of_a_membership():
     lost = of(Lost, partitions=(T0, T1))
     assert "S10" in broken(returned(), 4.9, lost)
     assert "S10" not in broken(returned(), 5.0, lost)
+
+
+def test_s10_a_commit_may_end_too_late_for_the_poll_interval():
+    def commits_for(seconds):
+        began = of(Committing, token=1, offsets=None)
+        return [began, seconds, of(Committed, token=1, outcome="RequestTimeoutError")]
+
+    begun = [consuming(max_poll_interval=5.0), delivers(1)]
+    lost = of(Lost, partitions=(T0, T1))
+    assert "S10" not in broken(begun, commits_for(5.0), lost)
+    assert "S10" in broken(begun, commits_for(4.9), lost)
 
 
 def test_l2_a_member_that_rejoins_for_a_poll_has_the_whole_interval_again():

@@ -111,7 +111,10 @@ class PollClocks:
     def _committed(self, number: int, event: Committed) -> None:
         if self._commits.get(event.member) == event.token:
             del self._commits[event.member]
-            self._recorder.run_of(event.member).polls.polled_at = event.time
+            run = self._recorder.run_of(event.member)
+            if run.held:
+                self._check(number, event)
+            run.polls.polled_at = event.time
 
     def _raised(self, number: int, event: Raised) -> None:
         self._recorder.run_of(event.member).polls.waiting_by = None
