@@ -4,8 +4,9 @@ python -m tests.bench.spark [--bootstrap HOST:PORT] [--rows N] [--rounds N]
 
 Values of 100 bytes, two partitions, local[2], without a sink; one after another, round by round.
 Prepared batches, from a Python source that reads nothing, are the maximum of any Python source. All
-have the columns of Spark's own connector, and then only the values; ours and the prepared ones are
-also measured with all of our columns. PySpark's Ivy downloads Spark's own connector; if that fails,
+have the columns of Spark's own connector, then only the values, and then fields of the values,
+parsed by the source or by `from_json`; ours and the prepared ones are also measured with all of our
+columns. PySpark's Ivy downloads Spark's own connector; if that fails,
 it is skipped with a message. The first round, in which the JVM warms up, does not count.
 """
 
@@ -30,7 +31,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import kafkagroup.spark
 from kafkagroup import TopicPartition
-from kafkagroup.spark.options import COLUMNS
+from kafkagroup.spark.option_values import COLUMNS
 from kafkagroup.testing._jars import find_java
 from kafkagroup.wire.records import NewRecord, encode_batch
 
@@ -42,7 +43,12 @@ PARTITIONS = 2
 BATCH = 150
 """Records of one produced batch: about 16 KB, as producers send by default."""
 
-VALUE = b"x" * 100
+VALUE = b'{"id": 123456789, "name": "a customer", "price": 12.5, "paid": true, "comment": "%s"}'
+VALUE %= b"x" * (102 - len(VALUE))
+"""100 bytes."""
+
+FIELDS = "id bigint, name string, price double, paid boolean"
+"""The fields that are parsed."""
 
 READY_ROWS = 70_000
 """Rows of a ready-made batch: those of one of our fetches."""
@@ -151,6 +157,13 @@ def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Ca
         reader = spark.read.format("ready").option("rows", str(rows))
         return reader.option("columns", ",".join(columns)).load()
 
+    def parsed() -> Any:
+        reader = spark.read.format("kafkagroup").option("bootstrap.servers", bootstrap)
+        return reader.option("subscribe", topic).option("parse", "json").schema(FIELDS).load()
+
+    def by_spark(frame: Any) -> Any:
+        return frame.selectExpr(f"from_json(string(value), '{FIELDS}') AS j").select("j.*")
+
     return {
         "kafkagroup": partial(ours, SAME),
         "Spark's own": own,
@@ -160,6 +173,9 @@ def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Ca
         "kafkagroup, values": partial(ours, ["value"]),
         "Spark's own, values": lambda: own().select("value"),
         "ready-made Arrow, values": partial(ready, ["value"]),
+        "kafkagroup, parse=json": parsed,
+        "kafkagroup, from_json": lambda: by_spark(ours(["value"])),
+        "Spark's own, from_json": lambda: by_spark(own()),
     }
 
 
