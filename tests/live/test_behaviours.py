@@ -690,10 +690,10 @@ class RecordedRun:
         """Member id -> who."""
         watch(kafka, JoinGroupRequest, self._joins)
         watch(kafka, SyncGroupRequest, self._grants)
-        watch(kafka, LeaveGroupRequest, lambda r: self.note(self._sender(r), "leave"))
+        watch(kafka, LeaveGroupRequest, lambda r: self.record_event(self._sender(r), "leave"))
         watch(kafka, OffsetCommitRequest, self._commits)
 
-    def note(
+    def record_event(
         self,
         who: str,
         what: str,
@@ -714,36 +714,38 @@ class RecordedRun:
         who = self._ids[request.member_id] = self._sender(request)
         claim = decode_subscription(request.protocols[0].metadata)
         owned = frozenset(tp.partition for tp in claim.owned)
-        self.note(who, "join", offset=claim.generation, claims=owned)
+        self.record_event(who, "join", offset=claim.generation, claims=owned)
 
     def _grants(self, request: SyncGroupRequest) -> None:
         for given in request.assignments:
             for tp in decode_assignment(given.assignment):
                 who = self._ids[given.member_id]
-                self.note(who, "granted", tp.partition, request.generation_id)
+                self.record_event(who, "granted", tp.partition, request.generation_id)
 
     def _commits(self, request: OffsetCommitRequest) -> None:
         for topic in request.topics:
             for p in topic.partitions:
                 who = self._sender(request)
-                self.note(who, "commit", p.partition_index, p.committed_offset)
+                self.record_event(who, "commit", p.partition_index, p.committed_offset)
 
     def member(self, who: str) -> Consumer:
         def callback(begin: str, end: str) -> Any:
             async def call(partitions: list[TopicPartition]) -> None:
                 committed = self.kafka.committed("g", "t")
                 for tp in partitions:
-                    self.note(who, begin, tp.partition, committed.get(tp.partition, 0))
+                    self.record_event(who, begin, tp.partition, committed.get(tp.partition, 0))
                 await anyio.sleep(0.1)
                 for tp in partitions:
-                    self.note(who, end, tp.partition)
+                    self.record_event(who, end, tp.partition)
 
             return call
 
         def assigned(partitions: list[TopicPartition]) -> None:
             consumer = self.consumers[who]
             for tp in consumer.assignment():
-                self.note(who, "assigned", tp.partition, consumer.group_metadata().generation_id)
+                self.record_event(
+                    who, "assigned", tp.partition, consumer.group_metadata().generation_id
+                )
 
         self.consumers[who] = Consumer(
             "t",
@@ -763,9 +765,9 @@ class RecordedRun:
     async def work(self, who: str) -> None:
         async with self.member(who) as consumer:
             async for record in consumer:
-                self.note(who, "deliver", record.partition, record.offset)
+                self.record_event(who, "deliver", record.partition, record.offset)
                 await anyio.sleep(0.02)
-                self.note(who, "processed", record.partition, record.offset)
+                self.record_event(who, "processed", record.partition, record.offset)
 
 
 PARTITIONS, RECORDS = 4, 150
@@ -785,7 +787,7 @@ async def live(network: Network, options: dict[str, Any]) -> RecordedRun:
             def fence(request: HeartbeatRequest) -> bool:
                 if request.member_id != b:
                     return False
-                run.note("b", "fenced")
+                run.record_event("b", "fenced")
                 return True
 
             kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID, when=fence)

@@ -84,7 +84,7 @@ class Member:
     """Set to end it."""
     ended: anyio.Event = attrs.field(factory=anyio.Event)
 
-    def note(self, what, partitions, when=None):
+    def record_change(self, what, partitions, when=None):
         """Record the partitions that it was assigned or lost."""
         changed = frozenset(partitions)
         self.history.append((time.time() if when is None else when, what, changed))
@@ -152,10 +152,10 @@ class Group:
             return assignor(spec)
 
         def gained(partitions):
-            member.note("gained", numbers(partitions))
+            member.record_change("gained", numbers(partitions))
 
         def gone(partitions):
-            member.note("gone", numbers(partitions))
+            member.record_change("gone", numbers(partitions))
 
         async def consume():
             async for record in consumer:
@@ -232,8 +232,8 @@ class Group:
         )
         consumer.subscribe(
             [self.name],
-            on_assign=lambda _, partitions: member.note("gained", numbers(partitions)),
-            on_revoke=lambda _, partitions: member.note("gone", numbers(partitions)),
+            on_assign=lambda _, partitions: member.record_change("gained", numbers(partitions)),
+            on_revoke=lambda _, partitions: member.record_change("gone", numbers(partitions)),
         )
         while not over.is_set():
             message = consumer.poll(0.02)
@@ -271,7 +271,7 @@ class Group:
         if what == "record":
             self.seen.add(details[0].encode())
         else:
-            member.note(what, map(int, details), int(when) / 1e6)
+            member.record_change(what, map(int, details), int(when) / 1e6)
 
     def owned_twice(self):
         """Return the partitions that a member gained while another member still owned them."""

@@ -267,16 +267,16 @@ class Simulation:
 
     # ------------------------------------------------------------ members
 
-    def note(self, actor: Actor, text: str) -> None:
+    def write(self, actor: Actor, text: str) -> None:
         self.lines.append(f"{self.now:6.2f}  {actor.name} {text}")
 
     def note_owned(self, actor: Actor) -> None:
         owned = " ".join(map(str, actor.owns)) or "nothing"
-        self.note(actor, f"owns {owned} in generation {actor.member.generation_id}")
+        self.write(actor, f"owns {owned} in generation {actor.member.generation_id}")
 
     def crash(self, actor: Actor) -> None:
         actor.dead = True
-        self.note(actor, "crashes")
+        self.write(actor, "crashes")
 
     def feed(self, actor: Actor, event: Event) -> None:
         if actor.dead:
@@ -294,9 +294,9 @@ class Simulation:
                 number = actor.wake
                 self.at(time, lambda: self.wake(actor, number))
             case Fail(error=error):
-                self.note(actor, f"fails: {error}")
+                self.write(actor, f"fails: {error}")
             case Leave():
-                self.note(actor, "has left the group")
+                self.write(actor, "has left the group")
             case _:
                 actor.work.append(effect)
                 self.do_next_work(actor)
@@ -321,14 +321,14 @@ class Simulation:
                     self.feed(actor, self.compute(actor, token, members))
                 case Lose(token=token, reason=reason):
                     actor.owns = ()
-                    self.note(actor, f"loses its partitions: {reason}")
+                    self.write(actor, f"loses its partitions: {reason}")
                     self.feed(actor, self.released(actor, token))
                 case Revoke(token=token) if self.keeps_partitions(actor):
-                    self.note(actor, f"keeps its partitions: {actor.member.reason}")
+                    self.write(actor, f"keeps its partitions: {actor.member.reason}")
                     self.feed(actor, self.released(actor, token))
                 case Revoke(token=token, deadline=deadline):
                     left = f"{deadline - self.now:.1f} s"
-                    self.note(actor, f"must revoke within {left}: {actor.member.reason}")
+                    self.write(actor, f"must revoke within {left}: {actor.member.reason}")
                     actor.working = True
                     actor.revokes_by = deadline
                     self.at(
@@ -352,7 +352,7 @@ class Simulation:
         self.note_owned(actor)
         self.check_owners()
         if revoked:
-            self.note(actor, f"has revoked {' '.join(map(str, revoked))}")
+            self.write(actor, f"has revoked {' '.join(map(str, revoked))}")
             event = RejoinRequested(now=self.now, reason=f"revoked {len(revoked)} partitions")
             self.feed(actor, event)
 
@@ -360,7 +360,7 @@ class Simulation:
         if actor.dead:
             return
         if actor.drain:
-            self.note(actor, "has revoked its partitions")
+            self.write(actor, "has revoked its partitions")
         actor.owns = ()
         actor.working = False
         actor.revokes_by = float("inf")
@@ -369,7 +369,7 @@ class Simulation:
 
     def compute(self, actor: Actor, token: int, members: Mapping[str, bytes]) -> Event:
         names = sorted(members)
-        self.note(actor, f"leads and assigns to {', '.join(names)}")
+        self.write(actor, f"leads and assigns to {', '.join(names)}")
         if actor.assignor_fails:
             return ComputeFailed(now=self.now, token=token, error=ValueError("no such strategy"))
         if actor.member.config.cooperative:
@@ -394,18 +394,18 @@ class Simulation:
         match request:
             case JoinGroupRequest(member_id=member_id, reason=reason):
                 identity_text = f" as {member_id}" if member_id else " without an id"
-                self.note(
+                self.write(
                     actor, f"sends JoinGroup{identity_text}" + (f": {reason}" if reason else "")
                 )
             case SyncGroupRequest(generation_id=generation):
-                self.note(actor, f"sends SyncGroup of generation {generation}")
+                self.write(actor, f"sends SyncGroup of generation {generation}")
             case LeaveGroupRequest(members=(identity,)):
                 route_text = (
                     ", on a separate connection" if send.route is Route.SEPARATE_CONNECTION else ""
                 )
-                self.note(actor, f"sends LeaveGroup: {identity.reason}{route_text}")
+                self.write(actor, f"sends LeaveGroup: {identity.reason}{route_text}")
             case FindCoordinatorRequest():
-                self.note(actor, "looks up the coordinator")
+                self.write(actor, "looks up the coordinator")
                 node = self.node
                 found = Found(key="g", node_id=node, host=f"node-{node}", port=9092, error_code=0)
                 answer = FindCoordinatorResponse(coordinators=(found,))
@@ -485,18 +485,18 @@ class Simulation:
             return
         match answer:
             case FindCoordinatorResponse(coordinators=(found,)):
-                self.note(actor, f"finds the coordinator: node {found.node_id}")
+                self.write(actor, f"finds the coordinator: node {found.node_id}")
             case HeartbeatResponse(error_code=0):
                 self.heartbeats[actor.name] += 1
             case HeartbeatResponse(error_code=code):
-                self.note(actor, f"Heartbeat response: {error_name(code)}")
+                self.write(actor, f"Heartbeat response: {error_name(code)}")
             case JoinGroupResponse(error_code=0):
-                self.note(actor, f"is {answer.member_id} in generation {answer.generation_id}")
+                self.write(actor, f"is {answer.member_id} in generation {answer.generation_id}")
             case JoinGroupResponse(error_code=79):
-                self.note(actor, f"receives its member id: {answer.member_id}")
+                self.write(actor, f"receives its member id: {answer.member_id}")
             case JoinGroupResponse() | SyncGroupResponse() if answer.error_code:
                 text = NAMES[type(send.request)]
-                self.note(actor, f"{text} response: {error_name(answer.error_code)}")
+                self.write(actor, f"{text} response: {error_name(answer.error_code)}")
         self.feed(actor, Replied(now=self.now, token=send.token, message=answer))
 
     def time_out(self, actor: Actor, send: Send) -> None:
@@ -510,7 +510,7 @@ class Simulation:
             return
         connection.closed = True
         if connection.waiting:
-            self.note(actor, "gets no response in time" if error else "loses its connection")
+            self.write(actor, "gets no response in time" if error else "loses its connection")
         for send in connection.waiting:
             lost = error or ConnectionLostError("connection reset")
             self.feed(actor, SendFailed(now=self.now, token=send.token, error=lost))

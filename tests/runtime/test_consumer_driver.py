@@ -151,14 +151,14 @@ async def test_line_45_a_retried_commit_carries_the_current_epoch(
     """The commit is retried; meanwhile a topic gets partitions, and the epoch changes."""
     seen: list[int] = []
 
-    def note(request: OffsetCommitRequest) -> bool:
+    def on_request(request: OffsetCommitRequest) -> bool:
         seen.append(request.generation_id_or_member_epoch)
         return True
 
     async with cluster(network) as kafka, member(enable_auto_commit=False) as consumer:
         await consumer.getone()
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        fault = kafka.fail(OffsetCommitRequest, loading, times=None, when=note)
+        fault = kafka.fail(OffsetCommitRequest, loading, times=None, when=on_request)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(consumer.commit)
             await anyio.sleep(0.1)

@@ -360,7 +360,7 @@ async def test_a_rebalance_request_in_the_consumer_protocol_sends_a_full_heartbe
 ) -> None:
     full: list[ConsumerGroupHeartbeatRequest] = []
 
-    def note(request: ConsumerGroupHeartbeatRequest) -> bool:
+    def on_request(request: ConsumerGroupHeartbeatRequest) -> bool:
         if request.rebalance_timeout_ms != -1:
             full.append(request)
         return False
@@ -368,7 +368,7 @@ async def test_a_rebalance_request_in_the_consumer_protocol_sends_a_full_heartbe
     async with cluster(network) as kafka, consumer(group_protocol="consumer") as one:
         owned = await one.wait_assignment()
         await anyio.sleep(30)
-        kafka.fail(ConsumerGroupHeartbeatRequest, Delay(0), times=None, when=note)
+        kafka.fail(ConsumerGroupHeartbeatRequest, Delay(0), times=None, when=on_request)
         events = one.events()
         before = anyio.current_time()
         one.rejoin("are we all right?")

@@ -73,12 +73,12 @@ def immediate_fetches(kafka: EmbeddedKafka) -> list[FetchRequest]:
     """Return the immediate fetches received from now on."""
     seen: list[FetchRequest] = []
 
-    def note(request: FetchRequest) -> bool:
+    def on_request(request: FetchRequest) -> bool:
         if request.max_wait_ms == 0:
             seen.append(request)
         return False
 
-    kafka.fail(FetchRequest, Close(), times=None, when=note)
+    kafka.fail(FetchRequest, Close(), times=None, when=on_request)
     return seen
 
 

@@ -1162,22 +1162,22 @@ class Pauses:
         self.count = 0
         self.at: dict[int, Callable[[], None]] = {}
 
-    def note(self) -> None:
+    def count_one(self) -> None:
         self.count += 1
         self.at.pop(self.count, lambda: None)()
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
-    noted, sleep = Pauses(), anyio.sleep
+    counted, sleep = Pauses(), anyio.sleep
 
-    async def noting(delay: float) -> None:
+    async def counting_sleep(delay: float) -> None:
         if delay == 0:
-            noted.note()
+            counted.count_one()
         await sleep(delay)
 
-    monkeypatch.setattr(anyio, "sleep", noting)
-    return noted
+    monkeypatch.setattr(anyio, "sleep", counting_sleep)
+    return counted
 
 
 SMALL = encode_batch([NewRecord(None, b"", 1_000)])

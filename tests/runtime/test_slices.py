@@ -106,12 +106,12 @@ def recorded_requests(kafka: EmbeddedKafka, kind: type[Any]) -> list[list[int]]:
     """Return the partitions in each request of a kind, from now on."""
     seen: list[list[int]] = []
 
-    def note(request: Any) -> bool:
+    def on_request(request: Any) -> bool:
         topics = request.groups[0].topics if kind is OffsetFetchRequest else request.topics
         seen.append(sorted(number for topic in topics for number in _numbers(topic)))
         return False
 
-    kafka.fail(kind, Close(), times=None, when=note)
+    kafka.fail(kind, Close(), times=None, when=on_request)
     return seen
 
 
@@ -212,14 +212,14 @@ def when_committing(kafka: EmbeddedKafka, part: int, does: Callable[[], object])
     """Run an action when the broker receives the n-th part of a commit, counted from 1."""
     parts = 0
 
-    def note(_: object) -> bool:
+    def on_request(_: object) -> bool:
         nonlocal parts
         parts += 1
         if parts == part:
             does()
         return False
 
-    kafka.fail(OffsetCommitRequest, Close(), times=None, when=note)
+    kafka.fail(OffsetCommitRequest, Close(), times=None, when=on_request)
 
 
 def lose_all(kafka: EmbeddedKafka) -> None:

@@ -154,7 +154,7 @@ async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
     story: list[tuple[str, str]] = []
 
     def member(name: str) -> Consumer:
-        def note(what: str) -> Callable[[Any], None]:
+        def recording(what: str) -> Callable[[Any], None]:
             return lambda tps: story.extend(
                 (name, f"{what} {tp.topic}/{tp.partition}") for tp in tps
             )
@@ -167,8 +167,8 @@ async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
             client_id=name,
             assignors=[cooperative_sticky_assignor],
             heartbeat_interval_ms=50,
-            on_partitions_assigned=note("gains"),
-            on_partitions_revoked=note("revokes"),
+            on_partitions_assigned=recording("gains"),
+            on_partitions_revoked=recording("revokes"),
         )
 
     first, second = member("first"), member("second")
@@ -364,7 +364,7 @@ async def test_racks_that_change_back_during_the_comparison_cause_no_rejoin(
             await during.pop()()
         return result
 
-    def note(request: JoinGroupRequest) -> bool:
+    def on_request(request: JoinGroupRequest) -> bool:
         joins.append(request)
         return False
 
@@ -372,7 +372,7 @@ async def test_racks_that_change_back_during_the_comparison_cause_no_rejoin(
     monkeypatch.setattr(large_jobs, "_LARGE_JOB", 0)
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
         network.serve_embedded(kafka)
-        kafka.fail(JoinGroupRequest, Swallow(), times=None, when=note)
+        kafka.fail(JoinGroupRequest, Swallow(), times=None, when=on_request)
         async with Consumer(
             "t", bootstrap_servers="kafka-1", group_id="g", client_rack="a"
         ) as consumer:

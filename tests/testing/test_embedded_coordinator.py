@@ -625,17 +625,17 @@ def test_due_timers_run_in_order() -> None:
     timers = Timers()
     ran: list[tuple[str, float]] = []
 
-    def note(name: str) -> Callable[[float], None]:
+    def recording(name: str) -> Callable[[float], None]:
         return lambda now: ran.append((name, now))
 
     woken: list[float | None] = []
     timers.on_earlier = lambda: woken.append(timers.next())
-    timers.schedule("late", 5.0, note("late"))
-    timers.schedule("a", 2.0, note("a"))
-    timers.schedule("b", 2.0, lambda now: timers.schedule("c", now, note("c")))
-    timers.schedule("moved", 1.0, note("never"))
-    timers.schedule("moved", 3.0, note("moved"))
-    timers.schedule("gone", 2.0, note("gone"))
+    timers.schedule("late", 5.0, recording("late"))
+    timers.schedule("a", 2.0, recording("a"))
+    timers.schedule("b", 2.0, lambda now: timers.schedule("c", now, recording("c")))
+    timers.schedule("moved", 1.0, recording("never"))
+    timers.schedule("moved", 3.0, recording("moved"))
+    timers.schedule("gone", 2.0, recording("gone"))
     timers.cancel("gone")
     timers.run(3.0)
     assert ran == [("a", 3.0), ("moved", 3.0), ("c", 3.0)]

@@ -122,14 +122,14 @@ async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) ->
     network.handlers[HERE] = handler
     story: list[str] = []
 
-    def note(answer: HeartbeatResponse) -> None:
+    def on_response(answer: HeartbeatResponse) -> None:
         story.append(f"{answer.error_code} came")
         if answer.error_code == 2:
             raise ConnectionLostError("not that")
 
     async def ask(name: str) -> None:
         try:
-            await connection.request(heartbeat(name), timeout=1, on_response=note)
+            await connection.request(heartbeat(name), timeout=1, on_response=on_response)
             story.append(f"{name} goes on")
         except ConnectionLostError as error:
             story.append(f"{name} raises: {error}")
