@@ -45,15 +45,15 @@ class LoopLag:
         """The longest delay of the last 30 to 60 seconds, in seconds."""
         return max(self._longest, self._previous_longest)
 
-    def note(self, late: float, now: float) -> None:
-        """Note that something ran, or still waits, `late` seconds after its time."""
+    def add_delay(self, late: float, now: float) -> None:
+        """Add the delay of something that ran, or still waits, `late` seconds after its time."""
         if now - self._window_began_at >= _WINDOW:
             self._previous_longest, self._longest, self._window_began_at = self._longest, 0.0, now
         self._longest = max(self._longest, late)
 
     def record(self, late: float, now: float) -> None:
-        """Note that something ran `late` seconds after its time, and warn if that is long."""
-        self.note(late, now)
+        """Add the delay of something that ran `late` seconds after its time; warn of a long one."""
+        self.add_delay(late, now)
         if late < self.warn_after or now < self._next_warning_at:
             return
         self._next_warning_at = now + _WARN_INTERVAL

@@ -172,7 +172,7 @@ class ThreadedDriver(Driver):
                 self._probe_sent_at = now
                 self.post_to_application(partial(self._on_probe, now))
             else:
-                self._lag.note(now - sent_at, now)
+                self._lag.add_delay(now - sent_at, now)
             await anyio.sleep(self.member.config.heartbeat_interval)
 
     def _call_history(self, report: Call) -> None:

@@ -235,7 +235,7 @@ class ZooKeeperDriver:
             event = await self._event_receiver.receive()
         if event is None:
             now = anyio.current_time()
-            self._lag.note(now - self._wake_at, now)
+            self._lag.add_delay(now - self._wake_at, now)
             self._wake_at = float("inf")
             event = Woke(now=now, jitter=random.random())
         return event

@@ -186,7 +186,7 @@ async def test_an_application_that_stops_polling_is_reported(network: Any) -> No
 async def test_a_stalled_event_loop_is_a_finding(network: Any) -> None:
     async with cluster(network), consumer() as one:
         await one.wait_assignment()
-        one._session.lag.note(4.5, anyio.current_time())
+        one._session.lag.add_delay(4.5, anyio.current_time())
         found = one.health(), one.health(loop_lag_above=1.0)
         loop_lag = one.metrics().loop_lag
     late = sick(HealthProblem.LOOP_LAG, "the event loop was late by 4.5 s")

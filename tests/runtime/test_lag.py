@@ -28,7 +28,7 @@ def test_loop_lag_that_endangers_the_session_is_warned_about_once_a_minute(
 ) -> None:
     lag = LoopLag("g", session, threaded=False)
     lag.record(enough - 0.1, 100.0)
-    lag.note(enough, 101.0)
+    lag.add_delay(enough, 101.0)
     assert caplog.messages == []
     for now in (102.0, 103.0, 161.9, 162.0):
         lag.record(enough + now / 100, now)
