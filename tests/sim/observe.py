@@ -199,7 +199,7 @@ class WireTap:
 
         def watched_advance(member: Any, event: Any) -> Any:
             if isinstance(event, RejoinRequested):
-                self._log.tell(Rejoining, member=PROCESS.get())
+                self._log.record_event(Rejoining, member=PROCESS.get())
             after, effects = advance(member, event)
             if isinstance(event, Replied):
                 fields = self._arrived.pop((PROCESS.get(), event.token), None)
