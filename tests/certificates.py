@@ -1,4 +1,4 @@
-"""Certificates for the tests, created on demand: none in the repository can expire."""
+"""Certificates for the tests, created on demand: stored ones would expire."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 HOST = "127.0.0.1"
-"""The host that test brokers are at, and what their certificates are for."""
+"""The address of test brokers, for which their certificates are issued."""
 
 
 @attrs.frozen

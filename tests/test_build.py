@@ -153,7 +153,7 @@ def test_building_in_place_removes_modules_no_longer_compiled(tree: Path, compil
     setup = tree / "setup.py"
     one, *others = sources(setup)
     text = setup.read_text("utf-8")
-    for name in others:  # one says as much as all, and compiles in seconds
+    for name in others:  # one module suffices, and compiles in seconds
         text = text.replace(f'    "{name}",\n', "")
     setup.write_text(text, "utf-8")
     for name in ("types", "runtime/subscriber", "wire/gone"):

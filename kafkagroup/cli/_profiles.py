@@ -103,7 +103,7 @@ def _profile(path: Path, document: Mapping[str, object], name: str) -> object:
 
 
 def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Flatten nested tables: in TOML, `sasl.mechanism = ...` without quotes is one."""
+    """Flatten nested tables: in TOML, `sasl.mechanism = ...` without quotes is a table `sasl`."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")

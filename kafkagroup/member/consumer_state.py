@@ -49,7 +49,7 @@ class Phase(Enum):
     """An error that no retry can fix has ended the membership."""
 
 
-_LEFT: Mapping[Phase, str] = {
+_ENDING_MOVES: Mapping[Phase, str] = {
     Phase.LEAVING: "Leaving, or a fatal answer; a heartbeat of epoch -1 or -2 is sent",
     Phase.LEFT: "Leaving, without a coordinator or a need for a heartbeat; or FallBack",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
@@ -62,16 +62,16 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.LEFT: "Leaving, before it was started",
     },
     Phase.UNJOINED: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.JOINING: "any event, once the coordinator is known and back-off has ended",
     },
     Phase.JOINING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
         Phase.MEMBER: "Replied with an epoch",
     },
     Phase.MEMBER: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.UNJOINED: "Replied: fenced or unknown, before anything was assigned",
         Phase.REVOKING: "Leaving",
         Phase.LOSING: "Replied: fenced or unknown; AssignFailed; Leaving as `lost`",
@@ -82,7 +82,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.LEFT: "Revoked; no heartbeat is needed",
     },
     Phase.LOSING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.UNJOINED: "Revoked",
     },
     Phase.LEAVING: {Phase.LEFT: "Replied or SendFailed"},

@@ -48,7 +48,7 @@ class Phase(Enum):
     """An error that no retry can fix has ended the membership."""
 
 
-_LEFT: Mapping[Phase, str] = {
+_ENDING_MOVES: Mapping[Phase, str] = {
     Phase.LEAVING: "Leaving, or a fatal answer; LeaveGroup is sent",
     Phase.LEFT: "Leaving, without a coordinator or without a need for LeaveGroup",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
@@ -61,12 +61,12 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.LEFT: "Leaving, before it was started",
     },
     Phase.UNJOINED: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.JOINING: "any event, once the coordinator is known and back-off has ended",
         Phase.LOSING: "Replied or Leaving, while a cooperative member keeps an assignment",
     },
     Phase.JOINING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
         Phase.COMPUTING: "Replied to the leader",
         Phase.SYNCING: "Replied to another member, or to a static leader that came back",
@@ -74,13 +74,13 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         " assignment",
     },
     Phase.COMPUTING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.UNJOINED: "Replied to a heartbeat with an error; or Computed without a coordinator",
         Phase.SYNCING: "Computed",
         Phase.LOSING: "ComputeFailed, Replied or Leaving, while it keeps an assignment",
     },
     Phase.SYNCING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
         Phase.STABLE: "Replied with the assignment",
         Phase.LOSING: "Replied: fenced or unknown; or Leaving; while it keeps an assignment",

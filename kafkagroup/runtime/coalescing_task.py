@@ -11,7 +11,11 @@ Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
 
 
 class CoalescingTask:
-    """Runs `work` in one task at a time. `work` returns, without a last wait, once it is done."""
+    """Runs `work` in one task at a time.
+
+    `work` must not wait between finding nothing more to do and returning: `ensure_running` starts
+    no second task meanwhile.
+    """
 
     __slots__ = ("_is_running", "_name", "_spawn", "_work")
 
@@ -22,7 +26,7 @@ class CoalescingTask:
         self._is_running = False
 
     def ensure_running(self) -> None:
-        """Start the task, unless it runs: there may be work."""
+        """Start the task unless it is running. Call this whenever there may be work."""
         if not self._is_running:
             self._is_running = True
             self._spawn(self._run, self._name)

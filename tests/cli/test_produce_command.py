@@ -68,7 +68,7 @@ def test_keys_go_to_the_partitions_that_other_clients_choose(kafka: EmbeddedKafk
 
 
 def test_several_batches_keep_their_order(kafka: EmbeddedKafka) -> None:
-    """This broker accepts far less than one full batch."""
+    """The broker's `max.message.bytes` is far below the size of all records."""
     lines = [f"{n:06}" for n in range(20_000)]
     done = produce(kafka, "\n".join(lines).encode(), "--partition", "0")
     assert done.stderr == b"kafkagroup: 20000 records written to t\n"
@@ -153,7 +153,7 @@ def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals)
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (Delay(0.5), b"1 record written to t"),
         (Swallow(), b"0 records written to t; the outcome of 1 more is unknown"),
@@ -161,9 +161,9 @@ def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals)
     ids=["late", "none"],
 )
 def test_a_signal_during_an_unacknowledged_write_is_reported(
-    kafka: EmbeddedKafka, answer: Delay | Swallow, told: bytes
+    kafka: EmbeddedKafka, answer: Delay | Swallow, message: bytes
 ) -> None:
-    """The message has the number of records that were written, and of those whose outcome is
+    """`message` has the number of records that were written, and of those whose outcome is
     unknown."""
     kafka.fail(ProduceRequest, answer)
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
@@ -174,15 +174,15 @@ def test_a_signal_during_an_unacknowledged_write_is_reported(
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 128 + signal.SIGTERM
-        assert process.stderr.read() == b"kafkagroup: " + told + b"\n"
+        assert process.stderr.read() == b"kafkagroup: " + message + b"\n"
 
 
 def test_a_missing_topic_is_reported_before_stdin_is_read(kafka: EmbeddedKafka) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "none", *servers) as process:
         assert process.wait(TIMEOUT) == 1
-        told = b"kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
-        assert process.stderr.read() == told
+        message = b"kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
+        assert process.stderr.read() == message
 
 
 @pytest.mark.parametrize(

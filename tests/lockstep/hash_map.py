@@ -1,7 +1,7 @@
 """A dict that iterates as Java's `HashMap` does, for keys that are strings.
 
-Kafka keeps a group's members in one: the order decides which member becomes the leader when the old
-one is gone, and which protocol wins a tie.
+Kafka keeps a group's members in a `HashMap`: its order decides which member becomes the leader when
+the leader leaves, and which protocol wins a tie.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.anyio
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 LONG = 4_000
-"""A `fetch_max_wait_ms` that no test mistakes for anything else."""
+"""`fetch_max_wait_ms` of the consumers: far longer than an immediate fetch takes."""
 Cluster = tuple[EmbeddedKafka, Callable[..., Consumer]]
 
 
 @pytest.fixture(params=[slices.SLICE_SIZE, 1], ids=["few", "many"])
 def reading(request: Any, network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Provide a broker with t/0, t/1 and t/2, ten records in t/0, and consumers with long polls;
-    for some of them three partitions count as many."""
+    one variant handles one partition per slice of work."""
     monkeypatch.setattr(slices, "SLICE_SIZE", request.param)
 
     @asynccontextmanager
@@ -142,7 +142,7 @@ async def test_a_thousand_seeks_open_one_additional_connection(reading: Any, net
                 assert await offsets_of(c, 1) == [n % 10]
             await anyio.sleep(0.001)
         assert len(network.dialled) - before <= 1
-        # Metadata and offsets of logs, long polls, immediate fetches.
+        # One connection each for metadata and offsets, long polls, and immediate fetches.
         assert network.open == 3
 
 
@@ -229,7 +229,7 @@ async def test_a_partition_outside_the_long_poll_is_polled_until_the_next_one(re
         assert len(sent) == polls
 
 
-async def test_the_response_that_comes_first_counts(reading: Any) -> None:
+async def test_only_the_first_of_two_responses_with_the_same_records_is_used(reading: Any) -> None:
     """The next long poll asks for the same records while the immediate fetch is in flight."""
 
     def is_immediate(request: FetchRequest) -> bool:
@@ -284,7 +284,7 @@ async def test_no_second_connection_is_opened_unless_needed(reading: Any, networ
             await c.getone()
             await anyio.sleep(0.3 * (n % 7))
         await anyio.sleep(30)
-        # Metadata and offsets of logs, the coordinator, long polls.
+        # One connection each for metadata and offsets, the coordinator, and long polls.
         assert (network.open, sent) == (3, [])
 
 
