@@ -49,7 +49,7 @@ class Phase(Enum):
     """An error that no retry can fix has ended the membership."""
 
 
-_LEFT: Mapping[Phase, str] = {
+_ENDING_MOVES: Mapping[Phase, str] = {
     Phase.LEAVING: "Leaving, or Revoked while leaving, while there is a session to close",
     Phase.LEFT: "Leaving, or Revoked while leaving, without a session",
     Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed",
@@ -62,26 +62,26 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.LEFT: "Leaving, before it was started",
     },
     Phase.CONNECTING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.REGISTERING: "SessionEstablished",
     },
     Phase.REGISTERING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.MEMBER: "Registered",
         Phase.CONNECTING: "SessionExpired, or any event after the session's end",
     },
     Phase.MEMBER: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.CONNECTING: "SessionExpired, or any event after the session's end; no assignment yet",
         Phase.LOSING: "SessionExpired, any event after the session's end, or Leaving as `lost`",
         Phase.REVOKING: "Leaving",
     },
     Phase.LOSING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.CONNECTING: "Revoked",
     },
     Phase.REVOKING: {
-        **_LEFT,
+        **_ENDING_MOVES,
         Phase.LOSING: "SessionExpired, or any event after the session's end",
     },
     Phase.LEAVING: {Phase.LEFT: "SessionClosed"},
