@@ -341,15 +341,15 @@ def test_l2_a_revocation_is_acknowledged_before_the_next_one_begins():
 
 
 def test_l2_after_a_revocation_the_callback_of_an_assignment_may_follow_a_commit():
-    quiet = [HAS_BOTH, heartbeats(2, gets=()), revokes(T0, T1)]
-    commits_for_3_seconds = [
-        of(Committing, token=1, offsets=None),
-        [[1.0, heartbeats(2)] for _ in range(3)],
-        of(Committed, token=1, outcome="ConnectionLostError"),
-    ]
+    notified = [HAS_BOTH, heartbeats(2, gets=())]
+    begun = of(Committing, token=1, offsets=None)
+    lasts = [[1.0, heartbeats(2)] for _ in range(3)]
+    failed = of(Committed, token=1, outcome="ConnectionLostError")
     callback = [0.5, heartbeats(2)]
-    assert broken(quiet, commits_for_3_seconds, callback, heartbeats(2, owned=())) == []
-    assert broken(quiet, commits_for_3_seconds, [callback] * 8) == ["L2"]
+    waited_for = [notified, begun, revokes(T0, T1), lasts, failed]
+    assert broken(waited_for, callback, heartbeats(2, owned=())) == []
+    assert broken(waited_for, [callback] * 8) == ["L2"]
+    assert broken(notified, revokes(T0, T1), begun, lasts, failed, callback) == ["L2"]
 
 
 def test_l2_an_assignment_is_applied_in_time():

@@ -96,8 +96,10 @@ class Deadlines:
     """When it revoked partitions that no other member gets before it rejoins."""
     unreported: frozenset[TopicPartition] = frozenset()
     """These partitions."""
+    awaits_commit: bool = False
+    """Whether a commit has not ended since before that revocation."""
     committed_at: float = 0.0
-    """When the application's last commit ended."""
+    """When it ended, if it has."""
     retry_due: tuple[float, int] | None = None
     """When it got an error after which it must send another request, and has not."""
     lookup_since: float | None = None
@@ -268,6 +270,7 @@ class Liveness:
         if event.partitions and run.opening.cooperative and run.closing is None:
             deadlines.rejoin_due = (event.time, number)
             deadlines.unreported = frozenset(event.partitions)
+            deadlines.awaits_commit = bool(deadlines.commit_count)
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)
@@ -332,7 +335,10 @@ class Liveness:
     def _committed(self, number: int, event: Committed) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
         deadlines.commit_count -= 1
-        deadlines.polled_at = deadlines.committed_at = event.time
+        deadlines.polled_at = event.time
+        if deadlines.awaits_commit:
+            deadlines.committed_at = event.time
+            deadlines.awaits_commit = bool(deadlines.commit_count)
 
     def _works(self, number: int, event: Away) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
