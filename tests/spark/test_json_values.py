@@ -113,7 +113,7 @@ MALFORMED = [
     b'{"name": 1}',
     b'{"lines": [[1]]}',
     b'{"lines": [3000000000]}',
-    b'{"other": tru}',
+    b'{"other": tr}',
 ]
 
 
