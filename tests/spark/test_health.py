@@ -72,6 +72,7 @@ def group_health(spark: Any, events: Any, now: datetime) -> dict[str, Any]:
     return {row.group_id: row for row in found.collect()}
 
 
+@pytest.mark.long
 def test_groups_that_were_deleted_or_expired_are_gone(spark: Any) -> None:
     events = frame(
         spark,
