@@ -37,6 +37,9 @@ _EVENTS = 20_000
 _CPU = 15
 """CPU seconds after which a run is stopped."""
 
+_AGAIN = 3
+"""CPU seconds after which it is stopped again, unless it has ended."""
+
 
 class _StopSearch(BaseException):
     """Ends a run. A BaseException, because the client would handle an Exception."""
@@ -74,9 +77,8 @@ def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Seque
 
     before = signal.signal(signal.SIGVTALRM, enough)
     with mock.patch.object(running, "Log", _Bounded), planted or nullcontext():
-        # Again, as a bug may swallow the first one; a second one during the clean-up of a run would
-        # leave its patches to all later ones.
-        signal.setitimer(signal.ITIMER_VIRTUAL, _CPU, _CPU)
+        # Again, as a bug may swallow the first one.
+        signal.setitimer(signal.ITIMER_VIRTUAL, _CPU, _AGAIN)
         try:
             running.run(plan)
         except BaseException as error:

@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from random import Random
 from typing import Any
 from unittest import mock
@@ -121,7 +122,9 @@ def run(plan: Plan, broker: str = BROKERS[0]) -> SimulatedRun:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(time, "time", simulation.time))
         stack.enter_context(mock.patch.object(engine, "uuid4", simulation.uuid))
-        run_virtual(simulation.run, backend=plan.backend, seed=plan.seed)
+        # A run that is stopped anywhere may abandon its coroutines, and with them a stack of
+        # their own: its patches would stay in place for all later runs.
+        run_virtual(partial(simulation.run, stack), backend=plan.backend, seed=plan.seed)
     log = simulation.log
     return SimulatedRun(plan, log.events, log.hash.hexdigest(), time.process_time() - started)
 
@@ -195,7 +198,7 @@ class _Simulation:
 
     # ------------------------------------------------------------ the run
 
-    async def run(self, ready_queue: ReadyQueue) -> None:
+    async def run(self, patches: ExitStack, ready_queue: ReadyQueue) -> None:
         self.ready_queue = ready_queue
         self.agenda = Agenda()
         tap = WireTap(self.log, self._topic_name, shards=self.plan.shards)
@@ -215,17 +218,16 @@ class _Simulation:
             groups = start_groups(self.cluster.settings, self.plan.seed)
             group, handle = ApacheView(groups, GROUP), groups.handle
         watch = BrokerWatch(self.log, self.cluster, group, shards=self.plan.shards)
-        with ExitStack() as stack:
-            tap.watch_requests(stack)
-            stack.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
-            stack.enter_context(mock.patch.object(anyio, "current_time", ready_queue.now))
-            stack.enter_context(mock.patch.object(server, "handle", watch.watching(handle)))
-            async with self.kafka, anyio.create_task_group() as self.tasks:
-                self.tasks.start_soon(self.agenda.run)
-                await self.tasks.start(self.network.run)
-                await self._happen()
-                self._end_killed_processes()
-                self.tasks.cancel_scope.cancel()
+        tap.watch_requests(patches)
+        patches.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
+        patches.enter_context(mock.patch.object(anyio, "current_time", ready_queue.now))
+        patches.enter_context(mock.patch.object(server, "handle", watch.watching(handle)))
+        async with self.kafka, anyio.create_task_group() as self.tasks:
+            self.tasks.start_soon(self.agenda.run)
+            await self.tasks.start(self.network.run)
+            await self._happen()
+            self._end_killed_processes()
+            self.tasks.cancel_scope.cancel()
 
     async def _happen(self) -> None:
         plan = self.plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -12,7 +13,11 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
+
+from kafkagroup.testing.embedded import server
+from kafkagroup.transport.connection import BrokerConnection
 
 from .events import (
     Assigned,
@@ -27,6 +32,7 @@ from .events import (
     Sent,
     Worked,
 )
+from .loop import _Loop
 from .many import Outcome, run_one
 from .plan import FAULTS, PROTOCOLS, from_json, make_plan, to_json
 from .replay import command
@@ -195,3 +201,31 @@ def test_a_shrunk_plan_keeps_only_what_the_failure_needs() -> None:
 def test_leaving_out_an_unknown_part_of_a_plan_is_an_error() -> None:
     with pytest.raises(ValueError, match="the plan of seed 3 has no d999, m99"):
         without(make_plan(3), ["d999", "m99"])
+
+
+class Stopped(BaseException):
+    """Ends a run from within the event loop, as an alarm does."""
+
+
+def test_a_run_that_is_stopped_anywhere_leaves_no_patch(monkeypatch):
+    """The loop stops for good, so that the run's coroutines are abandoned where they wait."""
+    steps = itertools.count()
+    run_once = _Loop._run_once
+
+    def stop(loop: _Loop) -> None:
+        if next(steps) > 500:
+            raise Stopped
+        run_once(loop)
+
+    monkeypatch.setattr(_Loop, "_run_once", stop)
+    watched = (
+        lambda: BrokerConnection._send,
+        lambda: anyio.current_time,
+        lambda: anyio.connect_tcp,
+        lambda: server.handle,
+    )
+    before = [read() for read in watched]
+    with pytest.raises(Stopped) as abandoned:
+        run(make_plan(1))
+    assert abandoned
+    assert [read() for read in watched] == before
