@@ -10,8 +10,9 @@ with the types in `delivery.pxd`, where a compiler is available.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 from kafkagroup._generic import K_co, Keyed, V_co
 from kafkagroup._public import public
@@ -185,9 +186,18 @@ class Delivery:
         self.assign(created)
         return created
 
-    def create(self, partitions: Iterable[TopicPartition]) -> list[OwnedPartition]:
-        """Create an `OwnedPartition` of each partition that is not owned yet."""
-        return [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
+    def create(
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID] | None = None
+    ) -> list[OwnedPartition]:
+        """Create an `OwnedPartition` of each partition that is not owned yet. `topic_ids`: the ids
+        of the topics, if the coordinator assigns by id (KIP-848)."""
+        if not topic_ids:
+            return [OwnedPartition(tp) for tp in partitions if tp not in self.owned]
+        return [
+            OwnedPartition(tp, assigned_topic_id=topic_ids[tp.topic], topic_id=topic_ids[tp.topic])
+            for tp in partitions
+            if tp not in self.owned
+        ]
 
     def assign(self, created: Iterable[OwnedPartition]) -> None:
         """Own the partitions that `create` returned."""

@@ -41,6 +41,8 @@ class OwnedPartition(Progress):
     """Leader epoch of the record before `fetch_offset`; -1 when unknown (KIP-320)."""
     checked_epoch: int = -1
     """Epoch of the last leader known to have the same log below `fetch_offset`; -1 for none."""
+    assigned_topic_id: UUID = NO_ID
+    """Id of the topic that the coordinator assigned (KIP-848); NO_ID if it was assigned by name."""
     topic_id: UUID = NO_ID
     """Id of the topic that the offsets belong to; NO_ID while unknown. See `is_recreated`."""
     buffered: deque[RecordBatch] = field(factory=deque)
@@ -84,7 +86,7 @@ class OwnedPartition(Progress):
         self.position = self.processed = self.fetch_offset = offset
         self.leader_epoch = leader_epoch
         self.checked_epoch = -1
-        self.topic_id = NO_ID
+        self.topic_id = self.assigned_topic_id
         self.reset = False
         self.failure = None
         self.attempts = 0
@@ -164,6 +166,12 @@ class OwnedPartition(Progress):
     def request_reset(self) -> None:
         """Request that the position is looked up by the reset policy: it is outside of the log."""
         self.reset = True
+
+    def is_assigned_in(self, topic_id: UUID) -> bool:
+        """Return whether the assignment is of this topic, and not of one that was deleted or has
+        not been created yet. `topic_id`: that of the topic with this name, NO_ID for none."""
+        assigned = self.assigned_topic_id
+        return assigned is topic_id or assigned in (NO_ID, topic_id)
 
     def note_deleted_topic(self) -> None:
         """Note that the offsets are of a topic that was deleted and created again."""

@@ -492,6 +492,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     protocol_name=member.config.assignor or "",
                     members={},
                     assignment=_encoded(named, member.names),
+                    topic_ids={member.names[topic_id]: topic_id for topic_id in named},
                 ),
             )
         )

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
-from kafkagroup._values import frozen
+from kafkagroup._values import field, frozen
 from kafkagroup.wire.schema import Request
 
 __all__ = [
@@ -66,6 +67,8 @@ class GenerationInfo:
     """Member id -> metadata; filled on the leader only."""
     assignment: bytes
     """What the leader assigned to this member."""
+    topic_ids: Mapping[str, UUID] = field(factory=dict)
+    """Name -> id of each assigned topic, where the coordinator assigns by id (KIP-848)."""
 
     @property
     def is_leader(self) -> bool:

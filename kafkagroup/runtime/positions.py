@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from uuid import UUID
 
 from kafkagroup.consume.delivery import Delivery
@@ -92,9 +93,21 @@ class Positions:
                 pauses.reset()
 
     async def _look_up(self, pending: list[OwnedPartition]) -> None:
-        new = [o for o in pending if not o.reset]
         # Read before the request: the topic may be recreated before the response arrives.
         topic_ids = self._topic_ids(pending)
+        # The topic was recreated after the assignment, or the metadata is older than that. In the
+        # first case the coordinator may assign the new topic to another member, and this one only
+        # waits until the old one is revoked.
+        has_topic = [o.is_assigned_in(topic_ids.get(o.tp.topic, NO_ID)) for o in pending]
+        await self._look_up_known(list(compress(pending, has_topic)), topic_ids)
+        if not all(has_topic):
+            await self._cluster.refresh()
+
+    async def _look_up_known(
+        self, pending: list[OwnedPartition], topic_ids: Mapping[str, UUID]
+    ) -> None:
+        """Look up positions in topics that the metadata has as they were assigned."""
+        new = [o for o in pending if not o.reset]
         if new and self._offsets is not None:
             for some in slices(new):
                 if not await self._read_committed(self._offsets, some, topic_ids):
@@ -109,10 +122,6 @@ class Positions:
         for owned in to_reset:
             if owned.is_recreated(topic_ids.get(owned.tp.topic, NO_ID)):
                 owned.note_deleted_topic()
-        if self._member() is not None:
-            # The coordinator assigns partitions by topic id (KIP-848), those of the new topic
-            # perhaps to another member: this one only waits until the old ones are revoked.
-            to_reset = [o for o in to_reset if not o.is_of_deleted_topic]
         if self._policy == "none":
             for owned in to_reset:
                 self._failed(owned, _no_policy(owned))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 import anyio
 
@@ -43,6 +44,7 @@ from kafkagroup.wire.group_log import (
     decode_assignment,
     encode_subscription,
 )
+from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Callbacks", "Subscriber"]
 
@@ -227,7 +229,7 @@ class Subscriber:
         assigned = await run_job(self._cluster, partial(decode_assignment, encoded), len(encoded))
         if session.membership.uses_consumer_protocol:
             self._note_new_partitions(assigned)
-            await self._follow_assigned_topics({tp.topic for tp in assigned})
+            await self._follow_assigned_topics(generation.topic_ids)
         if await self._rejoin_if_unsubscribed(generation, assigned):
             return
         self._identify(generation)
@@ -285,7 +287,13 @@ class Subscriber:
     ) -> int:
         """Revoke the owned partitions that are not assigned any more; return their number."""
         session = self._session
-        revoked = sorted(session.delivery.owned.keys() - set(assigned))
+        kept, ids = set(assigned), generation.topic_ids
+        revoked = sorted(
+            tp
+            for tp, owned in session.delivery.owned.items()
+            # Another topic may have been created under the same name (KIP-848).
+            if tp not in kept or not owned.is_assigned_in(ids.get(tp.topic, NO_ID))
+        )
         self._is_reassigned = generation.generation_id == self._revoked_in
         self._revoked_in = generation.generation_id if revoked else -1
         if revoked:
@@ -299,7 +307,8 @@ class Subscriber:
         """Own the partitions and call the listener. Return False if the member was fenced
         meanwhile, and owns none of them."""
         session, membership = self._session, self._session.membership
-        created = await process_in_slices(session.delivery.create, assigned)
+        create = partial(session.delivery.create, topic_ids=generation.topic_ids)
+        created = await process_in_slices(create, assigned)
         if self._has_lost_all or (
             membership.uses_consumer_protocol
             and not membership.is_in_generation(generation.generation_id)
@@ -340,10 +349,12 @@ class Subscriber:
                 reason = f"topic {topic} went from {before} to {count} partitions or more"
                 self._session.history.note_cause(RebalanceCause.TOPICS, reason)
 
-    async def _follow_assigned_topics(self, topics: set[str]) -> None:
-        """Follow assigned topics, also those that the coordinator found by matching a pattern."""
-        self._cluster.topics.update(topics)
-        if len(self._cluster.metadata.partition_counts(topics)) < len(topics):
+    async def _follow_assigned_topics(self, topic_ids: Mapping[str, UUID]) -> None:
+        """Follow assigned topics, also those that the coordinator found by matching a pattern, and
+        have the metadata know them."""
+        self._cluster.topics.update(topic_ids)
+        known = self._cluster.metadata.topics
+        if any(t not in known or known[t].topic_id != i for t, i in topic_ids.items()):
             with suppress(TransportError, RemoteProtocolError):
                 await self._cluster.refresh()
 

@@ -44,6 +44,21 @@ def test_a_new_starting_position_resets_validation_and_topic_id() -> None:
     assert (owned.fetch_epoch, owned.checked_epoch, owned.topic_id) == (2, -1, NO_ID)
 
 
+@pytest.mark.parametrize(
+    ("assigned", "now", "same"),
+    [(OLD, OLD, True), (OLD, NEW, False), (OLD, NO_ID, False), (NO_ID, NEW, True)],
+)
+def test_an_assignment_is_of_one_topic(assigned: UUID, now: UUID, same: bool) -> None:
+    assert OwnedPartition(TP, assigned_topic_id=assigned).is_assigned_in(now) is same
+
+
+def test_a_new_position_stays_in_the_assigned_topic() -> None:
+    owned = OwnedPartition(TP, assigned_topic_id=OLD, topic_id=OLD)
+    owned.start_at(7)
+    assert owned.topic_id == OLD
+    assert owned.is_recreated(NEW)
+
+
 def test_the_leader_epoch_belongs_to_the_fetch_offset() -> None:
     owned = OwnedPartition(TP)
     owned.start_at(0)

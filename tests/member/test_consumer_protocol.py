@@ -83,8 +83,9 @@ from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordi
 E = ErrorCode
 NODE = Coordinator(1, "one", 9092)
 LOST = ConnectionLostError("reset by peer")
-T, U = UUID(int=1), UUID(int=2)
+T, U, V = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {T: "t", U: "u"}
+IDS = {"t": T, "u": U, "v": V}
 CONFIG = Config(
     group_id="g",
     session_timeout=10.0,
@@ -247,6 +248,7 @@ def reconcile(token: int, *partitions: TopicPartition, epoch: int = 5) -> Reconc
             protocol_name="",
             members={},
             assignment=encode_assignment(partitions),
+            topic_ids={tp.topic: IDS[tp.topic] for tp in partitions},
         ),
     )
 
@@ -589,9 +591,6 @@ def test_targets_are_reconciled_one_at_a_time_and_the_latest_wins() -> None:
 def test_an_unchanged_target_is_not_reported_to_the_application() -> None:
     _, effects = step(BEATING_, reply(4, answer(epoch=6, share=MINE)))
     assert effects == (WakeAt(time=10.25),)
-
-
-V = UUID(int=3)
 
 
 def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:

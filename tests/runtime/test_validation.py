@@ -14,6 +14,7 @@ from kafkagroup import Consumer
 from kafkagroup.errors import BrokerError, ErrorCode, OffsetOutOfRangeError, broker_error
 from kafkagroup.runtime.offsets import CommittedOffsets, GroupOffsets
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
+from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
@@ -42,8 +43,11 @@ def reading(network: Any, epoch_requests: EpochRequests) -> Any:
     """Two brokers with t/0 of ten records, each a batch, in leader epoch 0."""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Cluster]:
-        async with network, EmbeddedKafka({"t": 1}, listen=False, nodes=2) as kafka:
+    async def opened(**settings: Any) -> AsyncIterator[Cluster]:
+        embedded = EmbeddedKafka(
+            {"t": 1}, listen=False, nodes=2, settings=BrokerSettings(**settings)
+        )
+        async with network, embedded as kafka:
             network.serve_embedded(kafka, 2)
             fill(kafka, 0, 10)
 
@@ -357,6 +361,33 @@ async def test_a_recreated_topic_is_read_once_the_coordinator_has_assigned_it(re
         async with consumer as c:
             await values_of(c, 10)
             recreate_topic(kafka, 3)
+            events += await values_of(c, 1)
+    assert events == ["assigned", "revoked", "assigned", "new 0", "revoked"]
+
+
+async def test_a_topic_recreated_before_the_first_position_is_read_once_assigned(
+    reading: Any,
+) -> None:
+    """The metadata had no topic of that name when the partition was assigned, so the first id that
+    it had later, of the new topic, counted as the assigned one."""
+    events: list[str] = []
+
+    async with reading(group_consumer_assignment_interval=5.0) as (kafka, _):
+
+        async def delete_and_recreate(found: list[TopicPartition]) -> None:
+            events.extend(["assigned"] * len(found))
+            if events.count("assigned") == 1:
+                kafka.delete_topic("t")
+                await anyio.sleep(0.5)  # the metadata loses the topic
+                kafka.create_topic("t", 1)
+                fill(kafka, 0, 3, "new")
+
+        consumer = kip848_consumer(
+            metadata_max_age_ms=100,
+            on_partitions_assigned=delete_and_recreate,
+            on_partitions_revoked=lambda _: events.append("revoked"),
+        )
+        async with consumer as c:
             events += await values_of(c, 1)
     assert events == ["assigned", "revoked", "assigned", "new 0", "revoked"]
 
