@@ -1,6 +1,6 @@
-"""The demo's book-keeping: from what was produced and processed to what was lost or came twice.
+"""The demo's account: which of the produced records were lost or duplicated.
 
-Pure functions over sequence numbers; nothing here knows of brokers, processes or time.
+Pure functions of sequence numbers and offsets.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-__all__ = ["Account", "Processed", "Window", "settle", "uncommitted"]
+__all__ = ["Account", "Processed", "Window", "compare", "uncommitted"]
 
 
 @attrs.frozen
 class Processed:
-    """One record that a member has worked on."""
+    """One record that a member has processed."""
 
     sequence: int
     partition: int
@@ -41,28 +41,28 @@ class Window:
 
 @attrs.frozen
 class Account:
-    """What became of the sequence numbers. Each tuple is sorted."""
+    """What was produced and processed. The tuples contain sequence numbers, sorted."""
 
     produced: int
     processed: int
     """Distinct records."""
     uncommitted: int
-    """Records in the windows of killed members: the most that may come twice."""
+    """Records in the windows of killed members: the most duplicates that are explained."""
     lost: tuple[int, ...]
     """Produced and never processed."""
     duplicates: tuple[int, ...]
     """Processed more than once, inside a window: at-least-once delivery allows these."""
     unexplained: tuple[int, ...]
-    """Processed more than once outside every window, or never produced: faults."""
+    """Processed more than once outside of all windows, or never produced: faults."""
 
 
 def uncommitted(
     processed: Iterable[Processed], committed: Mapping[int, int | None]
 ) -> tuple[Window, ...]:
-    """The windows that a member leaves when it is killed, of those partitions that have one.
+    """Return the windows of a killed member, of the partitions that have one.
 
-    `processed` is all that the member processed, `committed` maps partitions to the offsets that
-    the group had committed when it died; None: nothing yet, so the next owner starts at 0.
+    `processed`: all that the member processed. `committed`: partition -> the group's committed
+    offset when the member was killed; None if there is none, so that the next owner starts at 0.
     """
     ends: dict[int, int] = {}
     for record in processed:
@@ -71,19 +71,19 @@ def uncommitted(
     return tuple(window for window in windows if window.first < window.end)
 
 
-def settle(
+def compare(
     produced: Iterable[int], processed: Iterable[Processed], windows: Iterable[Window]
 ) -> Account:
-    """Compare what was produced (acknowledged sequence numbers) with what was processed."""
+    """Compare the sequence numbers of the acknowledged records with the processed records."""
     sent, windows, records = set(produced), tuple(windows), tuple(processed)
-    times = Counter(record.sequence for record in records)
-    excused = {r.sequence for r in records if any(r in window for window in windows)}
-    repeated = {sequence for sequence, count in times.items() if count > 1}
+    counts = Counter(record.sequence for record in records)
+    explained = {r.sequence for r in records if any(r in window for window in windows)}
+    repeated = {sequence for sequence, count in counts.items() if count > 1}
     return Account(
         produced=len(sent),
-        processed=len(times),
+        processed=len(counts),
         uncommitted=sum(map(len, windows)),
-        lost=tuple(sorted(sent - times.keys())),
-        duplicates=tuple(sorted(repeated & excused)),
-        unexplained=tuple(sorted((repeated - excused) | (times.keys() - sent))),
+        lost=tuple(sorted(sent - counts.keys())),
+        duplicates=tuple(sorted(repeated & explained)),
+        unexplained=tuple(sorted((repeated - explained) | (counts.keys() - sent))),
     )

@@ -1,7 +1,7 @@
 """One member of the demo's group, a process of its own: `demo_member.py NAME BROKER TOPIC GROUP`.
 
-Tells what happens on standard output, one JSON object a line. When standard input ends, it leaves
-the group in good order; so it also goes when the demo dies.
+It prints its events as JSON, one a line. It leaves the group when its standard input is closed,
+which the operating system also does if the demo is killed.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from kafkagroup import Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
 
 WORK_SECONDS = 0.002
-"""What processing one record takes."""
+"""How long the processing of a record takes."""
 SESSION_TIMEOUT_MS = 6_000
-"""Brokers accept no less by default."""
+"""The least that brokers accept by default."""
 
 
-def tell(event: str, **details: object) -> None:
+def report(event: str, **details: object) -> None:
     print(json.dumps({"event": event, **details}), flush=True)
 
 
 def assigned(partitions: Sequence[TopicPartition]) -> None:
-    tell("assigned", partitions=[tp.partition for tp in partitions])
+    report("assigned", partitions=[tp.partition for tp in partitions])
 
 
 def revoked(partitions: Sequence[TopicPartition]) -> None:
-    tell("revoked", partitions=[tp.partition for tp in partitions])
+    report("revoked", partitions=[tp.partition for tp in partitions])
 
 
 async def main(name: str, bootstrap: str, topic: str, group: str) -> None:
@@ -50,13 +50,13 @@ async def main(name: str, bootstrap: str, topic: str, group: str) -> None:
         await anyio.wait_readable(sys.stdin.fileno())
         await consumer.stop()
 
-    tell("joining")
+    report("joining")
     async with consumer, anyio.create_task_group() as tasks:
         tasks.start_soon(leave_at_end_of_input)
         async for record in consumer:
             await anyio.sleep(WORK_SECONDS)
             assert isinstance(record.value, bytes)
-            tell("processed", record=[int(record.value), record.partition, record.offset])
+            report("processed", record=[int(record.value), record.partition, record.offset])
         tasks.cancel_scope.cancel()
 
 

@@ -1,4 +1,4 @@
-"""The demo's topic, made, written and deleted with plain requests to the brokers."""
+"""The demo's topic: created, produced to and deleted with single requests to the brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _CREATION_TIMEOUT = 10.0
 _DELETION_TIMEOUT = 5.0
 _POLL_SECONDS = 0.1
 _NOT_THE_LEADER = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-"""Refused for certain, so that trying again cannot append twice. A new topic meets these, too."""
+"""After these errors nothing was appended, so that a retry cannot append twice. Brokers also return
+them for a new topic."""
 
 
 @attrs.define(eq=False)
@@ -40,9 +41,9 @@ class Topic:
     """Partition -> id of its leader."""
 
     async def produce(self, values: Mapping[int, Sequence[bytes]]) -> None:
-        """Append values, by partition. Returns when all are acknowledged.
+        """Append values, by partition; return when all are acknowledged.
 
-        Raises: BrokerError, TransportError: some of them may then be in the log, some not.
+        Raises: BrokerError, TransportError; the log may then have some of the values.
         """
         now_ms = int(time.time() * 1000)
         left = {
@@ -56,7 +57,8 @@ class Topic:
                 await self.find_leaders()
 
     async def _append(self, batches: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Answers what brokers refused because they do not lead the partition, or not yet."""
+        """Send the batches to their leaders; return those that must be sent to another broker, or
+        later."""
         by_leader: dict[int, dict[TopicPartition, bytes]] = {}
         for partition, batch in batches.items():
             of_leader = by_leader.setdefault(self._leaders[partition], {})
@@ -74,7 +76,7 @@ class Topic:
         return refused
 
     async def find_leaders(self) -> None:
-        """Ask who leads each partition, until each has a leader."""
+        """Refresh the metadata until each partition has a leader."""
         broker = next(iter(self.brokers.values()))
         while True:
             (topic,) = (await broker.request_metadata([self.name])).topics
@@ -86,7 +88,7 @@ class Topic:
 
 @asynccontextmanager
 async def temporary_topic(bootstrap: str, name: str, partitions: int) -> AsyncIterator[Topic]:
-    """A topic that exists as long as the `with` block.
+    """Create a topic, and delete it at the end of the `with` block.
 
     Raises: BrokerError, TransportError; TimeoutError when its partitions get no leaders.
     """

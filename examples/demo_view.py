@@ -1,4 +1,4 @@
-"""What the demo knows of its group, and two ways to show it: a live table, or plain lines."""
+"""The state of the demo's group, shown as a live table or as plain lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG_LINES = 12
 
 
 class State(StrEnum):
-    """What a member does, as far as the demo has heard."""
+    """The state of a member, by the events that the demo has read."""
 
     STARTING = "starting"
     JOINING = "joining"
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 @attrs.define(eq=False)
 class Member:
-    """One member process, as the demo sees it."""
+    """One member process, by the events that the demo has read."""
 
     name: str
     pid: int
@@ -45,13 +45,14 @@ class Member:
 
     @property
     def in_group(self) -> bool:
-        """Whether partitions are meant to be its own, now or soon."""
+        """Whether it owns partitions, or will once the rebalance ends."""
         return self.state not in (State.LEAVING, State.LEFT, State.KILLED)
 
 
 @attrs.define(eq=False)
 class Rebalance:
-    """From its cause until every partition has an owner again; seconds since the demo began."""
+    """From its cause until every partition has an owner again. Times are seconds since the demo
+    began."""
 
     cause: str
     began: float
@@ -88,11 +89,11 @@ class Board:
             print(line, flush=True)
 
     def update(self) -> None:
-        """Take note that members changed: a rebalance may have stopped partitions, or ended."""
+        """Apply a change of the members: a rebalance may have revoked partitions, or ended."""
         if (rebalance := self.open_rebalance) is not None:
             if rebalance.stopped is None and not self._all_owned():
                 rebalance.stopped = self.now
-            if self.settled():
+            if self.is_stable():
                 rebalance.ended = self.now
                 owners = ", ".join(
                     f"{m.name}: {ranges(m.partitions)}" for m in self.members.values() if m.in_group
@@ -102,7 +103,7 @@ class Board:
         self.changed = anyio.Event()
 
     def begin(self, cause: str) -> None:
-        """A rebalance has a cause from now on; one that is under way keeps the one it has."""
+        """Begin a rebalance with this cause, unless one is under way."""
         if self.open_rebalance is None:
             self.rebalances.append(Rebalance(cause, self.now))
 
@@ -111,9 +112,9 @@ class Board:
         last = self.rebalances[-1] if self.rebalances else None
         return last if last is not None and last.ended is None else None
 
-    def settled(self) -> bool:
-        """Whether every partition has one owner, and all who should be members own some: a member
-        that is new to a cooperative group is given nothing at first."""
+    def is_stable(self) -> bool:
+        """Whether every partition has one owner, and every member owns some: in a cooperative
+        group, the first assignment of a new member is empty."""
         members = [m for m in self.members.values() if m.in_group]
         owned = sum(len(m.partitions) for m in members)
         return (
@@ -128,7 +129,7 @@ class Board:
 
 
 def ranges(partitions: Iterable[int]) -> str:
-    """Numbers as text: {0, 1, 2, 5} is "0-2 5"; none at all is "nothing"."""
+    """Return the numbers as text: {0, 1, 2, 5} is "0-2 5"; the empty set is "nothing"."""
     runs: list[list[int]] = []
     for number in sorted(partitions):
         if runs and runs[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""Run groups that rebalance, fall behind and stop, and make a report of their history.
+"""Run groups that rebalance, lag behind and stop; write a report of their history.
 
 python examples/pipeline.py [--out DIR] [--bootstrap HOST:PORT]
 
@@ -30,10 +30,10 @@ from kafkagroup.testing import LocalKafka
 
 PARTITIONS = 8
 SECONDS = 24.0
-"""For which records are produced."""
+"""How long records are produced."""
 
 MEMBERS = (
-    # Group, name, from when, until when, seconds that a batch takes.
+    # Group, name, second of its start, second of its end, seconds of processing per batch.
     ("billing", "a", 0, SECONDS + 4, 0.02),
     ("billing", "b", 0, 13, 0.02),
     ("billing", "c", 6, SECONDS + 4, 0.02),
@@ -51,15 +51,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 STARTED = time.monotonic()
 
 
-def tell(what: object) -> None:
-    print(f"{time.monotonic() - STARTED:6.1f} s  {what}", flush=True)
+def log(text: str) -> None:
+    print(f"{time.monotonic() - STARTED:6.1f} s  {text}", flush=True)
 
 
 async def member(
-    bootstrap: str, topic: str, group: str, name: str, start: float, end: float, pace: float
+    bootstrap: str, topic: str, group: str, name: str, start: float, end: float, work: float
 ) -> None:
     await anyio.sleep(start)
-    tell(f"{group}: {name} joins")
+    log(f"{group}: {name} joins")
     consumer = Consumer(
         topic,
         bootstrap_servers=bootstrap,
@@ -71,17 +71,17 @@ async def member(
     with anyio.move_on_after(end - start):
         async with consumer:
             async for _ in consumer.batches(40):
-                await anyio.sleep(pace)
-    tell(f"{group}: {name} has left")
+                await anyio.sleep(work)
+    log(f"{group}: {name} has left")
 
 
 async def produce(topic: Topic) -> None:
-    """More to the first partitions than to the last."""
+    """Produce records, more of them to the first partitions than to the last."""
     with anyio.move_on_after(SECONDS):
         while True:
             await topic.produce({p: [b"x" * 100] * (16 - 2 * p) for p in range(PARTITIONS)})
             await anyio.sleep(0.25)
-    tell("no more records")
+    log("no more records")
 
 
 async def groups_and_job(bootstrap: str, job: Callable[[], object]) -> None:
@@ -97,10 +97,10 @@ async def groups_and_job(bootstrap: str, job: Callable[[], object]) -> None:
 @contextmanager
 def broker(bootstrap: str | None) -> Iterator[str]:
     if bootstrap is not None:
-        tell(f"Kafka is at {bootstrap}")
+        log(f"Kafka is at {bootstrap}")
         yield bootstrap
         return
-    tell("Kafka starts")
+    log("Kafka starts")
     with LocalKafka() as kafka:
         yield kafka.bootstrap_servers
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
     given = parser.parse_args()
     out = Path(given.out or tempfile.mkdtemp(prefix="kafkagroup-pipeline-")).resolve()
-    # Spark starts Pythons of its own: else they are whichever is first on the path.
+    # Spark's workers must run the same Python; by default they run the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with broker(given.bootstrap) as bootstrap:
 
@@ -120,20 +120,20 @@ def main() -> None:
             from kafkagroup.spark.pipeline import run
             from kafkagroup.spark.report import write_report
 
-            tell("Spark starts")
+            log("Spark starts")
             spark = session()
             try:
                 tables = run(
                     spark,
                     {"bootstrap.servers": bootstrap},
                     str(out),
-                    told=lambda step: tell(f"table {step}"),
+                    told=lambda step: log(f"table {step}"),
                 )
                 report = write_report(tables)
                 tables.read("group_health").selectExpr(
                     "group_id", "status", "lag", "rebalances", "unstable_seconds"
                 ).show(truncate=False)
-                tell(f"the report is {report}")
+                log(f"the report is {report}")
             finally:
                 spark.stop()
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from demo_account import Account, Processed, Window, settle, uncommitted
+from demo_account import Account, Processed, Window, compare, uncommitted
 from demo_view import Board, Member, State, ranges
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -15,13 +15,13 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def test_a_complete_run_has_no_findings() -> None:
     records = [Processed(0, 0, 0), Processed(1, 1, 0), Processed(2, 0, 1)]
-    assert settle(range(3), records, ()) == Account(
+    assert compare(range(3), records, ()) == Account(
         produced=3, processed=3, uncommitted=0, lost=(), duplicates=(), unexplained=()
     )
 
 
 def test_unprocessed_records_are_lost() -> None:
-    assert settle(range(4), [Processed(1, 0, 1), Processed(2, 0, 2)], ()) == Account(
+    assert compare(range(4), [Processed(1, 0, 1), Processed(2, 0, 2)], ()) == Account(
         produced=4, processed=2, uncommitted=0, lost=(0, 3), duplicates=(), unexplained=()
     )
 
@@ -30,20 +30,20 @@ def test_duplicates_inside_a_window_are_explained_and_others_are_not() -> None:
     """Records 1 and 2 lie in the window of partition 0; record 3 has the same offset as 1, in
     another partition; record 0 lies before the window."""
     records = [Processed(0, 0, 0), Processed(1, 0, 1), Processed(2, 0, 2), Processed(3, 1, 1)]
-    assert settle(range(4), records * 2, [Window(0, 1, 3)]) == Account(
+    assert compare(range(4), records * 2, [Window(0, 1, 3)]) == Account(
         produced=4, processed=4, uncommitted=2, lost=(), duplicates=(1, 2), unexplained=(0, 3)
     )
 
 
 def test_a_record_delivered_once_in_the_window_is_no_duplicate() -> None:
     records = [Processed(0, 0, 0), Processed(1, 0, 1), Processed(1, 0, 1)]
-    assert settle(range(2), records, [Window(0, 0, 2)]) == Account(
+    assert compare(range(2), records, [Window(0, 0, 2)]) == Account(
         produced=2, processed=2, uncommitted=2, lost=(), duplicates=(1,), unexplained=()
     )
 
 
 def test_records_that_were_not_produced_are_unexplained() -> None:
-    assert settle([0], [Processed(0, 0, 0), Processed(9, 0, 1)], ()) == Account(
+    assert compare([0], [Processed(0, 0, 0), Processed(9, 0, 1)], ()) == Account(
         produced=1, processed=2, uncommitted=0, lost=(), duplicates=(), unexplained=(9,)
     )
 
@@ -67,7 +67,7 @@ def test_a_rebalance_ends_when_every_partition_has_one_owner_and_every_member_so
     a = board.members["A"] = Member("A", 1, State.OWNING, frozenset((0, 1, 2, 3)))
     b = board.members["B"] = Member("B", 2)
     board.begin("B joins")
-    settled = []
+    is_stable = []
     for member, state, partitions in (
         (b, State.JOINING, ()),
         (a, State.REBALANCING, ()),
@@ -77,8 +77,8 @@ def test_a_rebalance_ends_when_every_partition_has_one_owner_and_every_member_so
     ):
         member.state, member.partitions = state, frozenset(partitions)
         board.update()
-        settled.append(board.settled())
-    assert settled == [False, False, False, False, True]
+        is_stable.append(board.is_stable())
+    assert is_stable == [False, False, False, False, True]
     (rebalance,) = board.rebalances
     assert rebalance.cause == "B joins"
     assert rebalance.stopped is not None
