@@ -1154,6 +1154,13 @@ def test_l1_no_delivery_is_expected_while_the_application_is_away_paused_or_froz
     assert broken(rejoining(of(Frozen), 0.5, of(Thawed), delivers(1))) == []
 
 
+def test_l1_no_delivery_is_expected_once_the_application_closes_the_client():
+    """A rebalance that had begun before ends while the client closes, and its last long poll is
+    answered: the checker counted these records as waiting."""
+    assert broken(rejoining(of(Closing), 0.5)) == []
+    assert broken(rejoining(0.5, of(Closing))) == ["L1"]
+
+
 def test_l1_records_fetched_for_another_position_do_not_count_as_waiting():
     assert broken(rejoining(delivers(1, 2), 0.5)) == []
     assert broken(rejoining(delivers(1, 2), of(Sought, partition=T0, offset=0), 0.5)) == []

@@ -17,6 +17,7 @@ from ..events import (
     Answered,
     Assigned,
     Away,
+    Closing,
     Committed,
     Committing,
     Deleted,
@@ -74,6 +75,7 @@ class Gaps:
             Committed: self._back,
             Processed: self._processed,
             Delivered: self._delivered,
+            Closing: self._closing,
         }
 
     @property
@@ -167,8 +169,15 @@ class Gaps:
         window.waiting_since = None
         window.commits_before_wait.clear()
 
+    def _closing(self, number: int, event: Closing) -> None:
+        run, window = self._of(event.member)
+        self._close(number, event, run, window)
+        window.waiting_since = None
+        window.commits_before_wait.clear()
+
     def _close(self, number: int, event: OfMember, run: MemberRun, window: _Window) -> None:
-        """Measure the gap when the application gets something, or when the rebalance ends."""
+        """Measure the gap when the application gets something or closes the client, or when the
+        rebalance ends."""
         if window.rejoining is None or window.waiting_since is None:
             return
         since, by = window.rejoining
