@@ -147,6 +147,10 @@ class GroupOffsets:
         self._group_id = group_id
         self._max_retries = max_retries
         self._backoff = backoff
+        self._lost_counts: dict[tuple[str, UUID], int] = {}
+        """How often in a row commits were refused for a topic, by name and id, that the metadata
+        did not have either. Kept between commits: each commit of a revocation and of a rejoin
+        would retry again, and the group waits for them."""
 
     def invalidate_coordinator(self) -> None:
         """Look the coordinator up again before the next request."""
@@ -178,7 +182,6 @@ class GroupOffsets:
         FencedError, BrokerError, TransportError.
         """
         last: Exception | None = None
-        lost_count = 0  # how often in a row the metadata did not have one of the topics either
         pauses = self.pauses()
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
@@ -196,8 +199,7 @@ class GroupOffsets:
                     last = again.error
                     self._report_failure("committing", again.error)
                     topic = await self._lost_topic(again.error, offsets, ids)
-                    lost_count = 0 if topic is None else lost_count + 1
-                    if lost_count == _MAX_ATTEMPTS:
+                    if self._count_lost(topic, ids) >= _MAX_ATTEMPTS:
                         raise BrokerError(
                             again.error.code,
                             f"committing topic {topic!r} of group {self._group_id!r}: it was"
@@ -207,6 +209,7 @@ class GroupOffsets:
                     self.coordinator = None
                     last = error
                 else:
+                    self._lost_counts.clear()
                     return self._report_success("committing")
         raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
 
@@ -230,6 +233,15 @@ class GroupOffsets:
             if self._cluster.has_lost(topic, topic_ids.get(topic, NO_ID)):
                 return topic
         return None
+
+    def _count_lost(self, topic: str | None, topic_ids: Mapping[str, UUID]) -> int:
+        """Count a commit that was refused for a lost topic; return how often in a row it was."""
+        if topic is None:
+            self._lost_counts.clear()
+            return 0
+        key = topic, topic_ids.get(topic, NO_ID)
+        self._lost_counts[key] = self._lost_counts.get(key, 0) + 1
+        return self._lost_counts[key]
 
     async def _commit_once(
         self,

@@ -532,6 +532,36 @@ async def test_a_commit_of_a_deleted_topic_is_retried_a_few_times(network: Any, 
         assert group.count(OffsetCommitRequest) == 5
 
 
+async def test_the_next_commit_of_a_deleted_topic_is_not_retried(network: Any) -> None:
+    """Each commit of a rebalance, before the revocation, after it and before the rejoin, retried
+    for more than a second, and the group waited for all of them."""
+    async with knowing_t(network) as group:
+        group.owned.topic_id = group.offsets._cluster.metadata.topics["t"].topic_id
+        group.kafka.delete_topic("t")
+        for count in (5, 6, 7):
+            with pytest.raises(BrokerError) as caught:
+                await group.commit(7)
+            assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
+            assert group.count(OffsetCommitRequest) == count
+
+
+async def test_commits_are_retried_again_once_a_deleted_topic_is_back(network: Any) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.fail(OffsetCommitRequest, E.UNKNOWN_TOPIC_OR_PARTITION, times=None)
+        group.kafka.delete_topic("t")
+        with pytest.raises(BrokerError):
+            await group.commit(7)
+        group.kafka.create_topic("t", 2)
+        with pytest.raises(BrokerError):
+            await group.commit(7, timeout=3)
+        assert group.count(OffsetCommitRequest) > 7
+        group.kafka.delete_topic("t")
+        before = group.count(OffsetCommitRequest)
+        with pytest.raises(BrokerError):
+            await group.commit(7)
+        assert group.count(OffsetCommitRequest) == before + 5
+
+
 @pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION])
 async def test_a_commit_is_retried_until_the_coordinator_knows_the_topic(
     network: Any, code: ErrorCode
