@@ -1,62 +1,103 @@
 """Tables of rebalances, ownership and members of groups.
 
-Each is one pass over the events, group by group (`timeline`), in parallel tasks.
+All come from one pass over the events, group by group (`timeline`), in parallel tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kafkagroup.spark.timeline import Timeline, timeline_of
+from kafkagroup.spark.timeline import timeline_of
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = ["members", "named", "ownership", "rebalances"]
+__all__ = ["members", "named", "ownership", "rebalances", "timelines"]
 
-_REBALANCES = (
-    "group_id string, kind string, generation int, cause string, started timestamp,"
-    " ended timestamp, seconds double, members int, moved int"
+_REBALANCE = (
+    "kind: string, generation: int, cause: string, started: timestamp, ended: timestamp,"
+    " seconds: double, members: int, moved: int"
 )
-_OWNERSHIP = (
-    "group_id string, member_id string, instance_id string, client_id string, topic string,"
-    " topic_id string, partition int, generation int, started timestamp, ended timestamp"
+_SPAN = (
+    "member_id: string, instance_id: string, client_id: string, topic: string, topic_id: string,"
+    " partition: int, generation: int, started: timestamp, ended: timestamp"
 )
-_MEMBERS = (
-    "group_id string, member_id string, instance_id string, client_id string, client_host string,"
-    " epoch int, state int, partitions int, since timestamp"
+_MEMBER = (
+    "member_id: string, instance_id: string, client_id: string, client_host: string, epoch: int,"
+    " state: int, partitions: int, since: timestamp"
+)
+_TIMELINE = (
+    f"group_id string, rebalances array<struct<{_REBALANCE}>>,"
+    f" ownership array<struct<{_SPAN}>>, members array<struct<{_MEMBER}>>"
 )
 
 _OF_A_MEMBER = (
     "m.member_id, m.instance_id, m.client_id, m.client_host, m.epoch, m.state, m.assigned"
 )
+_RECORD = (
+    "log_offset",
+    "record",
+    "kind",
+    "removed",
+    "unix_micros(log_time) AS time",
+    "generation.number AS generation",
+    "unix_micros(generation.state_time) AS state_time",
+    f"transform(members, m -> struct({_OF_A_MEMBER})) AS members",
+)
+
+_GROUPS = 100
+"""For how many groups at once a task has records as Python objects, which take much memory."""
 
 
-def rebalances(events: DataFrame) -> DataFrame:
+def timelines(events: DataFrame) -> DataFrame:
+    """Return a row for each group with members or generations: its rebalances, ownership and
+    members as arrays. The tables of this module are views of it."""
+    records = (
+        events.where("group_id IS NOT NULL AND kind <> 'offsets'")
+        .selectExpr("group_id", f"struct({', '.join(_RECORD)}) AS record")
+        .groupBy("group_id")
+        # All records of a group are in one partition of the log, so offsets are their order.
+        .agg(F.array_sort(F.collect_list("record")).alias("records"))
+    )
+    arrow_schema = to_arrow_schema(StructType.fromDDL(_TIMELINE), timezone="UTC")
+
+    def computed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for n in range(0, batch.num_rows, _GROUPS):
+                rows = batch.slice(n, _GROUPS).to_pylist()
+                yield pa.RecordBatch.from_pylist(list(map(_timeline, rows)), schema=arrow_schema)
+
+    return records.mapInArrow(computed, _TIMELINE)
+
+
+def rebalances(timelines: DataFrame) -> DataFrame:
     """Return the rebalances of each group, with their cause and duration.
 
     `ended` is null if a rebalance has not ended, or if the next began before. For a classic group,
     only the time after all members had joined is known, so `seconds` is a lower bound.
     """
-    return _table(events, _REBALANCES, _rebalances)
+    return timelines.selectExpr("group_id", "inline(rebalances)")
 
 
-def ownership(events: DataFrame) -> DataFrame:
+def ownership(timelines: DataFrame) -> DataFrame:
     """Return which member owned which partition, in which generation and for how long; `ended` is
     null for the current owner. Between two owners, the partition was not consumed. A static member
     that restarts has the same `instance_id` and another `member_id`."""
-    return _table(events, _OWNERSHIP, _ownership)
+    return timelines.selectExpr("group_id", "inline(ownership)")
 
 
-def members(events: DataFrame) -> DataFrame:
+def members(timelines: DataFrame) -> DataFrame:
     """Return the current members of the groups, with their partition counts."""
-    return _table(events, _MEMBERS, _members)
+    return timelines.selectExpr("group_id", "inline(members)")
 
 
 def named(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
@@ -69,49 +110,18 @@ def named(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
     )
 
 
-def _rebalances(timeline: Timeline) -> list[Mapping[str, Any]]:
-    return [
-        {
-            **attrs.asdict(r),
-            "seconds": None if r.ended is None else (r.ended - r.started) / 1e6,
-        }
-        for r in timeline.rebalances
-    ]
-
-
-def _ownership(timeline: Timeline) -> list[Mapping[str, Any]]:
-    return [attrs.asdict(span) for span in timeline.ownership]
-
-
-def _members(timeline: Timeline) -> list[Mapping[str, Any]]:
-    return [attrs.asdict(member) for member in timeline.members.values()]
-
-
-def _table(
-    events: DataFrame, schema: str, rows: Callable[[Timeline], Sequence[Mapping[str, Any]]]
-) -> DataFrame:
-    """Return the table of the rows that `rows` returns for each group's timeline."""
-    chosen = (
-        "record",
-        "kind",
-        "group_id",
-        "removed",
-        "log_offset",
-        "unix_micros(log_time) AS time",
-        "generation.number AS generation",
-        "unix_micros(generation.state_time) AS state_time",
-        f"transform(members, m -> struct({_OF_A_MEMBER})) AS members",
-    )
-    found = events.where("group_id IS NOT NULL AND kind <> 'offsets'").selectExpr(*chosen)
-    arrow_schema = to_arrow_schema(StructType.fromDDL(schema), timezone="UTC")
-
-    def of_group(table: pyarrow.Table) -> pyarrow.Table:
-        import pyarrow as pa
-
-        # All records of a group are in one partition of the log, so offsets are their order.
-        records = table.sort_by("log_offset").to_pylist()
-        group = records[0]["group_id"]
-        found = [{**row, "group_id": group} for row in rows(timeline_of(records))]
-        return pa.Table.from_pylist(found, schema=arrow_schema)
-
-    return found.groupBy("group_id").applyInArrow(of_group, schema)
+def _timeline(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row of a group; times are microseconds."""
+    timeline = timeline_of(row["records"])
+    return {
+        "group_id": row["group_id"],
+        "rebalances": [
+            {
+                **attrs.asdict(r),
+                "seconds": None if r.ended is None else (r.ended - r.started) / 1e6,
+            }
+            for r in timeline.rebalances
+        ],
+        "ownership": [attrs.asdict(span) for span in timeline.ownership],
+        "members": [attrs.asdict(member) for member in timeline.members.values()],
+    }

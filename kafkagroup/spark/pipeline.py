@@ -159,6 +159,7 @@ def _run(
     events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])
     own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(elections_of(group))
     others = events.where(~F.coalesce(own, F.lit(False))).persist()
+    timelines = groups.timelines(others).persist()
     try:
         commits = history.commits(others)
         told("log_ends")
@@ -166,10 +167,11 @@ def _run(
         tables.append("log_ends", log_ends(tables.spark, options, commits, known))
         told("lag")
         tables.append("lag", lag(tables.spark, options, commits))
-        for name, rows in _derived(tables, others, now, allowed, horizon):
+        for name, rows in _derived(tables, others, timelines, now, allowed, horizon):
             told(name)
             tables.replace(name, rows)
     finally:
+        timelines.unpersist()
         others.unpersist()
 
 
@@ -233,7 +235,12 @@ def _keep_positions(tables: Tables, done: Positions) -> None:
 
 
 def _derived(
-    tables: Tables, events: DataFrame, now: datetime, allowed: int, horizon: float
+    tables: Tables,
+    events: DataFrame,
+    timelines: DataFrame,
+    now: datetime,
+    allowed: int,
+    horizon: float,
 ) -> Iterator[tuple[str, DataFrame]]:
     """Yield the name and rows of each table that a run replaces. Some rows are computed from tables
     that must be written before."""
@@ -243,9 +250,9 @@ def _derived(
     yield "assignments", history.assignments(events)
     yield "topic_names", history.topic_names(events)
     yield "undecoded", history.undecoded(events)
-    yield "rebalances", groups.rebalances(events)
-    yield "ownership", groups.named(groups.ownership(events), read("topic_names"))
-    yield "members", groups.members(events)
+    yield "rebalances", groups.rebalances(timelines)
+    yield "ownership", groups.named(groups.ownership(timelines), read("topic_names"))
+    yield "members", groups.members(timelines)
     yield "lag_history", lag_history(read("commits"), read("log_ends"))
     yield (
         "evaluation",

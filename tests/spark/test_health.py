@@ -66,8 +66,9 @@ def group_health(spark: Any, events: Any, now: datetime) -> dict[str, Any]:
         " lag bigint, time timestamp",
     )
     evaluation = health.evaluation(no_samples, no_history, history.commits(events))
+    timelines = groups.timelines(events)
     found = health.group_health(
-        events, evaluation, groups.rebalances(events), groups.members(events), now
+        events, evaluation, groups.rebalances(timelines), groups.members(timelines), now
     )
     return {row.group_id: row for row in found.collect()}
 
