@@ -1,0 +1,58 @@
+"""Folders that take another's place, as readers see it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+from kafkagroup.spark import files
+
+
+def write(folder: Path, version: int) -> None:
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}-{version}").touch()
+
+
+def test_a_reader_always_lists_one_whole_version(spark: Any, tmp_path: Path) -> None:
+    folder, draft = tmp_path / "table", tmp_path / ".table.draft"
+    write(folder, 0)
+    listings: set[frozenset[str]] = set()
+    is_done = threading.Event()
+
+    def list_repeatedly() -> None:
+        while not is_done.is_set():
+            try:
+                listings.add(frozenset(os.listdir(folder)))
+            except FileNotFoundError:
+                listings.add(frozenset())
+
+    reader = threading.Thread(target=list_repeatedly)
+    reader.start()
+    for version in range(1, 100):
+        write(draft, version)
+        files.replace_folder(spark, str(draft), str(folder))
+    is_done.set()
+    reader.join()
+    assert listings <= {frozenset((f"a-{n}", f"b-{n}")) for n in range(100)}
+    assert len(listings) > 10
+    assert set(os.listdir(folder)) == {"a-99", "b-99"}
+    assert set(os.listdir(tmp_path)) == {"table", ".table.old"}
+
+
+def test_without_an_exchange_the_folder_is_renamed(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    folder, draft = tmp_path / "table", tmp_path / ".table.draft"
+    for version in range(3):
+        write(draft, version)
+        files.replace_folder(spark, str(draft), str(folder))
+        assert set(os.listdir(folder)) == {f"a-{version}", f"b-{version}"}
+    assert set(os.listdir(tmp_path)) == {"table", ".table.old"}
