@@ -149,6 +149,8 @@ class WireTap:
             effect = _SEND.get()
             if isinstance(request, OffsetCommitRequest):
                 tapped.issued[correlation] = _how_committed(now)
+            elif isinstance(request, FetchRequest):
+                tapped.issued[correlation] = {"issued_after": now[1]}
             elif effect is not None and effect.request is request:
                 tapped.tokens[correlation] = effect.token
                 issued_at, issued_after = self._issued.pop((PROCESS.get(), effect.token), now)

@@ -1168,6 +1168,16 @@ def test_l1_records_fetched_for_another_position_do_not_count_as_waiting():
     sought = of(Sought, partition=T0, offset=1)
     assert broken(rejoining(asked, sought, answer, 0.5, delivers(1))) == []
     assert broken(rejoining(sought, asked, answer, 0.5, delivers(1))) == ["L1"]
+    # The application sought before the request left, and perhaps before the member issued it.
+    story = timeline(rejoining(sought, asked, answer, 0.5, delivers(1)))
+    at = next(n for n, event in enumerate(story) if isinstance(event, Sought))
+
+    def issued(after):
+        known = attrs.evolve(asked, issued_after=after)
+        return rejoining(sought, known, answer, 0.5, delivers(1))
+
+    assert broken(issued(at)) == []
+    assert broken(issued(at + 1)) == ["L1"]
 
 
 def test_l1_after_a_session_without_responses_delivery_waits_for_a_heartbeat_response():

@@ -99,14 +99,22 @@ class Gaps:
     def _answered(self, number: int, event: Answered) -> None:
         run, window = self._of(event.member)
         if event.api == "Fetch":
-            asked = self._recorder.request(event)
+            issued = self._issued(event)
             for tp, reach in event.offsets.items():
-                if asked is None or asked[0] > window.sought.get(tp, -1):
+                if issued > window.sought.get(tp, -1):
                     window.reach[tp] = (reach, event.time)
         elif event.api == CONSUMER_HEARTBEAT and event.assigned is not None:
             # It reconciles until it owns exactly its assignment.
             changes = bool(run.held) and run.target != run.held.keys()
             window.rejoining = (window.rejoining or (event.time, number)) if changes else None
+
+    def _issued(self, event: Answered) -> float:
+        """Return after how many events the member issued the request of a response."""
+        asked = self._recorder.request(event)
+        if asked is None:
+            return math.inf
+        number, sent = asked
+        return number if sent.issued_after is None else sent.issued_after
 
     def _assigned(self, number: int, event: Assigned) -> None:
         run, window = self._of(event.member)
