@@ -15,6 +15,7 @@ import pytest
 from kafkagroup import TopicPartition
 from sim.checker import examine, find_violations
 from sim.events import (
+    Absent,
     Answered,
     Appended,
     Assigned,
@@ -35,7 +36,9 @@ from sim.events import (
     Lost,
     Opening,
     Paused,
+    Polling,
     Processed,
+    Raised,
     Revoked,
     Revoking,
     Sent,
@@ -1338,6 +1341,27 @@ def test_l2_a_member_does_not_stay_outside_its_group():
     heartbeating = [[0.9, heartbeats()] for _ in range(40)]
     assert broken(first, heartbeating, closes(T0)) == []
     assert broken(first, 36.0, closes(T0)) == ["L2"]
+
+
+def test_l2_an_application_may_notice_late_that_its_membership_has_failed():
+    """It did other work while the coordinator answered with an error that no retry can fix, or
+    ignored that calls of the client raised that error."""
+    fails = [heartbeats("UNKNOWN_SERVER_ERROR"), of(Lost, partitions=(T0,)), leaves()]
+    fails += [request("Metadata")]
+    first = [opening(), starts(1, {T0: 0}), Healed(time=0.0)]
+    busy = [first, of(Absent), fails]
+    assert broken(busy, 30.0, closes()) == []
+    assert broken(busy, 30.0, of(Polling), closes()) == []
+    assert broken(busy, of(Polling), 30.0, closes()) == ["L2"]
+    assert broken(first, of(Polling), fails, 30.0, closes()) == ["L2"]
+
+    def ignores(error):
+        raised = of(Raised, error=f"BrokerError({error})")
+        return [busy, of(Polling), raised, of(Absent), 30.0, of(Polling), closes()]
+
+    assert broken(ignores("UNKNOWN_SERVER_ERROR")) == []
+    assert broken(ignores("NOT_LEADER_OR_FOLLOWER")) == ["L2"]
+    assert broken(busy, request("FindCoordinator"), 30.0, closes()) == ["L2"]
 
 
 def test_l2_a_group_member_that_released_its_shards_rejoins():

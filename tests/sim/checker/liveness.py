@@ -7,6 +7,7 @@ process is frozen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 import attrs
@@ -32,6 +33,7 @@ from ..events import (
     Lost,
     Polling,
     Processed,
+    Raised,
     Revoked,
     Revoking,
     Sent,
@@ -59,8 +61,10 @@ until the deadline of the revocation. After the callback, commits get half of th
 _REST_SHARE = 0.1875
 """That share, if the last commit has taken all of its time."""
 
-_RETRIES = MEMBERSHIP | {"FindCoordinator", "LeaveGroup", "Metadata"}
+_RETURNS = MEMBERSHIP | {"FindCoordinator"}
 """Requests by which a member outside its group tries to return."""
+_RETRIES = _RETURNS | {"LeaveGroup", "Metadata"}
+"""Requests that may follow an error."""
 _CONFIRMATIONS = ("NONE", "REBALANCE_IN_PROGRESS")
 
 
@@ -102,10 +106,20 @@ class Deadlines:
     """When it ended, if it has."""
     retry_due: tuple[float, int] | None = None
     """When it got an error after which it must send another request, and has not."""
+    failure: str = ""
+    """The error of the group's last answer, if it has not tried to return since; "" without one."""
+    return_due_at: float = 0.0
+    """After a failure: when the application first polled, as a client may have to report an error
+    that ends the membership. Infinity before that, and once a call has raised that error."""
     lookup_since: float | None = None
     """When it last sent FindCoordinator, if that is unanswered."""
     cancelling: tuple[float, int] | None = None
     """When a call was cancelled that has not ended."""
+
+    def on_poll(self, now: float) -> None:
+        """Note that the application polled."""
+        self.polled_at = now
+        self.return_due_at = min(self.return_due_at, now)
 
 
 class Liveness:
@@ -133,6 +147,7 @@ class Liveness:
             Away: self._works,
             Absent: self._absent,
             Polling: self._polling,
+            Raised: self._raised,
             Deleted: self._deleted,
             Cancelling: self._cancelling,
             Cancelled: self._cancelled,
@@ -156,6 +171,8 @@ class Liveness:
         if event.api in _RETRIES:
             self._check_retry(number, event, run, deadlines)
             deadlines.retry_due = None
+        if event.api in _RETURNS and not leaves(event):
+            deadlines.failure, deadlines.return_due_at = "", 0.0
         if event.api == "FindCoordinator":
             # The coordinator is unknown, so no heartbeat is due.
             deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = deadlines.rejoin_due = (
@@ -282,6 +299,8 @@ class Liveness:
         request = self._recorder.request(event)
         if event.error not in _CONFIRMATIONS and run.closing is None:
             deadlines.retry_due = (event.time, number)
+            deadlines.failure = event.error
+            deadlines.return_due_at = 0.0 if deadlines.busy_since is None else math.inf
         if event.error in _CONFIRMATIONS or event.error == "UNRELEASED_INSTANCE_ID":
             deadlines.confirmed_at = event.time  # or another member with its instance id was seen
         if event.api == "JoinGroup":
@@ -327,7 +346,8 @@ class Liveness:
 
     def _processed(self, number: int, event: Processed) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
-        deadlines.busy_since, deadlines.polled_at = None, event.time
+        deadlines.busy_since = None
+        deadlines.on_poll(event.time)
 
     def _committing(self, number: int, event: Committing) -> None:
         self._of(self._recorder.run_of(event.member)).commit_count += 1
@@ -335,7 +355,7 @@ class Liveness:
     def _committed(self, number: int, event: Committed) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
         deadlines.commit_count -= 1
-        deadlines.polled_at = event.time
+        deadlines.on_poll(event.time)
         if deadlines.awaits_commit:
             deadlines.committed_at = event.time
             deadlines.awaits_commit = bool(deadlines.commit_count)
@@ -352,7 +372,13 @@ class Liveness:
 
     def _polling(self, number: int, event: Polling) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
-        deadlines.busy_since, deadlines.polled_at = None, event.time
+        deadlines.busy_since = None
+        deadlines.on_poll(event.time)
+
+    def _raised(self, number: int, event: Raised) -> None:
+        deadlines = self._of(self._recorder.run_of(event.member))
+        if deadlines.failure and f"({deadlines.failure})" in event.error:
+            deadlines.return_due_at = math.inf
 
     def _deleted(self, number: int, event: Deleted) -> None:
         for tp in [tp for tp in self._unowned if tp.topic == event.topic]:
@@ -389,7 +415,7 @@ class Liveness:
         if not run.wired:
             return
         outside = self._recorder.elapsed_healthy(
-            run, event.time, deadlines.confirmed_at, run.opening.time
+            run, event.time, deadlines.confirmed_at, run.opening.time, deadlines.return_due_at
         )
         if outside > longest_wait(run):
             text = f"{run.name} has been outside its group for {outside:.1f} s without a fault"
