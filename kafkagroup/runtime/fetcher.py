@@ -154,6 +154,9 @@ class Fetcher:
         self._budget = FetchBudget(options.fetch_max_bytes)
         self._starting = CoalescingTask(spawn, self._start_fetches, "lanes")
         self._finding_leaders = CoalescingTask(spawn, self._find_leaders, "leaders")
+        # Not in the tasks that fetch: the broker that is asked for the metadata may not answer,
+        # while the brokers of these tasks do.
+        self._refreshing = CoalescingTask(spawn, self._try_refresh, "metadata for fetching")
 
     @property
     def in_flight_bytes(self) -> int:
@@ -324,7 +327,7 @@ class Fetcher:
             try:
                 outcome = await self._long_poll(node, lane, ready, session, room, wait, wakes)
                 if outcome.is_metadata_stale:
-                    await self._cluster.refresh()
+                    self._refreshing.ensure_running()
                 pauses.reset()
                 if outcome.is_empty and self._clock() - now < base / 2:
                     # The broker responded early without records. Without this pause, the lane would
@@ -459,7 +462,7 @@ class Fetcher:
                 outcome = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, process)
                 schedule.on_response(fetch, ready, self._clock(), empty=outcome.is_empty)
                 if outcome.is_metadata_stale:
-                    await self._cluster.refresh()
+                    self._refreshing.ensure_running()
                 pauses.reset()
             except (TransportError, RemoteProtocolError) as error:
                 await self._recover(error, node_id, ready, pauses)
@@ -637,8 +640,8 @@ class Fetcher:
         for owned in ready:
             self._responses.forget_replica(owned, node_id)
         logger.info("fetching from broker %d: %s", node_id, error)
+        self._refreshing.ensure_running()
         await pauses.wait()
-        await self._try_refresh()
 
     async def _try_refresh(self) -> None:
         try:

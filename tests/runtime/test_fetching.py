@@ -17,7 +17,7 @@ from kafkagroup import Consumer
 from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.session import Session
-from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages import metadata, offsets
@@ -863,6 +863,27 @@ async def test_metadata_is_refreshed_if_a_fetch_error_names_no_newer_leader(
         assert await offsets_of(c, 2) == [0, 1]
         assert script.looks > looks
     assert nodes_of(script.fetches) == [1, 2]
+
+
+@pytest.mark.parametrize("failure", [Close(), E.NOT_LEADER_OR_FOLLOWER])
+async def test_fetching_does_not_wait_for_metadata_after_a_failure(
+    network: Any, failure: object
+) -> None:
+    """The broker that was asked for the metadata held the request back. The fetching broker was
+    well, but was not asked for records before that."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"])
+        async with Consumer(bootstrap_servers="kafka-1", fetch_max_wait_ms=500) as consumer:
+            await consumer.assign([T0])
+            assert await offsets_of(consumer, 1) == [0]
+            kafka.fail(metadata.MetadataRequest, Delay(20.0), times=None)
+            kafka.fail(FetchRequest, failure, times=1)
+            await anyio.sleep(1.0)  # the long poll ends, and the next one fails
+            began = anyio.current_time()
+            kafka.produce("t", ["1"])
+            assert await offsets_of(consumer, 1) == [1]
+            assert anyio.current_time() - began < 0.1
 
 
 async def test_a_leader_named_beside_records_is_ignored(network: Any, script: Script) -> None:
