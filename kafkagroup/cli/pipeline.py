@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -46,6 +47,12 @@ def command() -> None:
     help="Repeat until interrupted, also after a run that failed. Default: run once.",
 )
 @click.option(
+    "--retention",
+    type=click.FloatRange(0.0, min_open=True),
+    metavar="DAYS",
+    help="Remove older events and samples that the health of groups does not need. Default: none.",
+)
+@click.option(
     "--loads",
     type=(str, click.Path(dir_okay=False, writable=True)),
     metavar="GROUP FILE",
@@ -60,6 +67,7 @@ def run_command(
     form: str,
     namespace: str | None,
     every: float | None,
+    retention: float | None,
     loads: tuple[tuple[str, str], ...],
     report: bool,
     as_json: bool,
@@ -73,7 +81,15 @@ def run_command(
 
     def run_once() -> None:
         properties = connection.properties()
-        tables = run(spark, properties, out, format=form, namespace=namespace, told=_progress)
+        tables = run(
+            spark,
+            properties,
+            out,
+            format=form,
+            namespace=namespace,
+            retention=None if retention is None else timedelta(days=retention),
+            told=_progress,
+        )
         for group, file in loads:
             count = write_loads(tables.read("weights"), group, file)
             click.echo(f"{file}: loads of {count} partitions of {group}", err=True)

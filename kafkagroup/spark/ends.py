@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
+from pyspark.sql import functions as F
 
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
@@ -20,7 +21,7 @@ from kafkagroup.types import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LOG_ENDS", "LogEnd", "lag_history", "log_ends", "look_up"]
+__all__ = ["LOG_ENDS", "LogEnd", "kept_ends", "lag_history", "log_ends", "look_up"]
 
 LOG_ENDS = (
     "topic string, topic_id string, partition int, log_start bigint, log_end bigint,"
@@ -63,6 +64,15 @@ def log_ends(
         for end in found
     ]
     return spark.createDataFrame(rows, LOG_ENDS)
+
+
+def kept_ends(log_ends: DataFrame, commits: DataFrame, before: datetime) -> DataFrame:
+    """Return the ends of `before` and later, and those at the times of `commits`, whose lag is
+    computed from them."""
+    times = commits.selectExpr("topic", "partition", "coalesce(commit_time, log_time) AS time")
+    old = log_ends.where(F.col("time") < F.lit(before))
+    needed = old.join(times, ["topic", "partition", "time"], "leftsemi").select(log_ends.columns)
+    return log_ends.where(F.col("time") >= F.lit(before)).union(needed)
 
 
 def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, list[int]]:

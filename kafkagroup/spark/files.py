@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "can_exchange",
     "exists",
-    "is_local",
     "last_number",
     "read_text",
     "replace_folder",
@@ -72,16 +73,25 @@ def replace_folder(spark: SparkSession, draft: str, folder: str) -> None:
     files.delete(old, True)
     if not files.exists(path):
         _rename(files, new, path)
-    elif is_local(spark, folder) and _exchange(new.toUri().getPath(), path.toUri().getPath()):
+    elif _is_local(files) and _exchange(new.toUri().getPath(), path.toUri().getPath()):
         _rename(files, new, old)
     else:
         _rename(files, path, old)
         _rename(files, new, path)
 
 
-def is_local(spark: SparkSession, name: str) -> bool:
-    """Whether the file or folder is on a disk of this machine."""
-    files, _ = _file_system(spark, name)
+def can_exchange(spark: SparkSession, folder: str) -> bool:
+    """Whether `replace_folder` replaces folders within `folder` in one step."""
+    files, path = _file_system(spark, folder)
+    if not _is_local(files):
+        return False
+    files.mkdirs(path)
+    parent = path.toUri().getPath()
+    with TemporaryDirectory(dir=parent) as one, TemporaryDirectory(dir=parent) as other:
+        return _exchange(one, other)
+
+
+def _is_local(files: Any) -> bool:
     return bool(files.getUri().getScheme() == "file")
 
 

@@ -8,17 +8,28 @@ often something happened before.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.spark.evaluation import WINDOW
 from kafkagroup.spark.events import READ_COLUMNS, schema, to_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["assignments", "commits", "events", "generations", "topic_names", "undecoded"]
+__all__ = [
+    "assignments",
+    "commits",
+    "compacted",
+    "events",
+    "generations",
+    "topic_names",
+    "undecoded",
+]
 
 TOPIC = "__consumer_offsets"
 
@@ -42,6 +53,33 @@ def events(
         .load()
     )
     return read.mapInArrow(to_events, from_arrow_schema(schema()))
+
+
+def compacted(events: DataFrame, before: datetime) -> DataFrame:
+    """Return the events without those that are older than `before` and that no table needs then.
+
+    As the compaction of the topic does, this keeps the last record of each key, unless it is a
+    tombstone: the state of all groups at `before`. It keeps the last commits of a partition that
+    `evaluation` uses.
+    """
+    is_old = F.coalesce(F.col("log_time") < F.lit(before), F.lit(False))
+    # A record of a classic group has all its members; each other record has at most one.
+    member = "IF(kind = 'classic', NULL, members[0].member_id)"
+    latest = (
+        f"OVER (PARTITION BY group_id, record, commit.topic, commit.partition, {member}"
+        " ORDER BY log_offset DESC)"
+    )
+    kept = (
+        events.where(is_old & F.col("record").isNotNull())
+        .selectExpr(
+            "*",
+            f"row_number() {latest} AS nth",
+            f"first_value(removed) {latest} AS is_gone",
+        )
+        .where(f"NOT is_gone AND nth <= IF(commit IS NULL, 1, {WINDOW})")
+        .drop("nth", "is_gone")
+    )
+    return events.where(~is_old).union(kept)
 
 
 def commits(events: DataFrame) -> DataFrame:

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import attrs
 from pyspark.sql import functions as F
 
+from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark import groups, history
 from kafkagroup.spark.commits import commit
-from kafkagroup.spark.ends import lag_history, log_ends
-from kafkagroup.spark.files import exists, last_number, read_text, replace_folder, write_text
+from kafkagroup.spark.ends import kept_ends, lag_history, log_ends
+from kafkagroup.spark.files import (
+    can_exchange,
+    exists,
+    last_number,
+    read_text,
+    replace_folder,
+    write_text,
+)
 from kafkagroup.spark.health import evaluation, group_health
 from kafkagroup.spark.lag import lag
 from kafkagroup.spark.logs import Logs
@@ -40,6 +48,9 @@ has not read yet, so it always has a lag."""
 
 _ROWS = 1_000_000
 """The maximum of offsets in one batch."""
+
+_PRUNED_SHARE = 0.1
+"""The least share of the events that retention removes at once: it writes all others again."""
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 """Formats of plain files. While they are overwritten there is no table; other formats have versions
@@ -81,12 +92,19 @@ class Tables:
             return self.spark.read.table(self._named(name))
         return self.spark.read.format(self.format).load(self.path(name))
 
+    @property
+    def is_safe(self) -> bool:
+        """Whether a table is replaced in one step: interrupted, there is the old or the new one."""
+        if self.format not in _FILES:
+            return True
+        return self.namespace is None and can_exchange(self.spark, self.root)
+
     def append(self, name: str, rows: DataFrame) -> None:
         """Append rows to the table."""
         self._write(name, rows, "append")
 
     def replace(self, name: str, rows: DataFrame) -> None:
-        """Replace the whole table. `rows` must not be read from it.
+        """Replace the whole table. `rows` may be read from it only if `is_safe`.
 
         A table of files is written beside it, and then takes its place.
         """
@@ -123,6 +141,7 @@ def run(
     allowed: int = 0,
     horizon: float = 300.0,
     patience: float = 300.0,
+    retention: timedelta | None = None,
     told: Callable[[str], object] = lambda step: None,
 ) -> Tables:
     """Read new records, sample the lag, and write the tables.
@@ -130,19 +149,28 @@ def run(
     `options` are the connection options; `out`, `format` and `namespace` are as in `Tables`: the
     positions are always under `out`. The job commits its offsets to `group`; each run commits them
     again, so that they do not expire. `allowed` and `horizon` are as in `evaluation` and `weights`.
-    `told` is called with the name of each step. Of two runs with the same `out` the second waits
-    for `patience` seconds.
+    `retention`: how long events and samples are kept at least; of older ones remain those that the
+    health of groups needs. `told` is called with the name of each step. Of two runs with the same
+    `out` the second waits for `patience` seconds.
 
-    Raises: ConfigurationError; IllegalStateError if the group has members, or another run does not
+    Raises: ConfigurationError, also if `retention` is given and the tables cannot be replaced
+    safely; IllegalStateError if the group has members, or another run does not
     end; BrokerError; TransportError; Spark's exception if a query failed.
     """
+    tables = Tables(spark, out, format, namespace)
+    if retention is not None and not tables.is_safe:
+        raise ConfigurationError(
+            "retention needs tables that are replaced in one step: in the formats delta or"
+            f" iceberg, or in a folder on a local disk of Linux; got {format} in"
+            f" {out if namespace is None else namespace}"
+        )
     register(spark)
     parsed, name = parse_options({**options, "subscribe": history.TOPIC}), election_of(group, out)
     told("turn")
     with turn(parsed, name, patience) as check_turn:
-        tables = Tables(spark, out, format, namespace, before_write=check_turn)
-        _run(tables, options, group, allowed, horizon, told)
-    return attrs.evolve(tables, before_write=_nothing)
+        locked = attrs.evolve(tables, before_write=check_turn)
+        _run(locked, options, group, allowed, horizon, retention, told)
+    return tables
 
 
 def _run(
@@ -151,11 +179,15 @@ def _run(
     group: str,
     allowed: int,
     horizon: float,
+    retention: timedelta | None,
     told: Callable[[str], object],
 ) -> None:
     told("events")
     _read(tables, options, group)
     now = datetime.now(UTC)
+    if retention is not None:
+        told("retention")
+        _prune(tables, now - retention)
     events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])
     own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(elections_of(group))
     others = events.where(~F.coalesce(own, F.lit(False))).persist()
@@ -232,6 +264,23 @@ def _keep_positions(tables: Tables, done: Positions) -> None:
     last = last_number(tables.spark, folder)
     text = json.dumps(done.to_json())
     write_text(tables.spark, f"{folder}/{0 if last is None else last + 1}", text)
+
+
+def _prune(tables: Tables, before: datetime) -> None:
+    """Remove older events and samples, if they are a considerable share.
+
+    The positions stay: they are those of the topic, wherever the events before them are.
+    """
+    events = tables.read("events")
+    kept = history.compacted(events.dropDuplicates(["log_partition", "log_offset"]), before)
+    if kept.count() > (1 - _PRUNED_SHARE) * events.count():
+        return
+    tables.replace("events", kept)
+    if tables.exists("log_ends"):
+        commits = history.commits(tables.read("events"))
+        tables.replace("log_ends", kept_ends(tables.read("log_ends"), commits, before))
+    if tables.exists("lag"):
+        tables.replace("lag", tables.read("lag").where(F.col("sampled_at") >= F.lit(before)))
 
 
 def _derived(

@@ -21,6 +21,7 @@ LEAST = ("pipeline", "run", "--bootstrap-servers", "nowhere.invalid:1", "--out",
         (("pipeline", "run"), "run: Missing option '--out'."),
         ((*LEAST, "-X", "sasl"), "-X: expected NAME=VALUE"),
         ((*LEAST, "--every", "0"), "run: Invalid value for '--every': 0.0 is not in the range"),
+        ((*LEAST, "--retention", "0"), "run: Invalid value for '--retention': 0.0 is not in the"),
     ],
 )
 def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], told: str) -> None:
