@@ -254,7 +254,7 @@ def _check_compiled() -> None:
     try:
         with open(os.path.join(here, "_in_place.txt"), encoding="utf-8") as lines:
             compiled = [line.split() for line in lines]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter in a zip, as Spark ships packages
         return
     from importlib.machinery import EXTENSION_SUFFIXES
     from zlib import crc32

@@ -105,6 +105,14 @@ def test_an_sdist_contains_everything_needed_to_compile(tree: Path) -> None:
     assert {"setup.py", "MANIFEST.in"} <= names
 
 
+def test_the_package_is_imported_from_a_zip(tree: Path, tmp_path: Path) -> None:
+    """Spark's --py-files ships packages as such."""
+    archive = shutil.make_archive(str(tmp_path / "shipped"), "zip", tree, "kafkagroup")
+    program = f"import sys; sys.path[:0] = [{archive!r}]; import kafkagroup.spark as s; print(s)"
+    done = run(program, tmp_path)
+    assert f"{archive}/kafkagroup/spark" in done.stdout, done.stderr
+
+
 def test_a_module_compiled_from_another_source_is_an_error(tree: Path) -> None:
     """An edit would have no effect, without an error."""
     program = "import kafkagroup; print('fine')"
