@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = ["members", "named", "ownership", "rebalances", "timelines"]
+__all__ = ["members", "named", "ownership", "rebalances", "renewed", "timelines"]
 
 _REBALANCE = (
     "kind: string, generation: int, cause: string, started: timestamp, ended: timestamp,"
@@ -34,7 +34,7 @@ _MEMBER = (
     " state: int, partitions: int, since: timestamp"
 )
 _TIMELINE = (
-    f"group_id string, rebalances array<struct<{_REBALANCE}>>,"
+    f"group_id string, until bigint, rebalances array<struct<{_REBALANCE}>>,"
     f" ownership array<struct<{_SPAN}>>, members array<struct<{_MEMBER}>>"
 )
 
@@ -58,13 +58,17 @@ _GROUPS = 100
 
 def timelines(events: DataFrame) -> DataFrame:
     """Return a row for each group with members or generations: its rebalances, ownership and
-    members as arrays. The tables of this module are views of it."""
+    members as arrays, and `until`, the offset of its last record. The tables of this module are
+    views of it."""
     records = (
-        events.where("group_id IS NOT NULL AND kind <> 'offsets'")
+        _of_membership(events)
         .selectExpr("group_id", f"struct({', '.join(_RECORD)}) AS record")
         .groupBy("group_id")
-        # All records of a group are in one partition of the log, so offsets are their order.
-        .agg(F.array_sort(F.collect_list("record")).alias("records"))
+        .agg(
+            F.max("record.log_offset").alias("until"),
+            # All records of a group are in one partition of the log, so offsets are their order.
+            F.array_sort(F.collect_list("record")).alias("records"),
+        )
     )
     arrow_schema = to_arrow_schema(StructType.fromDDL(_TIMELINE), timezone="UTC")
 
@@ -77,6 +81,21 @@ def timelines(events: DataFrame) -> DataFrame:
                 yield pa.RecordBatch.from_pylist(list(map(_timeline, rows)), schema=arrow_schema)
 
     return records.mapInArrow(computed, _TIMELINE)
+
+
+def renewed(known: DataFrame, events: DataFrame) -> DataFrame:
+    """Return `timelines(events)`, given those of earlier events: only those of groups with other
+    last records are computed. Raises: ValueError if `known` has other columns."""
+    if known.schema != StructType.fromDDL(_TIMELINE):
+        raise ValueError(f"not timelines: {known.schema.simpleString()}")
+    newest = _of_membership(events).groupBy("group_id").agg(F.max("log_offset").alias("until"))
+    unchanged = known.join(newest, ["group_id", "until"], "leftsemi")
+    changed = events.join(unchanged, "group_id", "leftanti")
+    return unchanged.unionByName(timelines(changed))
+
+
+def _of_membership(events: DataFrame) -> DataFrame:
+    return events.where("group_id IS NOT NULL AND kind <> 'offsets'")
 
 
 def rebalances(timelines: DataFrame) -> DataFrame:
@@ -115,6 +134,7 @@ def _timeline(row: Mapping[str, Any]) -> Mapping[str, Any]:
     timeline = timeline_of(row["records"])
     return {
         "group_id": row["group_id"],
+        "until": row["until"],
         "rebalances": [
             {
                 **attrs.asdict(r),

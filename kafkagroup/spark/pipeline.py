@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -191,7 +192,6 @@ def _run(
     events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])
     own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(elections_of(group))
     others = events.where(~F.coalesce(own, F.lit(False))).persist()
-    timelines = groups.timelines(others).persist()
     try:
         commits = history.commits(others)
         told("log_ends")
@@ -199,11 +199,10 @@ def _run(
         tables.append("log_ends", log_ends(tables.spark, options, commits, known))
         told("lag")
         tables.append("lag", lag(tables.spark, options, commits))
-        for name, rows in _derived(tables, others, timelines, now, allowed, horizon):
+        for name, rows in _derived(tables, others, now, allowed, horizon):
             told(name)
             tables.replace(name, rows)
     finally:
-        timelines.unpersist()
         others.unpersist()
 
 
@@ -284,12 +283,7 @@ def _prune(tables: Tables, before: datetime) -> None:
 
 
 def _derived(
-    tables: Tables,
-    events: DataFrame,
-    timelines: DataFrame,
-    now: datetime,
-    allowed: int,
-    horizon: float,
+    tables: Tables, events: DataFrame, now: datetime, allowed: int, horizon: float
 ) -> Iterator[tuple[str, DataFrame]]:
     """Yield the name and rows of each table that a run replaces. Some rows are computed from tables
     that must be written before."""
@@ -299,9 +293,10 @@ def _derived(
     yield "assignments", history.assignments(events)
     yield "topic_names", history.topic_names(events)
     yield "undecoded", history.undecoded(events)
-    yield "rebalances", groups.rebalances(timelines)
-    yield "ownership", groups.named(groups.ownership(timelines), read("topic_names"))
-    yield "members", groups.members(timelines)
+    yield "timelines", _timelines(tables, events)
+    yield "rebalances", groups.rebalances(read("timelines"))
+    yield "ownership", groups.named(groups.ownership(read("timelines")), read("topic_names"))
+    yield "members", groups.members(read("timelines"))
     yield "lag_history", lag_history(read("commits"), read("log_ends"))
     yield (
         "evaluation",
@@ -312,3 +307,12 @@ def _derived(
         group_health(events, read("evaluation"), read("rebalances"), read("members"), now),
     )
     yield "weights", weights(read("evaluation"), read("log_ends"), horizon=horizon)
+
+
+def _timelines(tables: Tables, events: DataFrame) -> DataFrame:
+    """Return the timelines; of groups without new records, those that the last run has written."""
+    if tables.is_safe and tables.exists("timelines"):
+        # Another release may have written another table.
+        with suppress(ValueError):
+            return groups.renewed(tables.read("timelines"), events)
+    return groups.timelines(events)
