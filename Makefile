@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers soak sim lockstep bench bench-spark bench-loop pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers soak sim lockstep bench bench-spark bench-loop bench-pipeline pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -154,6 +154,9 @@ bench-spark: .venv/bench.stamp .venv/spark.stamp ## rows into Spark beside its o
 
 bench-loop: .venv/bench.stamp .venv/spark.stamp ## a weighted group with loads measured on Spark, beside a sticky one
 	$(BIN)/python -m tests.bench.closed_loop
+
+bench-pipeline: .venv/bench.stamp .venv/spark.stamp ## the pipeline on generated records of groups; RECORDS=n
+	$(BIN)/python -m tests.bench.pipeline $(if $(RECORDS),--records $(RECORDS))
 
 pipeline: .venv/spark.stamp ## groups on real Kafka, and the report on them; OUT=directory, BROKER=host:port
 	@$(BIN)/python examples/pipeline.py $(if $(OUT),--out $(OUT)) $(if $(BROKER),--bootstrap $(BROKER))
