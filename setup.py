@@ -1,8 +1,8 @@
-"""Builds the hot path with Cython where that and a C compiler are at hand, and does without where
-they are not: what cannot be compiled runs as the Python that it is.
+"""Build the package, and compile the modules in `SOURCES` if Cython and a C compiler are present.
 
-All of it is compiled or nothing, as the parts share their fields. KAFKAGROUP_PURE=1 asks for
-nothing, and what is installed then is for every platform; when kafkagroup runs it means the same.
+Without them the same files run as Python. Either all of these modules are compiled or none, because
+compiled classes access each other's fields in C. KAFKAGROUP_PURE=1 compiles none: the wheel is then
+for every platform. Set when the program runs, it ignores the compiled modules.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ SOURCES = (
     "kafkagroup/consume/delivery.py",
     "kafkagroup/runtime/reader.py",
 )
-"""What is compiled; a .pxd beside each has its types."""
+"""The modules to compile. Beside each, a .pxd file declares the C types."""
 
-READ = (*SOURCES, *(name.replace(".py", ".pxd") for name in SOURCES))
+CHECKED_FILES = (*SOURCES, *(name.replace(".py", ".pxd") for name in SOURCES))
+"""The files that must not change after the modules were compiled in place."""
 
-IN_PLACE = Path("kafkagroup", "_in_place.txt")
-"""Says, beside modules that were compiled in place, of which sources they were made: each line has
-the ending of the modules' names, a source, and its CRC-32. `import kafkagroup` holds it against the
-sources."""
+IN_PLACE_LIST = Path("kafkagroup", "_in_place.txt")
+"""Lists the files from which the modules were compiled in place. Each line has the suffix of the
+compiled modules, which names the Python version, then a file and its CRC-32. `import kafkagroup`
+compares the CRCs with those of the files."""
 
 
 class BuildPy(build_py):
-    """Begins without the modules that another build compiled: they would slip into a wheel."""
+    """Removes the modules that an earlier build compiled: the wheel would include them."""
 
     def run(self) -> None:
-        for old in Path(self.build_lib).rglob("*"):
-            if old.suffix in (".so", ".pyd"):
-                old.unlink()
+        for path in Path(self.build_lib).rglob("*"):
+            if path.suffix in (".so", ".pyd"):
+                path.unlink()
         super().run()
 
 
 class BuildExt(build_ext):
-    """Compiles everything or nothing."""
+    """Compiles all modules or none."""
 
     def finalize_options(self) -> None:
         if not self.distribution.ext_modules:
@@ -62,86 +63,92 @@ class BuildExt(build_ext):
             language_level=3,
             build_dir="build/cython",
             quiet=True,
-            # The types are those of the .pxd files; annotations are for people and type checkers.
-            # A free-threaded Python keeps its GIL off: docs/embedding.md says what threads share.
+            # Types come from the .pxd files: annotations are for readers and type checkers.
+            # Importing the modules does not enable the GIL of a free-threaded Python:
+            # docs/embedding.md says what threads share.
             compiler_directives={"annotation_typing": False, "freethreading_compatible": True},
         )
         self.parallel = True
         super().finalize_options()
 
     def run(self) -> None:
-        # Python passes on the `-g` that it was built with: with debug information the wheel has
-        # 10 MB. The builder's CFLAGS come after this, and a `-g` of theirs prevails.
+        # setuptools uses the `-g` with which Python itself was built: with debug information the
+        # wheel has 10 MB. The user's CFLAGS follow `-g0`, so that a `-g` in them still applies.
         os.environ["CFLAGS"] = f"-g0 {os.environ.get('CFLAGS', '')}"
         try:
             super().run()
-        except Exception as error:  # compilers fail in ways of their own
-            say_not(f"the compiler failed: {error}")
+        except Exception as error:  # each compiler raises other exceptions
+            warn_not_compiled(f"the compiler failed: {error}")
             self.extensions = []
-        ending, in_place = self.get_ext_filename(""), self.inplace or self.editable_mode
-        clear(Path() if in_place else Path(self.build_lib), ending, bool(self.extensions))
+        suffix, in_place = self.get_ext_filename(""), self.inplace or self.editable_mode
+        is_compiled = bool(self.extensions)
+        remove_stale_modules(Path() if in_place else Path(self.build_lib), suffix, is_compiled)
         if in_place:
-            remember(ending, bool(self.extensions))
+            write_in_place_list(suffix, is_compiled)
 
 
-def clear(root: Path, ending: str, compiled: bool) -> None:
-    """Remove the compiled modules that were not compiled now. Python takes a compiled module before
-    its source, also where that is compiled no longer: the old one would hide the new source."""
-    kept = {Path(root, name).with_suffix(ending) for name in SOURCES} if compiled else set()
-    for old in Path(root, "kafkagroup").rglob(f"*{ending}"):
-        if old not in kept:
-            old.unlink()
+def remove_stale_modules(root: Path, suffix: str, is_compiled: bool) -> None:
+    """Remove the compiled modules that this build did not compile. Python prefers a compiled module
+    to its source, so one of an earlier build would hide a source that has changed since."""
+    kept = {Path(root, name).with_suffix(suffix) for name in SOURCES} if is_compiled else set()
+    for path in Path(root, "kafkagroup").rglob(f"*{suffix}"):
+        if path not in kept:
+            path.unlink()
 
 
-def remember(ending: str, compiled: bool) -> None:
-    """Keep what the modules in place were made of, of this Python and of others."""
-    lines = IN_PLACE.read_text("utf-8").splitlines() if IN_PLACE.exists() else []
-    lines = [line for line in lines if not line.startswith(f"{ending} ")]
-    if compiled:
-        lines += [f"{ending} {name} {zlib.crc32(Path(name).read_bytes())}" for name in READ]
-    IN_PLACE.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+def write_in_place_list(suffix: str, is_compiled: bool) -> None:
+    """Replace this Python's lines of `IN_PLACE_LIST`; keep those of other Python versions."""
+    lines = IN_PLACE_LIST.read_text("utf-8").splitlines() if IN_PLACE_LIST.exists() else []
+    lines = [line for line in lines if not line.startswith(f"{suffix} ")]
+    if is_compiled:
+        lines += [
+            f"{suffix} {name} {zlib.crc32(Path(name).read_bytes())}" for name in CHECKED_FILES
+        ]
+    IN_PLACE_LIST.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
-def module(source: str) -> str:
-    return source.removesuffix(".py").replace("/", ".")
-
-
-def wanted() -> list[Extension]:
-    """What to compile: everything, or nothing."""
+def extensions() -> list[Extension]:
+    """Return the modules to compile: all, or none."""
     if os.environ.get("KAFKAGROUP_PURE"):
-        say_not("KAFKAGROUP_PURE is set")
+        warn_not_compiled("KAFKAGROUP_PURE is set")
         return []
     try:
         import Cython.Build  # noqa: F401
     except ImportError:
-        say_not("Cython is not installed")
+        warn_not_compiled("Cython is not installed")
         return []
     try:
-        probe()
+        try_compiler()
     except Exception as error:
-        say_not(f"no C compiler for this Python: {error}")
+        warn_not_compiled(f"no C compiler for this Python: {error}")
         return []
-    return [Extension(module(name), [name]) for name in SOURCES]
+    return [Extension(module_name(source), [source]) for source in SOURCES]
 
 
-def probe() -> None:
-    """Compile a line of C against this Python. Only trying tells whether it works."""
-    with TemporaryDirectory() as place:
-        source = Path(place, "probe.c")
+def module_name(source: str) -> str:
+    """Return the dotted name of the module in a source file."""
+    return source.removesuffix(".py").replace("/", ".")
+
+
+def try_compiler() -> None:
+    """Compile one line of C that includes this Python's headers. Raises: the compiler's error."""
+    with TemporaryDirectory() as directory:
+        source = Path(directory, "probe.c")
         source.write_text("#include <Python.h>\n", "utf-8")
         command = build_ext(Distribution({"ext_modules": [Extension("probe", [str(source)])]}))
-        command.build_temp = command.build_lib = place
+        command.build_temp = command.build_lib = directory
         command.ensure_finalized()
         command.run()
 
 
-def say_not(reason: str) -> None:
-    """Tell that it runs, but slower."""
+def warn_not_compiled(reason: str) -> None:
+    """Print that nothing is compiled, and why: the library works, but is slower."""
     print(f"kafkagroup is NOT COMPILED: {reason}", file=sys.stderr)
 
 
 def long_description() -> str:
-    """The README. A package index cannot follow links into the repository: they become paths."""
+    """Return the README, with each link into the repository replaced by its path: on a package
+    index such links lead nowhere."""
     text = Path("README.md").read_text("utf-8")
     text = re.sub(r"^<!-- .*?-->\n", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"\[([^\]]+)\]\((?!https://)([^)#]+)[^)]*\)", r"\1 (`\2`)", text)
@@ -151,7 +158,7 @@ def long_description() -> str:
 
 if __name__ == "__main__":
     setup(
-        ext_modules=wanted(),
+        ext_modules=extensions(),
         cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
         long_description=long_description(),
         long_description_content_type="text/markdown",
