@@ -13,6 +13,7 @@ from kafkagroup.runtime.offsets import answered_partitions, committed_offset
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import DataLossError
+from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from kafkagroup.wire.schema import NO_ID
@@ -22,8 +23,8 @@ __all__ = ["Logs"]
 _MAX_WAIT = 0.5
 """Seconds that a broker waits for new records."""
 _MAX_ATTEMPTS_IF_GONE = 6
-"""Attempts before a topic counts as deleted, about two seconds: a broker may not know a new topic
-yet."""
+"""Attempts before a topic or partition counts as deleted, about two seconds: a broker may not know
+a new one yet."""
 _GONE = "the topic was deleted or recreated since the query was planned"
 _BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
@@ -44,9 +45,20 @@ class Logs(Session):
         return self._call(self._partitions)
 
     async def _partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
+        self._cluster.all_topics = self._options.pattern is not None
+        await self._cluster.refresh()
+
+        async def select() -> tuple[list[TopicPartition], dict[str, str]]:
+            return self._selected(self._cluster.metadata)
+
+        def give_up(error: BrokerError, attempts: int) -> BrokerError | None:
+            is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return error if is_unknown and attempts > _MAX_ATTEMPTS_IF_GONE else None
+
+        return await self._retry(select, give_up)
+
+    def _selected(self, metadata: ClusterMetadata) -> tuple[list[TopicPartition], dict[str, str]]:
         names, pattern = self._options.topics, self._options.pattern
-        self._cluster.all_topics = pattern is not None
-        metadata = await self._cluster.refresh()
         if pattern is not None:
             names = tuple(
                 name

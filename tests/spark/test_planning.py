@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,6 +76,17 @@ def test_without_a_group_start_offsets_last_only_in_one_process(
     broker.fill(name, 0, numbered(0, 2))
     assert offsets(begin) == {0: 0}
     assert reader.initialOffset() == begin
+
+
+def test_a_query_may_begin_before_all_brokers_know_its_new_topic(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    """It failed at once: the broker that was asked had not heard of the topic yet."""
+    creation = threading.Timer(0.5, broker.create, [name])
+    creation.start()
+    begin = planner(startingOffsets="latest").initialOffset()
+    creation.join()
+    assert offsets(begin) == {0: 0}
 
 
 def test_a_new_partition_is_read_from_its_start(broker: Any, name: str, planner: Planner) -> None:
