@@ -259,8 +259,12 @@ class Validation:
         if self._policy == "none":
             self._failed(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
             return
+        topic_id = owned.topic_id
         self._delivery.relocate(owned.tp, end.end_offset)
         owned.follow_truncation(end.leader_epoch, leader_epoch)
+        # The request names no topic id: the shorter log may be that of a recreated topic. With the
+        # id of the old one the next fetch fails, and the position is reset.
+        owned.note_topic(topic_id)
 
 
 def _request(requests: dict[TopicPartition, _EpochRequest]) -> OffsetForLeaderEpochRequest:
