@@ -10,11 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
+from operator import not_
 from uuid import UUID
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
+    ErrorCode,
     NoOffsetError,
     OffsetOutOfRangeError,
     RemoteProtocolError,
@@ -29,7 +31,6 @@ from kafkagroup.runtime.validation import Validation
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import Pauses
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Positions"]
 
@@ -93,20 +94,28 @@ class Positions:
                 pauses.reset()
 
     async def _look_up(self, pending: list[OwnedPartition]) -> None:
+        if unknown := await self._look_up_known(pending):
+            await self._cluster.refresh()
+            await self._look_up_known(unknown)
+
+    async def _look_up_known(self, pending: list[OwnedPartition]) -> list[OwnedPartition]:
+        """Look up positions in topics that the metadata has as they were assigned.
+
+        Returns the other partitions. If a topic was recreated after the assignment, the coordinator
+        may assign the new one to another member, and this one only waits until the old one is
+        revoked. While the metadata has no topic of that name, an offset that is found may be of a
+        topic that is recreated meanwhile, and nothing would tell.
+        """
         # Read before the request: the topic may be recreated before the response arrives.
         topic_ids = self._topic_ids(pending)
-        # The topic was recreated after the assignment, or the metadata is older than that. In the
-        # first case the coordinator may assign the new topic to another member, and this one only
-        # waits until the old one is revoked.
-        has_topic = [o.is_assigned_in(topic_ids.get(o.tp.topic, NO_ID)) for o in pending]
-        await self._look_up_known(list(compress(pending, has_topic)), topic_ids)
-        if not all(has_topic):
-            await self._cluster.refresh()
+        is_known = [_is_known(o, topic_ids) for o in pending]
+        if any(is_known):
+            await self._look_up_in(topic_ids, list(compress(pending, is_known)))
+        return list(compress(pending, map(not_, is_known)))
 
-    async def _look_up_known(
-        self, pending: list[OwnedPartition], topic_ids: Mapping[str, UUID]
+    async def _look_up_in(
+        self, topic_ids: Mapping[str, UUID], pending: list[OwnedPartition]
     ) -> None:
-        """Look up positions in topics that the metadata has as they were assigned."""
         new = [o for o in pending if not o.reset]
         if new and self._offsets is not None:
             for some in slices(new):
@@ -120,14 +129,14 @@ class Positions:
                 owned.request_reset()
         to_reset = [o for o in pending if _needs_position(o) and o.reset]
         for owned in to_reset:
-            if owned.is_recreated(topic_ids.get(owned.tp.topic, NO_ID)):
+            if owned.is_recreated(topic_ids[owned.tp.topic]):
                 owned.note_deleted_topic()
         if self._policy == "none":
             for owned in to_reset:
                 self._failed(owned, _no_policy(owned))
             return
         for some in slices(to_reset):
-            await self._reset(some)
+            await self._reset(some, topic_ids)
         if to_reset:
             self._found()
 
@@ -159,11 +168,12 @@ class Positions:
             return
         owned.start_at(committed.offset, leader_epoch=committed.leader_epoch)
         owned.note_committed(committed.offset)
-        owned.note_topic(topic_ids.get(owned.tp.topic, NO_ID))
+        owned.note_topic(topic_ids[owned.tp.topic])
 
-    async def _reset(self, pending: Sequence[OwnedPartition]) -> None:
+    async def _reset(
+        self, pending: Sequence[OwnedPartition], topic_ids: Mapping[str, UUID]
+    ) -> None:
         timestamp = _timestamp(self._policy)
-        topic_ids = self._topic_ids(pending)
         found = await self._log_offsets.request_once({o.tp: timestamp for o in pending})
         if timestamp >= 0:
             # No record is that recent: start at the end, where the next one will be.
@@ -183,14 +193,25 @@ class Positions:
         failures = owned.attempts, owned.retry_at
         # Without this, a batch that is still being read would set the position to its end.
         self._delivery.relocate(owned.tp, offset)
-        owned.note_topic(topic_ids.get(owned.tp.topic, NO_ID))
+        owned.note_topic(topic_ids[owned.tp.topic])
         # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
         owned.restore_backoff(*failures)
 
     def _topic_ids(self, partitions: Iterable[OwnedPartition]) -> dict[str, UUID]:
-        """Return the ids of the partitions' topics, by name, where metadata has them."""
+        """Return the ids of the partitions' topics, by name, for the topics that exist."""
         known = self._cluster.metadata.topics
-        return {o.tp.topic: known[o.tp.topic].topic_id for o in partitions if o.tp.topic in known}
+        names = {o.tp.topic for o in partitions}
+        return {
+            name: topic.topic_id
+            for name in names
+            if (topic := known.get(name)) is not None
+            and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+
+
+def _is_known(owned: OwnedPartition, topic_ids: Mapping[str, UUID]) -> bool:
+    topic_id = topic_ids.get(owned.tp.topic)
+    return topic_id is not None and owned.is_assigned_in(topic_id)
 
 
 def _needs_position(owned: OwnedPartition) -> bool:
