@@ -244,6 +244,23 @@ class Committer:
     async def _commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
     ) -> None:
+        deadline = anyio.current_time() + timeout
+        _, owned = self._owners(offsets)
+        failure: BrokerError | None = None
+        for some in _by_topic_id(offsets, owned):
+            try:
+                await self._commit_in_topics(some, deadline)
+            except BrokerError as error:
+                # The positions in a deleted topic must not keep those in its successor from being
+                # committed.
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _commit_in_topics(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+    ) -> None:
+        """Commit offsets that belong to one topic of each name."""
         group_offsets, owned = self._owners(offsets)
         membership = self._membership
         if not membership.may_commit:
@@ -258,7 +275,6 @@ class Committer:
             still_owned = all(mine.get(tp) is owner for tp, owner in owned.items())
             return still_owned and membership.identity is identity and membership.may_commit
 
-        deadline = anyio.current_time() + timeout
         while True:
             until = deadline
             if driver is not None:
@@ -342,6 +358,27 @@ class Committer:
 def _topic_ids(owned: Iterable[OwnedPartition]) -> dict[str, UUID]:
     """Return the ids of the positions' topics, by name, where known."""
     return {o.tp.topic: o.topic_id for o in owned if o.topic_id != NO_ID}
+
+
+def _by_topic_id(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    owned: Mapping[TopicPartition, OwnedPartition],
+) -> list[dict[TopicPartition, OffsetAndMetadata]]:
+    """Split offsets into parts that have one topic id for each topic name.
+
+    There is one part, unless some positions are still in a deleted topic, and others already in the
+    topic that has replaced it under the same name.
+    """
+    parts: list[tuple[dict[str, UUID], dict[TopicPartition, OffsetAndMetadata]]] = []
+    for tp, offset in offsets.items():
+        topic_id = owned[tp].topic_id
+        for topic_ids, part in parts:
+            if topic_ids.setdefault(tp.topic, topic_id) == topic_id:
+                part[tp] = offset
+                break
+        else:
+            parts.append(({tp.topic: topic_id}, {tp: offset}))
+    return [part for _, part in parts]
 
 
 def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:

@@ -507,6 +507,28 @@ async def test_a_position_in_a_deleted_topic_is_not_committed_by_name(network: A
         assert group.committed is None
 
 
+@pytest.mark.parametrize("old", [0, 1])
+async def test_positions_in_a_deleted_topic_and_in_its_successor_are_committed_apart(
+    network: Any, old: int
+) -> None:
+    """Both were committed with the id of one of them: the old position was stored as that of the
+    new topic, or the new one was not stored."""
+    async with knowing_t(network) as group:
+        cluster = group.offsets._cluster
+        owned = [group.owned, *group.session.delivery.own([TopicPartition("t", 1)])]
+        owned[old].topic_id = cluster.metadata.topics["t"].topic_id
+        group.kafka.delete_topic("t")
+        group.kafka.create_topic("t", 2)
+        await cluster.refresh()
+        owned[1 - old].topic_id = cluster.metadata.topics["t"].topic_id
+        offsets = {o.tp: OffsetAndMetadata(7 if o is owned[old] else 3) for o in owned}
+        with pytest.raises(BrokerError) as caught:
+            await group.session.committer.commit(offsets, 20)
+        assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
+        assert group.kafka.committed("g", "t") == {1 - old: 3}
+        assert [o.committed for o in owned] == ([-1, 3] if old == 0 else [3, -1])
+
+
 GONE = "committing topic 't' of group 'g': it was deleted, or recreated, after it was read"
 
 

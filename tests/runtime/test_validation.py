@@ -633,6 +633,62 @@ async def test_a_topic_recreated_during_the_offset_fetch_is_read_from_its_start(
             assert await values_of(c, 1) == ["new 0"]
 
 
+async def test_a_topic_recreated_before_the_metadata_has_it_is_read_from_its_start(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata had no topic of that name, so nothing told that the response was for another
+    one: the first records of the new topic were skipped."""
+    once = GroupOffsets.fetch_once
+    slow = [True]
+
+    async def answered_late(self: GroupOffsets, *arguments: Any) -> CommittedOffsets:
+        found = await once(self, *arguments)
+        if slow:
+            slow.clear()
+            recreate_topic(kafka, 20)
+        return found
+
+    async with reading() as (kafka, consumer):
+        await commit(consumer(group_id="g"), 8, -1)
+        monkeypatch.setattr(GroupOffsets, "fetch_once", answered_late)
+        async with consumer(group_id="g") as c:
+            began = anyio.current_time()
+            kafka.fail(
+                MetadataRequest,
+                E.UNKNOWN_TOPIC_OR_PARTITION,
+                times=None,
+                when=lambda _: anyio.current_time() < began + 1,
+            )
+            await c.assign([TP])
+            assert await values_of(c, 1) == ["new 0"]
+
+
+async def test_the_shorter_log_of_a_recreated_topic_is_not_a_truncation(reading: Any) -> None:
+    """OffsetForLeaderEpoch names no topic id, and the metadata was refreshed before the next fetch:
+    the end of the new topic's log counted as a position in it, and its first records were
+    skipped."""
+    async with reading() as (kafka, consumer), consumer(metadata_max_age_ms=1000) as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        c.pause(TP)
+        await anyio.sleep(5)
+        pending = [True]
+
+        def recreate(_: OffsetForLeaderEpochRequest) -> bool:
+            if pending:
+                pending.clear()
+                recreate_topic(kafka, 3)
+                move(kafka)
+            return False
+
+        kafka.fail(OffsetForLeaderEpochRequest, E.NONE, times=None, when=recreate)
+        move(kafka)
+        await anyio.sleep(5)
+        assert not pending
+        c.resume(TP)
+        assert await values_of(c, 1) == ["new 0"]
+
+
 async def test_a_topic_deleted_for_a_while_is_read_from_its_start_once_recreated(
     reading: Any,
 ) -> None:
