@@ -31,19 +31,17 @@ pytestmark = pytest.mark.anyio
 BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
-def _nowhere() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-NOWHERE = _nowhere()
-"""A port where nothing listens."""
+@pytest.fixture(scope="module")
+def closed_port() -> Iterator[int]:
+    """Provide a port that refuses connections. It stays bound, so no other test listens there."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[LocalKafka]:
-    kafka = LocalKafka(listeners={"ASTRAY": Listener(advertised_ports=(NOWHERE,))})
+def real(closed_port: int) -> Iterator[LocalKafka]:
+    kafka = LocalKafka(listeners={"ASTRAY": Listener(advertised_ports=(closed_port,))})
     try:
         kafka.start()
     except LocalKafkaUnavailable as error:
@@ -70,7 +68,11 @@ async def wait_warning(caplog: pytest.LogCaptureFixture, words: str, within: flo
 @BOTH
 @TRIO_IS_LONG
 async def test_an_unreachable_advertised_address_is_reported(
-    real: LocalKafka, name: str, protocol: Any, caplog: pytest.LogCaptureFixture
+    real: LocalKafka,
+    closed_port: int,
+    name: str,
+    protocol: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await run_sync(create, real, name)
     consumer = Consumer(
@@ -81,7 +83,7 @@ async def test_an_unreachable_advertised_address_is_reported(
     )
     async with consumer:
         events, start = consumer.events(), time.monotonic()
-        line = await wait_warning(caplog, f":{NOWHERE}: Connection refused; check", 25.0)
+        line = await wait_warning(caplog, f":{closed_port}: Connection refused; check", 25.0)
         assert time.monotonic() - start > 8.0
         assert line.startswith("no progress for 1")
         assert "advertised.listeners" in line

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import socket
 import ssl
+from collections.abc import Iterator
 
 import anyio
 import pytest
@@ -26,25 +27,27 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return backend
 
 
-def closed_port() -> int:
-    """Return a port of this machine without a listener."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Provide a port that refuses connections. It stays bound, so no other test listens there."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_refused_connection_is_reported_with_its_address(host: str) -> None:
+async def test_a_refused_connection_is_reported_with_its_address(
+    host: str, closed_port: int
+) -> None:
     """The message was "All connection attempts failed", whatever the reason."""
-    port = closed_port()
     with pytest.raises(ConnectionLostError) as caught:
-        async with Broker.open(host, port):
+        async with Broker.open(host, closed_port):
             raise AssertionError
-    assert str(caught.value) == f"{host}:{port}: Connection refused"
+    assert str(caught.value) == f"{host}:{closed_port}: Connection refused"
     with pytest.raises(NoBrokersAvailableError) as none:
-        async with Consumer("t", bootstrap_servers=f"{host}:{port}"):
+        async with Consumer("t", bootstrap_servers=f"{host}:{closed_port}"):
             raise AssertionError
-    assert str(none.value) == f"no broker answered: {host}:{port}: Connection refused"
+    assert str(none.value) == f"no broker answered: {host}:{closed_port}: Connection refused"
 
 
 def test_each_reason_of_a_failed_connection_is_named_once() -> None:
