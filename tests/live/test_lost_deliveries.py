@@ -19,6 +19,10 @@ async def fails(consumer):
     return caught.value
 
 
+def generation_of(worker):
+    return worker.consumer.group_metadata().generation_id
+
+
 async def take_all(consumer):
     """Poll until records of both partitions are in flight."""
     held = {}
@@ -75,6 +79,8 @@ async def test_a_commit_fails_for_the_partition_that_a_rebalance_moved(
         await take_all(consumer)
         async with second.consumer:
             await until(lambda: second.owns)
+            # Until the first member has this generation too, it may not commit at all.
+            await until(lambda: generation_of(first) == generation_of(second))
             (lost,), (kept,) = second.owns, first.owns
             error = await fails(consumer)
             assert error.partitions == (TopicPartition(name, lost),)
