@@ -1,5 +1,7 @@
 """Helpers of the tests with a broker."""
 
+import time
+
 import anyio
 import pytest
 
@@ -45,6 +47,20 @@ def set_heartbeat_interval(bootstrap: str, group: str, milliseconds: int) -> Non
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result(20)
+
+
+def wait_for_end(bootstrap: str, tp: TopicPartition, offset: int) -> None:
+    """Wait until the log ends at this offset. The answer to a producer that ends a transaction does
+    not wait for the marker in the log, so records of others may come before it."""
+    from confluent_kafka import Consumer as OtherConsumer
+    from confluent_kafka import TopicPartition as Place
+
+    reader = OtherConsumer({"bootstrap.servers": bootstrap, "group.id": tp.topic})
+    deadline = time.monotonic() + 20
+    while (end := reader.get_watermark_offsets(Place(*tp), 20)[1]) < offset:
+        assert time.monotonic() < deadline, f"{tp} ends at {end}, not at {offset}"
+        time.sleep(0.01)
+    reader.close()
 
 
 class Worker:

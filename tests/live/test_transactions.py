@@ -3,7 +3,7 @@
 import anyio
 import pytest
 from anyio.to_thread import run_sync
-from brokers import FAST
+from brokers import FAST, wait_for_end
 from confluent_kafka import Producer
 
 from kafkagroup import Broker, Consumer, TopicPartition
@@ -74,6 +74,7 @@ async def test_committed_aborted_and_open_transactions(bootstrap, name, producer
     red, blue, plain = await producer_of("red"), await producer_of("blue"), await producer_of()
     await transact(red, name, "0", "1", "2", commit=True)  # the marker is at 3
     await transact(red, name, "4", "5", commit=False)  # 6
+    await run_sync(wait_for_end, bootstrap, tp, 7)
     blue.begin_transaction()
     await write(blue, name, "7", "8")
     await write(plain, name, "9")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import confluent_kafka
 import pytest
-from brokers import append
+from brokers import append, wait_for_end
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafkagroup import Broker, TopicPartition
@@ -125,6 +125,10 @@ class Kafka:
 
     def fill(self, topic: str, partition: int, records: list[NewRecord]) -> None:
         self.with_broker(lambda b: append(b, TopicPartition(topic, partition), records))
+
+    def wait_for_end(self, topic: str, partition: int, offset: int) -> None:
+        """Wait until the log ends at this offset."""
+        wait_for_end(self.address, TopicPartition(topic, partition), offset)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete records at once, as retention does."""

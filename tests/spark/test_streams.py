@@ -373,6 +373,7 @@ def test_aborted_transactions_are_skipped(
         producer.produce(name, str(n), partition=0)
         producer.flush(20)
         end(20)
+    broker.wait_for_end(name, 0, 12)
     options = {"subscribe": name, "isolation_level": "read_committed", "group_id": name}
     stream = Stream(spark, broker.address, tmp_path, maxRowsPerBatch="3", **options)
     stream.run()

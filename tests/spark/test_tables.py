@@ -193,6 +193,7 @@ def test_a_table_of_committed_records_excludes_aborted_ones(
         producer.produce(name, value, partition=0)
         producer.flush(20)
         end(20)
+    broker.wait_for_end(name, 0, 4)
     broker.fill(name, 0, [NewRecord(None, b"plain", 1)])
     producer.begin_transaction()
     producer.produce(name, "open", partition=0)
