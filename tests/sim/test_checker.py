@@ -469,6 +469,13 @@ def test_s3_a_member_leaves_once_its_last_commit_is_answered_or_its_deadline_has
     assert broken(first, commits(2, answer=False), 0.5, revokes(T0), leaves()) == []
 
 
+def test_s3_the_record_in_flight_does_not_extend_the_deadline_of_the_last_commit():
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1), delivers(2, processed=False)]
+    late = of(Processed, partition=T0, offset=2)
+    assert broken(first, late, revokes(T0)) == ["S3"]
+    assert broken(first, 0.5, late, revokes(T0)) == []
+
+
 @pytest.mark.parametrize(("queued", "expected"), [(0.5, []), (0.1, ["S3"])])
 def test_s3_the_deadline_of_the_last_commit_includes_its_wait_for_the_commit_before(
     queued, expected

@@ -246,7 +246,7 @@ class Offsets:
         if period is None or period.position is None or event.offset >= period.position:
             return
         if period.run.polled_by > period.processed_by:
-            period.safe = period.processed
+            period.safe, period.safe_at = period.processed, period.processed_at
         period.processed = max(period.processed or 0, event.offset + 1)
         period.processed_by, period.processed_at = number, event.time
 
@@ -476,7 +476,9 @@ class Offsets:
         if period.sent is not None and period.sent > acked:
             self._unanswered.setdefault(event.member, []).append(period)
             return
-        done = period.processed if run.polled_by > period.processed_by else period.safe
+        done, done_at = period.processed, period.processed_at
+        if run.polled_by <= period.processed_by:
+            done, done_at = period.safe, period.safe_at
         if (
             not run.opening.auto_commit
             or done is None
@@ -485,7 +487,7 @@ class Offsets:
         ):
             return
         start = max(period.starts, default=0)
-        if done > max(acked, start) and event.time - period.processed_at < _TIMEOUT:
+        if done > max(acked, start) and event.time - done_at < _TIMEOUT:
             text = (
                 f"{run.name} releases {tp} with {done} processed and {max(acked, start)} committed"
             )

@@ -84,6 +84,8 @@ class OwnershipPeriod:
     processed_at: float = -math.inf
     safe: int | None = None
     """The part of `processed` that the client knows of: the application has polled since."""
+    safe_at: float = -math.inf
+    """When that part was processed."""
     processed_before_move: int = -1
     """The highest value that `processed` had when the position was last moved."""
     moved: tuple[int, float] | None = None
