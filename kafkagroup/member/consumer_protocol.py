@@ -180,7 +180,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._on_join_response(message)
         elif token == member.pending and member.phase is Phase.LEAVING:
-            self._left()  # also with an error: a member that the coordinator does not know has left
+            assert isinstance(message, ConsumerGroupHeartbeatResponse)
+            self._on_leave_response(message)
 
     def _take_failure(self, token: int, error: Exception) -> None:
         member = self.member
@@ -248,6 +249,15 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             unreleased_since=None,
         )
         return self._on_heartbeat_accepted(answer, changed=True)
+
+    def _on_leave_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        leaving = self.member.leaving
+        comes_back = leaving is not None and leaving.lost
+        if comes_back and answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
+            # The application's next poll would join again, against the other process.
+            return self._fail_fenced()
+        # Also with an error: a member that the coordinator does not know has left.
+        return self._left()
 
     def _on_heartbeat_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         if answer.error_code != ErrorCode.NONE:

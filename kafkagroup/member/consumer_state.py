@@ -85,7 +85,10 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         **_ENDING_MOVES,
         Phase.UNJOINED: "Revoked",
     },
-    Phase.LEAVING: {Phase.LEFT: "Replied or SendFailed"},
+    Phase.LEAVING: {
+        Phase.LEFT: "Replied or SendFailed",
+        Phase.FAILED: "Replied: fenced by another process, while the application stays",
+    },
     Phase.LEFT: {},
     Phase.FAILED: {},
 }

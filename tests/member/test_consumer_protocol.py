@@ -884,6 +884,18 @@ def test_line_39_leave_is_sent_once_and_always_succeeds(event: ConsumerEvent) ->
     assert step(LEAVING, event)[1] == (Leave(),)
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_line_12_a_member_that_leaves_by_its_poll_timeout_may_be_fenced(lost: bool) -> None:
+    """It joined again at the next poll, and was refused for as long as the other process lived."""
+    config = evolve(CONFIG, group_instance_id="i")
+    static = evolve(LEAVING, config=config, leaving=evolve(CLOSED, lost=lost))
+    fenced = Fail(error=Like(FencedError, "another member now has group_instance_id 'i'"))
+    member, effects = step(static, reply(5, answer(E.FENCED_INSTANCE_ID)))
+    assert (member.phase, effects) == (
+        (Phase.FAILED, (fenced,)) if lost else (Phase.LEFT, (Leave(),))
+    )
+
+
 def test_a_member_fenced_while_leaving_loses_its_partitions_and_closes() -> None:
     member = evolve(
         REVOKING,
