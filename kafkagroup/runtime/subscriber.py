@@ -10,10 +10,8 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
-from uuid import UUID
 
 import anyio
 
@@ -24,8 +22,6 @@ from kafkagroup.assign import (
 from kafkagroup.assign.spec import is_cooperative, user_data
 from kafkagroup.errors import (
     KafkaGroupError,
-    RemoteProtocolError,
-    TransportError,
     escaped,
 )
 from kafkagroup.events import RebalanceCause
@@ -229,7 +225,9 @@ class Subscriber:
         assigned = await run_job(self._cluster, partial(decode_assignment, encoded), len(encoded))
         if session.membership.uses_consumer_protocol:
             self._note_new_partitions(assigned)
-            await self._follow_assigned_topics(generation.topic_ids)
+            # Also topics that the coordinator found by matching a pattern. Do not wait for their
+            # metadata: the next assignment may revoke partitions, and would wait, too.
+            self._cluster.topics.update(generation.topic_ids)
         if await self._rejoin_if_unsubscribed(generation, assigned):
             return
         self._identify(generation)
@@ -348,15 +346,6 @@ class Subscriber:
             if 0 < (before := known.get(topic, 0)) < count:
                 reason = f"topic {topic} went from {before} to {count} partitions or more"
                 self._session.history.note_cause(RebalanceCause.TOPICS, reason)
-
-    async def _follow_assigned_topics(self, topic_ids: Mapping[str, UUID]) -> None:
-        """Follow assigned topics, also those that the coordinator found by matching a pattern, and
-        have the metadata know them."""
-        self._cluster.topics.update(topic_ids)
-        known = self._cluster.metadata.topics
-        if any(t not in known or known[t].topic_id != i for t, i in topic_ids.items()):
-            with suppress(TransportError, RemoteProtocolError):
-                await self._cluster.refresh()
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
         """As leader: assign the partitions of every topic that any member subscribes to."""

@@ -254,6 +254,25 @@ async def test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_la
                 break
 
 
+async def test_a_revocation_does_not_wait_for_the_metadata_of_a_new_topic(network: Any) -> None:
+    """The member applied one assignment after the other, and each waited for the metadata first:
+    the coordinator removed it after the rebalance timeout."""
+    async with cluster(network) as kafka, member(topics=(), pattern="t.*") as first:
+        await until(lambda: first.assignment() == {T0, T1})
+        kafka.fail(
+            MetadataRequest,
+            Swallow(),
+            times=None,
+            when=lambda request: any(topic.name == "tt" for topic in request.topics or ()),
+        )
+        kafka.create_topic("tt", 1)
+        await until(lambda: len(first.assignment()) == 3)
+        async with member() as second:
+            at = anyio.current_time()
+            await until(lambda: len(first.assignment()) == 2 and len(second.assignment()) == 1)
+            assert anyio.current_time() - at < 10.0
+
+
 async def test_line_38_unauthorized_topics_are_reported_and_the_member_stays(network: Any) -> None:
     async with cluster(network) as kafka, member() as consumer:
         await consumer.wait_assignment()
