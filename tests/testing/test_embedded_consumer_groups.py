@@ -381,6 +381,17 @@ def test_new_topics_are_matched_10_seconds_after_the_last_time() -> None:
     assert one_group.heartbeat("a", 2) == (3, {T: (0, 1, 2, 3), U: (0,)})
 
 
+def test_a_heartbeat_with_another_pattern_notices_topics_of_the_old_one() -> None:
+    """The old pattern is dropped at once, before the new one is resolved."""
+    one_group = OneGroup()
+    one_group.counts = {"t": 2, "u": 2}
+    joined = one_group.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t")
+    assert joined == (2, {U: (0, 1)})
+    one_group.counts = {"t": 3, "u": 2}
+    answer = one_group.ask("a", 2, subscribed_topic_regex="u")
+    assert one_group.result_of(answer) == (4, None)
+
+
 def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
     """The target for the new subscription has to wait; the revocation does not."""
     one_group = OneGroup(group_consumer_assignment_interval=1.0)

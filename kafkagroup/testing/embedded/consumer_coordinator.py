@@ -120,10 +120,12 @@ class ConsumerCoordinator:
             group.members[member.member_id] = member
         assigned_before, state_before = dict(member.assigned), _state(member)
         refresh = self._must_resolve(group, member, request, caller.now)
-        change = self._subscribe(group, member, request, caller)
         image = self._image()
+        # Topics count by the subscription under which they have changed, not by a new one.
+        has_expired = group.has_expired(image)
+        change = self._subscribe(group, member, request, caller)
         bump = change is _Change.EFFECTIVE
-        if bump or group.has_expired(image):
+        if bump or has_expired:
             bump |= group.update_topics(image)
             group.image = image
         if bump:
