@@ -580,6 +580,17 @@ class TestStaticMembers:
         assert sorted(m.member_id for m in answer.members) == ["c-2", "x-1"]
         assert answer.leader == "c-2"
 
+    def test_without_a_rebalance_timeout_the_group_waits_for_a_static_member(self) -> None:
+        """The rebalance was tried again for ever at the same moment."""
+        story = Story(group_initial_rebalance_delay=3.0)
+        story.join(instance="x", rebalance=0.0, session=30.0)
+        story.join(instance="y", rebalance=20.0, session=6.0)
+        story.at(3.0)
+        story.at(9.0)  # the session of y ends
+        assert story.state == "PreparingRebalance"
+        (answer,) = story.join("x-1", instance="x", rebalance=0.0)
+        assert (answer.generation_id, answer.leader) == (2, "x-1")
+
 
 def test_another_coordinator_loads_the_written_group() -> None:
     story = Story()

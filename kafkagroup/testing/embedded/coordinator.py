@@ -42,6 +42,9 @@ _PREPARING = GroupState.PREPARING_REBALANCE
 _COMPLETING = GroupState.COMPLETING_REBALANCE
 _STABLE = GroupState.STABLE
 
+_LEAST_PAUSE = 0.001
+"""Seconds, as Kafka's timers have them, after which a rebalance without a leader is tried again."""
+
 
 @attrs.frozen
 class Caller:
@@ -289,7 +292,8 @@ class GroupCoordinator:
                 group.remove(member.member_id)
                 self._timers.cancel(_session_key(group, member.member_id))
         if not group.elect_joined_leader() and group.members:
-            self._complete_at(group, now + group.rebalance_timeout)
+            # With a timeout of 0 the timers would run this for ever at the same moment.
+            self._complete_at(group, now + max(group.rebalance_timeout, _LEAST_PAUSE))
             return
         group.next_generation()
         if group.state is _EMPTY:
