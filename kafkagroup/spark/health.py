@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = ["evaluation", "group_health"]
+__all__ = ["coverage", "evaluation", "group_health"]
 
 _KEY = ("group_id", "topic", "partition")
 
@@ -112,8 +112,27 @@ def _evaluated(row: dict[str, object], allowed: int) -> dict[str, object]:
     }
 
 
+def coverage(events: DataFrame) -> DataFrame:
+    """Return for each partition of `__consumer_offsets` the time since which all records are known.
+
+    `events` must be those of all groups: a record that is left out is a gap.
+    """
+    apart = events.selectExpr(
+        "log_partition",
+        "log_offset",
+        "log_time",
+        "lag(log_offset) OVER (PARTITION BY log_partition ORDER BY log_offset) AS before",
+    )
+    return (
+        apart.where(f"before IS NULL OR log_offset - before > {_GAP}")
+        .groupBy("log_partition")
+        .agg(F.expr("max_by(log_time, log_offset) AS coverage"))
+    )
+
+
 def group_health(
     events: DataFrame,
+    covered: DataFrame,
     evaluation: DataFrame,
     rebalances: DataFrame,
     members: DataFrame,
@@ -121,8 +140,9 @@ def group_health(
 ) -> DataFrame:
     """Return one row for each group, as of `now`: the time at which the events had been read.
 
-    `status` is the status of its worst partition. Rebalances are counted since `coverage`;
-    `unstable_seconds` is their total duration, and `unstable_share` its share of the time since.
+    `covered`: the table of `coverage`. `status` is the status of the group's worst partition.
+    Rebalances are counted since its `coverage`; `unstable_seconds` is their total duration, and
+    `unstable_share` its share of the time since.
     `skew` is the highest partition count of a member divided by the mean, `lag_skew` the highest
     lag of a partition divided by the mean; null if the mean is 0. `gone_at` is when the group was
     deleted or expired, with all its offsets; null if it exists.
@@ -147,17 +167,6 @@ def group_health(
         .select("group_id")
         .distinct()
         .withColumn("exists", F.lit(True))
-    )
-    apart = events.selectExpr(
-        "log_partition",
-        "log_offset",
-        "log_time",
-        "lag(log_offset) OVER (PARTITION BY log_partition ORDER BY log_offset) AS before",
-    )
-    covered = (
-        apart.where(f"before IS NULL OR log_offset - before > {_GAP}")
-        .groupBy("log_partition")
-        .agg(F.expr("max_by(log_time, log_offset) AS coverage"))
     )
     by_partition = evaluation.groupBy("group_id").agg(
         F.expr(f"max(CASE status {worst} END) AS worst"),

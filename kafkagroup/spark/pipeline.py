@@ -28,7 +28,7 @@ from kafkagroup.spark.files import (
     replace_folder,
     write_text,
 )
-from kafkagroup.spark.health import evaluation, group_health
+from kafkagroup.spark.health import coverage, evaluation, group_health
 from kafkagroup.spark.lag import lag
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
@@ -189,21 +189,25 @@ def _run(
     if retention is not None:
         told("retention")
         _prune(tables, now - retention)
-    events = tables.read("events").dropDuplicates(["log_partition", "log_offset"])
-    own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(elections_of(group))
-    others = events.where(~F.coalesce(own, F.lit(False))).persist()
+    events = tables.read("events").dropDuplicates(["log_partition", "log_offset"]).persist()
     try:
-        commits = history.commits(others)
+        commits = history.commits(_others(events, group))
         told("log_ends")
         known = tables.read("log_ends") if tables.exists("log_ends") else None
         tables.append("log_ends", log_ends(tables.spark, options, commits, known))
         told("lag")
         tables.append("lag", lag(tables.spark, options, commits))
-        for name, rows in _derived(tables, others, now, allowed, horizon):
+        for name, rows in _derived(tables, events, group, now, allowed, horizon):
             told(name)
             tables.replace(name, rows)
     finally:
-        others.unpersist()
+        events.unpersist()
+
+
+def _others(events: DataFrame, group: str) -> DataFrame:
+    """Return the events without those of the pipeline itself."""
+    own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(elections_of(group))
+    return events.where(~F.coalesce(own, F.lit(False)))
 
 
 def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
@@ -283,17 +287,17 @@ def _prune(tables: Tables, before: datetime) -> None:
 
 
 def _derived(
-    tables: Tables, events: DataFrame, now: datetime, allowed: int, horizon: float
+    tables: Tables, events: DataFrame, group: str, now: datetime, allowed: int, horizon: float
 ) -> Iterator[tuple[str, DataFrame]]:
     """Yield the name and rows of each table that a run replaces. Some rows are computed from tables
     that must be written before."""
-    read = tables.read
-    yield "commits", history.commits(events)
-    yield "generations", history.generations(events)
-    yield "assignments", history.assignments(events)
-    yield "topic_names", history.topic_names(events)
-    yield "undecoded", history.undecoded(events)
-    yield "timelines", _timelines(tables, events)
+    read, others = tables.read, _others(events, group)
+    yield "commits", history.commits(others)
+    yield "generations", history.generations(others)
+    yield "assignments", history.assignments(others)
+    yield "topic_names", history.topic_names(others)
+    yield "undecoded", history.undecoded(others)
+    yield "timelines", _timelines(tables, others)
     yield "rebalances", groups.rebalances(read("timelines"))
     yield "ownership", groups.named(groups.ownership(read("timelines")), read("topic_names"))
     yield "members", groups.members(read("timelines"))
@@ -304,7 +308,14 @@ def _derived(
     )
     yield (
         "group_health",
-        group_health(events, read("evaluation"), read("rebalances"), read("members"), now),
+        group_health(
+            others,
+            coverage(events),
+            read("evaluation"),
+            read("rebalances"),
+            read("members"),
+            now,
+        ),
     )
     yield "weights", weights(read("evaluation"), read("log_ends"), horizon=horizon)
 

@@ -54,7 +54,11 @@ def epoch(group: str, number: int | None, seconds: int, kind: str = "Share") -> 
     }
 
 
-def group_health(spark: Any, events: Any, now: datetime) -> dict[str, Any]:
+def group_health(spark: Any, events: Any, now: datetime, left_out: str = "none") -> dict[str, Any]:
+    """Return the row of each group but `left_out`, whose records are there as the pipeline's own
+    are."""
+    covered = health.coverage(events)
+    events = events.where(f"group_id <> '{left_out}'")
     no_samples = spark.createDataFrame(
         [],
         "group_id string, topic string, partition int, lag bigint, seconds double,"
@@ -68,7 +72,12 @@ def group_health(spark: Any, events: Any, now: datetime) -> dict[str, Any]:
     evaluation = health.evaluation(no_samples, no_history, history.commits(events))
     timelines = groups.timelines(events)
     found = health.group_health(
-        events, evaluation, groups.rebalances(timelines), groups.members(timelines), now
+        events,
+        covered,
+        evaluation,
+        groups.rebalances(timelines),
+        groups.members(timelines),
+        now,
     )
     return {row.group_id: row for row in found.collect()}
 
@@ -116,3 +125,13 @@ def test_rates_are_of_the_time_up_to_the_run(spark: Any) -> None:
     (row,) = group_health(spark, events, at(100 + 7200)).values()
     assert (row.rebalances, row.rebalances_per_hour) == (2, 1.0)
     assert row.evaluated_at.timestamp() == 7300
+
+
+def test_records_of_a_group_that_is_left_out_are_no_gap(spark: Any) -> None:
+    """With every few commits of the pipeline's own, coverage began anew."""
+    own = [commit("own", 0, 110)] * 3
+    events = frame(spark, epoch("a", 1, 100), *own, epoch("a", 2, 200))
+    (row,) = group_health(spark, events, at(300), left_out="own").values()
+    assert row.coverage.timestamp() == 100
+    (row,) = group_health(spark, events.where("group_id = 'a'"), at(300)).values()
+    assert row.coverage.timestamp() == 200
