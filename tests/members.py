@@ -92,7 +92,8 @@ INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
             not m.ownership.is_assigned or m.config.cooperative or _in(m, "stable", "revoking")
         ),
         "has a generation once it has joined": lambda m, _: (
-            m.generation_id >= 0 or not _in(m, "computing", "syncing", "stable", "revoking")
+            m.generation_id >= 0
+            or not _in(m, "computing", "syncing", "synced", "stable", "revoking")
         ),
         "computes only as the leader": lambda m, _: m.is_leader or not _in(m, "computing"),
         "revokes all only to leave": lambda m, _: m.leaving is not None or not m.revokes_all,

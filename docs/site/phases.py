@@ -34,8 +34,9 @@ _CLASSIC = {
     "joining": (2, 0),
     "computing": (3, 0),
     "syncing": (4, 0),
-    "stable": (5, 0),
-    "revoking": (6, 0),
+    "synced": (5, 0),
+    "stable": (6, 0),
+    "revoking": (7, 0),
     "losing": (3, 1),
 }
 _CONSUMER = {

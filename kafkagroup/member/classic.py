@@ -201,7 +201,12 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._set(protocols=protocols)
         if self.member.phase is Phase.STABLE:
             self._revoke(reason)
-        elif self.member.phase in (Phase.JOINING, Phase.COMPUTING, Phase.SYNCING):
+        elif self.member.phase in (
+            Phase.JOINING,
+            Phase.COMPUTING,
+            Phase.SYNCING,
+            Phase.SYNCED,
+        ):
             # JoinGroup carried the old metadata: rejoin as soon as its generation is stable.
             self._set(must_rejoin=True, reason=reason)
 
@@ -255,8 +260,6 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._set_member_id(answer.member_id)
         if self._missed_generation(answer.generation_id):
             return self._lose("the group had a generation without this member")
-        # The session began when the coordinator completed the join. That moment is unknown if this
-        # process has stalled since, but it was after the request was sent.
         self._set(
             generation_id=answer.generation_id,
             generation_token=self.member.last_token,
@@ -270,7 +273,6 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             },
             heartbeat_in_flight=None,  # it names the old generation: the coordinator rejects it
             next_heartbeat_at=self.now + config.heartbeat_interval,
-            ownership=self._acknowledged(self.member.join_sent_at),
             stable_at=self.member.join_sent_at,
             joined_at=self.now,
             session_ends_at=self.now + config.session_timeout,
@@ -323,19 +325,23 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
                 )
             )
-        # The lease starts when SyncGroup was sent. If that was a session ago, nothing is owned
-        # before a heartbeat is acknowledged.
-        self._move(
-            Phase.STABLE,
+        self._set(
             pending=None,
-            ownership=self._acknowledged(member.join_sent_at).assign(),
+            assignment=answer.assignment,
             stable_at=member.join_sent_at,
             # It took another connection, which may be dead: the next heartbeat must not wait.
             heartbeat_in_flight=None,
-            attempts=0,
-            failures=0,
             session_ends_at=self.now + member.config.session_timeout,
         )
+        return self._begin_generation()
+
+    def _begin_generation(self) -> None:
+        """Give the application its assignment, once it has a lease, which a heartbeat begins."""
+        member = self.member
+        ownership = member.ownership.assign()
+        if self.now >= ownership.lease_expires_at:
+            return self._move(Phase.SYNCED, next_heartbeat_at=self.now)
+        self._move(Phase.STABLE, ownership=ownership, assignment=b"", attempts=0, failures=0)
         self._heartbeat_often()
         self.effects.append(
             Assign(
@@ -345,7 +351,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     leader_id=member.leader_id,
                     protocol_name=member.protocol_name,
                     members=member.members,
-                    assignment=answer.assignment,
+                    assignment=member.assignment,
                 )
             )
         )
@@ -368,11 +374,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         match code:
             case ErrorCode.NONE:
                 self._acknowledge(code, first_heartbeat_delay=0.0)
+                if self.member.phase is Phase.SYNCED:
+                    self._begin_generation()
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 # Heartbeats continue while the application drains (KIP-62).
                 self._acknowledge(code)
                 if self.member.phase is Phase.STABLE:
                     self._revoke("the group is rebalancing")
+                elif self.member.phase is Phase.SYNCED:
+                    self._restart("the group rebalanced before the assignment had a lease")
             case _:
                 self._on_error(code, "Heartbeat")
 
@@ -403,16 +413,24 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._extend_lease(code, session_ends_at=session_ends_at, attempts=0, **changes)
 
     def _extend_lease(self, code: int, **changes: Any) -> None:
-        """Extend the lease from when the heartbeat was sent. While the group rebalances, extend it
-        no further than the rebalance timeout, after which the coordinator removes a member that has
-        not rejoined. That timeout began after the last request that found no rebalance."""
+        """Extend the lease from when the heartbeat was sent: the coordinator has begun a session
+        since. Only a heartbeat proves that. JoinGroup, sent again after a lost response, and
+        SyncGroup in a stable group are answered without beginning a session.
+
+        While the group rebalances, extend the lease no further than the rebalance timeout, after
+        which the coordinator removes a member that has not rejoined. That timeout began after the
+        last request that found no rebalance."""
         member, config = self.member, self.member.config
         sent, stable_at = member.heartbeat_sent_at, member.stable_at
         if code == ErrorCode.NONE:
             stable_at = sent
+        elif member.phase in (Phase.COMPUTING, Phase.SYNCING):
+            # Between JoinGroup and SyncGroup, brokers before 2.7 answer so without beginning a
+            # session (KAFKA-10134).
+            return self._set(**changes)
         else:
             sent = min(sent, stable_at + config.rebalance_timeout - config.session_timeout)
-        self._set(ownership=self._acknowledged(sent), stable_at=stable_at, **changes)
+        return self._set(ownership=self._acknowledged(sent), stable_at=stable_at, **changes)
 
     def _on_error(self, code: int, request: str) -> None:
         """Handle an error code of JoinGroup, SyncGroup or Heartbeat."""
@@ -549,7 +567,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, must_rejoin=False, join_sent_at=self.now)
         if member.ownership.is_assigned:
-            # Most joins are answered sooner, and the answer extends the lease as well.
+            # Most joins are answered sooner.
             self._set(next_heartbeat_at=self.now + config.heartbeat_interval)
 
     def _heartbeat_when_due(self) -> None:

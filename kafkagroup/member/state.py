@@ -34,6 +34,8 @@ class Phase(Enum):
     """Leader only: the assignor runs."""
     SYNCING = "syncing"
     """SyncGroup is in flight."""
+    SYNCED = "synced"
+    """The assignment has arrived, without a lease: a heartbeat is in flight, which begins it."""
     STABLE = "stable"
     """A member of a generation."""
     REVOKING = "revoking"
@@ -82,7 +84,15 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.SYNCING: {
         **_ENDING_MOVES,
         Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
-        Phase.STABLE: "Replied with the assignment",
+        Phase.SYNCED: "Replied with the assignment, without a lease",
+        Phase.STABLE: "Replied with the assignment, during the lease of earlier heartbeats",
+        Phase.LOSING: "Replied: fenced or unknown; or Leaving; while it keeps an assignment",
+    },
+    Phase.SYNCED: {
+        **_ENDING_MOVES,
+        Phase.UNJOINED: "Replied to a heartbeat: the group rebalances, or does not know the member",
+        Phase.SYNCED: "Replied to a heartbeat that was sent a session timeout ago",
+        Phase.STABLE: "Replied to a heartbeat, which begins the lease",
         Phase.LOSING: "Replied: fenced or unknown; or Leaving; while it keeps an assignment",
     },
     Phase.STABLE: {
@@ -109,7 +119,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
 """Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
 and raises."""
 
-HEARTBEATING = frozenset((Phase.COMPUTING, Phase.STABLE, Phase.REVOKING))
+HEARTBEATING = frozenset((Phase.COMPUTING, Phase.SYNCED, Phase.STABLE, Phase.REVOKING))
 """Phases with heartbeats. A JoinGroup or SyncGroup in purgatory keeps the session alive, if the
 coordinator received it. To find out whether it did, a member that owns partitions also sends
 heartbeats on another connection."""
@@ -124,7 +134,7 @@ ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 PASSIVE = ENDED | {Phase.IDLE}
 """Phases in which nothing is due."""
 
-COMMITTING = frozenset((Phase.STABLE, Phase.REVOKING))
+COMMITTING = frozenset((Phase.SYNCED, Phase.STABLE, Phase.REVOKING))
 """Phases in which the coordinator takes commits: until JoinGroup is sent, and once SyncGroup is
 answered."""
 
@@ -158,6 +168,8 @@ class Member(CoordinatedMember):
     """On the leader: member id -> metadata."""
     instance_ids: Mapping[str, str] = field(factory=dict)
     """On the leader: member id -> group_instance_id of the static members."""
+    assignment: bytes = b""
+    """What SyncGroup assigned; the application gets it once the lease has begun."""
     join_sent_at: float = 0.0
     """When the last JoinGroup or SyncGroup was sent."""
     joined_at: float = 0.0

@@ -53,6 +53,7 @@ _STAGES = {
     "joining": "joining",
     "computing": "computing",
     "syncing": "syncing",
+    "synced": "syncing",
     "revoking": "letting_go",
     "losing": "letting_go",
     "stable": "taking_up",

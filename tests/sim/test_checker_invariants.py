@@ -128,8 +128,8 @@ def test_s17_the_callback_need_not_wait_after_a_close_seek_freeze_or_loss(why):
 def rejoining_at_once(client=Rejoining):
     """A member must rejoin as soon as it is assigned something. A record is delivered while its
     listener's callback runs. The group is stable."""
-    *joined, asked, answered = joins(1, T0)
-    joined = [opening(), first_join(), joined, asked, of(client), 2.0, answered]
+    *joined, answered, heartbeat, acknowledged = joins(1, T0)
+    joined = [opening(), first_join(), joined, of(client), 2.0, answered, heartbeat, acknowledged]
     return [joined, assigned(1, T0), 0.5, delivers(0, processed=False), 1.0, heartbeats()]
 
 

@@ -172,7 +172,8 @@ class _Facts:
 
 
 def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
-    """Extend the lease of the member's ownership by one acknowledged request.
+    """Extend the lease of the member's ownership by one acknowledged heartbeat: the coordinator may
+    answer JoinGroup and SyncGroup without beginning a session.
 
     A group waits no longer than the rebalance timeout for a member that must rejoin, or report that
     it has revoked partitions, even if a request or response was lost.
@@ -190,6 +191,8 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
         expires_at = min(expires_at, run.rebalances_since + run.opening.rebalance_timeout)
     else:
         run.rebalances_since = request.issued_at
+    if event.api in ("JoinGroup", "SyncGroup"):
+        return
     if event.time > run.lease_expires_at:
         run.lease_since = event.time
     run.lease_expires_at = max(run.lease_expires_at, expires_at)

@@ -100,11 +100,12 @@ class Revocations:
             member.rejoins_since = (number, event.time)  # not before it was assigned something
         if run.closing is not None or not run.held:
             return
-        if event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS":
-            if not run.opening.cooperative:
+        if event.api == "Heartbeat":
+            # The leader decides what a cooperative member must revoke.
+            if event.error == "REBALANCE_IN_PROGRESS" and not run.opening.cooperative:
                 self._expect(number, event, run, member, set(run.held))
-        elif event.api == "Heartbeat" and event.error == "NONE":
-            member.due.clear()
+            elif event.error == "NONE" and not run.opening.cooperative:
+                member.due.clear()
         elif event.api == "SyncGroup" and self._recorder.refuses_assignment(run):
             return
         elif event.api in ("SyncGroup", CONSUMER_HEARTBEAT) and event.assigned is not None:
