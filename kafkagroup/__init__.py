@@ -68,9 +68,10 @@ if TYPE_CHECKING:
         TroubleEnded,
         TroubleReported,
     )
-    from kafkagroup.group import Generation, GroupMember, GroupProtocol
+    from kafkagroup.group import GroupMember, GroupProtocol
     from kafkagroup.runtime.busy import ConsumerBusyError
     from kafkagroup.runtime.event_feed import GroupEvents
+    from kafkagroup.runtime.generations import Generation
     from kafkagroup.runtime.health import Health, HealthFinding, HealthProblem
     from kafkagroup.runtime.loads_file import LoadsFile
     from kafkagroup.runtime.metrics import GroupMetrics, RequestMetrics
@@ -194,7 +195,7 @@ _HOMES = {
     "Codec": "wire.compression",
     "Consumer": "consumer",
     "ConsumerBusyError": "runtime.busy",
-    "Generation": "group",
+    "Generation": "runtime.generations",
     "GroupMember": "group",
     "GroupMetadata": "types",
     "GroupMetrics": "runtime.metrics",

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,10 @@ from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError, NotStartedError, broker_error
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
-from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.options import GroupMemberOptions
-from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.event_feed import GroupEvents
+from kafkagroup.runtime.generations import Generation, GenerationQueue, Strategies
 from kafkagroup.runtime.health import Checkup, Health, HealthProblem, check_troubles, not_well
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.interfaces import Membership, Running, SupportedProtocols
@@ -64,198 +62,6 @@ class GroupProtocol:
     assign: Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
     """Member id -> metadata in, member id -> assignment out. Called on the leader; a pure function.
     A member that is left out is assigned b""."""
-
-
-@public
-class Generation:
-    """One generation of the group: its members, and this member's assignment."""
-
-    def __init__(self, info: GenerationInfo, lease_expires_at: float, *, timed: bool) -> None:
-        self._info = info
-        self._lease_expires_at = lease_expires_at
-        self._timed = timed
-        """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
-        loop resumes, the deadline would cancel them before the loop sees that it was extended."""
-        self._scopes: set[anyio.CancelScope] = set()
-        self._vacated = ChangeSignal()
-        self.over = anyio.Event()
-        """Set when the generation has ended, or may have ended. Finish the work, then request the
-        next generation."""
-
-    def __repr__(self) -> str:
-        leads = ", leads" if self.is_leader else ""
-        return f"<Generation {self.generation_id} of {self.member_id}{leads}>"
-
-    @property
-    def generation_id(self) -> int:
-        """The generation's number, which grows with every rebalance."""
-        return self._info.generation_id
-
-    @property
-    def member_id(self) -> str:
-        """The member id that the coordinator gave to this member."""
-        return self._info.member_id
-
-    @property
-    def leader_id(self) -> str:
-        """The member that computed the assignments."""
-        return self._info.leader_id
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member computed the assignments."""
-        return self._info.is_leader
-
-    @property
-    def protocol_name(self) -> str:
-        """The name of the strategy that the coordinator picked."""
-        return self._info.protocol_name
-
-    @property
-    def members(self) -> Mapping[str, bytes]:
-        """Member id -> metadata on the leader; empty on other members."""
-        return self._info.members
-
-    @property
-    def assignment(self) -> bytes:
-        """What the leader assigned to this member."""
-        return self._info.assignment
-
-    @property
-    def lease_expires_at(self) -> float:
-        """When the coordinator may expire this member, on the loop's clock: one session timeout
-        after the last acknowledged heartbeat was sent. Each acknowledged heartbeat extends it."""
-        return self._lease_expires_at
-
-    @contextmanager
-    def scope(self) -> Iterator[anyio.CancelScope]:
-        """Run work that is cancelled when the generation ends: `with generation.scope(): ...`.
-
-        It is cancelled at `lease_expires_at` at the latest: from then on the coordinator may have
-        assigned this member's work to other members.
-        """
-        with anyio.CancelScope(deadline=self._deadline) as scope:
-            self._scopes.add(scope)
-            try:
-                if self.over.is_set():
-                    scope.cancel()
-                yield scope
-            finally:
-                self._scopes.discard(scope)
-                if not self._scopes:
-                    self._vacated.notify()
-
-    @property
-    def _deadline(self) -> float:
-        return self._lease_expires_at if self._timed else float("inf")
-
-    def _extend(self, lease_expires_at: float) -> None:
-        self._lease_expires_at = lease_expires_at
-        for scope in self._scopes:
-            scope.deadline = self._deadline
-
-    async def _wait_vacated(self) -> None:
-        """Wait until every scope has ended."""
-        while self._scopes:
-            await self._vacated.wait()
-
-    def _end(self) -> None:
-        self.over.set()
-        for scope in self._scopes:
-            scope.cancel()
-
-
-class _GenerationQueue:
-    """Receives generations from the driver, and passes them on to `GroupMember.__anext__`."""
-
-    def __init__(
-        self,
-        protocols: Sequence[GroupProtocol],
-        lease_expires_at: Callable[[], float],
-        *,
-        max_stall: float,
-        timed: bool,
-    ) -> None:
-        self.protocols = {p.name: p for p in protocols}
-        self.lease_expires_at = lease_expires_at
-        self.max_stall = max_stall
-        """Seconds that the event loop may be stalled while a thread sends heartbeats."""
-        self.timed = timed
-        self.latest: Generation | None = None
-        """The generation that began last."""
-        self.current: Generation | None = None
-        """The generation that the application took last and has not released."""
-        self.pending: Generation | None = None
-        """The latest generation, while the application has not taken it."""
-        self.error: Exception | None = None
-        self.closed = False
-        self.changed = ChangeSignal()
-
-    def replace_protocols(self, protocols: Sequence[GroupProtocol]) -> None:
-        """Support these protocols instead, from the next join on."""
-        self.protocols = {p.name: p for p in protocols}
-
-    def take(self, generation: Generation) -> None:
-        """Note that the application works on this generation."""
-        self.current, self.pending = generation, None
-
-    def release(self) -> None:
-        """Release the generation that the application worked on."""
-        self.current = None
-        self.changed.notify()
-
-    def close(self) -> None:
-        """End the generation, and the application's iteration: the member leaves the group."""
-        self.closed = True
-        self.on_generation_end(lost=False)
-        self.changed.notify()
-
-    def on_generation_end(self, *, lost: bool) -> None:
-        if self.latest is not None:
-            self.latest._end()
-
-    def on_lease_extended(self) -> None:
-        if self.latest is not None:
-            self.latest._extend(self.lease_expires_at())
-
-    def on_fatal_error(self, error: Exception) -> None:
-        self.error = error
-        self.on_generation_end(lost=True)
-        self.changed.notify()
-
-    def poll_due_at(self, loop_ran_at: float) -> float:
-        return loop_ran_at + self.max_stall
-
-    async def revoke(self, deadline: float) -> SupportedProtocols | None:
-        # The driver has called this before. But a generation that one step begins and revokes was
-        # not in the queue then, and the application may have taken it since.
-        self.on_generation_end(lost=False)
-        self.pending = None
-        with anyio.move_on_at(deadline):
-            while self.current is not None:
-                await self.changed.wait()
-        return None
-
-    async def lose(self, reason: str) -> SupportedProtocols | None:
-        # The scopes are cancelled. The partitions are lost already: do not wait for the work.
-        self.on_generation_end(lost=True)
-        self.pending = None
-        return None
-
-    async def assign(self, generation: GenerationInfo) -> None:
-        self.latest = self.pending = Generation(
-            generation, self.lease_expires_at(), timed=self.timed
-        )
-        self.changed.notify()
-
-    async def compute(self, work: Compute) -> dict[str, bytes]:
-        assigned = self.protocols[work.protocol_name].assign(work.members)
-        unknown = sorted(set(assigned) - set(work.members))
-        if unknown:
-            raise ConfigurationError(
-                f"{work.protocol_name!r} assigned to unknown members: {unknown}"
-            )
-        return {member: bytes(assigned.get(member, b"")) for member in work.members}
 
 
 @public
@@ -338,8 +144,8 @@ class GroupMember(Service):
         self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
         self._driver_class = ThreadedDriver if threaded else Driver
         self._membership = options.membership
-        self._queue = _GenerationQueue(
-            given,
+        self._queue = GenerationQueue(
+            _strategies(given),
             lambda: self._running_driver().ownership.lease_expires_at,
             max_stall=options.rebalance_timeout,
             timed=not threaded or options.membership is not None,
@@ -379,8 +185,7 @@ class GroupMember(Service):
     @property
     def generation(self) -> Generation | None:
         """The current generation, taken by iterating or not; None during a rebalance."""
-        latest = self._queue.latest
-        return None if latest is None or latest.over.is_set() else latest
+        return self._queue.ongoing
 
     async def wait_generation(self, after: Generation | None = None) -> Generation:
         """Wait for a current generation other than `after`, without taking it. For tasks that only
@@ -502,7 +307,7 @@ class GroupMember(Service):
             raise ConfigurationError(
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
-        self._queue.replace_protocols(given)
+        self._queue.replace_strategies(_strategies(given))
         self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _supported(given))
 
     def _rejoin(
@@ -531,7 +336,7 @@ class GroupMember(Service):
             await self._cluster.refresh()
         self._driver = self._begin(self._cluster, self._member.protocols)
         self._spawn(tasks, partial(self._run_membership, self._cluster, self._driver), "membership")
-        tasks.start_soon(self._expire_lease)
+        tasks.start_soon(self._queue.watch_leases, self._on_lease_expired)
 
     def _begin(self, cluster: Cluster, protocols: SupportedProtocols) -> Running:
         """Create the driver of a new membership."""
@@ -561,27 +366,9 @@ class GroupMember(Service):
             driver = self._driver = self._begin(cluster, driver.protocols)
             await driver.run()
 
-    async def _expire_lease(self) -> None:
-        """End the generation when its lease expires, and rejoin.
-
-        The deadline cancels the scopes. Without a new generation their work would not continue if
-        the coordinator comes back and still knows the member.
-        """
-        queue = self._queue
-        while True:
-            generation = queue.latest
-            if generation is None or generation.over.is_set():
-                await queue.changed.wait()
-                continue
-            await anyio.sleep_until(generation.lease_expires_at)
-            if anyio.current_time() < (until := queue.lease_expires_at()):
-                generation._extend(until)
-            elif not generation.over.is_set():
-                generation._end()
-                self._rejoin(
-                    RebalanceCause.SILENCE,
-                    "no heartbeat was acknowledged within the session timeout",
-                )
+    def _on_lease_expired(self) -> None:
+        reason = "no heartbeat was acknowledged within the session timeout"
+        self._rejoin(RebalanceCause.SILENCE, reason)
 
     async def _close(self) -> None:
         try:
@@ -592,9 +379,8 @@ class GroupMember(Service):
     async def _leave(self) -> None:
         queue = self._queue
         queue.close()
-        if queue.latest is not None:
-            # Before leaving: other members must not begin while this one's work still runs.
-            await queue.latest._wait_vacated()
+        # Before leaving: other members must not begin while this one's work still runs.
+        await queue.wait_vacated()
         if self._driver is not None and not self._driver.closed.is_set():
             queue.release()
             self._driver.leave("the member was closed", leave_group=self._leave_group)
@@ -608,6 +394,10 @@ class GroupMember(Service):
 
 def _not_started() -> NotStartedError:
     return NotStartedError("the member is not started; use `async with` or start()")
+
+
+def _strategies(protocols: Sequence[GroupProtocol]) -> Strategies:
+    return {p.name: p.assign for p in protocols}
 
 
 def _supported(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:

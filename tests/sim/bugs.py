@@ -16,7 +16,6 @@ import anyio
 import attrs
 
 from kafkagroup import assign as assignors
-from kafkagroup import group as groups
 from kafkagroup.consume import plan as remedies
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -24,7 +23,7 @@ from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Phase
-from kafkagroup.runtime import committer
+from kafkagroup.runtime import committer, generations
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import engine as engines
 from kafkagroup.runtime import fetch_response as fetch_responses
@@ -1054,7 +1053,7 @@ def rejoins_during_the_work_of_a_generation(stack: ExitStack) -> None:
         self.on_generation_end(lost=False)
         self.pending = None
 
-    _replace(stack, groups._GenerationQueue, "revoke", faulty)
+    _replace(stack, generations.GenerationQueue, "revoke", faulty)
 
 
 @_bug("S1", "S2")
@@ -1071,9 +1070,9 @@ def continues_work_after_losing_its_membership(stack: ExitStack) -> None:
     async def lose(self: Any, reason: str) -> None:
         self.pending = None
 
-    _replace(stack, groups.Generation, "_deadline", property(lambda self: float("inf")))
-    _replace(stack, groups._GenerationQueue, "lose", lose)
-    _around(stack, groups._GenerationQueue, "on_generation_end", make)
+    _replace(stack, generations.Generation, "_deadline", property(lambda self: float("inf")))
+    _replace(stack, generations.GenerationQueue, "lose", lose)
+    _around(stack, generations.GenerationQueue, "on_generation_end", make)
 
 
 @_bug("L2")
@@ -1092,8 +1091,8 @@ def does_not_notify_of_a_lost_membership(stack: ExitStack) -> None:
 
         return assigned
 
-    _replace(stack, groups._GenerationQueue, "lose", lose)
-    _around(stack, groups._GenerationQueue, "assign", make)
+    _replace(stack, generations.GenerationQueue, "lose", lose)
+    _around(stack, generations.GenerationQueue, "assign", make)
 
 
 # ------------------------------------------------------------------ paused partitions

@@ -1,0 +1,246 @@
+"""The generations of a `GroupMember`: from the driver, through a queue, to the application.
+
+A generation is ended here, by the driver or because its lease expires; joining the next one is the
+member's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import anyio
+
+from kafkagroup._public import public
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.change_signal import ChangeSignal
+from kafkagroup.runtime.interfaces import SupportedProtocols
+
+__all__ = ["Generation", "GenerationQueue", "Strategies"]
+
+Strategies = Mapping[str, Callable[[Mapping[str, bytes]], Mapping[str, bytes]]]
+"""Protocol name -> the function from member id -> metadata to member id -> assignment."""
+
+
+@public
+class Generation:
+    """One generation of the group: its members, and this member's assignment."""
+
+    def __init__(self, info: GenerationInfo, lease_expires_at: float, *, timed: bool) -> None:
+        self._info = info
+        self._lease_expires_at = lease_expires_at
+        self._timed = timed
+        """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
+        loop resumes, the deadline would cancel them before the loop sees that it was extended."""
+        self._scopes: set[anyio.CancelScope] = set()
+        self._vacated = ChangeSignal()
+        self.over = anyio.Event()
+        """Set when the generation has ended, or may have ended. Finish the work, then request the
+        next generation."""
+
+    def __repr__(self) -> str:
+        leads = ", leads" if self.is_leader else ""
+        return f"<Generation {self.generation_id} of {self.member_id}{leads}>"
+
+    @property
+    def generation_id(self) -> int:
+        """The generation's number, which grows with every rebalance."""
+        return self._info.generation_id
+
+    @property
+    def member_id(self) -> str:
+        """The member id that the coordinator gave to this member."""
+        return self._info.member_id
+
+    @property
+    def leader_id(self) -> str:
+        """The member that computed the assignments."""
+        return self._info.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member computed the assignments."""
+        return self._info.is_leader
+
+    @property
+    def protocol_name(self) -> str:
+        """The name of the strategy that the coordinator picked."""
+        return self._info.protocol_name
+
+    @property
+    def members(self) -> Mapping[str, bytes]:
+        """Member id -> metadata on the leader; empty on other members."""
+        return self._info.members
+
+    @property
+    def assignment(self) -> bytes:
+        """What the leader assigned to this member."""
+        return self._info.assignment
+
+    @property
+    def lease_expires_at(self) -> float:
+        """When the coordinator may expire this member, on the loop's clock: one session timeout
+        after the last acknowledged heartbeat was sent. Each acknowledged heartbeat extends it."""
+        return self._lease_expires_at
+
+    @contextmanager
+    def scope(self) -> Iterator[anyio.CancelScope]:
+        """Run work that is cancelled when the generation ends: `with generation.scope(): ...`.
+
+        It is cancelled at `lease_expires_at` at the latest: from then on the coordinator may have
+        assigned this member's work to other members.
+        """
+        with anyio.CancelScope(deadline=self._deadline) as scope:
+            self._scopes.add(scope)
+            try:
+                if self.over.is_set():
+                    scope.cancel()
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+                if not self._scopes:
+                    self._vacated.notify()
+
+    @property
+    def _deadline(self) -> float:
+        return self._lease_expires_at if self._timed else float("inf")
+
+    def _extend(self, lease_expires_at: float) -> None:
+        self._lease_expires_at = lease_expires_at
+        for scope in self._scopes:
+            scope.deadline = self._deadline
+
+    async def _wait_vacated(self) -> None:
+        """Wait until every scope has ended."""
+        while self._scopes:
+            await self._vacated.wait()
+
+    def _end(self) -> None:
+        self.over.set()
+        for scope in self._scopes:
+            scope.cancel()
+
+
+class GenerationQueue:
+    """Receives generations from the driver, and passes them on to the application."""
+
+    def __init__(
+        self,
+        strategies: Strategies,
+        lease_expires_at: Callable[[], float],
+        *,
+        max_stall: float,
+        timed: bool,
+    ) -> None:
+        """`max_stall`: seconds that the event loop may be stalled while a thread sends heartbeats.
+        `timed`: whether scopes have a deadline."""
+        self.strategies = strategies
+        self.lease_expires_at = lease_expires_at
+        self.max_stall = max_stall
+        self.timed = timed
+        self.latest: Generation | None = None
+        """The generation that began last."""
+        self.current: Generation | None = None
+        """The generation that the application took last and has not released."""
+        self.pending: Generation | None = None
+        """The latest generation, while the application has not taken it."""
+        self.error: Exception | None = None
+        self.closed = False
+        self.changed = ChangeSignal()
+
+    @property
+    def ongoing(self) -> Generation | None:
+        """The generation that began last, unless it has ended."""
+        return None if self.latest is None or self.latest.over.is_set() else self.latest
+
+    def replace_strategies(self, strategies: Strategies) -> None:
+        """Compute by these strategies instead, from the next join on."""
+        self.strategies = strategies
+
+    def take(self, generation: Generation) -> None:
+        """Note that the application works on this generation."""
+        self.current, self.pending = generation, None
+
+    def release(self) -> None:
+        """Release the generation that the application worked on."""
+        self.current = None
+        self.changed.notify()
+
+    def close(self) -> None:
+        """End the generation, and the application's iteration: the member leaves the group."""
+        self.closed = True
+        self.on_generation_end(lost=False)
+        self.changed.notify()
+
+    async def wait_vacated(self) -> None:
+        """Wait until the work in the scopes of the latest generation has ended."""
+        if self.latest is not None:
+            await self.latest._wait_vacated()
+
+    async def watch_leases(self, on_expired: Callable[[], object]) -> None:
+        """End each generation whose lease expires, and call `on_expired`; run until cancelled.
+
+        The deadline cancels the scopes. If the coordinator comes back and still knows the member,
+        the generation continues there, and only a new one starts their work again.
+        """
+        while True:
+            generation = self.ongoing
+            if generation is None:
+                await self.changed.wait()
+                continue
+            await anyio.sleep_until(generation.lease_expires_at)
+            if anyio.current_time() < (until := self.lease_expires_at()):
+                generation._extend(until)
+            elif not generation.over.is_set():
+                generation._end()
+                on_expired()
+
+    # ------------------------------------------------------------ called by the driver
+
+    def on_generation_end(self, *, lost: bool) -> None:
+        if self.latest is not None:
+            self.latest._end()
+
+    def on_lease_extended(self) -> None:
+        if self.latest is not None:
+            self.latest._extend(self.lease_expires_at())
+
+    def on_fatal_error(self, error: Exception) -> None:
+        self.error = error
+        self.on_generation_end(lost=True)
+        self.changed.notify()
+
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        return loop_ran_at + self.max_stall
+
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
+        # The driver has called this before. But a generation that one step begins and revokes was
+        # not in the queue then, and the application may have taken it since.
+        self.on_generation_end(lost=False)
+        self.pending = None
+        with anyio.move_on_at(deadline):
+            while self.current is not None:
+                await self.changed.wait()
+        return None
+
+    async def lose(self, reason: str) -> SupportedProtocols | None:
+        # The scopes are cancelled. The partitions are lost already: do not wait for the work.
+        self.on_generation_end(lost=True)
+        self.pending = None
+        return None
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        self.latest = self.pending = Generation(
+            generation, self.lease_expires_at(), timed=self.timed
+        )
+        self.changed.notify()
+
+    async def compute(self, work: Compute) -> dict[str, bytes]:
+        assigned = self.strategies[work.protocol_name](work.members)
+        unknown = sorted(set(assigned) - set(work.members))
+        if unknown:
+            raise ConfigurationError(
+                f"{work.protocol_name!r} assigned to unknown members: {unknown}"
+            )
+        return {member: bytes(assigned.get(member, b"")) for member in work.members}
