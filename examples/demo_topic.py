@@ -12,13 +12,13 @@ import attrs
 from kafkagroup import Broker, BrokerError, TopicPartition
 from kafkagroup.errors import ErrorCode
 from kafkagroup.transport.options import parse_servers
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 __all__ = ["Topic", "temporary_topic"]
 

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         TimestampType,
         TopicPartition,
     )
+    from kafkagroup.wire.batch_writing import NewRecord, encode_batch
     from kafkagroup.wire.compression import Codec
     from kafkagroup.wire.group_log import (
         Subscription,
@@ -95,7 +96,6 @@ if TYPE_CHECKING:
         encode_assignment,
         encode_subscription,
     )
-    from kafkagroup.wire.records import NewRecord, encode_batch
     from kafkagroup.zookeeper.membership import ZooKeeperMembership
 
     __compiled__: bool
@@ -221,7 +221,7 @@ _HOMES = {
     "Leadership": "coordination",
     "LoadsFile": "runtime.loads_file",
     "MemberOptions": "coordination",
-    "NewRecord": "wire.records",
+    "NewRecord": "wire.batch_writing",
     "Node": "transport.metadata",
     "OffsetAndMetadata": "types",
     "OffsetAndTimestamp": "types",
@@ -238,7 +238,7 @@ _HOMES = {
     "decode_assignment": "wire.group_log",
     "decode_subscription": "wire.group_log",
     "encode_assignment": "wire.group_log",
-    "encode_batch": "wire.records",
+    "encode_batch": "wire.batch_writing",
     "encode_subscription": "wire.group_log",
     "ZooKeeperMembership": "zookeeper.membership",
 }

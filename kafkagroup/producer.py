@@ -29,9 +29,9 @@ from kafkagroup.runtime.appending import append
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.security import Security
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 __all__ = ["Producer"]
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from kafkagroup import Broker, Consumer, TopicPartition
-from kafkagroup.wire.records import NewRecord, encode_batch
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 
 TRIO_IS_LONG = pytest.mark.parametrize(
     "anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.long)]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.records import NewRecord
 
 repeatable = settings(max_examples=200)
 codecs = pytest.mark.parametrize("codec", list(Codec), ids=lambda c: c.name)

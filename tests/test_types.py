@@ -11,7 +11,8 @@ import pytest
 
 from kafkagroup import Batch, Consumer
 from kafkagroup.types import Record, TimestampType
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.records import read_batches
 
 WRITTEN = NewRecord(b"k", b"v", 1_000, (("h", b"1"), ("é", None)))
 VALUES = ("t", 3, 40, 1_000, TimestampType.CREATE_TIME, b"k", b"v", WRITTEN.headers, 5)

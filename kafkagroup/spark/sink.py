@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark.options import SinkOptions
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.murmur2 import partition_of
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 if TYPE_CHECKING:
     import pyarrow

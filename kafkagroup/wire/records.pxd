@@ -104,7 +104,3 @@ cdef void _check_text(
     const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end
 ) except *
 cdef bytes _cut(const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end)
-
-@cython.locals(left="unsigned long long")
-cdef void _put(bytearray out, long long value) except *
-cdef void _put_bytes(bytearray out, object data) except *

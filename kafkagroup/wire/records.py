@@ -1,37 +1,39 @@
-"""Record batches of format v2 (magic 2): split, check, read, write. Other formats are errors.
+"""Read record batches of format v2, which `batch_format` describes. Other formats are errors.
 
 The reader trusts nothing: it checks a batch's length, count and CRC-32C before it returns the
 batch, and each length inside before it is used. The loops are plain on purpose: this file is
 compiled, with the types in `records.pxd`, where a compiler is available, and must be fast where
 none is.
-
-Layout of a batch, big-endian. The length counts what follows it; the CRC covers what follows it:
-
-    0 base offset i64 | 8 length i32 | 12 leader epoch i32 | 16 magic i8 | 17 crc u32
-    21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64
-    43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32 | 57 count i32 | 61 records
-
-Attributes: bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 the base timestamp is a
-delete horizon (which changes nothing for a reader). Source: KIP-98, KIP-534.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple, cast
+from typing import cast
 
-from kafkagroup._public import public
 from kafkagroup._record import Record
-from kafkagroup.errors import (
-    CorruptRecordError,
-    DecodeError,
-    LimitExceededError,
-    LocalProtocolError,
-)
+from kafkagroup.errors import CorruptRecordError, DecodeError, LimitExceededError
 from kafkagroup.types import Headers, TimestampType
-from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, compress, decompress
+from kafkagroup.wire.batch_format import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    EPOCH_AT,
+    HEADER,
+    HEADER_SIZE,
+    INT32,
+    INT64,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+    TRANSACTIONAL,
+    UINT32,
+)
+from kafkagroup.wire.batch_writing import NewRecord as NewRecord  # older pickles look for it here
+from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, decompress
 from kafkagroup.wire.crc import crc32c
 from kafkagroup.wire.primitives import read_uvarint
 
@@ -40,32 +42,13 @@ try:
 except ImportError:  # Cython is needed to compile, not to run: users do not have it
     from kafkagroup import _uncompiled as cython
 
-__all__ = [
-    "COMPILED",
-    "ControlType",
-    "NewRecord",
-    "RecordBatch",
-    "RecordReader",
-    "encode_batch",
-    "read_batches",
-    "with_base_offset",
-]
+__all__ = ["COMPILED", "ControlType", "RecordBatch", "RecordReader", "read_batches"]
 
 COMPILED: bool = cython.compiled
 """Whether this is the compiled form of the file."""
 
 Buffer = bytes | memoryview
 
-_HEADER = Struct(">qiibIhiqqqhii")
-_HEADER_SIZE = 61
-_LENGTH_AT = 8
-_EPOCH_AT = 12  # the length counts the bytes from here on
-_MAGIC_AT = 16
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21  # the CRC covers the bytes from here on
-_INT32 = Struct(">i")
-_UINT32 = Struct(">I")
-_INT64 = Struct(">q")
 _CONTROL_KEY = Struct(">hh")
 
 # Length, attributes, two deltas, two lengths and a header count, one byte each.
@@ -74,11 +57,6 @@ _MAX_OFFSET = 2**63 - 1
 _MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 _MIN_INT64 = -_MAX_INT64 - 1
 _NULL = -1  # the place of a key or value that is null, and of headers if there are none
-
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 
 _CODECS = tuple(Codec)
 
@@ -109,17 +87,6 @@ class ControlType(IntEnum):
 
     ABORT = 0
     COMMIT = 1
-
-
-@public
-class NewRecord(NamedTuple):
-    """A record to produce."""
-
-    key: bytes | None
-    value: bytes | None
-    timestamp: int = -1
-    """Milliseconds since the epoch; -1 for none."""
-    headers: Headers = ()
 
 
 class RecordBatch:
@@ -191,7 +158,7 @@ class RecordBatch:
             self.producer_epoch,
             self.base_sequence,
             self.count,
-        ) = _HEADER.unpack_from(raw)
+        ) = HEADER.unpack_from(raw)
         self._max_batch_bytes = (
             min(max_batch_bytes, _MAX_CONTROL_BYTES) if self.is_control else max_batch_bytes
         )
@@ -200,10 +167,10 @@ class RecordBatch:
             raise self._corrupt(f"last offset delta {last_offset_delta} leads nowhere")
         if not 0 <= self.count <= last_offset_delta + 1:
             raise self._corrupt(f"{self.count} records in {last_offset_delta + 1} offsets")
-        if self._attributes & _CODEC_MASK >= len(_CODECS):
-            raise self._corrupt(f"unknown codec {self._attributes & _CODEC_MASK}")
+        if self._attributes & CODEC_MASK >= len(_CODECS):
+            raise self._corrupt(f"unknown codec {self._attributes & CODEC_MASK}")
         if self.codec is Codec.NONE:
-            self._check_count(len(raw) - _HEADER_SIZE)
+            self._check_count(len(raw) - HEADER_SIZE)
 
     def hide(self) -> None:
         """Deliver none of its records: its transaction was aborted."""
@@ -222,24 +189,24 @@ class RecordBatch:
     @property
     def codec(self) -> Codec:
         """The codec that the records are compressed with."""
-        return _CODECS[self._attributes & _CODEC_MASK]
+        return _CODECS[self._attributes & CODEC_MASK]
 
     @property
     def timestamp_type(self) -> TimestampType:
         """The origin of the records' timestamps."""
-        if self._attributes & _LOG_APPEND_TIME:
+        if self._attributes & LOG_APPEND_TIME:
             return TimestampType.LOG_APPEND_TIME
         return TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
         """Whether it belongs to a transaction; control batches do, too."""
-        return bool(self._attributes & _TRANSACTIONAL)
+        return bool(self._attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Whether its records are the broker's markers, which are not delivered."""
-        return bool(self._attributes & _CONTROL)
+        return bool(self._attributes & CONTROL)
 
     def control_type(self) -> ControlType | None:
         """Return the type of a control batch; None if it is another type or no control batch.
@@ -272,7 +239,7 @@ class RecordBatch:
     def _inflate(self, most: int = _MAX_OFFSET) -> Buffer:
         """Return the decompressed records, at most `most` bytes; of an uncompressed batch a view,
         if this file is compiled: only then are views fast."""
-        data = self.raw[_HEADER_SIZE:]
+        data = self.raw[HEADER_SIZE:]
         try:
             if COMPILED and self.codec is Codec.NONE:
                 return data
@@ -761,15 +728,15 @@ def read_batches(
     view = memoryview(data)
     size = len(view)
     pos = 0
-    while size - pos >= _CRC_AT:
-        (base_offset,) = _INT64.unpack_from(view, pos)
-        (length,) = _INT32.unpack_from(view, pos + _LENGTH_AT)
+    while size - pos >= CRC_AT:
+        (base_offset,) = INT64.unpack_from(view, pos)
+        (length,) = INT32.unpack_from(view, pos + LENGTH_AT)
         # The magic comes first: it is at this place in every format, the other fields are not.
-        magic = view[pos + _MAGIC_AT]
+        magic = view[pos + MAGIC_AT]
         reason = ""
         if magic != 2:
             reason = f"message format v{magic} is not supported, only v2 (Kafka 0.11 and newer)"
-        elif length < _HEADER_SIZE - _EPOCH_AT:
+        elif length < HEADER_SIZE - EPOCH_AT:
             reason = f"batch length {length} is too small"
         if reason:
             raise CorruptRecordError(reason, topic=topic, partition=partition, offset=base_offset)
@@ -779,111 +746,13 @@ def read_batches(
                 f"{topic}/{partition} at offset {base_offset}: batch of {length} bytes exceeds"
                 f" {max_batch_bytes} (max_batch_bytes)"
             )
-        end = pos + _EPOCH_AT + length
+        end = pos + EPOCH_AT + length
         if end > size:
             return
         raw = view[pos:end]
-        if check_crcs and crc32c(raw[_ATTRIBUTES_AT:]) != _UINT32.unpack_from(raw, _CRC_AT)[0]:
+        if check_crcs and crc32c(raw[ATTRIBUTES_AT:]) != UINT32.unpack_from(raw, CRC_AT)[0]:
             raise CorruptRecordError(
                 "CRC-32C mismatch", topic=topic, partition=partition, offset=base_offset
             )
         yield RecordBatch(raw, topic, partition, max_batch_bytes)
         pos = end
-
-
-def encode_batch(
-    records: Sequence[NewRecord],
-    *,
-    codec: Codec = Codec.NONE,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-    control: bool = False,
-) -> bytes:
-    """Encode records as one batch, with consecutive offsets from `base_offset` on.
-
-    Raises: LocalProtocolError if there are no records: brokers refuse such a batch.
-    """
-    if not records:
-        raise LocalProtocolError("a batch needs a record")
-    base_timestamp = max_timestamp = records[0].timestamp
-    out = bytearray()
-    body = bytearray()
-    for delta, (key, value, timestamp, headers) in enumerate(records):
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
-        body.clear()
-        body.append(0)  # the record's attributes, all unused
-        _put(body, timestamp - base_timestamp)
-        _put(body, delta)
-        _put_bytes(body, key)
-        _put_bytes(body, value)
-        _put(body, len(headers))
-        for name, content in headers:
-            _put_bytes(body, name.encode())
-            _put_bytes(body, content)
-        _put(out, len(body))
-        out += body
-    payload = compress(codec, out)
-    batch = bytearray(_HEADER_SIZE)
-    _HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        _HEADER_SIZE - _EPOCH_AT + len(payload),
-        leader_epoch,
-        2,
-        0,
-        codec
-        | (_LOG_APPEND_TIME if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
-        | (_TRANSACTIONAL if transactional else 0)
-        | (_CONTROL if control else 0),
-        len(records) - 1,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        len(records),
-    )
-    batch += payload
-    return _seal(batch)
-
-
-def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: int) -> bytes:
-    """Return a copy of one whole batch with another offset and epoch, as a broker appends it.
-
-    The CRC stays valid: for this purpose it does not cover these two fields.
-    """
-    out = bytearray(batch)
-    _INT64.pack_into(out, 0, base_offset)
-    _INT32.pack_into(out, _EPOCH_AT, leader_epoch)
-    return bytes(out)
-
-
-def _seal(batch: bytearray) -> bytes:
-    with memoryview(batch) as view:
-        crc = crc32c(view[_ATTRIBUTES_AT:])
-    _UINT32.pack_into(batch, _CRC_AT, crc)
-    return bytes(batch)
-
-
-def _put(out: bytearray, value: int) -> None:
-    """Append a signed integer of at most 64 bits, in zigzag form."""
-    left = (value << 1) ^ (value >> 63)
-    while left > 127:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-
-
-def _put_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        out.append(1)
-        return
-    _put(out, len(data))
-    out += data

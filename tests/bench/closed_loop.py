@@ -27,12 +27,12 @@ import attrs
 from kafkagroup import Broker, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, weighted_sticky
 from kafkagroup.runtime.loads_file import LoadsFile
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 from . import broker
 

@@ -21,8 +21,8 @@ import anyio
 import matplotlib
 
 from kafkagroup import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 from . import broker, decoding, trial
 from .command import Settings, main

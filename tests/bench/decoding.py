@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from kafkagroup.wire.arrow import arrow_batches
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec, decompress
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.records import read_batches
 
 from . import trial as process
 from .command import Settings

@@ -23,7 +23,7 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 from kafkagroup import TopicPartition
-from kafkagroup.wire.records import NewRecord, encode_batch
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 
 from . import broker
 from . import trial as trials

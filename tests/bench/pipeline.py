@@ -27,6 +27,7 @@ from kafkagroup import TopicPartition, encode_assignment, encode_subscription
 from kafkagroup.cli.pipeline import session
 from kafkagroup.spark import history
 from kafkagroup.spark.pipeline import run
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.coordinator.classic import (
     GroupMetadataKey,
@@ -35,7 +36,6 @@ from kafkagroup.wire.coordinator.classic import (
 )
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey, OffsetCommitValue
 from kafkagroup.wire.group_log import Subscription
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 from . import broker
 

@@ -33,7 +33,7 @@ import kafkagroup.spark
 from kafkagroup import TopicPartition
 from kafkagroup.spark.option_values import COLUMNS
 from kafkagroup.testing._jars import find_java
-from kafkagroup.wire.records import NewRecord, encode_batch
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 
 from . import broker
 from .command import TABLE

@@ -15,11 +15,11 @@ from kafkagroup.compat.kiel import GroupedConsumer, NoOffsetsError, naive_alloca
 from kafkagroup.errors import BrokerError, CommitFailedError, ConfigurationError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata
+from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import JoinGroupRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kafkagroup.wire.records import NewRecord
 
 pytestmark = pytest.mark.anyio
 

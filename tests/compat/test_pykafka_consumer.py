@@ -40,10 +40,10 @@ from kafkagroup.errors import (
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 pytestmark = pytest.mark.anyio
 

@@ -17,14 +17,9 @@ from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import CorruptRecordError, DeserializationError, NoOffsetError
 from kafkagroup.types import OffsetAndMetadata, Record, TimestampType, TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.records import (
-    NewRecord,
-    RecordBatch,
-    encode_batch,
-    read_batches,
-    with_base_offset,
-)
+from kafkagroup.wire.records import RecordBatch, read_batches
 
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
 

@@ -8,7 +8,8 @@ import pytest
 
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import NO_ID
 
 TP = TopicPartition("t", 0)

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import pytest
 
 from kafkagroup.consume.transactions import mark_aborted
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.fetch import AbortedTransaction
-from kafkagroup.wire.records import NewRecord, RecordBatch, encode_batch, read_batches
+from kafkagroup.wire.records import RecordBatch, read_batches
 
 ABORT, COMMIT, UNKNOWN = 0, 1, 7
 RED, BLUE = 1, 2

@@ -35,6 +35,7 @@ from kafkagroup.errors import AuthenticationError, DecodeError, RemoteProtocolEr
 from kafkagroup.transport.sasl.scram import Conversation
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.compression import Codec, compress, decompress
 from kafkagroup.wire.connection import Connection
@@ -47,7 +48,7 @@ from kafkagroup.wire.group_log import (
 )
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import Array, Field, Kind, Scalar, Versions
 
 MUTATIONS = 100

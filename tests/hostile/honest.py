@@ -14,9 +14,9 @@ from uuid import UUID
 import attrs
 
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.group_log import encode_assignment
 from kafkagroup.wire.messages import fetch, group, metadata, offsets
-from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.schema import Request
 
 from .server import SPOKEN, Conversation, Wire

@@ -13,6 +13,7 @@ from uuid import UUID
 import attrs
 
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
@@ -24,7 +25,6 @@ from kafkagroup.wire.messages import (
     offsets,
     produce,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.schema import Request
 
 from .honest import TOPIC_ID, cluster_of, fetched, joined, serving, synced, topic_of

@@ -7,12 +7,12 @@ import pytest
 from brokers import append, numbered
 
 from kafkagroup import Broker, TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from kafkagroup.wire.records import NewRecord
 
 
 @pytest.fixture(params=["asyncio", "trio", pytest.param("uvloop", marks=pytest.mark.long)])

@@ -11,10 +11,10 @@ from kafkagroup.admin import PartitionLag
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
 from kafkagroup.wire.messages.offsets import ListOffsetsRequest, OffsetFetchRequest
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 pytestmark = pytest.mark.anyio
 

@@ -45,8 +45,8 @@ from kafkagroup.admin.doctor import Finding, Status, examine
 from kafkagroup.producer import Producer
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport.broker import MAIN
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.group import HeartbeatRequest
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from kafkagroup.errors import (
     NotAssignedError,
     OffsetOutOfRangeError,
 )
-from kafkagroup.wire.records import NewRecord
+from kafkagroup.wire.batch_writing import NewRecord
 
 pytestmark = pytest.mark.anyio
 

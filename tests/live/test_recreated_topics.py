@@ -9,7 +9,7 @@ from kafkagroup import Consumer
 from kafkagroup.admin import Admin
 from kafkagroup.errors import BrokerError, ErrorCode
 from kafkagroup.runtime import offsets
-from kafkagroup.wire.records import NewRecord
+from kafkagroup.wire.batch_writing import NewRecord
 
 pytestmark = [
     pytest.mark.anyio,

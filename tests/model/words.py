@@ -15,8 +15,8 @@ from uuid import UUID
 
 import attrs
 
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce
-from kafkagroup.wire.records import NewRecord, encode_batch
 from kafkagroup.wire.schema import NO_ID, Request
 
 __all__ = ["Names", "new_records", "request"]

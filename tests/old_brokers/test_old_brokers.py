@@ -20,9 +20,10 @@ from kafkagroup import (
     TopicPartition,
 )
 from kafkagroup.types import TimestampType
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import NO_ID
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers]

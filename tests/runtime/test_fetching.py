@@ -20,6 +20,7 @@ from kafkagroup.runtime.session import Session
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.messages import metadata, offsets
 from kafkagroup.wire.messages.fetch import (
     AbortedTransaction,
@@ -33,7 +34,6 @@ from kafkagroup.wire.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.schema import NO_ID, Versions
 
 pytestmark = pytest.mark.anyio

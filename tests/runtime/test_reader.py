@@ -12,7 +12,8 @@ from kafkagroup import Consumer
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.records import read_batches
 
 pytestmark = pytest.mark.anyio
 

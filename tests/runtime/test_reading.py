@@ -34,6 +34,7 @@ from kafkagroup.runtime import fetch_response, fetcher
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import schema
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -49,7 +50,6 @@ from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch, with_base_offset
 
 pytestmark = pytest.mark.anyio
 

@@ -16,13 +16,13 @@ from kafkagroup.runtime.offsets import CommittedOffsets, GroupOffsets
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 pytestmark = pytest.mark.anyio
 

@@ -27,8 +27,8 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import server
 from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow, Throttle
 from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages import consumer_heartbeat, fetch, group, metadata, offsets
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 from .events import (
     Appended,

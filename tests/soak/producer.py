@@ -20,7 +20,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import Pauses
-from kafkagroup.wire.records import NewRecord, encode_batch
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.schema import INT16, INT32, INT64, STRING, Request, field, message
 
 logger = logging.getLogger(__name__)

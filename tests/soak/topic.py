@@ -11,6 +11,7 @@ from sim.events import Appended
 
 from kafkagroup import Broker, TopicPartition
 from kafkagroup.errors import TransportError
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -19,7 +20,6 @@ from kafkagroup.wire.messages.admin import (
     DeleteTopicState,
 )
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 VALUE_BYTES = 100
 BATCH = 1_000

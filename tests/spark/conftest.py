@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kafkagroup import Broker, TopicPartition
 from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java
 from kafkagroup.testing.embedded.topics import CLUSTER_ID
+from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kafkagroup.wire.records import NewRecord
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafkagroup.wire.records import NewRecord
+from kafkagroup.wire.batch_writing import NewRecord
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 

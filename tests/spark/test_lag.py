@@ -7,7 +7,7 @@ from typing import Any
 
 from kafkagroup import TopicPartition
 from kafkagroup.spark.lag import Committed, Lag, measure
-from kafkagroup.wire.records import NewRecord
+from kafkagroup.wire.batch_writing import NewRecord
 
 
 def test_lag_is_exact_or_null_with_a_reason(broker: Any, name: str) -> None:

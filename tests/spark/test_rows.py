@@ -12,8 +12,8 @@ from kafkagroup import TopicPartition
 from kafkagroup.errors import CorruptRecordError
 from kafkagroup.spark import ranges
 from kafkagroup.spark.options import SourceOptions
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.fetch import AbortedTransaction, PartitionData
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 pa = pytest.importorskip("pyarrow")
 

@@ -12,7 +12,7 @@ import pytest
 from brokers import numbered
 
 from kafkagroup import TopicPartition
-from kafkagroup.wire.records import NewRecord
+from kafkagroup.wire.batch_writing import NewRecord
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 

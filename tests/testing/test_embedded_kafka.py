@@ -29,6 +29,7 @@ from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Seen, Swal
 from kafkagroup.testing.embedded.broker import _HANDLERS, Incoming, write_response
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.codec import decode
 from kafkagroup.wire.messages.fetch import (
     FetchPartition,
@@ -65,7 +66,7 @@ from kafkagroup.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import (
     BYTES,
     NO_ID,

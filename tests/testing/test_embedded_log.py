@@ -4,7 +4,8 @@ import pytest
 
 from kafkagroup.errors import CorruptRecordError
 from kafkagroup.testing.embedded.log import PartitionLog, TimedOffset
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.records import read_batches
 
 
 def batch(*timestamps: int) -> bytes:

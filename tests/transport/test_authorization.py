@@ -13,8 +13,8 @@ from kafkagroup import Consumer, TopicPartition
 from kafkagroup.errors import AuthenticationError, AuthorizationError, ErrorCode
 from kafkagroup.runtime.service import Service
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
-from kafkagroup.wire.records import NewRecord, encode_batch
 from kafkagroup.wire.schema import NO_ID
 
 pytestmark = pytest.mark.anyio

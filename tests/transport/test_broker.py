@@ -14,6 +14,7 @@ from kafkagroup.errors import ConnectionLostError, ErrorCode, RequestTimeoutErro
 from kafkagroup.testing.embedded import EmbeddedKafka, Seen, Swallow
 from kafkagroup.transport.options import ClientOptions, parse_servers
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.metadata import (
     ApiVersionsRequest,
     MetadataRequest,
@@ -30,7 +31,7 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import NO_ID
 
 pytestmark = pytest.mark.anyio

@@ -24,6 +24,7 @@ from kafkagroup.testing.embedded.broker import write_response
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import (
@@ -40,7 +41,6 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponseGroup,
 )
 from kafkagroup.wire.messages.produce import ProduceRequest
-from kafkagroup.wire.records import NewRecord, encode_batch
 from kafkagroup.wire.schema import Request, Versions
 
 pytestmark = pytest.mark.anyio

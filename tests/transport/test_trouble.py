@@ -33,6 +33,7 @@ from kafkagroup.producer import Producer
 from kafkagroup.runtime.threaded import _TroublesProxy
 from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
 from kafkagroup.transport.trouble import Problem, Troubles
+from kafkagroup.wire.batch_writing import encode_batch
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
@@ -42,7 +43,6 @@ from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from kafkagroup.wire.records import encode_batch
 
 pytestmark = pytest.mark.anyio
 

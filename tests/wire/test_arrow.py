@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from kafkagroup.errors import ConfigurationError, CorruptRecordError
 from kafkagroup.types import Record
 from kafkagroup.wire.arrow import arrow_batches, columns_of, schema
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.records import NewRecord, encode_batch, read_batches
+from kafkagroup.wire.records import read_batches
 
 pa = pytest.importorskip("pyarrow")
 

@@ -19,15 +19,9 @@ from kafkagroup.errors import (
     LocalProtocolError,
 )
 from kafkagroup.types import Record, TimestampType
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.compression import Codec, compress
-from kafkagroup.wire.records import (
-    ControlType,
-    NewRecord,
-    RecordBatch,
-    encode_batch,
-    read_batches,
-    with_base_offset,
-)
+from kafkagroup.wire.records import ControlType, RecordBatch, read_batches
 
 # From Apache Kafka 4.3.1: MemoryRecords.builder with each codec, base offset 1000, leader epoch 9,
 # producer 77 epoch 3 sequence 5, transactional; then a commit marker, and what compaction leaves of

@@ -7,8 +7,8 @@ from generated_records import any_records, codecs, repeatable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.records import NewRecord, encode_batch
 
 records = pytest.importorskip("aiokafka.record.default_records", reason="aiokafka is not installed")
 

@@ -25,8 +25,8 @@ from kafkagroup.testing.embedded.sasl import MECHANISMS, Accounts
 from kafkagroup.testing.embedded.server import Seen, Server
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.group import DescribedGroup
-from kafkagroup.wire.records import NewRecord, encode_batch
 from kafkagroup.wire.schema import Request
 
 __all__ = ["EmbeddedKafka"]

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from kafkagroup.wire.records import RecordBatch, read_batches, with_base_offset
+from kafkagroup.wire.batch_writing import with_base_offset
+from kafkagroup.wire.records import RecordBatch, read_batches
 
 __all__ = ["PartitionLog", "TimedOffset"]
 

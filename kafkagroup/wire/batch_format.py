@@ -1,0 +1,48 @@
+"""The layout of a record batch of format v2 (magic 2), which the reader and the writer share.
+
+All fields are big-endian. The length counts what follows it; the CRC covers what follows it:
+
+    0 base offset i64 | 8 length i32 | 12 leader epoch i32 | 16 magic i8 | 17 crc u32
+    21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64
+    43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32 | 57 count i32 | 61 records
+
+Attributes: bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 the base timestamp is a
+delete horizon (which changes nothing for a reader). Source: KIP-98, KIP-534.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+__all__ = [
+    "ATTRIBUTES_AT",
+    "CODEC_MASK",
+    "CONTROL",
+    "CRC_AT",
+    "EPOCH_AT",
+    "HEADER",
+    "HEADER_SIZE",
+    "INT32",
+    "INT64",
+    "LENGTH_AT",
+    "LOG_APPEND_TIME",
+    "MAGIC_AT",
+    "TRANSACTIONAL",
+    "UINT32",
+]
+
+HEADER = Struct(">qiibIhiqqqhii")
+HEADER_SIZE = 61
+LENGTH_AT = 8
+EPOCH_AT = 12  # the length counts the bytes from here on
+MAGIC_AT = 16
+CRC_AT = 17
+ATTRIBUTES_AT = 21  # the CRC covers the bytes from here on
+INT32 = Struct(">i")
+UINT32 = Struct(">I")
+INT64 = Struct(">q")
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
