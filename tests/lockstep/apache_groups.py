@@ -124,6 +124,11 @@ class ApacheGroups:
         response: R = _decode(incoming, data)
         return response
 
+    def partition_counts(self) -> dict[str, int]:
+        """Return topic -> its partition count, as the coordinator knows the topics."""
+        assert self._cluster is not None
+        return {name: len(of.partitions) for name, of in sorted(self._cluster.topics.items())}
+
     def move(self, group_id: str, now: float) -> None:
         """Load the group, and all others, on another node."""
         self._advance(now)

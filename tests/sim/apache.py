@@ -106,4 +106,5 @@ class ApacheView:
                 m.member_id: topics(m.subscribed_topic_names, m.subscribed_topic_regex)
                 for m in group.members
             },
+            self._groups.partition_counts(),
         )

@@ -9,8 +9,8 @@ The recorders are:
 - the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`,
   `Throttled`. If one request of a member is recorded in a run, all of its requests are;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
-- the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Killed`, `Frozen`, `Thawed`, `Healed`,
-  `Finished`.
+- the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Computing`, `Killed`, `Frozen`, `Thawed`,
+  `Healed`, `Finished`.
 """
 
 from __future__ import annotations
@@ -369,6 +369,14 @@ class Misassigning(OfMember):
 @attrs.frozen(kw_only=True)
 class Rejoining(OfMember):
     """The client has its member rejoin: its application requests it, or topics have changed."""
+
+
+@attrs.frozen(kw_only=True)
+class Computing(OfMember):
+    """As the leader, the member computes an assignment."""
+
+    partitions: Mapping[str, int]
+    """Topic -> partition count, as its metadata has them."""
 
 
 @attrs.frozen(kw_only=True)

@@ -38,6 +38,8 @@ class Target:
     """Member id -> its partitions."""
     subscriptions: Mapping[str, tuple[str, ...]]
     """Member id -> its topics when the target was computed, by name or by pattern."""
+    partitions: Mapping[str, int]
+    """Topic -> its partition count when the target was computed."""
 
 
 class GroupView(Protocol):
@@ -88,4 +90,5 @@ class EmbeddedView:
                 for member, partitions in group.target.items()
             },
             {member: tuple(sorted(topics)) for member, topics in group.subscriptions.items()},
+            {topic: count for topic, (_, count) in sorted(group.topics.items())},
         )

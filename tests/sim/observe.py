@@ -19,6 +19,7 @@ from kafkagroup.assign.spec import read_user_data
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
 from kafkagroup.member.vocabulary import RejoinRequested, Replied, Send
 from kafkagroup.runtime import driver as drivers
+from kafkagroup.runtime import leader as leaders
 from kafkagroup.runtime.committer import Committer
 from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.testing.embedded.broker import Incoming, read_request
@@ -54,7 +55,17 @@ from kafkagroup.wire.messages.offsets import (
     OffsetForLeaderEpochResponse,
 )
 
-from .events import Answered, Event, Formed, Partitions, Rejoining, Sent, Stored, Throttled
+from .events import (
+    Answered,
+    Computing,
+    Event,
+    Formed,
+    Partitions,
+    Rejoining,
+    Sent,
+    Stored,
+    Throttled,
+)
 from .groups import GroupView
 from .loop import PROCESS
 from .worker import TOPIC, decode_share
@@ -191,9 +202,9 @@ class WireTap:
         _patch(stack, GroupOffsets, "commit", watched_commit)
 
     def _watch_steps(self, stack: ExitStack) -> None:
-        """Record when a step issues a request, when it uses the response, and when the client has
-        the member rejoin."""
-        send, advance = drivers.Driver._send, drivers._advance
+        """Record when a step issues a request, when it uses the response, when the client has the
+        member rejoin, and from what a leader computes."""
+        send, advance, spec = drivers.Driver._send, drivers._advance, leaders._spec
 
         async def watched_send(driver: drivers.Driver, effect: Send) -> None:
             _SEND.set(effect)
@@ -212,6 +223,13 @@ class WireTap:
                     self._issued[PROCESS.get(), effect.token] = self._log.now()
             return after, effects
 
+        def watched_spec(*args: Any) -> Any:
+            found = spec(*args)
+            partitions = dict(sorted(found.partitions.items()))
+            self._log.record_event(Computing, member=PROCESS.get(), partitions=partitions)
+            return found
+
+        _patch(stack, leaders, "_spec", watched_spec)
         _patch(stack, drivers.Driver, "_send", watched_send)
         _patch(stack, drivers, "_advance", watched_advance)
 
@@ -550,7 +568,7 @@ class BrokerWatch:
             subscriptions=dict(target.subscriptions),
             claims={m: before.get(m, ()) for m in self._target},
             claimed_at=dict.fromkeys(self._target, self._formed),
-            partitions=self._partition_counts(),
+            partitions=target.partitions,
         )
         self._formed = target.epoch
 

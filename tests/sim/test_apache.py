@@ -66,6 +66,9 @@ class _Described:
     def ask(self, request: object, version: int) -> ConsumerGroupDescribeResponse:
         return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=(self._group,))
 
+    def partition_counts(self) -> dict[str, int]:
+        return {"t0": 1}
+
 
 def _member(name: str, *topics: str, pattern: str | None = None) -> Member:
     return Member(

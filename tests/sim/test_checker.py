@@ -1084,37 +1084,6 @@ def test_s14_a_cooperative_rebalance_assigns_no_partition_that_another_member_ow
     ]
 
 
-def test_s14_the_leader_may_not_know_added_partitions_yet():
-    grown = attrs.evolve(formed({"A": (T0,), "B": (T1,)}), partitions={"t": 5}, generation=2)
-    assert broken(formed({"A": (T0,), "B": (T1,)}), grown) == []
-    assert broken(grown) == ["S14", "S14", "S14"]
-    written_first = [Appended(time=0.0, partition=tp, offset=0, sequence=0) for tp in (T0, T1)]
-    metadata = request("Metadata")
-    assert broken(written_first, metadata, grown) == []
-    assert broken(metadata, written_first, grown) == ["S14", "S14", "S14"]
-
-
-def test_s14_a_leader_may_ignore_a_topic_that_its_metadata_reported_missing():
-    """A round that hands over a partition looks unbalanced to a leader that does not know it."""
-    misled = [opening(), request("Metadata", error="UNKNOWN_TOPIC_OR_PARTITION")]
-    of_u = TopicPartition("u", 0)
-    had = {"A": (T0, T1), "B": (of_u,), "C": ()}
-    at = dict.fromkeys(had, 1)
-    rebalance = formed(had | {"B": ()}, "cooperative-sticky", claims=had, claimed_at=at)
-    topics = dict.fromkeys(had, ("t", "u"))
-
-    def round_of(rebalance):
-        return attrs.evolve(rebalance, subscriptions=topics, partitions={"t": 2, "u": 1})
-
-    unbalanced = round_of(rebalance)
-    assert broken(unbalanced) == []
-    assert broken(misled, unbalanced) == []
-    without_u = attrs.evolve(rebalance, assignment={"A": (T0,), "B": (T1,), "C": ()}, claims={})
-    assert broken(misled, round_of(without_u)) == []
-    assert broken(misled, 11.0, round_of(without_u)) == ["S14"]
-    assert broken(misled, round_of(attrs.evolve(without_u, assignment={"A": (T0,)}))) == ["S14"] * 2
-
-
 # ------------------------------------------------------------------ L1 to L6
 
 

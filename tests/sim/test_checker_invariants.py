@@ -14,6 +14,7 @@ from sim.events import (
     Closing,
     Committed,
     Committing,
+    Computing,
     Deleted,
     Formed,
     Frozen,
@@ -306,6 +307,18 @@ def test_l7_a_bad_assignment_is_not_repeated_in_a_loop():
     assert "L7" in broken(misassigned(0.3, 60))
     good = formed({"A": (T0,)}, protocol="range", generation=2)
     assert "L7" not in broken(misassigned(0.3, 10), good, [[joins(2, T0), 0.3]] * 25)
+
+
+def test_s14_a_leader_assigns_the_partitions_that_its_metadata_has():
+    """A round that hands over a partition looks unbalanced to a leader that does not know it."""
+    known = [opening(), starts(1, {T0: 0})]
+    grown = attrs.evolve(
+        formed({"A": (T0,)}, protocol="range", leader="A"), partitions={"t": 1, "u": 2}
+    )
+    grown = attrs.evolve(grown, subscriptions={"A": ("t", "u")})
+    assert broken(known, of(Computing, partitions={"t": 1}), grown) == []
+    assert broken(known, of(Computing, partitions={"t": 1, "u": 1}), grown) == ["S14"]
+    assert broken(known, grown) == ["S14", "S14"]
 
 
 def test_s14_an_assignment_by_a_deliberately_misassigning_leader_is_not_checked():

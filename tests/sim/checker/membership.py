@@ -9,31 +9,25 @@ coordinator does not know is so in every generation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Mapping
 
 import attrs
 
 from kafkagroup.assign import GroupSpec, MemberSpec
-from kafkagroup.assign.check import RULES, VALID, Violation, violations
+from kafkagroup.assign.check import RULES, VALID, violations
 
 from ..events import (
     Answered,
-    Appended,
     Assigned,
-    Deleted,
+    Computing,
     Delivered,
     Formed,
     Lost,
     Partitions,
-    Recreated,
     Sent,
 )
 from .epochs import ENDS_MEMBERSHIP
 from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, Handlers, MemberRun, Recorder, leaves
-
-_MEMORY = 10.0
-"""Seconds for which a client may use metadata of a topic."""
 
 _PASSING = frozenset(
     (
@@ -80,6 +74,9 @@ class MemberState:
     assigned_by: int = -1
     excused_by: int = -1
     """The last event that justifies a loss of partitions."""
+    computed_from: Mapping[str, int] | None = None
+    """As the leader: topic -> partition count, as it last computed an assignment from; None if it
+    has computed none."""
     fenced: tuple[int, float] | None = None
     """By which event it learned that another process has its instance id, and when."""
 
@@ -90,22 +87,13 @@ class Membership:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._states: dict[MemberRun, MemberState] = {}
-        self._partitions: dict[str, int] = {}
-        """Topic -> its first partition count."""
-        self._metadata_doubted_at = -math.inf
-        """When any member last got an error for metadata, of a topic or of all."""
-        self._read = False
-        """Whether any member has fetched metadata; a partition written to before then exists from
-        the start."""
         self.handlers: Handlers = {
-            Appended: self._appended,
             Sent: self._sent,
             Answered: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
             Delivered: self._delivered,
-            Deleted: self._moved_topic,
-            Recreated: self._moved_topic,
+            Computing: self._computing,
             Formed: self._formed,
         }
 
@@ -167,10 +155,6 @@ class Membership:
     # ------------------------------------------------------------ responses
 
     def _answered(self, number: int, event: Answered) -> None:
-        if event.api == "Metadata":
-            self._read = True
-            if event.error != "NONE":
-                self._metadata_doubted_at = event.time
         if event.api not in MEMBERSHIP and event.error in _PASSING:
             return
         request = self._recorder.request(event)
@@ -279,14 +263,9 @@ class Membership:
 
     # ------------------------------------------------------------ assignments
 
-    def _moved_topic(self, number: int, event: Deleted | Recreated) -> None:
-        self._metadata_doubted_at = event.time
-
-    def _appended(self, number: int, event: Appended) -> None:
-        if not self._read:
-            tp = event.partition
-            count = max(self._partitions.get(tp.topic, 0), tp.partition + 1)
-            self._partitions[tp.topic] = count
+    def _computing(self, number: int, event: Computing) -> None:
+        _, state = self._state(event.member)
+        state.computed_from = event.partitions
 
     def _formed(self, number: int, event: Formed) -> None:
         leader = self._recorder.run_of_member_id.get(event.leader)
@@ -302,31 +281,10 @@ class Membership:
             for member, topics in event.subscriptions.items()
         }
         rules = RULES.get(event.protocol, VALID)
-        found: tuple[Violation, ...] = ()
-        for known in self._known_partitions(event):
-            spec = GroupSpec(members=members, partitions=known)
-            found = violations(spec, event.assignment, rules)
-            if not found:
-                return
-        for wrong in found:
+        # The leader may not know of a new partition yet; if it stays unassigned, L2 detects it.
+        leading = None if leader is None else self._states[leader].computed_from
+        known = event.partitions if leading is None else leading
+        spec = GroupSpec(members=members, partitions=known)
+        for wrong in violations(spec, event.assignment, rules):
             text = f"generation {event.generation} by {event.protocol}: {wrong}"
             self._recorder.report("S14", event, text, number)
-
-    def _known_partitions(self, event: Formed) -> Iterator[dict[str, int]]:
-        """Topic -> partition counts that the leader may have known, the current counts last. It may
-        not know partitions that were just added, and may just have been told that a whole topic
-        does not exist; if partitions stay unassigned, L2 detects it."""
-        known = {}
-        doubtful = []
-        for topic, count in event.partitions.items():
-            first = self._partitions.setdefault(topic, count)
-            shares = (*event.assignment.values(), *event.claims.values())
-            seen = [tp for share in shares for tp in share if tp.topic == topic]
-            # Partitions that others claim do not tell the leader that the topic exists.
-            given = any(tp.topic == topic for share in event.assignment.values() for tp in share)
-            known[topic] = min(count, max(first, *(tp.partition + 1 for tp in seen), 0))
-            if not given and event.time - self._metadata_doubted_at <= _MEMORY:
-                doubtful.append(topic)
-        for without in range(len(doubtful), -1, -1):
-            for gone in combinations(doubtful, without):
-                yield {topic: n for topic, n in known.items() if topic not in gone}
