@@ -18,7 +18,7 @@ ONE = STORIES[FIRST][0]
 
 def test_both_protocols_zookeeper_and_spark_are_stories() -> None:
     met = " / ".join(STORIES)
-    for part in ("classic", "KIP-848", "three brokers", "ZooKeeper", "Spark"):
+    for part in ("classic", "KIP-848", "three brokers", "coordinator", "ZooKeeper", "Spark"):
         assert part in met
     assert all(STORIES.values())
 

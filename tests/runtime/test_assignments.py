@@ -33,7 +33,7 @@ PER_RECORD = {
 # Classes of Python and anyio that have no verb for it.
 FOREIGN = {
     ("consume/conversion.py", "_error", "error.__cause__"),
-    ("group.py", "_extend", "scope.deadline"),
+    ("runtime/generations.py", "_extend", "scope.deadline"),
     ("runtime/service.py", "_run_engine", "tasks.cancel_scope.shield"),
 }
 
