@@ -83,8 +83,9 @@ async def test_a_custom_membership_protocol(fill, consumer_of):
     await fill(4)
     async with consumer_of(membership_protocol=RoundRobinProtocol) as one:
         async with consumer_of(membership_protocol=RoundRobinProtocol) as other:
-            await until(lambda: {*one.partitions} & {0, 1} and {*other.partitions} & {0, 1})
-            assert {len(one.partitions), len(other.partitions)} == {2}
+            await until(lambda: len(one.partitions) == len(other.partitions) == 2)
+            assert {*one.partitions} & {0, 1}
+            assert {*other.partitions} & {0, 1}
 
 
 @pytest.mark.parametrize(("reset", "first"), [(OffsetType.EARLIEST, 0), (OffsetType.LATEST, 3)])
