@@ -1,4 +1,4 @@
-"""Handles each partition of a fetch response: buffers its records, or acts on its error."""
+"""Handles a fetch response: buffers the records of each partition, or acts on its error."""
 
 from __future__ import annotations
 
@@ -8,19 +8,31 @@ import random
 from collections.abc import Callable, Generator
 
 from kafkagroup._backoff import backoff
+from kafkagroup._values import frozen
 from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.fetch_budget import FetchBudget
+from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.consume.transactions import AbortedTransactions
-from kafkagroup.errors import BrokerError, CorruptRecordError, DecodeError, broker_error
+from kafkagroup.errors import (
+    BrokerError,
+    CorruptRecordError,
+    DecodeError,
+    TransportError,
+    broker_error,
+)
 from kafkagroup.options import ConsumerOptions
+from kafkagroup.runtime.fetch_request import partitions_of
 from kafkagroup.transport.clock import loop_clock
-from kafkagroup.transport.trouble import Problem, Troubles
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.fetch import PartitionData
+from kafkagroup.wire.messages.fetch import FetchResponse, PartitionData
 from kafkagroup.wire.records import RecordBatch, read_batches
 
-__all__ = ["Found", "ResponseHandler"]
+__all__ = ["FetchOutcome", "Processing", "ResponseHandler"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,34 +44,105 @@ them."""
 _SLICE = 500
 """Batches that are read before other tasks run: some milliseconds' work where they are small."""
 
-_BUDGET = 0.001
-"""Seconds that reading the batches of one partition may block the event loop."""
+_MAX_BLOCKED = 0.001
+"""Seconds that processing a response may block the event loop before other tasks run."""
 
-Found = tuple[list[RecordBatch], DecodeError | None]
+_SMALL_RESPONSE = 65_536
+"""Bytes of records that the application processes in less time than a request takes. After a larger
+response the next request is sent first, so that the broker works meanwhile."""
+
+_Found = tuple[list[RecordBatch], DecodeError | None]
 """The batches of one partition, and the error in the data after them, if any."""
 
 
+@frozen
+class FetchOutcome:
+    """The result of a fetch."""
+
+    is_metadata_stale: bool
+    """Whether an error shows that the metadata must be refreshed."""
+    is_empty: bool
+    """Whether the response had neither records nor errors."""
+
+
+Processing = Generator[None, None, FetchOutcome]
+"""The processing of one response; it yields where other tasks may run."""
+
+
 class ResponseHandler:
-    """Applies partitions of fetch responses to a `Delivery`."""
+    """Applies fetch responses to a `Delivery`."""
 
     def __init__(
         self,
+        cluster: Cluster,
         delivery: Delivery,
         options: ConsumerOptions,
-        troubles: Troubles,
+        budget: FetchBudget,
         *,
+        on_records: Callable[[], None],
         on_source_changed: Callable[[], None],
         look_up: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
         """`on_source_changed` is called when a partition must be fetched from another broker."""
+        self._cluster = cluster
         self._delivery = delivery
         self._options = options
-        self._troubles = troubles
+        self._budget = budget
+        self._troubles = cluster.troubles
+        self._on_records = on_records
         self._on_source_changed = on_source_changed
         self._look_up = look_up
         self._failed = failed
         self._clock = loop_clock()
+
+    def process(
+        self,
+        fetch: FetchInFlight,
+        response: FetchResponse,
+        ready: list[OwnedPartition],
+        ends: dict[TopicPartition, int],
+        node: Node,
+    ) -> Processing:
+        """Process a response, and note the ends of the logs in `ends`."""
+        if response.error_code:
+            broker = self._cluster.broker(node)
+            raise TransportError(f"{broker}: {BrokerError(response.error_code)}")
+        stale, empty, received = False, True, 0
+        unread, since = self._delivery.unread_bytes, self._clock()
+        topics = self._cluster.metadata.topics
+        names = {topics[t].topic_id: t for t in {o.tp.topic for o in ready} if t in topics}
+        for tp, data in partitions_of(response, names):
+            if self._clock() - since > _MAX_BLOCKED:
+                # Without this, checking the CRCs of 50 MB blocks the loop for more than 10 ms.
+                yield
+                since = self._clock()
+            empty &= not (data.records or data.error_code)
+            if not data.error_code:
+                committed_only = self._options.isolation_level
+                ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
+            if (owned := fetch.find(tp)) is None:
+                continue
+            if data.error_code and not fetch.is_latest(owned):
+                continue
+            # KIP-951: an error that names the new leader needs no metadata request.
+            if data.error_code and self._cluster.take_leader(tp, data.current_leader, response):
+                continue
+            found = yield from self._read(tp, data)
+            # Other tasks ran meanwhile: the position may have changed.
+            if fetch.find(tp) is owned:
+                stale |= self._take(owned, data, found, node.node_id)
+                received += len(data.records or b"")
+        for owned in fetch.partitions:
+            if (end := ends.get(owned.tp, owned.end)) != owned.end:
+                owned.note_end(end)
+        if received:
+            self._budget.on_records(unread)
+        if received > _SMALL_RESPONSE:
+            yield  # so that the next request is sent before the application runs
+        if not empty:
+            self._on_records()
+        return FetchOutcome(is_metadata_stale=stale, is_empty=empty)
 
     def forget_replica(self, owned: OwnedPartition, node_id: int) -> bool:
         """Fetch from the leader again if this replica is fetched from; return whether it was."""
@@ -69,7 +152,7 @@ class ResponseHandler:
         self._on_source_changed()  # the leader's lane does not fetch this partition yet
         return True
 
-    def read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, Found]:
+    def _read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, _Found]:
         """Return the batches of one partition in a response; yield where other tasks may run."""
         aborted = data.aborted_transactions if self._options.isolation_level else None
         transactions = AbortedTransactions(aborted or ())
@@ -88,7 +171,7 @@ class ResponseHandler:
                 batches.append(batch)
                 if len(batches) == _MAX_BATCHES:
                     break
-                if len(batches) % _SLICE == 0 or self._clock() - since > _BUDGET:
+                if len(batches) % _SLICE == 0 or self._clock() - since > _MAX_BLOCKED:
                     # A response may have a million small batches.
                     yield
                     since = self._clock()
@@ -96,8 +179,10 @@ class ResponseHandler:
             return batches, error
         return batches, None
 
-    def take(self, owned: OwnedPartition, data: PartitionData, found: Found, node_id: int) -> bool:
-        """Buffer what `read` found for one partition, or act on its error; return whether the
+    def _take(
+        self, owned: OwnedPartition, data: PartitionData, found: _Found, node_id: int
+    ) -> bool:
+        """Buffer what `_read` found for one partition, or act on its error; return whether the
         metadata is stale."""
         if data.error_code:
             if self.forget_replica(owned, node_id):

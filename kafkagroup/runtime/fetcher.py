@@ -13,25 +13,26 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 import anyio
 
-from kafkagroup._values import define, frozen
+from kafkagroup._values import define
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.fetch_budget import FetchBudget
 from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
 from kafkagroup.consume.fetch_session import FetchSession, SessionRequest, sessionless
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import is_fetchable, wanted
-from kafkagroup.errors import BrokerError, RemoteProtocolError, TransportError
+from kafkagroup.errors import RemoteProtocolError, TransportError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
-from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request, partitions_of
-from kafkagroup.runtime.fetch_response import ResponseHandler
+from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request
+from kafkagroup.runtime.fetch_response import FetchOutcome, Processing, ResponseHandler
+from kafkagroup.runtime.fetch_sources import FetchSources
 from kafkagroup.runtime.slices import Slices, are_many, process_in_slices
 from kafkagroup.runtime.validation import needs_validation
 from kafkagroup.transport.clock import loop_clock
@@ -39,7 +40,6 @@ from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.retry import Pauses
-from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchResponse
 
@@ -49,11 +49,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_MAX_BLOCKED = 0.001
-"""Seconds that processing a response may block the event loop before other tasks run."""
-_SMALL_RESPONSE = 65_536
-"""Bytes of records that the application processes in less time than a request takes. After a larger
-response the next request is sent first, so that the broker works meanwhile."""
 _MAX_EXTENDED_WAIT = 5.0
 """The longest time, in seconds, that a broker may hold a long poll after empty responses."""
 _MIN_WAIT_TO_EXTEND = 0.5
@@ -67,21 +62,8 @@ _CLOSE_UNUSED_AFTER = 60.0
 often keeps it, and pays for one handshake of TLS and SASL; an idle consumer does not keep it."""
 
 
-@frozen
-class _Outcome:
-    """The result of a fetch."""
-
-    is_metadata_stale: bool
-    """Whether an error shows that the metadata must be refreshed."""
-    is_empty: bool
-    """Whether the response had neither records nor errors."""
-
-
-_NO_REQUEST = _Outcome(is_metadata_stale=False, is_empty=False)
+_NO_REQUEST = FetchOutcome(is_metadata_stale=False, is_empty=False)
 """The outcome without a request, or after a session error: the next request is sent at once."""
-
-_Processing = Generator[None, None, _Outcome]
-"""The processing of one response; it yields where other tasks may run."""
 
 
 @define(eq=False)
@@ -127,12 +109,17 @@ class Fetcher:
         self._cluster = cluster
         self._delivery = delivery
         self._options = options
-        self._on_records = on_records
         self._look_up = look_up
+        self._budget = FetchBudget(options.fetch_max_bytes)
+        self._sources = FetchSources(
+            cluster, delivery, lane_count=options.num_consumer_fetchers, spawn=spawn
+        )
         self._responses = ResponseHandler(
+            cluster,
             delivery,
             options,
-            cluster.troubles,
+            self._budget,
+            on_records=on_records,
             on_source_changed=self.wake,
             look_up=look_up,
             failed=failed,
@@ -151,12 +138,7 @@ class Fetcher:
         """The number of calls of `wake`."""
         self._is_woken = False
         """Whether there may be partitions that `_start_fetches` has not checked."""
-        self._budget = FetchBudget(options.fetch_max_bytes)
         self._starting = CoalescingTask(spawn, self._start_fetches, "lanes")
-        self._finding_leaders = CoalescingTask(spawn, self._find_leaders, "leaders")
-        # Not in the tasks that fetch: the broker that is asked for the metadata may not answer,
-        # while the brokers of these tasks do.
-        self._refreshing = CoalescingTask(spawn, self._try_refresh, "metadata for fetching")
 
     @property
     def in_flight_bytes(self) -> int:
@@ -185,93 +167,17 @@ class Fetcher:
         long polls in flight leave out."""
         while self._is_woken:  # other tasks may wake this one while it checks many partitions
             self._is_woken = False
-            if not self._have_leaders():
-                self._finding_leaders.ensure_running()
-            lanes = set(await process_in_slices(self._lanes, self._delivery.owned.values()))
+            self._sources.find_leaders()
+            lanes = set(await process_in_slices(self._sources.lanes, self._delivery.owned.values()))
             for node_id, lane in lanes - self._running:
                 self._running.add((node_id, lane))
                 self._spawn(partial(self._fetch_by_long_polls, node_id, lane), "fetching")
             if self._long_polls:
                 left_out = await process_in_slices(self._left_out, self._delivery.owned.values())
-                for node_id in {self._source_of(o) for o in left_out}:
+                for node_id in {self._sources.source_of(o) for o in left_out}:
                     self._fetch_now(node_id)
 
-    # ------------------------------------------------------------ where to fetch from
-
-    def _lanes(self, owned: Collection[OwnedPartition]) -> set[tuple[int, int]]:
-        """Return the brokers to fetch these partitions from, each with the number of the lane."""
-        nodes = self._cluster.metadata.nodes
-        lanes = {(self._source_of(o), self._lane_of(o)) for o in owned}
-        return {(node_id, lane) for node_id, lane in lanes if node_id in nodes}
-
-    def _lane_of(self, owned: OwnedPartition) -> int:
-        """Return a partition's lane, always the same: two long polls would return its records
-        twice."""
-        return owned.tp.partition % self._options.num_consumer_fetchers
-
-    def _source_of(self, owned: OwnedPartition) -> int:
-        """Return the broker to fetch from: the replica that the leader has named (KIP-392), else
-        the leader."""
-        leader = self._leader_of(owned.tp)
-        if owned.replica < 0:
-            return leader
-        has_replica = leader >= 0 and owned.replica in self._cluster.metadata.nodes
-        return owned.replica if has_replica and self._clock() < owned.replica_until else leader
-
-    def _leader_of(self, tp: TopicPartition) -> int:
-        leader = self._cluster.metadata.leader(tp)
-        return -1 if leader is None else leader.leader
-
-    async def _find_leaders(self) -> None:
-        """Request metadata while an owned partition has no leader: during an election, no other
-        task requests it before the metadata is old."""
-        pauses, troubles = Pauses(self._cluster.options), self._cluster.troubles
-        while not self._have_leaders():
-            if (problem := self._no_leader()) is not None:
-                troubles.failed("leaders", self._clock(), problem)
-            else:
-                troubles.forget("leaders")
-            await pauses.wait()
-            if not self._have_leaders():
-                await self._try_refresh()
-        troubles.succeeded("leaders", self._clock())
-
-    def _no_leader(self) -> Problem | None:
-        """Describe why owned partitions cannot be fetched; None where only their topics are
-        unknown, which the engine reports."""
-        metadata = self._cluster.metadata
-        leaderless = (o for o in self._delivery.owned if self._leader_of(o) not in metadata.nodes)
-        existing = [tp for tp in leaderless if metadata.partition_counts((tp.topic,))]
-        if not existing:
-            return None
-        tp = min(existing)
-        count = metadata.partition_counts((tp.topic,))[tp.topic]
-        others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
-        if metadata.leader(tp) is None:
-            cause = f"it does not exist: topic {tp.topic} has {count} partitions"
-            advice = "check what assigns it, and whether the topic was recreated"
-        else:
-            cause, advice = "it has no leader", "check that a broker with a replica of it is alive"
-        return Problem(subject=f"fetching {tp}{others}", cause=cause, advice=advice)
-
-    def _have_leaders(self) -> bool:
-        nodes = self._cluster.metadata.nodes
-        return all(self._leader_of(tp) in nodes for tp in self._delivery.owned)
-
-    def _led_by(
-        self, node_id: int, lane: int | None, owned: Collection[OwnedPartition]
-    ) -> list[OwnedPartition]:
-        """Return the partitions that are fetched from a broker, over one lane; None: over any."""
-        return [
-            o
-            for o in owned
-            if (lane is None or self._lane_of(o) == lane) and self._source_of(o) == node_id
-        ]
-
-    def _valid(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Return the partitions whose positions need no validation (KIP-320)."""
-        metadata = self._cluster.metadata
-        return [o for o in led if not needs_validation(metadata, o)]
+    # ------------------------------------------------------------ which partitions
 
     def _ready(self, room: int, valid: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """Return the partitions that may be fetched now, if `room` (bytes) is left, those with the
@@ -302,9 +208,9 @@ class Fetcher:
             wake, wakes = self._wake, self._wakes
             now = self._clock()
             led = await process_in_slices(
-                partial(self._led_by, node_id, lane), self._delivery.owned.values()
+                partial(self._sources.fetched_from, node_id, lane), self._delivery.owned.values()
             )
-            valid = await process_in_slices(self._valid, led)
+            valid = await process_in_slices(self._sources.valid, led)
             if len(valid) < len(led):
                 self._look_up()
             room = self._budget.long_poll_size(
@@ -327,7 +233,7 @@ class Fetcher:
             try:
                 outcome = await self._long_poll(node, lane, ready, session, room, wait, wakes)
                 if outcome.is_metadata_stale:
-                    self._refreshing.ensure_running()
+                    self._sources.refresh()
                 pauses.reset()
                 if outcome.is_empty and self._clock() - now < base / 2:
                     # The broker responded early without records. Without this pause, the lane would
@@ -363,7 +269,7 @@ class Fetcher:
         room: int,
         wait: float,
         wakes: int,
-    ) -> _Outcome:
+    ) -> FetchOutcome:
         """Send a long poll for up to `room` bytes, which the broker may hold for `wait` seconds.
         `wakes`: the count of `wake` calls when these partitions were chosen."""
         fetch = self._in_flight()
@@ -376,12 +282,12 @@ class Fetcher:
         if wakes != self._wakes:
             self._check_partitions()  # earlier checks did not know what this long poll leaves out
 
-        def process(response: FetchResponse) -> _Processing:
+        def process(response: FetchResponse) -> Processing:
             del self._long_polls[key]
             session.on_response(response.session_id, response.error_code)
             if FetchSession.is_session_error(response.error_code) and not part.full:
                 return _NO_REQUEST
-            return (yield from self._process_response(fetch, response, ready, session.ends, node))
+            return (yield from self._responses.process(fetch, response, ready, session.ends, node))
 
         try:
             return await self._send(node, _connection(lane), ready, part, room, wait, process)
@@ -410,7 +316,7 @@ class Fetcher:
             o
             for o in owned
             if is_fetchable(o)
-            and (poll := self._long_polls.get((self._source_of(o), self._lane_of(o)))) is not None
+            and (poll := self._long_polls.get(self._sources.lane_of(o))) is not None
             and not (poll.covers(o) or self._adopt(poll, o))
         ]
 
@@ -431,7 +337,7 @@ class Fetcher:
             wake, now = self._wake, self._clock()
             immediate.begin_round()
             left_out = await process_in_slices(self._left_out, self._delivery.owned.values())
-            led = self._led_by(node_id, None, left_out)
+            led = self._sources.fetched_from(node_id, None, left_out)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not led:
                 if immediate.is_woken:
@@ -440,7 +346,7 @@ class Fetcher:
             room = self._budget.immediate_size(buffered=self._delivery.buffered_bytes)
             # Partitions with buffered records can wait for the next long poll: fetching them here
             # would keep the second connection busy when the application seeks again.
-            ready = [o for o in self._ready(room, self._valid(led)) if not o.buffered]
+            ready = [o for o in self._ready(room, self._sources.valid(led)) if not o.buffered]
             if not ready or not schedule.is_due(ready, now):
                 due_at = schedule.due_at if ready else math.inf
                 await wake.wait(min(due_at, _next_retry(led, now)))
@@ -458,11 +364,11 @@ class Fetcher:
                 if not ready:
                     continue
                 part = sessionless(entries, ids)
-                process = partial(self._process_response, fetch, ready=ready, ends={}, node=node)
+                process = partial(self._responses.process, fetch, ready=ready, ends={}, node=node)
                 outcome = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, process)
                 schedule.on_response(fetch, ready, self._clock(), empty=outcome.is_empty)
                 if outcome.is_metadata_stale:
-                    self._refreshing.ensure_running()
+                    self._sources.refresh()
                 pauses.reset()
             except (TransportError, RemoteProtocolError) as error:
                 await self._recover(error, node_id, ready, pauses)
@@ -506,10 +412,11 @@ class Fetcher:
                 # Other tasks ran since these were chosen: partitions may be revoked or have another
                 # leader; a topic may have been recreated since the request was begun.
                 some = self._left_out(some) if left_out else some
-                led, topics = self._led_by(node_id, None, some), self._cluster.metadata.topics
+                led = self._sources.fetched_from(node_id, None, some)
+                topics = self._cluster.metadata.topics
                 some = [
                     o
-                    for o in self._valid(led)
+                    for o in self._sources.valid(led)
                     if is_fetchable(o)
                     and ids.get(o.tp.topic) in (None, topics[o.tp.topic].topic_id)
                 ]
@@ -552,11 +459,11 @@ class Fetcher:
         part: SessionRequest,
         room: int,
         wait: float,
-        process: Callable[[FetchResponse], _Processing],
-    ) -> _Outcome:
+        process: Callable[[FetchResponse], Processing],
+    ) -> FetchOutcome:
         """Send a fetch of up to `room` bytes, and call `process` with the response; return its
         outcome."""
-        slices: Slices[_Outcome] | None = None
+        slices: Slices[FetchOutcome] | None = None
 
         def begin(response: FetchResponse) -> None:
             # Called as soon as the response is received. The application, woken here, then runs
@@ -583,54 +490,6 @@ class Fetcher:
         assert slices is not None  # `begin` was called
         return await slices.do_rest()
 
-    def _process_response(
-        self,
-        fetch: FetchInFlight,
-        response: FetchResponse,
-        ready: list[OwnedPartition],
-        ends: dict[TopicPartition, int],
-        node: Node,
-    ) -> _Processing:
-        """Process a response, and note the ends of the logs in `ends`."""
-        if response.error_code:
-            broker = self._cluster.broker(node)
-            raise TransportError(f"{broker}: {BrokerError(response.error_code)}")
-        stale, empty, received = False, True, 0
-        unread, since = self._delivery.unread_bytes, self._clock()
-        topics = self._cluster.metadata.topics
-        names = {topics[t].topic_id: t for t in {o.tp.topic for o in ready} if t in topics}
-        for tp, data in partitions_of(response, names):
-            if self._clock() - since > _MAX_BLOCKED:
-                # Without this, checking the CRCs of 50 MB blocks the loop for more than 10 ms.
-                yield
-                since = self._clock()
-            empty &= not (data.records or data.error_code)
-            if not data.error_code:
-                committed_only = self._options.isolation_level
-                ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
-            if (owned := fetch.find(tp)) is None:
-                continue
-            if data.error_code and not fetch.is_latest(owned):
-                continue
-            # KIP-951: an error that names the new leader needs no metadata request.
-            if data.error_code and self._cluster.take_leader(tp, data.current_leader, response):
-                continue
-            found = yield from self._responses.read(tp, data)
-            # Other tasks ran meanwhile: the position may have changed.
-            if fetch.find(tp) is owned:
-                stale |= self._responses.take(owned, data, found, node.node_id)
-                received += len(data.records or b"")
-        for owned in fetch.partitions:
-            if (end := ends.get(owned.tp, owned.end)) != owned.end:
-                owned.note_end(end)
-        if received:
-            self._budget.on_records(unread)
-        if received > _SMALL_RESPONSE:
-            yield  # so that the next request is sent before the application runs
-        if not empty:
-            self._on_records()
-        return _Outcome(is_metadata_stale=stale, is_empty=empty)
-
     # ------------------------------------------------------------ failures
 
     async def _recover(
@@ -640,14 +499,8 @@ class Fetcher:
         for owned in ready:
             self._responses.forget_replica(owned, node_id)
         logger.info("fetching from broker %d: %s", node_id, error)
-        self._refreshing.ensure_running()
+        self._sources.refresh()
         await pauses.wait()
-
-    async def _try_refresh(self) -> None:
-        try:
-            await self._cluster.refresh()
-        except (TransportError, RemoteProtocolError) as error:
-            logger.info("metadata: %s", error)
 
 
 def _connection(lane: int) -> str:

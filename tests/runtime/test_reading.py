@@ -30,7 +30,7 @@ from kafkagroup.errors import (
     OffsetOutOfRangeError,
     broker_error,
 )
-from kafkagroup.runtime import fetch_response, fetcher
+from kafkagroup.runtime import fetch_response, fetch_sources
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import schema
@@ -612,7 +612,11 @@ async def test_other_tasks_run_between_the_partitions_of_a_large_response(
             seen.append("turn")
 
     monkeypatch.setattr(fetch_response, "read_batches", noted)
-    monkeypatch.setattr(fetcher, "loop_clock", lambda: lambda: anyio.current_time() + next(late))
+
+    def clock() -> float:
+        return anyio.current_time() + next(late)
+
+    monkeypatch.setattr(fetch_response, "loop_clock", lambda: clock)
     async with reading(records=3) as (kafka, consumer), consumer() as c:
         kafka.produce("t", ["a", "b"], partition=1)
         kafka.produce("t", ["a"], partition=2)
@@ -888,9 +892,9 @@ async def test_seeking_many_partitions_groups_them_by_broker_once(
 ) -> None:
     """Grouping visits every partition: two thousand seeks blocked the loop for three seconds."""
     looks: list[int] = []
-    lanes = fetcher.Fetcher._lanes
+    lanes = fetch_sources.FetchSources.lanes
 
-    def counted(self: fetcher.Fetcher, owned: Any) -> set[tuple[int, int]]:
+    def counted(self: fetch_sources.FetchSources, owned: Any) -> set[tuple[int, int]]:
         looks.append(1)
         return lanes(self, owned)
 
@@ -899,7 +903,7 @@ async def test_seeking_many_partitions_groups_them_by_broker_once(
         partitions = [TopicPartition("t", n) for n in range(50)]
         await c.assign(partitions)
         await offsets_of(c, 10)
-        monkeypatch.setattr(fetcher.Fetcher, "_lanes", counted)
+        monkeypatch.setattr(fetch_sources.FetchSources, "lanes", counted)
         for tp in partitions:
             c.seek(tp, 0)
         assert await offsets_of(c, 10) == [*range(10)]

@@ -23,7 +23,7 @@ from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Phase
-from kafkagroup.runtime import committer, generations
+from kafkagroup.runtime import committer, fetch_sources, generations
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import engine as engines
 from kafkagroup.runtime import fetch_response as fetch_responses
@@ -716,7 +716,7 @@ def skips_on_a_fetch_error(stack: ExitStack) -> None:
 def does_not_validate_positions_after_a_truncation(stack: ExitStack) -> None:
     """A position is not validated with a new leader: records that replaced those already read are
     skipped."""
-    for module in (fetchers, validations):
+    for module in (fetch_sources, fetchers, validations):
         _replace(stack, module, "needs_validation", lambda *_: False)
 
 
@@ -1151,7 +1151,7 @@ def resumes_when_the_leader_moves(stack: ExitStack) -> None:
 
         return following
 
-    _around(stack, fetchers.Fetcher, "_leader_of", make)
+    _around(stack, fetch_sources.FetchSources, "_leader_of", make)
 
 
 def _on_assign(stack: ExitStack, spoil: Callable[[Any, Any], None]) -> None:
