@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from kafkagroup import Broker, Consumer, TopicPartition
+from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 
 TRIO_IS_LONG = pytest.mark.parametrize(
@@ -26,6 +27,13 @@ async def append(broker: Broker, tp: TopicPartition, records: list[NewRecord]) -
             return
         assert code in (3, 5, 6), f"produce to {tp}: error {code}"
         await anyio.sleep(0.02)  # the leader of a topic just made is not up yet
+
+
+async def is_embedded(bootstrap: str) -> bool:
+    """Whether this is the embedded broker, because real Kafka is unavailable."""
+    host, port = bootstrap.split(",")[0].split(":")
+    async with Broker.open(host, int(port)) as broker:
+        return (await broker.request_metadata([])).cluster_id == CLUSTER_ID
 
 
 def numbered(partition: int, count: int, start: int = 0) -> list[NewRecord]:

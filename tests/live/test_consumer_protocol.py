@@ -12,24 +12,16 @@ import time
 import anyio
 import confluent_kafka
 import pytest
-from brokers import TRIO_IS_LONG, Worker, until
+from brokers import TRIO_IS_LONG, Worker, is_embedded, until
 
 from kafkagroup import Broker, BrokerError, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
 from kafkagroup.errors import ErrorCode
-from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 
 pytestmark = pytest.mark.anyio
 
 NEW = {"group_protocol": "consumer"}
-
-
-async def is_embedded(bootstrap):
-    """Whether real Kafka is unavailable."""
-    host, port = bootstrap.split(",")[0].split(":")
-    async with Broker.open(host, int(port)) as broker:
-        return (await broker.request_metadata()).cluster_id == CLUSTER_ID
 
 
 async def describe(bootstrap, group):

@@ -12,14 +12,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from anyio.to_thread import run_sync
 from assign.java_side import find_java
-from brokers import FAST, numbered
+from brokers import FAST, is_embedded, numbered
 from click.testing import CliRunner
 
 from kafkagroup import Admin, Broker, Consumer, TopicPartition, decode_assignment
 from kafkagroup.admin import GroupState, GroupType
 from kafkagroup.cli._app import app
 from kafkagroup.testing._jars import LocalKafkaUnavailable
-from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.coordinator.classic import GroupMetadataKey
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey
 from kafkagroup.wire.group_history import Undecoded, decode_group_record
@@ -37,10 +36,8 @@ def anyio_backend():
 @pytest.fixture
 async def bootstrap(kafka):
     """Only real brokers: the embedded one stores its groups elsewhere."""
-    host, port = kafka.split(",")[0].split(":")
-    async with Broker.open(host, int(port)) as broker:
-        if (await broker.request_metadata([])).cluster_id == CLUSTER_ID:
-            pytest.skip("the records of groups are NOT READ from Kafka: no real Kafka here")
+    if await is_embedded(kafka):
+        pytest.skip("the records of groups are NOT READ from Kafka: no real Kafka here")
     return kafka
 
 

@@ -1,4 +1,4 @@
-"""Groups of this library's consumer with those of aiokafka, librdkafka and Java.
+"""Groups of this library's consumer with those of aiokafka, kafka-python, librdkafka and Java.
 
 Each kind of client leads and follows, or the coordinator assigns; members of one kind replace those
 of another while the group consumes, or moves to the other protocol. On one broker, a real one if
@@ -9,6 +9,7 @@ import contextlib
 import subprocess
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import anyio
@@ -20,9 +21,9 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from assign.java_side import compiled, find_java
-from brokers import numbered, numbers, set_heartbeat_interval, until
+from brokers import is_embedded, numbered, numbers, set_heartbeat_interval, until
 
-from kafkagroup import Broker, Consumer
+from kafkagroup import Admin, Broker, Consumer
 from kafkagroup.assign import (
     GroupSpec,
     cooperative_sticky_assignor,
@@ -76,6 +77,8 @@ class Member:
     kind: str
     assigned_to: bool = False
     """Whether it leaves the assignment to the coordinator (KIP-848)."""
+    chooses: bool = False
+    """Whether it does so where the broker and the group permit it; only this library's."""
     owns: list[int] = attrs.field(factory=list)
     """The partitions it has now, sorted."""
     history: list[tuple[float, str, frozenset[int]]] = attrs.field(factory=list)
@@ -117,9 +120,9 @@ class Group:
             for member in tuple(group.members):
                 await group.stop(member)
 
-    def start(self, kind, *, assigned_to=False):
+    def start(self, kind, *, assigned_to=False, chooses=False):
         """Start a new member of a kind."""
-        member = Member(kind, assigned_to)
+        member = Member(kind, assigned_to, chooses)
         self.members.append(member)
         self.everyone.append(member)
         runs = {
@@ -127,6 +130,7 @@ class Group:
             "aiokafka": self._aiokafka,
             "librdkafka": self._librdkafka,
             "java": self._java,
+            "kafka-python": self._kafka_python,
         }
         self.tasks.start_soon(self._run, runs[kind], member)
         return member
@@ -162,9 +166,9 @@ class Group:
                 self.seen.add(record.value)
 
         vars(watched).update(vars(assignor))
-        protocol = (
-            {"group_protocol": "consumer"} if member.assigned_to else {"assignors": [watched]}
-        )
+        protocol = {"assignors": [watched]}
+        if member.assigned_to or member.chooses:
+            protocol = {"group_protocol": "auto" if member.chooses else "consumer"}
         consumer = Consumer(
             self.name,
             bootstrap_servers=self.bootstrap,
@@ -212,10 +216,35 @@ class Group:
             with anyio.CancelScope(shield=True):
                 await consumer.stop()
 
+    async def _kafka_python(self, member):
+        await self._in_thread(self._poll_kafka_python, member)
+
+    def _poll_kafka_python(self, member, over):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python's, as it is imported
+            from kafka import KafkaConsumer
+
+        consumer = KafkaConsumer(
+            self.name,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.name,
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=SESSION_MS,
+        )
+        while not over.is_set():
+            batches = consumer.poll(timeout_ms=20)
+            member.owns = numbers(consumer.assignment())
+            self.seen.update(record.value for batch in batches.values() for record in batch)
+        consumer.close()
+
     async def _librdkafka(self, member):
+        await self._in_thread(self._poll_librdkafka, member)
+
+    async def _in_thread(self, poll, member):
         over = threading.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, self._poll_librdkafka, member, over)
+            tasks.start_soon(anyio.to_thread.run_sync, poll, member, over)
             try:
                 await member.over.wait()
             finally:
@@ -319,6 +348,12 @@ class Group:
                         if group.group_state == "Stable":
                             return group
                         await anyio.sleep(0.02)
+
+    async def type(self):
+        """Return the group's type, "classic" or "consumer"."""
+        async with Admin(bootstrap_servers=self.bootstrap) as admin:
+            (listed,) = [g for g in (await admin.list_groups()).groups if g.group_id == self.name]
+        return listed.type
 
     async def led_by_us(self):
         """Whether one of our members computed the current assignment, judged by its bytes."""
@@ -470,6 +505,37 @@ async def test_a_group_of_all_clients_migrates_to_the_consumer_protocol_and_back
                 await group.settle()
                 await wave(group)
     assert group.owned_twice() == []
+
+
+@pytest.mark.parametrize("kind", ["aiokafka", "kafka-python", "librdkafka", "java"])
+async def test_an_auto_member_shares_a_group_with_classic_members_of_each_client(
+    bootstrap, name, fill, wave, kind, request
+):
+    """It upgrades the group (KIP-848). Classic members join and leave the upgraded group, which
+    becomes classic again when its last member of the other protocol leaves."""
+    if await is_embedded(bootstrap):
+        pytest.skip("the embedded broker upgrades no group that has members")
+    if kind == "java":
+        request.getfixturevalue("java")
+    await fill(PARTITIONS)
+    async with Group.on(bootstrap, name, "range") as group:
+        classic = group.start(kind)
+        await group.settle()
+        await wave(group)
+        ours = group.start("ours", chooses=True)
+        await group.settle()
+        await wave(group)
+        assert await group.type() == "consumer"
+        group.start(kind)
+        await group.settle()
+        await wave(group)
+        await group.stop(classic)
+        await group.settle()
+        await wave(group)
+        await group.stop(ours)
+        await group.settle()
+        await wave(group)
+        assert await group.type() == "classic"
 
 
 @pytest.mark.long
