@@ -242,6 +242,16 @@ def test_assignments_are_computed_at_most_once_per_interval() -> None:
     assert one_group.heartbeat("a", 2) == (2, {T: (0, 1)})
 
 
+def test_an_assignment_is_due_in_the_millisecond_in_which_its_interval_ends() -> None:
+    """As floats, 0.128 + 1 is more than 1.128: the assignment came with a later heartbeat."""
+    one_group = OneGroup(group_consumer_assignment_interval=1.0)
+    one_group.now = 0.128
+    one_group.join("a")
+    one_group.join("b")
+    one_group.now = 1.128
+    assert one_group.heartbeat("a", 2) == (2, {T: (0, 1)})
+
+
 @pytest.mark.parametrize(
     "changes",
     [

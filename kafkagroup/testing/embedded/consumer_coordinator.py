@@ -27,7 +27,7 @@ from kafkagroup.testing.embedded.consumer_group import (
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.refusals import describe_with_error, refuse
 from kafkagroup.testing.embedded.settings import BrokerSettings
-from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.testing.embedded.timers import Timers, elapsed_ms
 from kafkagroup.wire.messages import consumer_describe
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
@@ -46,11 +46,11 @@ from kafkagroup.wire.messages.group import (
 
 __all__ = ["ConsumerCoordinator"]
 
-_PATTERN_MIN_INTERVAL = 10.0
-"""Seconds after which a group's regular expressions may be resolved again."""
+_PATTERN_MIN_INTERVAL_MS = 10_000
+"""Milliseconds after which a group's regular expressions may be resolved again."""
 
-_PATTERN_MAX_INTERVAL = 600.0
-"""Seconds after which they are resolved again. Kafka: group.consumer.regex.refresh.interval.ms."""
+_PATTERN_MAX_INTERVAL_MS = 600_000
+"""Milliseconds after which they are resolved again (group.consumer.regex.refresh.interval.ms)."""
 
 
 class _Rejected(Exception):
@@ -264,13 +264,14 @@ class ConsumerCoordinator:
         if not (patterns or is_new) or not after:
             return False
         resolved_at = group.resolved_at if group.resolved else float("-inf")
-        if now <= resolved_at + _PATTERN_MIN_INTERVAL:
+        elapsed = elapsed_ms(resolved_at, now)
+        if elapsed <= _PATTERN_MIN_INTERVAL_MS:
             return False
         return (
             is_new
             or len(after) != len(group.resolved)
             or not group.resolved_ids.issuperset(self._ids().values())
-            or now > resolved_at + _PATTERN_MAX_INTERVAL
+            or elapsed > _PATTERN_MAX_INTERVAL_MS
         )
 
     def _resolve_patterns(self, group: ConsumerGroup, now: float) -> None:
@@ -293,8 +294,8 @@ class ConsumerCoordinator:
         return {topic: (ids[topic], count) for topic, count in self._counts().items()}
 
     def _assign_when_due(self, group: ConsumerGroup, now: float) -> None:
-        due = group.computed_at + self._settings.group_consumer_assignment_interval
-        if group.epoch > group.target_epoch and now >= due:
+        interval_ms = round(self._settings.group_consumer_assignment_interval * 1000)
+        if group.epoch > group.target_epoch and elapsed_ms(group.computed_at, now) >= interval_ms:
             group.compute_target(now)
 
     # ------------------------------------------------------------ leaving and removal

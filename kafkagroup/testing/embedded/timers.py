@@ -6,9 +6,10 @@ were scheduled, so that a run in virtual time is reproducible.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 
-__all__ = ["Action", "Timers"]
+__all__ = ["Action", "Timers", "elapsed_ms"]
 
 Action = Callable[[float], None]
 """Called with the time at which it runs."""
@@ -47,3 +48,11 @@ class Timers:
         """Run all due actions, including those that these actions schedule."""
         while due := [(at, n, key) for key, (at, n, _) in self._due.items() if at <= now]:
             self._due.pop(min(due, key=lambda item: item[:2])[2])[2](now)
+
+
+def elapsed_ms(since: float, now: float) -> float:
+    """Return the whole milliseconds between two moments, as a broker's clock counts them; infinite
+    if `since` is -inf. In seconds, the sum of a moment and an interval may lie just after a moment
+    that is equal to it in milliseconds."""
+    elapsed = now - since
+    return elapsed if math.isinf(elapsed) else round(elapsed * 1000)
