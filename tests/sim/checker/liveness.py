@@ -109,8 +109,9 @@ class Deadlines:
     failure: str = ""
     """The error of the group's last answer, if it has not tried to return since; "" without one."""
     return_due_at: float = 0.0
-    """After a failure: when the application first polled, as a client may have to report an error
-    that ends the membership. Infinity before that, and once a call has raised that error."""
+    """From when it must try to return. After a failure: when the application first polled, as a
+    client may have to report an error that ends the membership; infinity before that, and once a
+    call has raised that error. After it left by its poll timeout: the next poll."""
     lookup_since: float | None = None
     """When it last sent FindCoordinator, if that is unanswered."""
     cancelling: tuple[float, int] | None = None
@@ -335,7 +336,8 @@ class Liveness:
         run = self._recorder.run_of(event.member)
         deadlines = self._of(run)
         if run.polls.expired:
-            deadlines.had_partitions = False  # it leaves; the next poll begins a new membership
+            # It leaves; the next poll begins a new membership.
+            deadlines.had_partitions, deadlines.return_due_at = False, math.inf
         deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = deadlines.rejoin_due = None
 
     # ------------------------------------------------------------ the application
