@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import attrs
 
@@ -14,9 +16,15 @@ from .run import Divergence, run
 from .script import Script
 from .shrink import shrink
 
-__all__ = ["Pair", "Result", "run_many", "run_one"]
+__all__ = ["HUNG", "Pair", "Result", "run_many", "run_one"]
 
 Pair = tuple[Coordinator, Coordinator]
+
+HUNG = ("no answer", "in time")
+"""The kind of a script during which a coordinator did not answer in time."""
+
+_LIMIT = 60.0
+"""Seconds that a script may take; nearly all take a few hundredths."""
 
 
 @attrs.frozen
@@ -28,16 +36,26 @@ class Result:
     divergence: str = ""
     """As text, with the shortest script."""
     kind: tuple[str, str] | None = None
-    """The request and the field that differ; None if the coordinators agree."""
+    """The request and the field that differ, or `HUNG`; None if the coordinators agree."""
 
 
-def run_one(seed: int, pair: Pair, known: Collection[tuple[str, str]] = ()) -> Result:
+class _TimeUp(BaseException):
+    """Ends a script. A BaseException, because an Exception counts as the coordinator's answer."""
+
+
+def run_one(
+    seed: int, pair: Pair, known: Collection[tuple[str, str]] = (), *, limit: float = _LIMIT
+) -> Result:
     """Run the script of this seed; if the answers differ in a way that is not known yet, shrink it.
 
-    The result for one that is known has only its kind.
+    The result for one that is known has only its kind. After `HUNG` the pair is of no more use.
     """
     script = make_script(seed)
-    found = run(script, *pair)
+    try:
+        with _time_limit(limit):
+            found = run(script, *pair)
+    except _TimeUp:
+        return Result(seed, len(script.steps), f"  not done after {limit:g} s", HUNG)
     if found is None:
         return Result(seed, len(script.steps))
     kind = found.kind
@@ -50,6 +68,22 @@ def run_one(seed: int, pair: Pair, known: Collection[tuple[str, str]] = ()) -> R
 
     shortest = shrink(script, diverges)
     return Result(seed, len(script.steps), _text(shortest, run(shortest, *pair) or found), kind)
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `_TimeUp` when the time is up, also out of a wait for the JVM."""
+
+    def stop(*_: object) -> None:
+        raise _TimeUp
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _text(script: Script, divergence: Divergence) -> str:
@@ -76,12 +110,12 @@ def run_many(seeds: Iterable[int], jobs: int, connect: Callable[[], Pair]) -> It
 _SHRUNK = 2
 """Divergences of one kind that a process shrinks: that takes longer than all the rest."""
 
-_pairs: list[Pair] = []
-"""The pair of this process."""
+_pairs: list[tuple[Pair, Callable[[], Pair]]] = []
+"""The pair of this process, and what connected it."""
 
 
 def _connect(connect: Callable[[], Pair]) -> None:
-    _pairs[:] = [connect()]
+    _pairs[:] = [(connect(), connect)]
 
 
 _seen: Counter[tuple[str, str]] = Counter()
@@ -90,7 +124,12 @@ _seen: Counter[tuple[str, str]] = Counter()
 
 def _run_here(seed: int) -> Result:
     known = [kind for kind, count in _seen.items() if count >= _SHRUNK]
-    result = run_one(seed, _pairs[0], known)
+    pair, connect = _pairs[0]
+    result = run_one(seed, pair, known)
     if result.kind:
         _seen[result.kind] += 1
+    if result.kind == HUNG:
+        for coordinator in pair:
+            coordinator.close()
+        _connect(connect)
     return result

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from lockstep.embedded import EmbeddedCoordinator
-from lockstep.many import run_one
+from lockstep.many import HUNG, run_one
 from lockstep.planted import FAULTS
 from lockstep.requests import make_script
 from lockstep.run import run
@@ -52,3 +52,18 @@ def test_a_divergence_is_reported_with_the_steps_that_lead_to_it():
     assert result.kind == ("HeartbeatRequest", "error_code")
     assert "error_code: 22 and 0" in result.divergence
     assert "HeartbeatRequest(" in result.divergence
+
+
+def test_a_script_during_which_a_coordinator_hangs_is_reported():
+    """A timer that the embedded coordinator set anew for the same moment once blocked the run."""
+
+    class Hanging(EmbeddedCoordinator):
+        def advance(self, milliseconds):
+            while milliseconds > 100:
+                pass
+            super().advance(milliseconds)
+
+    pair = EmbeddedCoordinator(), Hanging()
+    results = [run_one(seed, pair, limit=0.2) for seed in range(5)]
+    assert HUNG in {result.kind for result in results}
+    assert {result.divergence for result in results if result.kind} == {"  not done after 0.2 s"}
