@@ -141,7 +141,7 @@ fuzz-assign: .venv/check.stamp ## a million generated groups through every assig
 
 sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROTOCOL=consumer for KIP-848; BROKER=apache for Kafka's own coordinator; HISTORIES=n, START=seed, KEEP=file to resume
 	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) $(if $(BROKER),--broker $(BROKER)) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
-	$(BIN)/python -m tests.sim --bugs
+	$(BIN)/python -m tests.sim --bugs $(if $(BROKER),--broker $(BROKER))
 
 lockstep: .venv/compiled.stamp ## 100,000 scripts of random requests to Apache's coordinator and the embedded one; CASES=n, START=seed
 	$(BIN)/python -m tests.lockstep --cases $(or $(CASES),100000) --start $(or $(START),0)

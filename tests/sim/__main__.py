@@ -10,7 +10,8 @@ With `--broker apache` the group is at Apache Kafka's own coordinator, which nee
 The first form prints progress, and figures at the end. The second repeats one seed and prints the
 violations; --story prints every event, --shrink leaves out what the violation does not need. Both
 exit with 1 if an invariant is violated. The third plants bugs, searches for runs that show
-each, and keeps their seeds for the tests; it exits with 1 if a bug survives.
+each, and keeps their seeds for the tests, unless the groups are at Apache's coordinator; it exits
+with 1 if a bug survives.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main() -> int:
     # The simulation injects faults: the client's warnings about them would flood the screen.
     logging.disable(logging.CRITICAL)
     if options.bugs is not None:
-        return hunt(options.bugs, options.jobs)
+        return hunt(options.bugs, options.jobs, broker=options.broker)
     if options.seed is not None:
         return _one(options)
     return run_many(

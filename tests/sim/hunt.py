@@ -1,15 +1,20 @@
-"""Find runs in which a planted bug violates an invariant, and store their seeds for the tests."""
+"""Find runs in which a planted bug violates an invariant, and store their seeds for the tests.
+
+The runs with the groups at Apache's coordinator are only found, not stored.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +25,7 @@ from .checker import find_violations
 from .events import Event
 from .observe import Log
 from .plan import Plan, make_plan
+from .run import BROKERS
 
 __all__ = ["BUGS", "KEPT", "hunt", "shown"]
 
@@ -65,13 +71,16 @@ def shown(
     planted: AbstractContextManager[object] | None = None,
     *,
     protocol: str = "classic",
+    broker: str = BROKERS[0],
 ) -> list[str]:
     """Return the invariants violated in a seed's run, sorted; the run may end early."""
-    plan = make_plan(seed, protocol=protocol)
-    return sorted({violation.invariant for violation in find_violations(_events(plan, planted))})
+    events = _events(make_plan(seed, protocol=protocol), broker, planted)
+    return sorted({violation.invariant for violation in find_violations(events)})
 
 
-def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Sequence[Event]:
+def _events(
+    plan: Plan, broker: str, planted: AbstractContextManager[object] | None
+) -> Sequence[Event]:
     def enough(*_: object) -> None:
         raise _StopSearch
 
@@ -80,7 +89,7 @@ def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Seque
         # Again, as a bug may swallow the first one.
         signal.setitimer(signal.ITIMER_VIRTUAL, _CPU, _AGAIN)
         try:
-            running.run(plan)
+            running.run(plan, broker)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -92,11 +101,18 @@ def _events(plan: Plan, planted: AbstractContextManager[object] | None) -> Seque
 
 
 def hunt(
-    names: Iterable[str], jobs: int, *, seeds: Sequence[int] = range(MOST), enough: int = 2
+    names: Iterable[str],
+    jobs: int,
+    *,
+    broker: str = BROKERS[0],
+    seeds: Sequence[int] = range(MOST),
+    enough: int = 2,
 ) -> int:
     """Find seeds that show each bug, trying the stored ones first; print and store them. Return 1
     if a bug is not found."""
     began = time.monotonic()
+    # Compiled classes cannot be patched: the processes run the source.
+    os.environ["KAFKAGROUP_PURE"] = "1"
     wanted = sorted(names) or sorted(BUGS)
     found = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     survivors = []
@@ -104,11 +120,14 @@ def hunt(
     with context.Pool(jobs, initializer=_quiet, maxtasksperchild=1) as pool:
         # Seeds that showed a bug before are likely to show it again.
         before = {name: [each["seed"] for each in found.get(name, ())] for name in wanted}
-        work = ((name, [*dict.fromkeys((*before[name], *seeds))], enough) for name in wanted)
+        work = (
+            (name, broker, [*dict.fromkeys((*before[name], *seeds))], enough) for name in wanted
+        )
         for name, caught_by in pool.imap_unordered(_hunt_one, work):
             if caught_by:
-                found[name] = caught_by
-                _keep(found)
+                if broker == BROKERS[0]:
+                    found[name] = caught_by
+                    _keep(found)
                 print(f"{name}: {', '.join(_said(seed) for seed in caught_by)}", flush=True)
             else:
                 survivors.append(name)
@@ -127,14 +146,15 @@ def _said(seed: Mapping[str, Any]) -> str:
     return f"seed {seed['seed']} by {' '.join(seed['by'])}"
 
 
-def _hunt_one(work: tuple[str, Sequence[int], int]) -> tuple[str, list[dict[str, Any]]]:
-    name, seeds, enough = work
+def _hunt_one(work: tuple[str, str, Sequence[int], int]) -> tuple[str, list[dict[str, Any]]]:
+    name, broker, seeds, enough = work
     bug = BUGS[name]
+    show = partial(shown, protocol=bug.protocol, broker=broker)
     found: list[dict[str, Any]] = []
     for seed in seeds:
-        broken = bug.breaks & set(shown(seed, bug.plant(), protocol=bug.protocol))
+        broken = bug.breaks & set(show(seed, bug.plant()))
         # Violations that the run also has without the bug do not count.
-        by = sorted(broken - set(shown(seed, protocol=bug.protocol))) if broken else []
+        by = sorted(broken - set(show(seed))) if broken else []
         if by:
             found.append({"seed": seed, "by": by})
             if len(found) == enough:
