@@ -22,13 +22,13 @@ def generations(timelines: Any) -> dict[str, list[int]]:
 
 def test_only_groups_with_new_records_are_computed(spark: Any, tmp_path: Path) -> None:
     earlier = [epoch("a", 1, 10), epoch("b", 1, 10), epoch("gone", 1, 10)]
-    known = groups.timelines(frame(spark, *earlier))
+    folder = str(tmp_path / "timelines")
+    groups.timelines(frame(spark, *earlier)).write.parquet(folder)
+    known = spark.read.parquet(folder)
     marked = known.withColumn("rebalances", F.expr("slice(rebalances, 1, 0)"))
-    marked.write.parquet(str(tmp_path / "timelines"))
-    read = spark.read.parquet(str(tmp_path / "timelines"))
 
     events = frame(spark, *earlier, commit("a", 0, 20), epoch("b", 2, 20))
-    found = groups.renewed(read, events.where("group_id <> 'gone'"))
+    found = groups.renewed(marked, events.where("group_id <> 'gone'")).cache()
     assert generations(found) == {"b": [1, 2]}
     assert {row.group_id for row in found.collect()} == {"a", "b"}
     assert generations(groups.renewed(known, events)) == generations(groups.timelines(events))
