@@ -28,7 +28,7 @@ from kafkagroup.options import CommonOptions
 from kafkagroup.runtime.service import Service
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions, client_options, parse_servers
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 
 __all__ = ["CallingService", "RetriedCalls", "checked_group_ids"]
@@ -78,7 +78,7 @@ class RetriedCalls:
         such as a BrokerError with a code in `final`; TransportError, or the last retriable
         BrokerError, after the timeout."""
         cluster = self.opened()
-        pauses = Pauses(self.options)
+        pauses = RetryBackoff(self.options)
         troubles, key = cluster.troubles, object()
         last: Exception | None = None
         try:

@@ -39,21 +39,21 @@ def _members(plans: Sequence[Plan]) -> Table:
         for plan in plans
         for m in plan.members
     )
-    numbers = ["before"]
+    numbers = ["capacity", "before", "load before"] if weighted else ["before"]
     for plan in plans:
         after = "after" if len(plans) == 1 else plan.assignor
         numbers += [after, f"load {after}"] if weighted else [after]
-    if weighted:
-        numbers[1:1] = ["load before"]
-        numbers.insert(0, "capacity")
     table = new_table("Partitions of each member", "member", *numbers, "", right=numbers)
-    for rows in zip(*(plan.members for plan in plans), strict=True):
-        first: MemberPlan = rows[0]
+    # One member, as each plan has it.
+    for versions in zip(*(plan.members for plan in plans), strict=True):
+        first: MemberPlan = versions[0]
         cells: list[object] = [len(first.before)]
         if weighted:
             cells = [f"{first.capacity:g}", len(first.before), f"{first.load_before:g}"]
-        for row in rows:
-            cells += [len(row.after), f"{row.load_after:g}"] if weighted else [len(row.after)]
+        for version in versions:
+            cells.append(len(version.after))
+            if weighted:
+                cells.append(f"{version.load_after:g}")
         add_row(table, _name(first), *cells, _CHANGES[first.change])
     return table
 
@@ -72,7 +72,7 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
     if plan.moves:
         columns = ("partitions", "from", "to", "round", "why")
         table = new_table(f"What {plan.assignor} moves", *columns, right=("round",))
-        for alike in _alike(plan.moves):
+        for alike in _group_moves(plan.moves):
             one = alike[0]
             add_row(
                 table,
@@ -94,8 +94,8 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
         )
 
 
-def _alike(moves: Iterable[Move]) -> Iterable[list[Move]]:
-    """Return the moves that differ only in the partition as lists, in the order of their first."""
+def _group_moves(moves: Iterable[Move]) -> Iterable[list[Move]]:
+    """Group the moves that differ only in the partition, in the order of each group's first."""
     found: dict[tuple[object, ...], list[Move]] = {}
     for move in moves:
         found.setdefault((move.before, move.after, move.round, move.text), []).append(move)

@@ -25,7 +25,7 @@ from kafkagroup.types import Headers
 __all__ = ["command"]
 
 _READ_BYTES = 1 << 18
-"""Most bytes of one read of stdin; its lines are written together."""
+"""Most bytes of one read of stdin."""
 
 _CHUNKS_AHEAD = 4
 """Most reads of stdin ahead of the write in progress."""
@@ -36,7 +36,7 @@ _MAX_LINE = 16 << 20
 _GRACE = 3.0
 """Seconds after a signal in which brokers may still acknowledge the records in flight."""
 
-_SIGNALLED = 128
+_SIGNAL_EXIT_BASE = 128
 """The exit code after a signal is this plus the signal's number, as in shells."""
 
 
@@ -129,8 +129,8 @@ def command(
     producer = Producer(compression=Codec[compression.upper()], **connection.options(Producer))
     writer = _Writer(producer, topic, partition, parse)
     code = anyio.run(writer.run)
-    unknown = f"; the outcome of {writer.unknown} more is unknown" if writer.unknown else ""
-    print_message(f"{count(writer.written, 'record')} written to {topic}{unknown}")
+    unknown = f"; the outcome of {n} more is unknown" if (n := writer.unknown_count) else ""
+    print_message(f"{count(writer.written_count, 'record')} written to {topic}{unknown}")
     raise click.exceptions.Exit(code)
 
 
@@ -161,10 +161,12 @@ class _Writer:
         partition: int | None,
         parse: Callable[[bytes], Placed],
     ) -> None:
-        self.written = 0
+        self.written_count = 0
         """How many records, and so lines, were written."""
-        self.unknown = 0
+        self.unknown_count = 0
         """How many sent records were not acknowledged in time after a signal."""
+        self._failure: KafkaGroupError | None = None
+        """Why lines were not written."""
         self._sending: anyio.CancelScope | None = None
         self._producer = producer
         self._topic = topic
@@ -178,28 +180,32 @@ class _Writer:
             async with self._producer:
                 # An unknown topic is reported at once, not after the first line of input.
                 await self._producer.partition_count(self._topic)
-                return await first(
-                    partial(self._signalled, signals), partial(self._all, sender, receiver)
+                code = await first(
+                    partial(self._wait_for_signal, signals),
+                    partial(self._copy_stdin, sender, receiver),
                 )
+                if self._failure is not None:
+                    raise self._failure
+                return code
 
-    async def _signalled(self, signals: AsyncIterator[signal.Signals]) -> int:
+    async def _wait_for_signal(self, signals: AsyncIterator[signal.Signals]) -> int:
+        """Wait for a signal, limit the write in progress, and return the exit code."""
         ending = await anext(signals)
         if self._sending is not None:
             self._sending.deadline = anyio.current_time() + _GRACE
-        return _SIGNALLED + ending
+        return _SIGNAL_EXIT_BASE + ending
 
-    async def _all(
+    async def _copy_stdin(
         self, sender: MemoryObjectSendStream[bytes], receiver: MemoryObjectReceiveStream[bytes]
     ) -> int:
-        failures: list[KafkaGroupError] = []
-
         async def write() -> None:
             try:
                 async with receiver:
                     await self._write_all(receiver)
             except KafkaGroupError as error:
-                # Raised below: the task group would wrap it in an ExceptionGroup.
-                failures.append(error)
+                # Raised by `run`: the task group would wrap it in an ExceptionGroup, or, after a
+                # signal has cancelled it, drop it.
+                self._failure = error
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -207,14 +213,13 @@ class _Writer:
             async with sender:
                 while chunk := await read_stdin(_READ_BYTES):
                     await sender.send(chunk)
-        if failures:
-            raise failures[0]
         return 0
 
     async def _write_all(self, chunks: MemoryObjectReceiveStream[bytes]) -> None:
         rest = b""
         async for chunk in chunks:
             data = [rest, chunk]
+            # All that was read meanwhile: fewer requests when brokers are slower than stdin.
             while chunks.statistics().current_buffer_used:
                 data.append(chunks.receive_nowait())
             *lines, rest = b"".join(data).split(b"\n")
@@ -227,17 +232,17 @@ class _Writer:
     async def _write(self, lines: Sequence[bytes]) -> None:
         """Write the lines, up to the first one that is invalid."""
         records: list[Placed] = []
-        wrong: ValueError | None = None
+        parse_error: ValueError | None = None
         for line in lines:
             try:
                 records.append(self._parse(line))
             except ValueError as error:
-                wrong = error
+                parse_error = error
                 break
         for partition, run in _runs(records):
             await self._send(run, self._partition if partition is None else partition)
-        if wrong is not None:
-            raise self._failed(0, str(wrong))
+        if parse_error is not None:
+            raise self._failed(0, str(parse_error))
 
     async def _send(self, records: Sequence[NewRecord], partition: int | None) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -249,12 +254,12 @@ class _Writer:
                 raise self._failed(error.index, str(error.why)) from error
             except KafkaGroupError as error:
                 raise self._failed(0, str(error)) from error
-            self.written += len(records)
+            self.written_count += len(records)
         if self._sending.cancelled_caught:
-            self.unknown = len(records)
+            self.unknown_count = len(records)
 
     def _failed(self, index: int, why: str) -> KafkaGroupError:
-        return KafkaGroupError(f"line {self.written + index + 1}: {why}")
+        return KafkaGroupError(f"line {self.written_count + index + 1}: {why}")
 
 
 def _runs(placed: Sequence[Placed]) -> Iterator[tuple[int | None, list[NewRecord]]]:

@@ -35,24 +35,27 @@ def join_request(member: Member) -> ConsumerGroupHeartbeatRequest:
 
 def heartbeat_request(member: Member) -> ConsumerGroupHeartbeatRequest:
     """Return a heartbeat with what the coordinator has not acknowledged yet (None: unchanged)."""
-    known, now = member.acknowledged_state, member.reported_state
+    known, current = member.acknowledged_state, member.reported_state
     if known is None:
         return _full(member)
-    pattern_changed = now.pattern != known.pattern
+    pattern_changed = current.pattern != known.pattern
+    # The coordinator waits for a report after each reconciliation, also of the same partitions,
+    # before the member gets the next epoch.
     owned_changed = (
-        now.owned != known.owned or now.reconciliation_count != known.reconciliation_count
+        current.owned != known.owned or current.reconciliation_count != known.reconciliation_count
     )
     return _request(
         member,
         member.epoch,
-        subscribed_topic_names=now.topics if now.topics != known.topics else None,
-        subscribed_topic_regex=(now.pattern or "") if pattern_changed else None,
-        topic_partitions=_listed(now.owned) if owned_changed else None,
+        subscribed_topic_names=current.topics if current.topics != known.topics else None,
+        subscribed_topic_regex=(current.pattern or "") if pattern_changed else None,
+        topic_partitions=_listed(current.owned) if owned_changed else None,
     )
 
 
 def leave_request(member: Member, epoch: int) -> ConsumerGroupHeartbeatRequest:
-    """Return the request to leave, so that the group does not wait for the session to end."""
+    """Return the request to leave. With `LEAVE_EPOCH` the coordinator reassigns the partitions at
+    once; with `STATIC_LEAVE_EPOCH` it keeps the assignment until the session times out."""
     return _request(member, epoch)
 
 

@@ -69,12 +69,12 @@ from kafkagroup.runtime.history import History, Step
 from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.mailbox import Mailbox
-from kafkagroup.transport.broker import MAIN, NO_RESPONSE, Overdue
+from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.one_shot_event import OneShotEvent
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
@@ -98,11 +98,11 @@ _MAX_STEP_INTERVAL = 1 / 3
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
 """Requests that the coordinator holds until the other members have sent theirs."""
 
-_OVERDUE = Overdue(NO_RESPONSE.advice, allowed=0.0)
-_OVERDUE_REBALANCE = Overdue(
+_OVERDUE = OverdueReport(NO_RESPONSE.advice, extra_wait=0.0)
+_OVERDUE_REBALANCE = OverdueReport(
     "either the coordinator hangs, or another member of the group does not rejoin: the coordinator"
     " waits for it as long as its rebalance timeout",
-    allowed=20.0,
+    extra_wait=20.0,
     has_own_finding=True,
 )
 
@@ -472,7 +472,7 @@ class Driver:
 
     async def _look_up_names(self) -> None:
         """Look up the names of assigned topics that the member knows only by id."""
-        pauses = Pauses(self._cluster.options)
+        pauses = RetryBackoff(self._cluster.options)
         troubles, group_id = self._cluster.troubles, self.member.config.group_id
         while True:
             self._unnamed_changed = OneShotEvent()

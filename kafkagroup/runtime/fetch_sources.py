@@ -16,7 +16,7 @@ from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.validation import needs_validation
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 
@@ -97,7 +97,7 @@ class FetchSources:
     async def _find_leaders(self) -> None:
         """Request metadata while an owned partition has no leader: during an election, no other
         task requests it before the metadata is old."""
-        pauses, troubles = Pauses(self._cluster.options), self._cluster.troubles
+        pauses, troubles = RetryBackoff(self._cluster.options), self._cluster.troubles
         while not self._have_leaders():
             if (problem := self._no_leader()) is not None:
                 troubles.failed("leaders", self._clock(), problem)

@@ -39,7 +39,7 @@ from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.one_shot_event import OneShotEvent
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchResponse
 
@@ -200,7 +200,7 @@ class Fetcher:
     # ------------------------------------------------------------ long polls
 
     async def _fetch_by_long_polls(self, node_id: int, lane: int) -> None:
-        pauses, early = Pauses(self._cluster.options), Pauses(self._cluster.options)
+        pauses, early = RetryBackoff(self._cluster.options), RetryBackoff(self._cluster.options)
         session = FetchSession()
         base = wait = self._options.fetch_max_wait
         while True:
@@ -332,7 +332,7 @@ class Fetcher:
     async def _fetch_left_out(self, node_id: int) -> None:
         """Send immediate fetches until the long polls in flight leave no partition out."""
         immediate = self._immediate[node_id]
-        pauses, schedule = Pauses(self._cluster.options), PollSchedule()
+        pauses, schedule = RetryBackoff(self._cluster.options), PollSchedule()
         while True:
             wake, now = self._wake, self._clock()
             immediate.begin_round()
@@ -493,7 +493,7 @@ class Fetcher:
     # ------------------------------------------------------------ failures
 
     async def _recover(
-        self, error: Exception, node_id: int, ready: list[OwnedPartition], pauses: Pauses
+        self, error: Exception, node_id: int, ready: list[OwnedPartition], pauses: RetryBackoff
     ) -> None:
         """Back off after a failed request, and refresh the metadata: leaders may have changed."""
         for owned in ready:

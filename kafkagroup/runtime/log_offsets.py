@@ -19,7 +19,7 @@ from kafkagroup.errors import (
     escaped,
 )
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.transport.unusable_topics import partition_error
 from kafkagroup.types import OffsetAndTimestamp, TopicPartition
@@ -76,7 +76,7 @@ class LogOffsets:
         self, timestamps: Mapping[TopicPartition, int], *, collect_errors: bool
     ) -> Found:
         self._cluster.topics.update(tp.topic for tp in timestamps)
-        pauses = Pauses(self._cluster.options)
+        pauses = RetryBackoff(self._cluster.options)
         found = Found()
         unknown: Counter[TopicPartition] = Counter()
         while missing := {

@@ -32,7 +32,7 @@ from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offsets import (
@@ -156,9 +156,9 @@ class GroupOffsets:
         """Look the coordinator up again before the next request."""
         self.coordinator = None
 
-    def pauses(self) -> Pauses:
+    def pauses(self) -> RetryBackoff:
         """Return the pauses between retries at the coordinator."""
-        return Pauses(self._cluster.options, self._backoff)
+        return RetryBackoff(self._cluster.options, self._backoff)
 
     async def commit(
         self,

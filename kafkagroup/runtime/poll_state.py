@@ -1,7 +1,7 @@
 """When the application polls, and whether it waits in the client.
 
-A member that owns partitions must poll within `max_poll_interval_ms`. The heartbeat thread reads
-these fields at any moment, so the order of assignments matters.
+A member that owns partitions must poll within `max_poll_interval_ms`. The heartbeat thread may read
+these fields between any two statements, so the order in which they are written matters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ class PollState:
     """The polls of one consumer. Times are on its loop's clock."""
 
     def __init__(self, lease: Lease) -> None:
-        """`lease`: has the time of the last poll, which each record sets."""
+        """`lease` stores the time of the last poll: `Reader.ready` updates it there for each record
+        that it delivers."""
         self.is_waiting = False
         """Whether the application waits in the client."""
         self._lacks_ownership = False
@@ -33,12 +34,12 @@ class PollState:
         return self.is_waiting and self._lacks_ownership
 
     def note_poll(self, now: float) -> None:
-        """Note that the application polls, or counts as polling."""
+        """Note that the application polls, or does what is treated as a poll."""
         self._lease.note_poll(now)
 
     def begin_wait(self, *, owns: bool) -> None:
-        """Note that the application waits: for records if it `owns` partitions by a valid lease,
-        else for the lease."""
+        """Note that the application waits in the client. `owns`: the member's ownership lease is
+        valid, so it waits for records; else it waits until that lease is extended."""
         self._lacks_ownership = not owns
         self.is_waiting = True
 

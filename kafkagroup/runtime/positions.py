@@ -29,7 +29,7 @@ from kafkagroup.runtime.offsets import GroupOffsets, Identity
 from kafkagroup.runtime.slices import slices
 from kafkagroup.runtime.validation import Validation
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["Positions"]
@@ -82,7 +82,7 @@ class Positions:
 
     async def _look_up_all(self) -> None:
         offsets = self._offsets
-        pauses = Pauses(self._cluster.options) if offsets is None else offsets.pauses()
+        pauses = RetryBackoff(self._cluster.options) if offsets is None else offsets.pauses()
         while pending := [o for o in self._delivery.owned.values() if _needs_position(o)]:
             try:
                 await self._look_up(pending)

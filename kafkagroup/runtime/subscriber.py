@@ -33,7 +33,7 @@ from kafkagroup.runtime.offsets import Identity
 from kafkagroup.runtime.session import Session
 from kafkagroup.runtime.slices import process_in_slices
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.group_log import (
     Subscription,
@@ -105,7 +105,7 @@ class Subscriber:
         """The first generation of several in a row whose assignment has topics that are not
         subscribed to; else -1."""
         self._leader = Leader(session, cluster, claims=claims)
-        self._pauses = Pauses(cluster.options)
+        self._pauses = RetryBackoff(cluster.options)
 
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
         """Subscribe to these topics, or by a pattern, from the next join on."""

@@ -30,7 +30,7 @@ from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.slices import are_many, process_in_slices, slices
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.offsets import (
@@ -115,7 +115,7 @@ class Validation:
             self._validating.ensure_running()
 
     async def _validate_all(self) -> None:
-        pauses = Pauses(self._cluster.options)
+        pauses = RetryBackoff(self._cluster.options)
         while self._is_woken:
             self._is_woken = False
             unvalidated = await process_in_slices(self._unvalidated, self._delivery.owned.values())

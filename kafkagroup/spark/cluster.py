@@ -25,7 +25,7 @@ from kafkagroup.errors import (
 from kafkagroup.spark.options import ConnectionOptions
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions, parse_servers
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.security import Security
 
 __all__ = ["Session"]
@@ -97,7 +97,7 @@ class Session:
         """Return the result of `request`; retry after retriable errors, each time with new
         metadata. `give_up` may return an error to raise instead of a retry, given the number of
         attempts."""
-        pauses, attempts = Pauses(self._cluster.options), 0
+        pauses, attempts = RetryBackoff(self._cluster.options), 0
         while True:
             attempts += 1
             try:

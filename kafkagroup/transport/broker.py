@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from kafkagroup.wire.messages.produce import ProduceResponse
 
-__all__ = ["MAIN", "NO_RESPONSE", "BrokerClient", "Overdue"]
+__all__ = ["MAIN", "NO_RESPONSE", "BrokerClient", "OverdueReport"]
 
 R = TypeVar("R")
 
@@ -51,23 +51,30 @@ _NOT_CONNECTED = (
     "check that a broker listens there, and that names, firewalls and advertised.listeners lead"
     " this client to it"
 )
+_PRODUCE_MARGIN = 1.0
+"""Seconds to wait for a response to Produce beyond the timeout that the request names, after which
+the broker itself responds with REQUEST_TIMED_OUT."""
+
 _NOT_A_BROKER = "check that a Kafka broker listens there, and that no proxy changes what it sends"
 
 
 @frozen
-class Overdue:
+class OverdueReport:
     """What to report when a request stays in flight for long."""
 
     advice: str
     """What to check."""
-    allowed: float | None = None
-    """Seconds that the broker may take beyond the usual before this counts as a problem; None: what
-    the request's timeout has beyond the request timeout of the options."""
+    extra_wait: float | None = None
+    """Seconds to wait, in addition to `WARN_AFTER`, before the missing response is reported. None:
+    the request's timeout minus the `request_timeout` of the options."""
     has_own_finding: bool = False
-    """As of `Problem`."""
+    """Whether `health()` reports it with a finding of its own, so that the general one is left
+    out."""
 
 
-NO_RESPONSE = Overdue("check that the broker is alive and not overloaded, and what lies between")
+NO_RESPONSE = OverdueReport(
+    "check that the broker is alive and not overloaded, and what lies between"
+)
 
 
 class BrokerClient:
@@ -96,8 +103,8 @@ class BrokerClient:
         self._throttle = throttle or BrokerThrottle()
         self._troubles = troubles
         self._close_count = 0
-        self._silent_since = float("-inf")
-        """When the last request was sent that had no response."""
+        self._last_unanswered_at = float("-inf")
+        """When the latest request was sent that timed out."""
 
     def __repr__(self) -> str:
         return f"Broker({self.node_id}, {escaped(self.host)!r}, {self.port})"
@@ -130,18 +137,18 @@ class BrokerClient:
 
     async def _connection(self, connection_id: str) -> BrokerConnection:
         if (connection := self._open_connection(connection_id)) is not None:
-            if not connection.is_idle_since(self._silent_since):
+            if not connection.is_idle_since(self._last_unanswered_at):
                 return connection
-            # What lost the other connection may have lost this one too: a request on it would wait
-            # for its whole timeout, which is minutes for a join.
+            # A later request to this broker got no response, so the path to it may be broken. A
+            # request on this connection could wait for its whole timeout: minutes for a JoinGroup.
             await self.disconnect(connection_id)
         lock = self._connecting.setdefault(connection_id, anyio.Lock())
         try:
             async with lock:
                 return await self._connect(connection_id)
         finally:
-            # An idle broker need not keep the lock, which is larger than the rest of it. Later
-            # callers may have made a new one meanwhile.
+            # Clusters have many idle brokers, and the lock is most of such a client's memory. If
+            # another task has stored a new lock meanwhile, keep that one.
             if not lock.locked() and self._connecting.get(connection_id) is lock:
                 del self._connecting[connection_id]
 
@@ -177,7 +184,7 @@ class BrokerClient:
         connection_id: str = MAIN,
         timeout: float | None = None,
         highest: int | None = None,
-        overdue: Overdue = NO_RESPONSE,
+        overdue: OverdueReport = NO_RESPONSE,
         on_response: Callable[[R], None] | None = None,
     ) -> R:
         """Send any request in a version of at most `highest`; return its response, error codes
@@ -189,7 +196,7 @@ class BrokerClient:
         usual = self._options.request_timeout
         if timeout is None:
             timeout = usual
-        allowed = overdue.allowed
+        allowed = overdue.extra_wait
         if allowed is None:
             allowed = max(timeout - usual, 0.0)
         connection = await self._ready_connection(connection_id)
@@ -205,7 +212,7 @@ class BrokerClient:
             )
         except RequestTimeoutError as error:
             sent_at = anyio.current_time() - timeout
-            self._silent_since = max(self._silent_since, sent_at)
+            self._last_unanswered_at = max(self._last_unanswered_at, sent_at)
             report_overdue(sent_at, error)
             raise
         except ConnectionLostError as error:
@@ -237,7 +244,7 @@ class BrokerClient:
         self,
         connection_id: str,
         request: type[Request[Any]],
-        overdue: Overdue,
+        overdue: OverdueReport,
         sent_at: float,
         error: RequestTimeoutError | None = None,
     ) -> None:
@@ -292,7 +299,7 @@ class BrokerClient:
     ) -> FetchResponse:
         """Fetch records from each partition's position on. The broker waits up to `max_wait`
         seconds for `min_bytes` bytes. `partition_max_bytes` is one limit for all partitions, or
-        one for each. `timeout`: seconds until the response; None: `max_wait` and the request
+        one for each. `timeout`: seconds until the response; None: `max_wait` plus the request
         timeout."""
         limits = partition_max_bytes
         if isinstance(limits, int):
@@ -360,13 +367,14 @@ class BrokerClient:
         if acks == 0:
             await (await self._ready_connection(MAIN)).send_only(request, highest=12)
             return None
-        return await self.request(request, timeout=timeout + 1, highest=12)
+        # From version 13 requests name topics by id; this caller has names.
+        return await self.request(request, timeout=timeout + _PRODUCE_MARGIN, highest=12)
 
     async def request_offset_limits(
         self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
     ) -> ListOffsetsResponse:
-        """Request the first offset at or after each timestamp (ms); -2: the log's start, -1: its
-        end."""
+        """Request the first offset at or after each timestamp (ms), by ListOffsets; -2: the start
+        of the log, -1: its end."""
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,

@@ -1,4 +1,7 @@
-"""Backoff between retries. The membership has a backoff of its own, in the pure core."""
+"""Backoff between the attempts of one operation.
+
+The steps of a membership (`kafkagroup.member`) compute their own backoff, as they do no I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,27 @@ import anyio
 from kafkagroup._backoff import backoff
 from kafkagroup.transport.options import ClientOptions
 
-__all__ = ["Pauses"]
+__all__ = ["RetryBackoff"]
 
 
-class Pauses:
-    """The growing pauses between the attempts of one operation."""
+class RetryBackoff:
+    """The exponential backoff of one operation."""
 
-    def __init__(self, options: ClientOptions, first: float | None = None) -> None:
-        """`first`: the first pause, in seconds; None: `retry_backoff` of the options."""
-        self._first = options.retry_backoff if first is None else first
-        self._most = max(options.retry_backoff_max, self._first)
+    def __init__(self, options: ClientOptions, initial: float | None = None) -> None:
+        """`initial`: the first backoff, in seconds; None: `retry_backoff` of the options."""
+        self._initial = options.retry_backoff if initial is None else initial
+        self._max = max(options.retry_backoff_max, self._initial)
         self._attempts = 0
 
     def next(self) -> float:
         """Count an attempt; return the seconds to wait before the next one."""
         self._attempts += 1
-        return backoff(self._attempts, self._first, self._most, random.random())
+        return backoff(self._attempts, self._initial, self._max, random.random())
 
     async def wait(self) -> None:
         """Wait before the next attempt."""
         await anyio.sleep(self.next())
 
     def reset(self) -> None:
-        """Reset after a success: the next pause is the first again."""
+        """Begin with the initial backoff again, after a success."""
         self._attempts = 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -175,6 +176,23 @@ def test_a_signal_during_an_unacknowledged_write_is_reported(
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 128 + signal.SIGTERM
         assert process.stderr.read() == b"kafkagroup: " + message + b"\n"
+
+
+def test_a_line_that_is_rejected_after_a_signal_is_reported(kafka: EmbeddedKafka) -> None:
+    """The command ended as if only the signal had stopped it."""
+
+    def interrupt(_: ProduceRequest) -> bool:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)  # the command handles it before the response
+        return True
+
+    kafka.fail(ProduceRequest, ErrorCode.MESSAGE_TOO_LARGE, when=interrupt)
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("produce", "t", *servers) as process:
+        process.stdin.write(b"a\n")
+        process.stdin.flush()
+        assert process.wait(TIMEOUT) == 1
+        assert process.stderr.read().startswith(b"kafkagroup: line 1: MESSAGE_TOO_LARGE")
 
 
 def test_a_missing_topic_is_reported_before_stdin_is_read(kafka: EmbeddedKafka) -> None:

@@ -1381,11 +1381,11 @@ def keeps_its_position_in_a_recreated_topic(stack: ExitStack) -> None:
 def _pausing(stack: ExitStack, seconds: float) -> None:
     """Set the pause of a member after an assignment of topics it does not subscribe to."""
 
-    class Pauses(retry.Pauses):
+    class RetryBackoff(retry.RetryBackoff):
         def next(self) -> float:
             return seconds
 
-    _replace(stack, subscribers, "Pauses", Pauses)
+    _replace(stack, subscribers, "RetryBackoff", RetryBackoff)
 
 
 @_bug("L7")

@@ -19,7 +19,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.retry import Pauses
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.schema import INT16, INT32, INT64, STRING, Request, field, message
 
@@ -56,7 +56,7 @@ class Producer:
     async def start(self) -> None:
         """Get an id; wait for a broker that returns one."""
         self._cluster.topics.add(self._topic)
-        pauses = Pauses(self._cluster.options)
+        pauses = RetryBackoff(self._cluster.options)
         while not await self._ask_id():
             await pauses.wait()
 
@@ -79,7 +79,7 @@ class Producer:
             base_sequence=self._sequences[partition],
         )
         tp = TopicPartition(self._topic, partition)
-        pauses = Pauses(self._cluster.options)
+        pauses = RetryBackoff(self._cluster.options)
         while not await self._append_once(tp, batch):
             await pauses.wait()
         self._sequences[partition] += len(values)

@@ -1,7 +1,7 @@
 """Which member owned each partition before the rebalance, and why other claims are ignored.
 
-`kafkagroup.assign.claims` resolves the claims for the assignors, in terms of numbers. This module
-keeps the names of the members, for the texts.
+`kafkagroup.assign.claims` resolves the same claims for the assignors, and identifies members by
+index. This module identifies them by member id, which the explanations of a plan name.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ __all__ = ["ExplainedClaims"]
 class ExplainedClaims:
     """The claims of all members of a group.
 
-    The claim with the highest generation is valid, if only one member has it (KIP-792), even if
-    that member no longer subscribes to the topic.
+    Of several claims to a partition, the one with the highest generation is valid (KIP-792); if
+    several members claim it with that generation, none is. The member with a valid claim need not
+    subscribe to the topic any longer.
     """
 
     def __init__(self, spec: GroupSpec) -> None:
         self.owner: dict[TopicPartition, str] = {}
         """Partition -> the member with the valid claim."""
-        self.void: list[VoidClaim] = []
-        self.doubled: dict[TopicPartition, str] = {}
-        """Partition -> why all claims to it are ignored."""
+        self.ignored: list[VoidClaim] = []
+        """The ignored claims, each with its reason."""
+        self.conflicts: dict[TopicPartition, str] = {}
+        """Partition -> why it has no owner: several members claim it with the same generation."""
         claims: dict[TopicPartition, list[str]] = {}
         for member in spec.order():
             for tp in dict.fromkeys(spec.members[member].owned):
@@ -38,20 +40,23 @@ class ExplainedClaims:
 
     def _resolve(self, spec: GroupSpec, tp: TopicPartition, claimants: list[str]) -> None:
         if (text := missing(spec, tp)) is not None:
-            self._void(claimants, tp, Reason.GONE, text)
+            self._ignore(claimants, tp, Reason.GONE, text)
             return
         newest = max(spec.members[m].generation for m in claimants)
         latest = [m for m in claimants if spec.members[m].generation == newest]
         names = " and ".join(label(spec, m) for m in latest)
         stale = [m for m in claimants if m not in latest]
         text = f"{names} claimed it later, in generation {newest}"
-        self._void(stale, tp, Reason.CLAIM_STALE, text)
+        self._ignore(stale, tp, Reason.CLAIM_STALE, text)
         if len(latest) == 1:
             self.owner[tp] = latest[0]
         else:
-            self.doubled[tp] = text = f"{names} claim it with the same generation, {newest}"
-            self._void(latest, tp, Reason.CLAIM_DOUBLED, text)
+            text = f"{names} claim it with the same generation, {newest}"
+            if newest < 0:
+                text = f"{names} claim it, and none reports a generation"
+            self.conflicts[tp] = text
+            self._ignore(latest, tp, Reason.CLAIM_DOUBLED, text)
 
-    def _void(self, members: Iterable[str], tp: TopicPartition, why: Reason, text: str) -> None:
+    def _ignore(self, members: Iterable[str], tp: TopicPartition, why: Reason, text: str) -> None:
         for member in members:
-            self.void.append(VoidClaim(member_id=member, partition=tp, why=why, text=text))
+            self.ignored.append(VoidClaim(member_id=member, partition=tp, why=why, text=text))

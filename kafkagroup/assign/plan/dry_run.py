@@ -70,7 +70,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
         cooperative=is_cooperative(assignor),
         members=_members(spec, was, before, after),
         moves=tuple(moves),
-        void_claims=tuple(sorted(claims.void, key=lambda c: (c.partition, c.member_id))),
+        void_claims=tuple(sorted(claims.ignored, key=lambda c: (c.partition, c.member_id))),
         rounds=outcome.rounds,
         settled=outcome.is_stable,
         kept=sum(after.get(tp) == owner for tp, owner in before.items()),

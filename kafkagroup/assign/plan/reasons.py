@@ -78,7 +78,7 @@ class MoveReasons:
         return Reason.LEFT_OUT, f"{protocol_name(self._assignor)} assigns it to no member"
 
     def _given(self, tp: TopicPartition) -> tuple[Reason, str]:
-        if (text := self._claims.doubled.get(tp)) is not None:
+        if (text := self._claims.conflicts.get(tp)) is not None:
             return Reason.CLAIM_DOUBLED, text
         if not (count := self._was.partitions.get(tp.topic, 0)):
             return Reason.TOPIC_NEW, f"topic {tp.topic} is new"
