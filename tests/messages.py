@@ -40,16 +40,17 @@ PAIRS = [
     for name, cls in MESSAGES.items()
     for version in cls.versions
 ]
-RECORDS_OF_GROUPS = "kafkagroup.wire.coordinator."
-"""The package of the messages that are not sent: a coordinator writes them to its log."""
+GROUP_LOG_PACKAGE = "kafkagroup.wire.coordinator."
+"""The package of the records of `__consumer_offsets`, which are written to a log, not sent."""
 
 
 def is_record(cls: type) -> bool:
-    return cls.__module__.startswith(RECORDS_OF_GROUPS)
+    return cls.__module__.startswith(GROUP_LOG_PACKAGE)
 
 
 def repeatable(examples: int) -> settings:
-    """Generate so many examples, however slowly."""
+    """Return settings with this number of examples, and without checks of their speed. The profile
+    in conftest.py makes the examples the same in each run."""
     return settings(max_examples=examples, suppress_health_check=list(HealthCheck))
 
 
@@ -58,7 +59,7 @@ ZEROS = {STRING: "", UUID_: NO_ID, BYTES: b"", RECORDS: b"", BOOL: False}
 
 
 def zero(kind: Kind) -> Any:
-    """Return the initial value in Kafka's classes of a field without a schema default."""
+    """Return the value that Kafka's generated classes give a field without a default."""
     if isinstance(kind, Array):
         return ()
     if isinstance(kind, Scalar):
@@ -77,6 +78,8 @@ def zero_of(cls: Any) -> Any:
 
 CODES = {"b": 8, "h": 16, "i": 32, "q": 64}
 error_codes = st.sampled_from(ErrorCode).map(int)
+# kio, another codec with which results are compared, has durations and times instead of numbers:
+# in whole seconds, and up to the year 2096.
 milliseconds = st.integers(-(10**12), 10**12)
 timestamps = st.just(-1) | st.integers(0, 4 * 10**9).map(lambda seconds: seconds * 1000)
 
@@ -120,24 +123,24 @@ def messages(cls: Any, version: int) -> st.SearchStrategy[Any]:
     return st.builds(cls, **parts)
 
 
-HOSTILE = (
-    b"\x00",
-    b"\xff",
-    b"\xff\xff",
-    b"\x7f\xff",
-    b"\x7f\xff\xff\xff",
-    b"\xff\xff\xff\xfe",
-    b"\xff\xff\xff\xff\x0f",
-    b"\xff\xff\xff\xff\xff\x01",
-    b"\x80\x80\x80\x80\x00",
+HOSTILE_LENGTHS = (
+    b"\x00",  # 0
+    b"\xff",  # -1 in one byte
+    b"\xff\xff",  # -1 in two
+    b"\x7f\xff",  # the largest in two
+    b"\x7f\xff\xff\xff",  # the largest in four
+    b"\xff\xff\xff\xfe",  # -2 in four
+    b"\xff\xff\xff\xff\x0f",  # the varint of 2**32 - 1
+    b"\xff\xff\xff\xff\xff\x01",  # a varint that is too long
+    b"\x80\x80\x80\x80\x00",  # a varint with a superfluous byte
 )
 
 
 def damaged(data: bytes) -> st.SearchStrategy[bytes]:
-    """Generate damaged bytes: truncated, with flipped bits, with a hostile length, or with inserted
-    bytes."""
+    """Generate bytes that are usually damaged: truncated, with flipped bits, with a hostile length,
+    or with inserted bytes."""
     where = st.integers(0, max(0, len(data) - 1))
-    hostile = st.sampled_from(HOSTILE)
+    hostile = st.sampled_from(HOSTILE_LENGTHS)
 
     def flipped(bits: list[int]) -> bytes:
         out = bytearray(data)

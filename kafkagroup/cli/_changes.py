@@ -15,7 +15,7 @@ from kafkagroup.admin import GroupDescription, GroupState, MemberDescription
 from kafkagroup.cli._view import count, member_name, ranges
 from kafkagroup.types import by_topic
 
-__all__ = ["Change", "changed", "remembered"]
+__all__ = ["Change", "changes_between", "with_known_assignments"]
 
 _REBALANCING = (
     GroupState.PREPARING_REBALANCE,
@@ -31,8 +31,8 @@ _LABELS = {
     "subscribed_anew": "changed subscription",
 }
 
-Held = Mapping[str, tuple[TopicPartition, ...]]
-"""Instance id, or member id -> partitions."""
+PartitionsByMember = Mapping[str, tuple[TopicPartition, ...]]
+"""Instance id, or without one member id -> partitions."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,14 +44,14 @@ class Change:
     members: Mapping[str, tuple[MemberDescription, ...]]
     """"joined", "gone", "came_again" (a static member with a new member id) or "subscribed_anew"
     -> members; without empty entries. The names are those of the JSON output."""
-    taken_up: Held
+    taken_up: PartitionsByMember
     """Partitions that members have gained."""
-    let_go: Held
+    let_go: PartitionsByMember
     """Partitions that members have lost."""
 
     def __bool__(self) -> bool:
         changes = self.members or self.taken_up or self.let_go
-        return bool(changes) or self._state != self._state_before or self._new_epoch
+        return bool(changes) or self._state != self._state_before or self._has_new_epoch
 
     @property
     def cause(self) -> str | None:
@@ -60,18 +60,18 @@ class Change:
             return ", ".join(f"{len(who)} {_LABELS[what]}" for what, who in self.members.items())
         if self.before is None or self.after is None:
             return None
-        if self._new_epoch:
+        if self._has_new_epoch:
             return "the members are the same: topics or assignor changed, or one joined and left"
         if self.after.state in _REBALANCING and self.before.state not in _REBALANCING:
             return "the members are the same: they rejoined, or one joined and left"
         return None
 
-    def words(self) -> str:
+    def as_line(self) -> str:
         """Return the change as one line."""
         parts = [self._state]
         if self._state_before != self._state:
             parts = [f"{self._state_before} -> {self._state}"]
-        if self._new_epoch and self.after is not None:
+        if self._has_new_epoch and self.after is not None:
             parts.append(f"epoch {self.after.group_epoch}")
         for what, who in self.members.items():
             parts.append(
@@ -82,6 +82,7 @@ class Change:
         for word, held in (("no longer has", self.let_go), ("gets", self.taken_up)):
             parts += [f"{member} {word} {ranges(tps)}" for member, tps in held.items()]
         if not self:
+            # No change: the first description of the group.
             parts.append(count(len(_members(self.after)), "member"))
         return "; ".join(parts)
 
@@ -118,12 +119,12 @@ class Change:
         return "absent" if self.before is None else self.before.state.value
 
     @property
-    def _new_epoch(self) -> bool:
+    def _has_new_epoch(self) -> bool:
         epochs = [None if g is None else g.group_epoch for g in (self.before, self.after)]
         return epochs[1] is not None and epochs[0] != epochs[1]
 
 
-def changed(before: GroupDescription | None, after: GroupDescription | None) -> Change:
+def changes_between(before: GroupDescription | None, after: GroupDescription | None) -> Change:
     """Return the changes from `before` to `after`; what the coordinator does not report counts as
     unchanged."""
     old, new = _members(before), _members(after)
@@ -146,19 +147,20 @@ def changed(before: GroupDescription | None, after: GroupDescription | None) -> 
     )
 
 
-def remembered(
+def with_known_assignments(
     before: GroupDescription | None, after: GroupDescription | None
 ) -> GroupDescription | None:
-    """Return `after`, with the members' assignments and subscriptions of `before` where `after` has
-    none. A new member has no assignment yet."""
+    """Return `after`, with each member's assignment and subscription of `before` where the
+    coordinator did not report them: while a classic group rebalances. A new member has no
+    assignment yet."""
     if after is None:
         return None
     old = _members(before)
     members = []
     for member in after.members:
         if member.partitions is None:
-            was = old.get(member_name(member))
-            known = ((), None) if was is None else (was.partitions, was.subscription)
+            earlier = old.get(member_name(member))
+            known = ((), None) if earlier is None else (earlier.partitions, earlier.subscription)
             member = attrs.evolve(member, partitions=known[0], subscription=known[1])
         members.append(member)
     return attrs.evolve(after, members=tuple(members))
@@ -168,23 +170,23 @@ def _members(group: GroupDescription | None) -> dict[str, MemberDescription]:
     return {} if group is None else {member_name(member): member for member in group.members}
 
 
-def _subscribed_anew(was: MemberDescription, now: MemberDescription) -> bool:
-    if was.subscription is None or now.subscription is None:
+def _subscribed_anew(before: MemberDescription, after: MemberDescription) -> bool:
+    if before.subscription is None or after.subscription is None:
         return False
-    topics = set(was.subscription.topics) != set(now.subscription.topics)
-    return topics or was.topic_pattern != now.topic_pattern
+    topics = set(before.subscription.topics) != set(after.subscription.topics)
+    return topics or before.topic_pattern != after.topic_pattern
 
 
 def _gained(
-    these: Mapping[str, MemberDescription], those: Mapping[str, MemberDescription]
+    current: Mapping[str, MemberDescription], other: Mapping[str, MemberDescription]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """Return each member's partitions in `these` that it does not have in `those`, for members
-    whose assignments are known in both."""
+    """Return the partitions that each member has in `current` and not in `other`. A member that is
+    not in `other` has gained all of its own; one whose assignment is unknown in either, none."""
     found = {}
-    for name, member in these.items():
-        other = those.get(name)
-        if other is None or other.partitions is not None:
-            others = set(other.partitions or ()) if other else set()
-            if more := tuple(tp for tp in member.partitions or () if tp not in others):
+    for name, member in current.items():
+        same = other.get(name)
+        if same is None or same.partitions is not None:
+            had = set(same.partitions or ()) if same else set()
+            if more := tuple(tp for tp in member.partitions or () if tp not in had):
                 found[name] = more
     return found

@@ -6,7 +6,7 @@ import click
 
 from kafkagroup import BrokerError
 from kafkagroup.admin import Admin, GroupDescription
-from kafkagroup.cli._changes import changed, remembered
+from kafkagroup.cli._changes import changes_between, with_known_assignments
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._live import run_live, stamp, ticks
@@ -48,9 +48,9 @@ async def _watch(group: str, every: float, as_json: bool, connection: Connection
             except (DecodeError, TransportError) as error:
                 print_message(f"{stamp()}  {error}")
                 continue
-            if changed(known, now):
+            if changes_between(known, now):
                 _print(group, known, now, as_json)
-            known = remembered(known, now)
+            known = with_known_assignments(known, now)
 
 
 async def _describe(admin: Admin, group: str) -> GroupDescription | None:
@@ -65,8 +65,8 @@ async def _describe(admin: Admin, group: str) -> GroupDescription | None:
 def _print(
     group: str, known: GroupDescription | None, now: GroupDescription | None, as_json: bool
 ) -> None:
-    change = changed(known, now)
+    change = changes_between(known, now)
     if as_json:
         print_json({"time": stamp(), "group_id": group, **change.value()}, one_line=True)
     else:
-        print_line(f"{stamp()}  {change.words()}")
+        print_line(f"{stamp()}  {change.as_line()}")

@@ -76,7 +76,7 @@ _NAMES = {
 
 
 class NoOffsetsError(KafkaGroupError):
-    """The group's offsets cannot be read, and a retry would not help."""
+    """The group's committed offsets could not be read."""
 
 
 class GroupedConsumer(TaskOwner):
@@ -112,11 +112,11 @@ class GroupedConsumer(TaskOwner):
         self.coordinator_id: int | None = None
         self.closing = False
         self._deserializer: Callable[[Any], object] = deserializer or json.loads
-        self._wait = max_wait_time / 1000
+        self._poll_timeout = max_wait_time / 1000
         self._brokers, self._security = brokers, security
-        self._current = ""
-        self._without_offsets: set[str] = set()
-        """Topics whose committed offsets could not be read."""
+        self._current_topic = ""
+        self._failed_topics: set[str] = set()
+        """Topics whose last read failed: `consume` looks up their committed offsets first."""
         super().__init__()
         with renamed(_NAMES):
             self._consumer = Consumer(
@@ -133,7 +133,7 @@ class GroupedConsumer(TaskOwner):
                 fetch_min_bytes=min_bytes,
                 fetch_max_bytes=max_bytes,
                 max_partition_fetch_bytes=max_bytes,
-                on_partitions_assigned=self._assigned,
+                on_partitions_assigned=self._pause_other_topics,
             )
 
     async def _start_tasks(self) -> None:
@@ -170,7 +170,8 @@ class GroupedConsumer(TaskOwner):
         calling again, the application declares them processed. A message that the deserializer
         rejects is logged and skipped. If a broker rejects the request, the error is logged, the
         result is empty, and the next call retries. `start` is ignored: consumption starts at the
-        group's committed offsets. Raises: the error that ended the membership.
+        group's committed offsets. Raises: what `commit_offsets` raises, except CommitFailedError;
+        the error that ended the membership.
         """
         if self.closing:
             return []
@@ -179,13 +180,13 @@ class GroupedConsumer(TaskOwner):
                 await self.commit_offsets()
         self._deliver_only(topic)
         try:
-            if topic in self._without_offsets:
+            if topic in self._failed_topics:
                 await self._seek_to_committed(topic)
-            found = await self._consumer.getmany(_MAX_MESSAGES, timeout=self._wait)
+            found = await self._consumer.getmany(_MAX_MESSAGES, timeout=self._poll_timeout)
         except (BrokerError, NoOffsetsError) as error:
             await self._consumer.commit({})  # raises the same error if the membership has ended
             logger.error("group %s: reading topic %s failed: %s", self.group_name, topic, error)
-            self._without_offsets.add(topic)
+            self._failed_topics.add(topic)
             return []
         return [value for records in found.values() for value in self._values(records)]
 
@@ -201,7 +202,7 @@ class GroupedConsumer(TaskOwner):
                     await self._consumer.seek_to_beginning(tp)
                 else:
                     self._consumer.seek(tp, offset)
-        self._without_offsets.discard(topic)
+        self._failed_topics.discard(topic)
 
     def _values(self, records: Iterable[Record]) -> Iterable[object]:
         for record in records:
@@ -215,12 +216,14 @@ class GroupedConsumer(TaskOwner):
 
     def _deliver_only(self, topic: str) -> None:
         """Deliver this topic's messages only: pause the other topics."""
-        self._current = topic
-        self._assigned(tuple(self._consumer.assignment()))
+        self._current_topic = topic
+        self._pause_other_topics(tuple(self._consumer.assignment()))
 
-    def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        mine = [tp for tp in partitions if tp.topic == self._current]
-        self._consumer.pause(*(tp for tp in partitions if tp.topic != self._current))
+    def _pause_other_topics(self, partitions: Sequence[TopicPartition]) -> None:
+        """Pause the partitions of other topics and resume those of the current one. Also called
+        with each assignment."""
+        mine = [tp for tp in partitions if tp.topic == self._current_topic]
+        self._consumer.pause(*(tp for tp in partitions if tp.topic != self._current_topic))
         self._consumer.resume(*mine)
 
     # ------------------------------------------------------------ offsets
@@ -231,6 +234,7 @@ class GroupedConsumer(TaskOwner):
             found = await self._consumer.committed(self._partitions_of(topic))
         except BrokerError as error:
             raise NoOffsetsError(str(error)) from error
+        self.offsets.pop(topic, None)
         self.handle_offset_fetch_response(found)
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
@@ -250,8 +254,8 @@ class GroupedConsumer(TaskOwner):
         """Commit what was consumed, with a note as metadata; a note that is too long is dropped. A
         commit that fails with a permanent error is logged; the next one covers its offsets.
 
-        Raises: CommitFailedError when partitions are no longer this member's; BrokerError and
-        TransportError when the retries, with pauses between them, have failed.
+        Raises: CommitFailedError when partitions are no longer this member's; a retriable
+        BrokerError or a TransportError after the retries with backoff have failed.
         """
         failure: KafkaGroupError | None = None
         try:
@@ -291,24 +295,24 @@ def _membership(zk_hosts: str | Sequence[str]) -> ZooKeeperMembership | None:
     return ZooKeeperMembership(hosts, root="/kiel")
 
 
-def _assignor(allocator: PartitionAllocator | None, name: str) -> Assignor:
+def _assignor(allocator: PartitionAllocator | None, own_name: str) -> Assignor:
     """Return the allocator as an assignor. Members send their names as user data, because their
     member ids are assigned by the coordinator."""
     if allocator is None:
         return naive_assignor
     protocol = getattr(allocator, "__name__", "allocator")
 
-    @named(protocol, user_data=lambda _owned, _generation: name.encode())
+    @named(protocol, user_data=lambda _owned, _generation: own_name.encode())
     def assignor(spec: GroupSpec) -> Assignment:
-        names = {member: _name(member, m.user_data) for member, m in spec.members.items()}
-        ids = {name: member for member, name in names.items()}
+        name_by_id = {member: _name(member, m.user_data) for member, m in spec.members.items()}
+        id_by_name = {name: member for member, name in name_by_id.items()}
 
         def allocate(
             members: list[str], partitions: list[TopicPartition]
         ) -> Mapping[str, Mapping[str, Iterable[int]]]:
             written = sorted(f"{topic}:{number}" for topic, number in partitions)
-            given = allocator(sorted(names[member] for member in members), written)
-            return {ids.get(name, name): topics for name, topics in given.items()}
+            allocation = allocator(sorted(name_by_id[member] for member in members), written)
+            return {id_by_name.get(name, name): topics for name, topics in allocation.items()}
 
         return allocating(protocol, allocate)(spec)
 

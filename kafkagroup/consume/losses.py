@@ -1,4 +1,4 @@
-"""Partitions that were lost before their delivered records were committed.
+"""Partitions that were lost before the delivered records were committed.
 
 A later commit cannot commit these records: the new owner delivers them again. But the next
 `commit()` must report them, once, or the application would believe that they are committed.
@@ -57,8 +57,8 @@ class Losses:
             for reason, tps in reasons.items()
         )
         return CommitFailedError(
-            f"commit of {_names(partitions)} failed: lost before what was delivered was committed"
-            f" ({why}); the new owner continues from the last committed offset",
+            f"commit of {_names(partitions)} failed: lost before the delivered records were"
+            f" committed ({why}); the new owner continues from the last committed offset",
             tuple(partitions),
         )
 

@@ -1,8 +1,9 @@
 """Committed offsets of `__consumer_offsets` as columns, without an object for each record. Pure.
 
-Most records of the topic are commits, and most commits have a key that occurred before. So keys are
-decoded once each, and values by their layout, all at once. Records in any other shape (old or
-malformed) are left to `events.event_of`, which defines what a row is.
+Most records of the topic are commits, and most commits have a key that occurred before. Each
+distinct key is decoded once. The fields of a value have fixed positions, so NumPy decodes one field
+of all values in one operation. Records of any other form (old or malformed) are left to
+`events.event_of`, which defines what a row is.
 """
 
 from __future__ import annotations
@@ -20,28 +21,30 @@ from kafkagroup.wire.schema import NO_ID
 __all__ = ["CommitColumns", "decode_commits"]
 
 _KEY_TYPE = b"\0\1"
+"""Version 1 of OffsetCommitKey. `events.event_of` decodes version 0, which old brokers wrote."""
 _VALUE_V3, _VALUE_V4 = 3, 4
 _METADATA_AT = 14
 """Where the length of the metadata stands in both versions, after version, offset and epoch."""
-_TOPIC_ID = bytes((1, 0, 16))
-"""The start of the tagged fields of version 4: one, with tag 0 and 16 bytes."""
+_TOPIC_ID_HEADER = bytes((1, 0, 16))
+"""The tagged fields of a value of version 4 with a topic id, before the id: one field, its tag 0,
+its size 16."""
 _ID_BYTES = 16
 
 _Array = Any
-"""Of numpy."""
+"""`numpy.ndarray`."""
 
 
 @attrs.frozen
 class CommitColumns:
-    """The commits among some records: which they are, and their columns."""
+    """The commits among some records, as columns."""
 
     rows: pa.Array
-    """Their indices."""
+    """Indices of the records that are commits."""
     group_id: pa.Array
     removed: pa.Array
-    """Whether each is a tombstone."""
+    """Whether the record is a tombstone."""
     commit: pa.Array
-    """Structs."""
+    """The decoded commit as a struct; its fields are null for a tombstone."""
 
 
 def decode_commits(
@@ -51,35 +54,35 @@ def decode_commits(
     time becomes `last_millisecond`."""
     index, names = _keys(keys)
     starts, lengths, data = _bytes(values)
-    removed = np.asarray(values.is_null())
+    is_tombstone = np.asarray(values.is_null())
     version = _number(data, starts, 0, ">i2", lengths >= 2)
-    layout = ((version == _VALUE_V3) | (version == _VALUE_V4)) & (lengths > _METADATA_AT + 2)
-    size, metadata_at = _metadata(data, starts, lengths, version, layout)
-    after = metadata_at + size
-    """Where the commit's time stands."""
-    rest = lengths - after - 8
-    """Bytes after it: the tagged fields."""
-    tagged = np.where(layout & (version == _VALUE_V4) & (rest > 0), rest, 0)
-    has_id = (tagged == len(_TOPIC_ID) + _ID_BYTES) & _begins(
-        data, starts + after + 8, _TOPIC_ID, tagged
+    is_known = ((version == _VALUE_V3) | (version == _VALUE_V4)) & (lengths > _METADATA_AT + 2)
+    size, metadata_at = _metadata(data, starts, lengths, version, is_known)
+    time_at = metadata_at + size
+    tags_size = lengths - time_at - 8
+    tagged = np.where(is_known & (version == _VALUE_V4) & (tags_size > 0), tags_size, 0)
+    has_id = (tagged == len(_TOPIC_ID_HEADER) + _ID_BYTES) & _begins(
+        data, starts + time_at + 8, _TOPIC_ID_HEADER, tagged
     )
-    without = (tagged == 1) & (_number(data, starts, after + 8, "u1", tagged == 1) == 0)
-    whole = np.where(version == _VALUE_V3, rest == 0, has_id | without)
-    rows = np.flatnonzero((index >= 0) & (removed | (layout & (size >= 0) & whole)))
-    texts, is_text = _texts(data, starts + metadata_at, np.where(removed, 0, size), rows)
+    has_no_tags = (tagged == 1) & (_number(data, starts, time_at + 8, "u1", tagged == 1) == 0)
+    is_whole = np.where(version == _VALUE_V3, tags_size == 0, has_id | has_no_tags)
+    rows = np.flatnonzero((index >= 0) & (is_tombstone | (is_known & (size >= 0) & is_whole)))
+    texts, is_text = _texts(data, starts + metadata_at, np.where(is_tombstone, 0, size), rows)
     rows, texts = rows[is_text], texts.filter(pa.array(is_text))
-    removed, at = removed[rows], starts[rows]
-    kept = ~removed
+    # From here on, of the rows only.
+    removed, at, time_at = is_tombstone[rows], starts[rows], time_at[rows]
+    has_value = ~removed
     named = names.take(pa.array(index[rows]))
-    epoch = _number(data, at, 10, ">i4", kept)
-    time = _number(data, at, after[rows], ">i8", kept)
+    epoch = _number(data, at, 10, ">i4", has_value)
+    time = _number(data, at, time_at, ">i8", has_value)
     columns = {
         "topic": named.field("topic"),
-        "topic_id": _ids(data, at + after[rows] + 8 + len(_TOPIC_ID), has_id[rows] & kept),
+        "topic_id": _ids(data, at + time_at + 8 + len(_TOPIC_ID_HEADER), has_id[rows] & has_value),
         "partition": named.field("partition"),
-        "offset": pa.array(_number(data, at, 2, ">i8", kept), mask=removed),
+        "offset": pa.array(_number(data, at, 2, ">i8", has_value), mask=removed),
         "leader_epoch": pa.array(epoch, mask=removed | (epoch < 0)),
-        "metadata": pc.if_else(pa.array(kept), texts, None),
+        "metadata": pc.if_else(pa.array(has_value), texts, None),
+        # Milliseconds to microseconds, Arrow's unit here; the limit prevents an overflow.
         "commit_time": pa.array(
             np.minimum(time, last_millisecond) * 1000, mask=removed | (time < 0)
         ),
@@ -158,13 +161,13 @@ def _begins(data: _Array, starts: _Array, prefix: bytes, lengths: _Array) -> _Ar
 
 
 def _metadata(
-    data: _Array, starts: _Array, lengths: _Array, version: _Array, layout: _Array
+    data: _Array, starts: _Array, lengths: _Array, version: _Array, is_known: _Array
 ) -> tuple[_Array, _Array]:
-    """Return the length of each value's metadata, negative if it is in no usual layout, and where
-    it begins."""
-    plain = _number(data, starts, _METADATA_AT, ">i2", layout & (version == _VALUE_V3))
-    # A compact string: a length of up to 126 stands, plus one, in one byte.
-    compact = _number(data, starts, _METADATA_AT, "u1", layout & (version == _VALUE_V4))
+    """Return the length of each value's metadata, and where it begins. The length is -1 if the
+    metadata is null, longer than 126 bytes in version 4, or not within the value."""
+    plain = _number(data, starts, _METADATA_AT, ">i2", is_known & (version == _VALUE_V3))
+    # A compact string begins with its length + 1 as a varint, which is one byte up to length 126.
+    compact = _number(data, starts, _METADATA_AT, "u1", is_known & (version == _VALUE_V4))
     compact = np.where(compact < 128, compact - 1, -1)
     size = np.where(version == _VALUE_V3, plain, compact)
     at = np.where(version == _VALUE_V3, _METADATA_AT + 2, _METADATA_AT + 1)

@@ -77,8 +77,10 @@ def resolve(jars: JarSet, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) -> Pa
     """Do the same for any set of jars, with its own name and environment variable."""
     given = os.environ.get(jars.variable)
     if given:
-        if not any(Path(given).glob(jars.mark)):
-            raise LocalKafkaUnavailable(f"{jars.variable} is {given}, which holds no {jars.mark}")
+        if not any(Path(given).glob(jars.required_jar)):
+            raise LocalKafkaUnavailable(
+                f"{jars.variable} is {given}, which holds no {jars.required_jar}"
+            )
         return Path(given).absolute()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
     folder = cache / "kafkagroup" / jars.name
@@ -180,7 +182,7 @@ def _fetch_with_maven(jars: JarSet, java: str, scratch: Path, deadline: float) -
         "utf-8",
     )
     command = [maven, "--batch-mode", "--quiet", "dependency:copy-dependencies"]
-    if jars.closed:
+    if jars.is_complete:
         command.append("-DexcludeTransitive=true")
     _run([*command, "-DincludeScope=runtime", "-DoutputDirectory=jars"], scratch, deadline)
 
@@ -192,7 +194,7 @@ def _fetch_with_ivy(jars: JarSet, java: str, scratch: Path, deadline: float) -> 
     ivy = next((jar for place in places for jar in sorted(place.glob("ivy-*.jar"))), None)
     if ivy is None:
         raise LocalKafkaUnavailable("PySpark, whose Ivy jar would do, is not installed")
-    also = 'transitive="false"' if jars.closed else ""
+    also = 'transitive="false"' if jars.is_complete else ""
     dependencies = "".join(
         f'<dependency org="{group}" name="{artefact}" rev="{number}" {also} conf="default"/>'
         for group, artefact, number in jars.artefacts

@@ -36,11 +36,10 @@ class JarSet:
     """Tuples of (group, artefact, version)."""
     variable: str
     """Name of the environment variable that can point to a folder with the jars."""
-    mark: str
+    required_jar: str
     """Glob pattern of a jar that the folder must contain."""
-    closed: bool = False
-    """Whether `artefacts` is complete; if False, their dependencies belong to the class path
-    too."""
+    is_complete: bool = False
+    """Whether `artefacts` is the whole class path; if not, their dependencies belong to it too."""
 
     @property
     def name(self) -> str:
@@ -51,8 +50,8 @@ class JarSet:
 ZOOKEEPER = JarSet(
     "ZooKeeper",
     "3.9.3",
-    # Without dependencies: those include native libraries for five platforms that a server without
-    # TLS does not need, and lack jars that it needs to start.
+    # All listed by hand: ZooKeeper's declared dependencies include native libraries that a server
+    # without TLS does not need, and lack jars without which it does not start.
     (
         ("org.apache.zookeeper", "zookeeper", "3.9.3"),
         ("org.apache.zookeeper", "zookeeper-jute", "3.9.3"),
@@ -63,8 +62,8 @@ ZOOKEEPER = JarSet(
         ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
     ),
     variable="KAFKAGROUP_ZOOKEEPER_JARS",
-    mark="zookeeper-3.9.3.jar",
-    closed=True,
+    required_jar="zookeeper-3.9.3.jar",
+    is_complete=True,
 )
 
 
@@ -88,8 +87,8 @@ NETTY = JarSet(
         )
     ),
     variable="KAFKAGROUP_NETTY_JARS",
-    mark=f"netty-handler-{_NETTY}.jar",
-    closed=True,
+    required_jar=f"netty-handler-{_NETTY}.jar",
+    is_complete=True,
 )
 
 
@@ -98,17 +97,17 @@ class Release:
     """How to run one release. A cluster is given as node id -> the node's ports."""
 
     version: str
-    logger: str
-    """Version of slf4j-simple: that of the slf4j API in Kafka's own dependencies. Maven picks the
-    nearest version of that API and Ivy the highest; with another, jars and checksums would
-    differ."""
+    slf4j_version: str
+    """Version of slf4j-simple. It must be that of the slf4j-api that this Kafka depends on:
+    otherwise Maven (nearest version) and Ivy (highest version) resolve different jars, whose
+    checksums do not match."""
     zookeeper: bool = False
     """Whether the cluster uses a ZooKeeper node (which is part of Kafka's jars) instead of
     KRaft."""
-    logs: tuple[str, ...] = ("transaction.state.log",)
+    internal_topic_settings: tuple[str, ...] = ("transaction.state.log",)
     """Setting prefixes of the internal topics that have their own `min.isr`."""
     settings: Mapping[str, str] = attrs.field(factory=dict)
-    """Settings that only this release supports."""
+    """Additional settings of this release."""
 
     @property
     def artefacts(self) -> tuple[tuple[str, str, str], ...]:
@@ -116,7 +115,7 @@ class Release:
         return (
             ("org.apache.kafka", "kafka_2.13", self.version),
             # Kafka ships only slf4j's API: without a backend, a failing broker logs nothing.
-            ("org.slf4j", "slf4j-simple", self.logger),
+            ("org.slf4j", "slf4j-simple", self.slf4j_version),
         )
 
     @property
@@ -127,7 +126,7 @@ class Release:
             self.version,
             self.artefacts,
             variable="KAFKAGROUP_KAFKA_JARS",
-            mark=f"kafka_2.*-{self.version}.jar",
+            required_jar=f"kafka_2.*-{self.version}.jar",
         )
 
     @property
@@ -138,7 +137,10 @@ class Release:
     def check_listeners(self, added: Mapping[str, Listener], nodes: int) -> None:
         """Raises: ConfigurationError if this number of nodes cannot have these listeners."""
         if added and self.zookeeper:
-            raise ConfigurationError(f"Kafka {self.version} runs here without more listeners")
+            raise ConfigurationError(
+                f"Kafka {self.version} runs here on ZooKeeper, without additional listeners;"
+                " choose a release that runs on KRaft"
+            )
         for name, listener in added.items():
             if name in self.listeners or not _LISTENER_NAME.fullmatch(name):
                 raise ConfigurationError(
@@ -204,7 +206,7 @@ class Release:
             # With Kafka's default, a test would wait 15 s for compaction.
             "log.cleaner.backoff.ms": "1000",
         }
-        for log in self.logs:
+        for log in self.internal_topic_settings:
             properties[f"{log}.num.partitions"] = "3"
             properties[f"{log}.replication.factor"] = str(copies)
             # One less than the replicas, or writes to the topic fail while a node is down.
@@ -219,7 +221,8 @@ class Release:
             if listener.advertised_ports
         }
         if advertised:
-            # Kafka refuses an advertised CONTROLLER listener, and treats omitted ones as absent.
+            # Kafka does not advertise listeners that are omitted here. CONTROLLER is left out: its
+            # address is that of `listeners`, and older releases refuse it here.
             public = {name: port for name, port in ports.items() if name != "CONTROLLER"}
             properties["advertised.listeners"] = _addresses(public | advertised)
         for name, listener in added.items():
@@ -251,7 +254,7 @@ def _with_zookeeper(node: int, port: int | None) -> dict[str, str]:
     return {
         "broker.id": str(node),
         "zookeeper.connect": f"{HOST}:{port}",
-        # The same as the KRaft session above. Kafka's default is 18 s.
+        # As the KRaft session above. The default of this release; KIP-537 made it 18 s.
         "zookeeper.session.timeout.ms": "6000",
     }
 
@@ -261,15 +264,16 @@ _RELEASES: Mapping[str, Release] = {
     for release in (
         Release(
             "4.3.1",
-            logger="1.7.36",
-            logs=("transaction.state.log", "share.coordinator.state.topic"),
+            slf4j_version="1.7.36",
+            internal_topic_settings=("transaction.state.log", "share.coordinator.state.topic"),
+            # Kafka's minima (45 s, 5 s) are longer than a test.
             settings={
                 "group.consumer.min.session.timeout.ms": "1000",
                 "group.consumer.min.heartbeat.interval.ms": "100",
             },
         ),
-        Release("3.9.1", logger="1.7.36"),
-        Release("2.4.1", logger="1.7.28", zookeeper=True),
+        Release("3.9.1", slf4j_version="1.7.36"),
+        Release("2.4.1", slf4j_version="1.7.28", zookeeper=True),
     )
 }
 

@@ -41,7 +41,7 @@ def decode(
 
     Unknown tagged fields are skipped. Raises: DecodeError, also for bytes after the message;
     LimitExceededError, before the elements are decoded, if all arrays together have more elements
-    than `max_elements` (None: `codec_compiler.MAX_ELEMENTS`). Plain numbers count less.
+    than `max_elements` (None: `codec_compiler.MAX_ELEMENTS`). 16 numbers count as one element.
     """
     value, end = decode_prefix(cls, version, data, offset, max_elements=max_elements)
     if end != len(data):
@@ -66,8 +66,8 @@ def decode_prefix(
     return cast("tuple[T, int]", decoder(data, offset, limit))
 
 
-# The compiler takes longer to import than all message declarations, so it is imported with the
-# first request.
+# Imported in these functions: the compiler takes longer to import than all message declarations,
+# and is needed only when the first message is encoded or decoded.
 
 
 @cache

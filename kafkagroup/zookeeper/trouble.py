@@ -55,20 +55,21 @@ class TroubleReporter:
             case Claimed() | Released():
                 self._succeeded(_CLAIMING, event.now)
             case RequestFailed(token=token, error=error):
-                if token == member.confirming:
+                if token == member.confirming:  # the member knows only when this one was sent
                     self._failed(_CONFIRMING, event.now, str(error), member.confirm_sent_at)
                 elif (what := _request_of(member, token)) is not None:
                     self._failed(what, event.now, str(error), event.now)
 
     def on_end(self, member: Member) -> None:
-        """Forget the reported problems of a member that has left or failed."""
+        """Forget the reported problems of a member that has left or failed. A driver that was
+        cancelled ends in another phase: its problems stay reported."""
         if member.phase in (Phase.LEFT, Phase.FAILED):
             for what in (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING):
                 self._troubles.forget(self._key(what))
 
     def _failed(self, what: str, now: float, cause: str, since: float) -> None:
         problem = Problem(
-            subject=f"{what}, of group {self._group_id}, with ZooKeeper at {self._hosts}",
+            subject=f"{what} for group {self._group_id} (ZooKeeper at {self._hosts})",
             cause=cause,
             advice=_ADVICE,
         )

@@ -15,7 +15,7 @@ from kafkagroup.admin import (
     MemberDescription,
     PartitionLag,
 )
-from kafkagroup.cli._changes import changed, remembered
+from kafkagroup.cli._changes import changes_between, with_known_assignments
 from kafkagroup.cli._describe_view import print_description
 from kafkagroup.cli._lag_view import lag_line, lag_value, live_table, sparkline
 
@@ -127,10 +127,10 @@ def test_a_rebalancing_classic_group_is_shown_without_assignments() -> None:
 
 def test_no_change_prints_nothing() -> None:
     one = group(member("a", ZERO))
-    assert not changed(one, one)
-    assert changed(one, one).words() == "Stable; 1 member"
-    assert not changed(None, None)
-    assert changed(None, None).words() == "absent; 0 members"
+    assert not changes_between(one, one)
+    assert changes_between(one, one).as_line() == "Stable; 1 member"
+    assert not changes_between(None, None)
+    assert changes_between(None, None).as_line() == "absent; 0 members"
 
 
 def test_the_steps_of_a_rebalance_are_shown() -> None:
@@ -143,15 +143,15 @@ def test_the_steps_of_a_rebalance_are_shown() -> None:
     )
     after = group(member("a", ZERO, TWO), member("c", ONE, instance_id="node-3"))
 
-    change = changed(before, busy)
+    change = changes_between(before, busy)
     assert change.cause == "1 joined, 1 left or timed out"
-    assert change.words() == (
+    assert change.as_line() == (
         "Stable -> PreparingRebalance; joined: node-3 (/c); left or timed out: b (/b);"
         " b no longer has orders 2"
     )
-    change = changed(remembered(before, busy), after)
+    change = changes_between(with_known_assignments(before, busy), after)
     assert change.cause is None
-    assert change.words() == (
+    assert change.as_line() == (
         "PreparingRebalance -> Stable; a no longer has orders 1; a gets orders 2;"
         " node-3 gets orders 1"
     )
@@ -172,21 +172,21 @@ def test_the_steps_of_a_rebalance_are_shown() -> None:
 
 def test_a_restarted_static_member_is_one_line() -> None:
     first, second = (member(name, ZERO, instance_id="node-1") for name in ("a", "b"))
-    change = changed(group(first), group(second))
-    assert change.words() == "Stable; rejoined: node-1 (/b)"
+    change = changes_between(group(first), group(second))
+    assert change.as_line() == "Stable; rejoined: node-1 (/b)"
     assert change.cause == "1 rejoined"
 
 
 def test_a_rebalance_without_a_visible_cause_is_shown() -> None:
     busy = group(member("a", partitions=None), state=GroupState.PREPARING_REBALANCE)
     cause = "the members are the same: they rejoined, or one joined and left"
-    assert changed(group(member("a", ZERO)), busy).cause == cause
+    assert changes_between(group(member("a", ZERO)), busy).cause == cause
 
 
 def test_a_new_epoch_of_a_single_member_is_shown() -> None:
     one = group(member("a", ZERO), type=GroupType.CONSUMER, group_epoch=4, assignment_epoch=4)
-    change = changed(one, attrs.evolve(one, group_epoch=5))
-    assert change.words() == (
+    change = changes_between(one, attrs.evolve(one, group_epoch=5))
+    assert change.as_line() == (
         "Stable; epoch 5; the members are the same: topics or assignor changed, or one joined"
         " and left"
     )
@@ -194,22 +194,24 @@ def test_a_new_epoch_of_a_single_member_is_shown() -> None:
 
 def test_a_changed_subscription_is_shown() -> None:
     other = member("a", ZERO, subscription=Subscription(topics=("orders", "audit")))
-    change = changed(group(member("a", ZERO)), group(other))
+    change = changes_between(group(member("a", ZERO)), group(other))
     assert (change.cause, bool(change)) == ("1 changed subscription", True)
-    assert changed(group(member("a")), group(member("a", topic_pattern="x.*"))).cause
+    assert changes_between(group(member("a")), group(member("a", topic_pattern="x.*"))).cause
 
 
 def test_a_group_already_rebalancing_is_shown() -> None:
     busy = group(member("a", partitions=None), state=GroupState.PREPARING_REBALANCE)
     after = group(member("a", ZERO))
-    assert changed(remembered(None, busy), after).taken_up == {"a": (ZERO,)}
+    assert changes_between(with_known_assignments(None, busy), after).taken_up == {"a": (ZERO,)}
     # The first look of all: it may have had that for long.
-    assert changed(busy, after).taken_up == {}
+    assert changes_between(busy, after).taken_up == {}
 
 
 def test_a_group_that_is_created_and_removed_is_shown() -> None:
     one = group(member("a", ZERO))
-    assert changed(None, one).words() == "absent -> Stable; joined: a (/a); a gets orders 0"
-    assert changed(one, None).words() == (
+    assert (
+        changes_between(None, one).as_line() == "absent -> Stable; joined: a (/a); a gets orders 0"
+    )
+    assert changes_between(one, None).as_line() == (
         "Stable -> absent; left or timed out: a (/a); a no longer has orders 0"
     )

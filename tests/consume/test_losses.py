@@ -18,24 +18,24 @@ def delivered(tp: TopicPartition, position: int, start: int = 0) -> OwnedPartiti
     return owned
 
 
-def test_nothing_is_lost() -> None:
+def test_partitions_without_uncommitted_records_are_not_losses() -> None:
     losses = Losses()
     assert losses.take({}) is None
-    losses.add(OwnedPartition(T0), "the generation is over")
-    losses.add(delivered(T1, 5, start=5), "the generation is over")
+    losses.add(OwnedPartition(T0), "the generation has ended")
+    losses.add(delivered(T1, 5, start=5), "the generation has ended")
     assert losses.take({}) is None
 
 
 def test_a_loss_is_reported_once_with_the_reason() -> None:
     losses = Losses()
-    losses.add(delivered(T1, 5), "the generation is over")
-    losses.add(delivered(T0, 5), "the generation is over")
+    losses.add(delivered(T1, 5), "the generation has ended")
+    losses.add(delivered(T0, 5), "the generation has ended")
     error = losses.take({})
     assert error is not None
     assert error.partitions == (T0, T1)
     assert str(error) == (
-        "commit of t/0, t/1 failed: lost before what was delivered was committed (the generation is"
-        " over); the new owner continues from the last committed offset"
+        "commit of t/0, t/1 failed: lost before the delivered records were committed (the"
+        " generation has ended); the new owner continues from the last committed offset"
     )
     back = pickle.loads(pickle.dumps(error))
     assert (str(back), back.partitions) == (str(error), error.partitions)
@@ -55,7 +55,7 @@ def test_a_loss_lists_the_partitions_of_each_reason() -> None:
 def test_a_loss_of_a_thousand_partitions_shows_their_number() -> None:
     losses = Losses()
     for n in range(1_000):
-        losses.add(delivered(TopicPartition("t", n), 5), "the generation is over")
+        losses.add(delivered(TopicPartition("t", n), 5), "the generation has ended")
     error = losses.take({})
     assert error is not None
     assert len(error.partitions) == 1_000
@@ -63,14 +63,14 @@ def test_a_loss_of_a_thousand_partitions_shows_their_number() -> None:
     assert "t/19 and 980 more failed" in str(error)
 
 
-def test_a_late_commit_response_counts() -> None:
+def test_no_loss_is_reported_if_the_commit_is_acknowledged_after_the_release() -> None:
     losses, owned = Losses(), delivered(T0, 5)
-    losses.add(owned, "the generation is over")
+    losses.add(owned, "the generation has ended")
     owned.acknowledge(5)
     assert losses.take({}) is None
 
 
-def test_a_late_commit_response_does_not_count_for_an_earlier_assignment() -> None:
+def test_a_late_commit_response_covers_only_the_loss_of_its_own_assignment() -> None:
     losses, first, second = Losses(), delivered(T0, 5), delivered(T0, 7)
     losses.add(first, "first")
     losses.add(second, "second")
@@ -85,13 +85,13 @@ def test_a_late_commit_response_does_not_count_for_an_earlier_assignment() -> No
 def test_records_committed_after_redelivery_are_not_lost() -> None:
     losses, again = Losses(), delivered(T0, 9)
     for acknowledged, lost in ((4, True), (5, False), (9, False)):
-        losses.add(delivered(T0, 5), "the generation is over")
+        losses.add(delivered(T0, 5), "the generation has ended")
         again.acknowledge(acknowledged)
         assert (losses.take({T0: again}) is not None) == lost
 
 
 def test_forgotten_losses_are_not_reported() -> None:
     losses = Losses()
-    losses.add(delivered(T0, 5), "the generation is over")
+    losses.add(delivered(T0, 5), "the generation has ended")
     losses.forget()
     assert losses.take({}) is None

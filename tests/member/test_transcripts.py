@@ -5,9 +5,11 @@ are what happened in virtual time until the command had ended. The members are t
 coordinator is that of the embedded broker; only the network (10 ms each way, one request at a time
 on a connection) is simulated here.
 
+To write them anew from their commands, run
+
     KAFKAGROUP_REWRITE_TRANSCRIPTS=1 pytest tests/member/test_transcripts.py
 
-writes them again from their commands. Read the difference before committing it.
+and read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ STORIES = sorted((Path(__file__).parent.parent / "transcripts").glob("*.txt"))
 REWRITE = bool(os.environ.get("KAFKAGROUP_REWRITE_TRANSCRIPTS"))
 
 LATENCY = 0.01
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 PARTITIONS = 4
 CONFIG = Config(
     group_id="g",
@@ -108,7 +111,7 @@ class Actor:
     connections: dict[Route, Connection] = attrs.field(factory=dict)
 
 
-def offer(owned: tuple[int, ...], generation: int) -> tuple[tuple[str, bytes], ...]:
+def protocol_metadata(owned: tuple[int, ...], generation: int) -> tuple[tuple[str, bytes], ...]:
     """Return the metadata of a cooperative member: the generation and the partitions owned in
     it."""
     return (("cooperative", bytes((generation + 1, *owned))),)
@@ -151,10 +154,11 @@ class Simulation:
         self.down = False
         self.timers = Timers()
         ids: dict[str, count[int]] = {}
-        self.joining = "?"
+        self.requester = "?"
+        """Name of the member whose request the coordinator handles."""
 
         def new_id() -> str:
-            return str(next(ids.setdefault(self.joining, count(1))))
+            return str(next(ids.setdefault(self.requester, count(1))))
 
         self.coordinator = GroupCoordinator(self.timers, new_id, BrokerSettings())
         self.heartbeats: Counter[str] = Counter()
@@ -183,7 +187,9 @@ class Simulation:
     def do_cooperate(self, name: str) -> None:
         """Start a cooperative member."""
         config = attrs.evolve(CONFIG, cooperative=True)
-        self.actors[name] = actor = Actor(name, Member(config=config, protocols=offer((), -1)))
+        self.actors[name] = actor = Actor(
+            name, Member(config=config, protocols=protocol_metadata((), -1))
+        )
         self.feed(actor, Started(now=self.now))
 
     def do_static(self, name: str) -> None:
@@ -207,23 +213,27 @@ class Simulation:
         self.run_until(self.now + float(seconds))
 
     def do_drain(self, name: str, seconds: str) -> None:
+        """Set how long the application takes to release its partitions."""
         self.actors[name].drain = float(seconds)
 
     def do_break(self, name: str) -> None:
+        """Let this member's assignor raise."""
         self.actors[name].assignor_fails = True
 
     def do_doom(self, name: str) -> None:
+        """Let this member crash when it must compute the assignment."""
         self.actors[name].dies_as_leader = True
 
     def do_leave(self, name: str) -> None:
         self.feed(self.actors[name], Leaving(now=self.now, reason="closed"))
 
     def do_sleep(self, name: str) -> None:
+        """Let the application exceed its poll interval: the member leaves, its partitions lost."""
         self.feed(self.actors[name], Leaving(now=self.now, reason="asleep", lost=True))
 
     def do_update(self, name: str) -> None:
-        offered = (("even", f"{name} at {self.now}".encode()),)
-        event = RejoinRequested(now=self.now, reason="new metadata", protocols=offered)
+        protocols = (("even", f"{name} at {self.now}".encode()),)
+        event = RejoinRequested(now=self.now, reason="new metadata", protocols=protocols)
         self.feed(self.actors[name], event)
 
     def do_kill(self, name: str) -> None:
@@ -235,7 +245,8 @@ class Simulation:
         self.coordinator.move("g", self.now)
 
     def do_cut(self, seconds: str) -> None:
-        """Break all connections to the coordinator, and new ones for that time."""
+        """Break the connections of heartbeats and other group requests, and new ones for that
+        time."""
         self.down = True
         self.lines.append(f"{self.now:6.2f}  the coordinator cannot be reached")
         for actor in self.actors.values():
@@ -342,7 +353,8 @@ class Simulation:
     def released(self, actor: Actor, token: int) -> Revoked:
         protocols = None
         if actor.member.config.cooperative:
-            protocols = offer(actor.owns, actor.member.generation_id if actor.owns else -1)
+            generation_id = actor.member.generation_id if actor.owns else -1
+            protocols = protocol_metadata(actor.owns, generation_id)
         return Revoked(now=self.now, token=token, protocols=protocols)
 
     def reconcile(self, actor: Actor, assigned: tuple[int, ...]) -> None:
@@ -382,7 +394,7 @@ class Simulation:
         return Computed(now=self.now, token=token, assignments=assignment)
 
     def check_owners(self) -> None:
-        """S1, for all generations: a partition has at most one owner within its deadline."""
+        """S1, across generations: a partition has at most one owner within its deadline."""
         keeping = [a for a in self.actors.values() if not a.dead and self.now <= a.revokes_by]
         owners = Counter(p for a in keeping for p in a.owns)
         assert not [p for p, n in owners.items() if n > 1], self.lines
@@ -426,19 +438,20 @@ class Simulation:
             return
         connection.busy = True
         send = connection.waiting[0]
-        answered = [False]
+        answered = False
 
         def reply(answer: Any) -> None:
-            if answered[0] or actor.dead or connection.closed:
+            nonlocal answered
+            if answered or actor.dead or connection.closed:
                 return
-            answered[0] = True
+            answered = True
             self.at(self.now + LATENCY, lambda: self.arrive(actor, connection, send, answer))
             connection.busy = False
             connection.waiting.popleft()
             self.at(self.now, lambda: self.read(actor, connection))
 
         assert send.coordinator is not None
-        self.joining = actor.name
+        self.requester = actor.name
         self.handle(send, send.coordinator, actor, reply)
         self.timers.run(self.now)
 
@@ -456,22 +469,22 @@ class Simulation:
                         )
                     )
                 else:
-                    coordinator.join(request, self.caller(9, actor), reply)
+                    coordinator.join(request, self.caller(JOIN_VERSION, actor), reply)
             case SyncGroupRequest() as request:
                 if code:
                     reply(SyncGroupResponse(error_code=code, assignment=b""))
                 else:
-                    coordinator.sync(request, self.caller(5, actor), reply)
+                    coordinator.sync(request, self.caller(SYNC_VERSION, actor), reply)
             case HeartbeatRequest() as request:
                 if code:
                     reply(HeartbeatResponse(error_code=code))
                 else:
-                    reply(coordinator.heartbeat(request, self.caller(4, actor)))
+                    reply(coordinator.heartbeat(request, self.caller(HEARTBEAT_VERSION, actor)))
             case LeaveGroupRequest() as request:
                 if code:
                     reply(LeaveGroupResponse(error_code=code))
                 else:
-                    reply(coordinator.leave(request, self.caller(5, actor)))
+                    reply(coordinator.leave(request, self.caller(LEAVE_VERSION, actor)))
 
     def caller(self, version: int, actor: Actor) -> Caller:
         return Caller(version=version, now=self.now, client_id=actor.name)
@@ -492,7 +505,7 @@ class Simulation:
                 self.write(actor, f"Heartbeat response: {error_name(code)}")
             case JoinGroupResponse(error_code=0):
                 self.write(actor, f"is {answer.member_id} in generation {answer.generation_id}")
-            case JoinGroupResponse(error_code=79):
+            case JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
                 self.write(actor, f"receives its member id: {answer.member_id}")
             case JoinGroupResponse() | SyncGroupResponse() if answer.error_code:
                 text = NAMES[type(send.request)]
@@ -544,5 +557,5 @@ def test_there_are_transcripts() -> None:
 
 def test_a_changed_command_changes_the_transcript() -> None:
     story = next(path for path in STORIES if path.stem == "second_member")
-    shorter = story.read_text("utf-8").replace("> drain a 1", "> drain a 2")
-    assert replay(shorter) != shorter
+    changed = story.read_text("utf-8").replace("> drain a 1", "> drain a 2")
+    assert replay(changed) != changed

@@ -121,8 +121,8 @@ async def test_a_poll_timeout_is_reported_to_the_application_once(
             error = await fails(consumer)
             assert set(error.partitions) == lost
             assert str(error) == (
-                f"commit of {', '.join(map(str, sorted(lost)))} failed: lost before what was"
-                " delivered was committed (the application stopped polling); the new owner"
+                f"commit of {', '.join(map(str, sorted(lost)))} failed: lost before the"
+                " delivered records were committed (the application stopped polling); the new owner"
                 " continues from the last committed offset"
             )
             await consumer.commit()
@@ -211,7 +211,7 @@ async def test_owned_partitions_are_committed_before_the_error(network: Any, pro
                 error = await fails(consumer)
                 assert error.partitions == (lost,)
                 assert str(error) == (
-                    f"commit of {lost} failed: lost before what was delivered was committed"
+                    f"commit of {lost} failed: lost before the delivered records were committed"
                     " (a rebalance revoked it); the new owner continues from the last committed"
                     " offset"
                 )

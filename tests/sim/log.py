@@ -53,10 +53,10 @@ def merged(logs: Iterable[Iterable[Event]]) -> Iterator[Event]:
 def to_line(event: Event) -> str:
     """Return one event as a line, without the newline."""
     raw: dict[str, Any] = {"event": type(event).__name__}
-    for name, default, plain, _ in _FIELDS[type(event)]:
+    for name, default, to_json, _ in _FIELDS[type(event)]:
         value = getattr(event, name)
         if value != default:
-            raw[name] = value if plain is None else plain(value)
+            raw[name] = value if to_json is None else to_json(value)
     return json.dumps(raw)
 
 
@@ -69,13 +69,13 @@ def from_line(line: str) -> Event:
     try:
         return cls(
             **{
-                name: raw.pop(name) if made is None else made(raw.pop(name))
-                for name, _, _, made in _FIELDS[cls]
+                name: raw.pop(name) if from_json is None else from_json(raw.pop(name))
+                for name, _, _, from_json in _FIELDS[cls]
                 if name in raw
             },
             **raw,
         )
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"{error}: {line[:100]!r}") from None
 
 
@@ -93,23 +93,27 @@ def _converters(hint: Any) -> tuple[_Convert | None, _Convert | None]:
         return str, _partition
     if type(None) in get_args(hint):
         (inner,) = (arg for arg in get_args(hint) if arg is not type(None))
-        plain, made = _converters(inner)
-        return _unless_none(plain), _unless_none(made)
+        to_json, from_json = _converters(inner)
+        return _unless_none(to_json), _unless_none(from_json)
     if get_origin(hint) is tuple:
-        plain, made = _converters(get_args(hint)[0])
+        to_json, from_json = _converters(get_args(hint)[0])
         return (
-            lambda values: [v if plain is None else plain(v) for v in values],
-            lambda values: tuple(v if made is None else made(v) for v in values),
+            lambda values: [v if to_json is None else to_json(v) for v in values],
+            lambda values: tuple(v if from_json is None else from_json(v) for v in values),
         )
-    if len(get_args(hint)) == 2:
-        (key, make_key), (plain, made) = (_converters(arg) for arg in get_args(hint))
+    if len(get_args(hint)) == 2:  # a mapping
+        key_hint, value_hint = get_args(hint)
+        key_to_json, key_from_json = _converters(key_hint)
+        to_json, from_json = _converters(value_hint)
         return (
             lambda values: {
-                k if key is None else key(k): v if plain is None else plain(v)
+                k if key_to_json is None else key_to_json(k): v if to_json is None else to_json(v)
                 for k, v in values.items()
             },
             lambda values: {
-                k if make_key is None else make_key(k): v if made is None else made(v)
+                k if key_from_json is None else key_from_json(k): v
+                if from_json is None
+                else from_json(v)
                 for k, v in values.items()
             },
         )

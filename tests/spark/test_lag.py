@@ -10,10 +10,10 @@ from kafkagroup.spark.lag import Committed, Lag, measure
 from kafkagroup.wire.batch_writing import NewRecord
 
 
-def test_lag_is_exact_or_null_with_a_reason(broker: Any, name: str) -> None:
+def test_each_null_has_a_reason(broker: Any, name: str) -> None:
     now = round(time.time() * 1000)
     broker.create(name, 3)
-    aged = [NewRecord(None, b"v", now - 1000 * seconds) for seconds in (500, 400, 300)]
+    aged = [NewRecord(None, b"v", now - 1000 * age) for age in (500, 400, 300)]
     broker.fill(name, 0, aged)
     broker.fill(name, 1, aged)
     broker.fill(name, 2, [NewRecord(None, b"v")])
@@ -23,19 +23,20 @@ def test_lag_is_exact_or_null_with_a_reason(broker: Any, name: str) -> None:
         Committed("g", tps[0], 1),
         Committed("h", tps[0], 0),
         Committed("g", tps[0], 3),
-        Committed("g", tps[0], 4),
-        Committed("g", tps[0], 0, "00112233-4455-6677-8899-aabbccddeeff"),
-        Committed("g", tps[1], 0),
-        Committed("g", tps[2], 0),
-        Committed("g", tps[3], 0),
+        Committed("g", tps[0], 4),  # beyond the end of the log
+        Committed("g", tps[0], 0, "00112233-4455-6677-8899-aabbccddeeff"),  # of another topic
+        Committed("g", tps[1], 0),  # below the start of the log
+        Committed("g", tps[2], 0),  # at a record without a timestamp
+        Committed("g", tps[3], 0),  # in no partition of the topic
         Committed("g", TopicPartition(f"{name}-gone", 0), 0),
     ]
     found = measure({"bootstrap.servers": broker.address}, wanted)
     assert [lag.committed for lag in found] == wanted
-    seconds = [found[n].seconds for n in (0, 1, 5)]
-    for measured, age in zip(seconds, (400, 500, 300), strict=True):
+    assert found[6].seconds is None
+    for n, age in ((0, 400), (1, 500), (5, 300)):
+        measured = found[n].seconds
         assert measured is not None
-        assert age <= measured <= age + 60
+        assert age <= measured <= age + 60  # the broker may be slow
     assert [(lag.start, lag.end, lag.lag, lag.reason) for lag in found] == [
         (0, 3, 2, None),
         (0, 3, 3, None),

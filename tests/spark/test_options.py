@@ -10,12 +10,12 @@ from kafkagroup import ConfigurationError, Security, TopicPartition
 from kafkagroup.spark.option_values import CONNECTOR_COLUMNS, OWN_COLUMNS, Bound
 from kafkagroup.spark.options import _NO_EFFECT, _SINK, _SOURCE, SourceOptions, parse_options
 
-LEAST = {"bootstrap.servers": "k:9092", "subscribe": "a"}
+MINIMAL = {"bootstrap.servers": "k:9092", "subscribe": "a"}
 
 
 def test_given_options_and_defaults() -> None:
-    assert parse_options(LEAST) == SourceOptions(bootstrap_servers="k:9092", subscribe=("a",))
-    # Spark hands over names in small letters.
+    assert parse_options(MINIMAL) == SourceOptions(bootstrap_servers="k:9092", subscribe=("a",))
+    # Spark passes names in small letters; underscores may stand for dots.
     assert parse_options(
         {
             "bootstrap_servers": "k:9092",
@@ -72,11 +72,11 @@ def test_explicitly_assigned_partitions() -> None:
     ],
 )
 def test_starting_offsets(text: str, bound: Bound) -> None:
-    assert parse_options({**LEAST, "startingOffsets": text}).starting_offsets == bound
+    assert parse_options({**MINIMAL, "startingOffsets": text}).starting_offsets == bound
 
 
-def test_the_names_of_sparks_own_connector() -> None:
-    """A query that reads `format("kafka")` needs no other option and no other column."""
+def test_options_of_sparks_own_connector_are_accepted() -> None:
+    """The options of a query that reads `format("kafka")` work unchanged, and so do its columns."""
     options = parse_options(
         {
             "kafka.bootstrap.servers": "k:9092",
@@ -124,18 +124,24 @@ def test_the_names_of_sparks_own_connector() -> None:
 @pytest.mark.parametrize(
     ("options", "columns"),
     [
-        (LEAST, OWN_COLUMNS),
-        ({**LEAST, "includeHeaders": "true"}, (*CONNECTOR_COLUMNS, "headers")),
-        ({**LEAST, "includeHeaders": "false"}, CONNECTOR_COLUMNS),
+        (MINIMAL, OWN_COLUMNS),
+        ({**MINIMAL, "includeHeaders": "true"}, (*CONNECTOR_COLUMNS, "headers")),
+        ({**MINIMAL, "includeHeaders": "false"}, CONNECTOR_COLUMNS),
         ({"kafka.bootstrap.servers": "k", "subscribe": "a"}, CONNECTOR_COLUMNS),
-        ({**LEAST, "kafka.client.id": "me", "columns": "timestampType"}, ("timestampType",)),
-        ({**LEAST, "columns": ""}, OWN_COLUMNS),
-        ({**LEAST, "parse": "json"}, ()),
-        ({**LEAST, "parse": "json", "includeHeaders": "true"}, ()),
-        ({**LEAST, "parse": "json", "columns": "offset", "on.error": "null"}, ("offset",)),
+        (
+            {**MINIMAL, "kafka.client.id": "me", "columns": "timestampType"},
+            ("timestampType",),
+        ),
+        ({**MINIMAL, "columns": ""}, OWN_COLUMNS),
+        ({**MINIMAL, "parse": "json"}, ()),
+        ({**MINIMAL, "parse": "json", "includeHeaders": "true"}, ()),
+        (
+            {**MINIMAL, "parse": "json", "columns": "offset", "on.error": "null"},
+            ("offset",),
+        ),
     ],
 )
-def test_columns_are_those_of_sparks_own_connector_with_its_options(
+def test_default_columns_depend_on_whether_options_of_sparks_own_connector_are_used(
     options: dict[str, str], columns: tuple[str, ...]
 ) -> None:
     assert parse_options(options).columns == columns
@@ -152,7 +158,7 @@ def test_columns_are_those_of_sparks_own_connector_with_its_options(
 )
 def test_a_login_that_cannot_be_read_is_not_shown(jaas: str) -> None:
     with pytest.raises(ConfigurationError, match="expected PlainLoginModule or Scram") as raised:
-        parse_options({**LEAST, "kafka.sasl.jaas.config": jaas})
+        parse_options({**MINIMAL, "kafka.sasl.jaas.config": jaas})
     assert "hidden" not in str(raised.value)
 
 
@@ -161,10 +167,10 @@ def test_every_option_is_in_the_guide() -> None:
     assert [name for name in (*_SOURCE, *_SINK, *_NO_EFFECT) if name.lower() not in guide] == []
 
 
-def test_tls_and_sasl_options_become_a_security() -> None:
+def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() -> None:
     options = parse_options(
         {
-            **LEAST,
+            **MINIMAL,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "SCRAM-SHA-256",
             "sasl.username": "me",
@@ -191,38 +197,59 @@ def test_tls_and_sasl_options_become_a_security() -> None:
             {"bootstrap.servers": "k"},
             "give one of the options subscribe, subscribePattern and assign",
         ),
-        ({**LEAST, "subscribePattern": "a"}, "give one of the options"),
+        ({**MINIMAL, "subscribePattern": "a"}, "give one of the options"),
         ({"bootstrap.servers": "k", "subscribePattern": "("}, "no regular expression"),
         (
-            {**LEAST, "assign": '{"a": [0]}'},
+            {**MINIMAL, "assign": '{"a": [0]}'},
             "give one of the options subscribe, subscribePattern and assign",
         ),
-        ({**LEAST, "startingOffset": "x"}, "unknown options: startingoffset; expected bootstrap"),
-        ({**LEAST, "startingOffsets": "group"}, "startingOffsets=group needs the option group.id"),
-        ({**LEAST, "startingOffsets": "2023-11-14T22:13:20"}, "a time needs its zone"),
-        ({**LEAST, "startingOffsets": '{"a": {"0": -3}}'}, "no offsets: a/0: -3"),
-        ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets=earliest: expected latest"),
-        ({**LEAST, "maxRowsPerBatch": "0"}, "option maxRowsPerBatch='0': expected 1 or more"),
-        ({**LEAST, "commit": "always"}, "option commit='always': expected one of source, listener"),
-        ({**LEAST, "columns": "value,x"}, "no columns x; there are topic, topic_id"),
-        ({**LEAST, "maxTriggerDelay": "15"}, "option maxTriggerDelay='15': expected a number and"),
-        ({**LEAST, "maxTriggerDelay": "2w"}, "expected one of the units ms, s, m, min, h, d"),
         (
-            {**LEAST, "startingOffsets": "latest", "startingTimestamp": "1"},
+            {**MINIMAL, "startingOffset": "x"},
+            "unknown options: startingoffset; expected bootstrap",
+        ),
+        (
+            {**MINIMAL, "startingOffsets": "group"},
+            "startingOffsets=group needs the option group.id",
+        ),
+        ({**MINIMAL, "startingOffsets": "2023-11-14T22:13:20"}, "a time needs its zone"),
+        ({**MINIMAL, "startingOffsets": '{"a": {"0": -3}}'}, "no offsets: a/0: -3"),
+        (
+            {**MINIMAL, "endingOffsets": "earliest"},
+            "endingOffsets=earliest: expected latest",
+        ),
+        (
+            {**MINIMAL, "maxRowsPerBatch": "0"},
+            "option maxRowsPerBatch='0': expected 1 or more",
+        ),
+        (
+            {**MINIMAL, "commit": "always"},
+            "option commit='always': expected one of source, listener",
+        ),
+        ({**MINIMAL, "columns": "value,x"}, "no columns x; there are topic, topic_id"),
+        (
+            {**MINIMAL, "maxTriggerDelay": "15"},
+            "option maxTriggerDelay='15': expected a number and",
+        ),
+        (
+            {**MINIMAL, "maxTriggerDelay": "2w"},
+            "expected one of the units ms, s, m, min, h, d",
+        ),
+        (
+            {**MINIMAL, "startingOffsets": "latest", "startingTimestamp": "1"},
             "give one of the options startingOffsets and startingTimestamp",
         ),
         (
-            {**LEAST, "kafka.bootstrap.servers": "k"},
+            {**MINIMAL, "kafka.bootstrap.servers": "k"},
             "option bootstrap.servers is given twice, with and without kafka.",
         ),
         (
-            {**LEAST, "minOffsetsPerTrigger": "3", "maxRowsPerBatch": "2"},
+            {**MINIMAL, "minOffsetsPerTrigger": "3", "maxRowsPerBatch": "2"},
             "minOffsetsPerTrigger=3 exceeds the most of a batch, 2",
         ),
-        ({**LEAST, "parse": "avro"}, "option parse='avro': expected one of json"),
-        ({**LEAST, "parse": "json", "on_error": "x"}, "expected one of fail, null, skip"),
-        ({**LEAST, "on_error": "null"}, "on_error needs the option parse"),
-        ({**LEAST, "rewind": "yes"}, "option rewind='yes': expected true or false"),
+        ({**MINIMAL, "parse": "avro"}, "option parse='avro': expected one of json"),
+        ({**MINIMAL, "parse": "json", "on_error": "x"}, "expected one of fail, null, skip"),
+        ({**MINIMAL, "on_error": "null"}, "on_error needs the option parse"),
+        ({**MINIMAL, "rewind": "yes"}, "option rewind='yes': expected true or false"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:

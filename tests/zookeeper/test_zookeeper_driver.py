@@ -109,7 +109,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.partition(" s: ")[2].partition(";")[0] or line for line in found]
 
 
-CONNECTING = "connecting, of group g, with ZooKeeper at zk:2181"
+CONNECTING = "connecting for group g (ZooKeeper at zk:2181)"
 
 
 async def test_a_session_that_cannot_be_opened_is_warned_about(
@@ -158,7 +158,7 @@ async def test_requests_without_a_response_are_warned_about(
             begun = len(sessions)
             if second == 9:
                 assert warned(caplog) == []
-        registering = "registering, of group g, with ZooKeeper at zk:2181"
+        registering = "registering for group g (ZooKeeper at zk:2181)"
         assert warned(caplog) == [f"{registering}: ZooKeeper: ConnectionLoss"]
         sessions[-1].refusal = None
         await anyio.sleep(2)

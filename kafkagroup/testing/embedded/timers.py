@@ -1,4 +1,4 @@
-"""Deadlines by key: time goes in, due actions run, the next deadline comes out.
+"""Timers by key. The caller passes the time, runs what is due, and asks for the next deadline.
 
 Nothing here reads a clock or sleeps. Actions due at the same time run in the order in which they
 were scheduled, so that a run in virtual time is reproducible.
@@ -20,25 +20,22 @@ class Timers:
 
     def __init__(self) -> None:
         self._due: dict[Hashable, tuple[float, int, Action]] = {}
-        self._count = 0
+        self._sequence = 0
         self.on_earlier: Callable[[], None] = lambda: None
-        """Called when the next deadline moves earlier: a task that sleeps until it must wake."""
+        """Called when the next deadline moves earlier, to wake a task that sleeps until the old
+        one."""
 
     def schedule(self, key: Hashable, at: float, action: Action) -> None:
         """Run `action` at time `at`, or at the first `run` after it."""
         before = self.next()
-        self._count += 1
-        self._due[key] = (at, self._count, action)
+        self._sequence += 1
+        self._due[key] = (at, self._sequence, action)
         if before is None or at < before:
             self.on_earlier()
 
     def cancel(self, key: Hashable) -> None:
         """Remove the deadline of this key, if there is one."""
         self._due.pop(key, None)
-
-    def pending(self, key: Hashable) -> bool:
-        """Whether this key has a deadline."""
-        return key in self._due
 
     def next(self) -> float | None:
         """The nearest deadline; None when nothing is scheduled. O(deadlines)."""
@@ -47,12 +44,14 @@ class Timers:
     def run(self, now: float) -> None:
         """Run all due actions, including those that these actions schedule."""
         while due := [(at, n, key) for key, (at, n, _) in self._due.items() if at <= now]:
-            self._due.pop(min(due, key=lambda item: item[:2])[2])[2](now)
+            _, _, key = min(due, key=lambda item: item[:2])
+            _, _, action = self._due.pop(key)
+            action(now)
 
 
 def elapsed_ms(since: float, now: float) -> float:
     """Return the whole milliseconds between two moments, as a broker's clock counts them; infinite
-    if `since` is -inf. In seconds, the sum of a moment and an interval may lie just after a moment
-    that is equal to it in milliseconds."""
+    if `since` is -inf. In seconds, rounding can make the sum of a moment and an interval slightly
+    larger than a moment that is equal in milliseconds."""
     elapsed = now - since
     return elapsed if math.isinf(elapsed) else round(elapsed * 1000)
