@@ -8,7 +8,16 @@ one commit at a time: see `committer`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
+from functools import partial
 from itertools import count
 from uuid import UUID
 
@@ -94,6 +103,9 @@ _PENDING_TRANSACTION = (
 )
 """The advice while a pending transaction may still change the offsets (KIP-447)."""
 
+_RECHECK_INTERVAL = 1.0
+"""Seconds between metadata refreshes for a topic that commits have found deleted."""
+
 _MAX_ATTEMPTS = 5
 """How often in a row a topic may be unknown: not all brokers know a new topic at once."""
 
@@ -151,6 +163,8 @@ class GroupOffsets:
         """How often in a row commits were refused for a topic, by name and id, that the metadata
         did not have either. Kept between commits: each commit of a revocation and of a rejoin
         would retry again, and the group waits for them."""
+        self._lost_checked_at = float("-inf")
+        """When the metadata was last refreshed for such a topic."""
 
     def invalidate_coordinator(self) -> None:
         """Look the coordinator up again before the next request."""
@@ -181,11 +195,27 @@ class GroupOffsets:
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
         """
-        last: Exception | None = None
-        pauses = self.pauses()
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
         ids = self._topic_ids(offsets, topic_ids)
+        lost = await self._lost_topics({tp.topic for tp in offsets}, ids)
+        rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in lost}
+        if rest:
+            send = partial(self._commit_once, identity, rest, ids, is_current, epoch, meter)
+            await self._commit_with_retries(send, rest, ids, timeout)
+        if lost:
+            # Not sent: an application that commits each record would send as many requests.
+            raise self._lost_error(min(lost), ids)
+
+    async def _commit_with_retries(
+        self,
+        send: Callable[[], Awaitable[None]],
+        offsets: Iterable[TopicPartition],
+        ids: Mapping[str, UUID],
+        timeout: float,
+    ) -> None:
+        last: Exception | None = None
+        pauses = self.pauses()
         with anyio.move_on_after(timeout):
             for retry in count():
                 if retry:
@@ -194,24 +224,52 @@ class GroupOffsets:
                     logger.info("group %s: the commit is retried: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    await self._commit_once(identity, offsets, ids, is_current, epoch, meter)
+                    await send()
                 except _Retry as again:
                     last = again.error
                     self._report_failure("committing", again.error)
                     topic = await self._lost_topic(again.error, offsets, ids)
-                    if self._count_lost(topic, ids) >= _MAX_ATTEMPTS:
-                        raise BrokerError(
-                            again.error.code,
-                            f"committing topic {topic!r} of group {self._group_id!r}: it was"
-                            " deleted, or recreated, after it was read",
-                        ) from None
+                    if topic is None:
+                        self._reset_lost_counts(offsets, ids)
+                    elif self._count_lost(topic, ids) >= _MAX_ATTEMPTS:
+                        raise self._lost_error(topic, ids) from None
                 except (TransportError, RemoteProtocolError) as error:
                     self.coordinator = None
                     last = error
                 else:
-                    self._lost_counts.clear()
+                    self._reset_lost_counts(offsets, ids)
                     return self._report_success("committing")
         raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
+
+    async def _lost_topics(self, topics: Collection[str], ids: Mapping[str, UUID]) -> set[str]:
+        """Return the topics that were deleted or recreated, as earlier commits have found. The
+        metadata is refreshed for them once a second at most."""
+        keys = {topic: (topic, ids.get(topic, NO_ID)) for topic in topics}
+        lost = {t for t, key in keys.items() if self._lost_counts.get(key, 0) >= _MAX_ATTEMPTS}
+        if lost and anyio.current_time() >= self._lost_checked_at + _RECHECK_INTERVAL:
+            await self._refresh_for_lost()
+        for topic in sorted(lost):
+            if not self._cluster.has_lost(*keys[topic]):
+                lost.remove(topic)
+                del self._lost_counts[keys[topic]]
+        return lost
+
+    async def _refresh_for_lost(self) -> bool:
+        """Refresh the metadata; return whether that succeeded."""
+        self._lost_checked_at = anyio.current_time()
+        try:
+            await self._cluster.refresh()
+        except (TransportError, RemoteProtocolError):
+            return False
+        return True
+
+    def _lost_error(self, topic: str, ids: Mapping[str, UUID]) -> BrokerError:
+        has_id = ids.get(topic, NO_ID) != NO_ID
+        return BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_ID if has_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"committing topic {topic!r} of group {self._group_id!r}: it was deleted, or recreated,"
+            " after it was read",
+        )
 
     async def _lost_topic(
         self,
@@ -223,22 +281,21 @@ class GroupOffsets:
 
         A topic may exist although the coordinator does not know it yet.
         """
-        if error.code not in _UNKNOWN_TOPIC:
-            return None
-        try:
-            await self._cluster.refresh()
-        except (TransportError, RemoteProtocolError):
+        if error.code not in _UNKNOWN_TOPIC or not await self._refresh_for_lost():
             return None
         for topic in sorted({tp.topic for tp in offsets}):
             if self._cluster.has_lost(topic, topic_ids.get(topic, NO_ID)):
                 return topic
         return None
 
-    def _count_lost(self, topic: str | None, topic_ids: Mapping[str, UUID]) -> int:
+    def _reset_lost_counts(
+        self, offsets: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> None:
+        for topic in {tp.topic for tp in offsets}:
+            self._lost_counts.pop((topic, topic_ids.get(topic, NO_ID)), None)
+
+    def _count_lost(self, topic: str, topic_ids: Mapping[str, UUID]) -> int:
         """Count a commit that was refused for a lost topic; return how often in a row it was."""
-        if topic is None:
-            self._lost_counts.clear()
-            return 0
         key = topic, topic_ids.get(topic, NO_ID)
         self._lost_counts[key] = self._lost_counts.get(key, 0) + 1
         return self._lost_counts[key]

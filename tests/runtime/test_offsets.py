@@ -554,17 +554,36 @@ async def test_a_commit_of_a_deleted_topic_is_retried_a_few_times(network: Any, 
         assert group.count(OffsetCommitRequest) == 5
 
 
-async def test_the_next_commit_of_a_deleted_topic_is_not_retried(network: Any) -> None:
+async def test_the_next_commits_of_a_deleted_topic_are_not_sent(network: Any) -> None:
     """Each commit of a rebalance, before the revocation, after it and before the rejoin, retried
-    for more than a second, and the group waited for all of them."""
+    for more than a second, and the group waited for all of them. Later, an application that
+    committed each record caused as many requests."""
     async with knowing_t(network) as group:
         group.owned.topic_id = group.offsets._cluster.metadata.topics["t"].topic_id
         group.kafka.delete_topic("t")
-        for count in (5, 6, 7):
+        for _ in range(30):
             with pytest.raises(BrokerError) as caught:
                 await group.commit(7)
             assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
-            assert group.count(OffsetCommitRequest) == count
+            assert group.count(OffsetCommitRequest) == 5
+        assert group.count(MetadataRequest) < 10
+
+
+async def test_a_commit_with_a_deleted_topic_commits_the_other_topics(network: Any) -> None:
+    async with knowing_t(network) as group:
+        group.kafka.create_topic("u", 1)
+        cluster = group.offsets._cluster
+        cluster.topics.add("u")
+        await cluster.refresh()
+        topic_ids = {t: cluster.metadata.topics[t].topic_id for t in ("t", "u")}
+        group.kafka.delete_topic("t")
+        for offset in (7, 8):
+            offsets = dict.fromkeys((TP, TopicPartition("u", 0)), OffsetAndMetadata(offset))
+            with pytest.raises(BrokerError) as caught:
+                await group.offsets.commit(NO_MEMBERSHIP, offsets, timeout=9, topic_ids=topic_ids)
+            assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
+            assert group.kafka.committed("g", "u") == {0: offset}
+        assert group.count(OffsetCommitRequest) == 6
 
 
 async def test_commits_are_retried_again_once_a_deleted_topic_is_back(network: Any) -> None:
@@ -574,6 +593,7 @@ async def test_commits_are_retried_again_once_a_deleted_topic_is_back(network: A
         with pytest.raises(BrokerError):
             await group.commit(7)
         group.kafka.create_topic("t", 2)
+        await anyio.sleep(1)
         with pytest.raises(BrokerError):
             await group.commit(7, timeout=3)
         assert group.count(OffsetCommitRequest) > 7
