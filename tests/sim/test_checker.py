@@ -39,6 +39,7 @@ from sim.events import (
     Polling,
     Processed,
     Raised,
+    Rejoining,
     Revoked,
     Revoking,
     Sent,
@@ -1171,6 +1172,21 @@ def test_l1_after_a_session_without_responses_delivery_waits_for_a_heartbeat_res
     assert broken(without_responses(3.0)) == ["L1"]
 
 
+def test_l1_a_rebalance_before_sync_group_is_answered_extends_no_lease():
+    """Brokers before 2.7 answer so without beginning a session (KAFKA-10134)."""
+
+    def syncing(error):
+        sent, answer, *rest = joins(2, T0, owned=(T0,))
+        polls = of(Processed, partition=T0, offset=0)
+        begun = rejoining()[:5]
+        heartbeat = heartbeats(error, generation=2, connection=2)
+        waits = [of(Away), sent, answer, rest[:1], 4.0, heartbeat, 3.0, polls, 0.5, delivers(1)]
+        return [begun, waits]
+
+    assert broken(syncing("NONE")) == ["L1"]
+    assert broken(syncing("REBALANCE_IN_PROGRESS")) == []
+
+
 def test_l1_the_session_of_a_delayed_heartbeat_starts_when_it_was_issued():
     def late(seconds):
         heartbeat = waited(seconds, heartbeats())
@@ -1216,6 +1232,18 @@ def test_l2_a_cooperative_member_rejoins_after_revoking_partitions():
     under_way = commits(0, generation=2, answer=False, stored=False)
     assert broken(first, round_one, under_way, later) == []
     assert broken(first, round_one, under_way, later, later) == ["L2"]
+
+
+def test_l2_the_second_round_begins_with_a_commit_of_its_own():
+    """The commit after the callback took its time, and so did the one before the rejoin."""
+    first = [opening(cooperative=True), starts(1, {T0: 0, T1: 0})]
+    round_one = [joins(2, T0, owned=(T0, T1)), revokes(T1)]
+    unanswered = commits(0, generation=2, answer=False, stored=False)
+    begun = [first, round_one, unanswered, 1.5, assigned(2)]
+    late = [[0.7, heartbeats(generation=2)] for _ in range(4)]
+    assert "L2" not in broken(begun, of(Rejoining), late)
+    assert "L2" in broken(begun, late)
+    assert "L2" in broken(begun, of(Rejoining), late, of(Rejoining), late)
 
 
 def test_l2_a_member_releases_its_partitions_after_max_poll_interval():

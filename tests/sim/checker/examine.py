@@ -159,7 +159,7 @@ class _Facts:
         run.assigned_to = run.assigned_to or event.api == CONSUMER_HEARTBEAT
         run.in_flight[event.connection, event.correlation] = (number, event)
         if event.api == "JoinGroup":
-            run.target = None
+            run.target, run.is_syncing = None, False
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)
@@ -167,6 +167,8 @@ class _Facts:
             run.troubled_by = number
         if event.assigned is not None:
             run.target = frozenset(event.assigned)
+        if event.api in ("JoinGroup", "SyncGroup"):
+            run.is_syncing = event.api == "JoinGroup" and event.error == "NONE"
         if event.api in MEMBERSHIP and (request := self._recorder.request(event)) is not None:
             _extend_lease(run, event, request[1])
 
@@ -181,6 +183,8 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
     must_rejoin = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
     if event.error != "NONE" and not must_rejoin:
         return
+    if must_rejoin and run.is_syncing:
+        return  # brokers before 2.7 answer so without beginning a session (KAFKA-10134)
     if event.api == CONSUMER_HEARTBEAT:
         if run.target is not None and run.held.keys() - run.target:
             run.owes_revocation = True

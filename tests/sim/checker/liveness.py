@@ -34,6 +34,7 @@ from ..events import (
     Polling,
     Processed,
     Raised,
+    Rejoining,
     Revoked,
     Revoking,
     Sent,
@@ -97,7 +98,10 @@ class Deadlines:
     revoking_since: float = 0.0
     """When the application's last revocation callback began."""
     rejoin_due: tuple[float, int] | None = None
-    """When it revoked partitions that no other member gets before it rejoins."""
+    """When it revoked partitions that no other member gets before it rejoins; once its client has
+    it rejoin, when that was."""
+    has_requested_rejoin: bool = False
+    """Whether its client has had it rejoin since then."""
     unreported: frozenset[TopicPartition] = frozenset()
     """These partitions."""
     awaits_commit: bool = False
@@ -140,6 +144,7 @@ class Liveness:
             Assigned: self._assigned,
             Revoking: self._revoking,
             Revoked: self._revoked,
+            Rejoining: self._rejoining,
             Lost: self._lost,
             Delivered: self._delivered,
             Processed: self._processed,
@@ -286,9 +291,15 @@ class Liveness:
         for tp, (dead, at, by, limit) in self._unowned.items():
             self._unowned[tp] = dead, at, by, limit + took
         if event.partitions and run.opening.cooperative and run.closing is None:
-            deadlines.rejoin_due = (event.time, number)
+            deadlines.rejoin_due, deadlines.has_requested_rejoin = (event.time, number), False
             deadlines.unreported = frozenset(event.partitions)
             deadlines.awaits_commit = bool(deadlines.commit_count)
+
+    def _rejoining(self, number: int, event: Rejoining) -> None:
+        deadlines = self._of(self._recorder.run_of(event.member))
+        if deadlines.rejoin_due is not None and not deadlines.has_requested_rejoin:
+            # The second round begins with the commit of a revocation of its own.
+            deadlines.rejoin_due, deadlines.has_requested_rejoin = (event.time, number), True
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)

@@ -142,6 +142,8 @@ class MemberRun:
     """Connection and correlation id -> the request, and its number."""
     target: frozenset[TopicPartition] | None = None
     """Its last assignment by the group; None if a join has made that outdated."""
+    is_syncing: bool = False
+    """Whether its JoinGroup was answered without error, and its SyncGroup was not."""
     lease_since: float = 0.0
     """Since when it has been sure, without a break, that it owns what it holds."""
     lease_expires_at: float = 0.0
