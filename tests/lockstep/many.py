@@ -51,9 +51,13 @@ def run_one(
     The result for one that is known has only its kind. After `HUNG` the pair is of no more use.
     """
     script = make_script(seed)
-    try:
+
+    def run_in_time(one: Script) -> Divergence | None:
         with _time_limit(limit):
-            found = run(script, *pair)
+            return run(one, *pair)
+
+    try:
+        found = run_in_time(script)
     except _TimeUp:
         return Result(seed, len(script.steps), f"  not done after {limit:g} s", HUNG)
     if found is None:
@@ -63,11 +67,16 @@ def run_one(
         return Result(seed, len(script.steps), kind=kind)
 
     def diverges(shorter: Script) -> bool:
-        again = run(shorter, *pair)
+        again = run_in_time(shorter)
         return again is not None and again.kind == kind
 
-    shortest = shrink(script, diverges)
-    return Result(seed, len(script.steps), _text(shortest, run(shortest, *pair) or found), kind)
+    try:
+        shortest = shrink(script, diverges)
+        text = _text(shortest, run_in_time(shortest) or found)
+    except _TimeUp:
+        text = f"{_text(script, found)}\n  a shorter script is not done after {limit:g} s"
+        return Result(seed, len(script.steps), text, HUNG)
+    return Result(seed, len(script.steps), text, kind)
 
 
 @contextmanager

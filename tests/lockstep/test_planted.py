@@ -67,3 +67,28 @@ def test_a_script_during_which_a_coordinator_hangs_is_reported():
     results = [run_one(seed, pair, limit=0.2) for seed in range(5)]
     assert HUNG in {result.kind for result in results}
     assert {result.divergence for result in results if result.kind} == {"  not done after 0.2 s"}
+
+
+def test_a_divergence_whose_shorter_script_hangs_is_reported():
+    """The limit held only for the whole script: the search for the shortest one blocked the run."""
+
+    class HangsWhenShorter(EmbeddedCoordinator):
+        """Hangs if the script is run again."""
+
+        resets = 0
+
+        def reset(self, seed):
+            self.resets += 1
+            super().reset(seed)
+
+        def advance(self, milliseconds):
+            while self.resets > 2:  # the constructor's and the first run's
+                pass
+            super().advance(milliseconds)
+
+    script, _ = first_divergence((EmbeddedCoordinator(), FAULTS["old generations pass"]()))
+    faulty = FAULTS["old generations pass"]()
+    result = run_one(script.seed, (HangsWhenShorter(), faulty), limit=0.5)
+    assert result.kind == HUNG
+    assert "error_code: 22 and 0" in result.divergence
+    assert result.divergence.endswith("a shorter script is not done after 0.5 s")
