@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
-from kafkagroup.testing.embedded.cluster import Cluster, Topic
+from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.group import ClassicGroup
 from kafkagroup.testing.embedded.settings import BrokerSettings
 
@@ -80,7 +80,8 @@ class EmbeddedCoordinator:
             if name not in topics or topics[name][0] != topic.topic_id:
                 cluster.delete_topic(name)
         for name, (topic_id, partitions) in topics.items():
-            cluster.topics.setdefault(name, Topic(name, topic_id, []))
+            if name not in cluster.topics:
+                cluster.add_topic(name, topic_id)
             cluster.add_partitions(name, partitions)
 
     def close(self) -> None:

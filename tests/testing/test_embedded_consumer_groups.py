@@ -46,11 +46,13 @@ class OneGroup:
         self.counts = {"t": 4}
         self.timers = Timers()
         self.ids = {"t": T, "u": U}
+        self.topic_creations = 1
         self.coordinator = ConsumerCoordinator(
             self.timers,
             BrokerSettings(**settings),
             counts=lambda: self.counts,
             ids=lambda: {name: self.ids[name] for name in self.counts},
+            topic_creations=lambda: self.topic_creations,
             new_id=lambda: "made",
         )
 
@@ -383,12 +385,33 @@ def test_new_topics_are_matched_10_seconds_after_the_last_time() -> None:
     one_group = OneGroup()
     one_group.join("a", subscribed_topic_names=None, subscribed_topic_regex="[tu]")
     assert one_group.heartbeat("a", 1) == (2, {T: (0, 1, 2, 3)})
-    one_group.counts = {"t": 4, "u": 1}
+    one_group.counts, one_group.topic_creations = {"t": 4, "u": 1}, 2
     one_group.wait(10)
     assert one_group.heartbeat("a", 2) == (2, None)
     one_group.wait(0.001)
     assert one_group.heartbeat("a", 2) == (2, None)
     assert one_group.heartbeat("a", 2) == (3, {T: (0, 1, 2, 3), U: (0,)})
+
+
+def test_patterns_are_resolved_again_after_a_topic_was_created_and_deleted() -> None:
+    """Kafka compares the version of the metadata, not the topics that there are."""
+    one_group = OneGroup()
+    one_group.join("a", subscribed_topic_names=None, subscribed_topic_regex="[tu]")
+    assert one_group.heartbeat("a", 1) == (2, {T: (0, 1, 2, 3)})
+    # "u" is created, then "t" and "u" are deleted.
+    one_group.counts, one_group.topic_creations = {}, 2
+    one_group.wait(10.001)
+    one_group.heartbeat("a", 2)
+    assert one_group.coordinator.groups["g"].resolved == {"[tu]": frozenset()}
+
+
+def test_patterns_are_not_resolved_again_because_a_topic_was_deleted() -> None:
+    one_group = OneGroup()
+    one_group.join("a", subscribed_topic_names=None, subscribed_topic_regex="[tu]")
+    one_group.counts = {}
+    one_group.wait(10.001)
+    one_group.heartbeat("a", 1)
+    assert one_group.coordinator.groups["g"].resolved == {"[tu]": {"t"}}
 
 
 def test_a_heartbeat_with_another_pattern_notices_topics_of_the_old_one() -> None:

@@ -78,12 +78,15 @@ class Cluster:
             for node_id in node_ids
         }
         self.topics: dict[str, Topic] = {}
+        self.topic_creations = 0
+        """How many topics have been created, also those that were deleted since."""
         self.coordinator = GroupCoordinator(self.timers, lambda: str(self.new_id()), settings)
         self.consumer_groups = ConsumerCoordinator(
             self.timers,
             settings,
             counts=lambda: {name: len(topic.partitions) for name, topic in self.topics.items()},
             ids=lambda: {name: topic.topic_id for name, topic in self.topics.items()},
+            topic_creations=lambda: self.topic_creations,
             new_id=self._new_short_id,
         )
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
@@ -129,8 +132,14 @@ class Cluster:
             error = error or ErrorCode.INVALID_PARTITIONS
         if error:
             raise BrokerError(error, name)
-        topic = self.topics[name] = Topic(name, self.new_id(), [])
+        topic = self.add_topic(name, self.new_id())
         self.add_partitions(name, partitions)
+        return topic
+
+    def add_topic(self, name: str, topic_id: UUID) -> Topic:
+        """Add a topic that has no partitions yet."""
+        topic = self.topics[name] = Topic(name, topic_id, [])
+        self.topic_creations += 1
         return topic
 
     def add_partitions(self, name: str, count: int) -> None:

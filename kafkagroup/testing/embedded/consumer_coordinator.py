@@ -78,14 +78,17 @@ class ConsumerCoordinator:
         settings: BrokerSettings,
         counts: Callable[[], Mapping[str, int]],
         ids: Callable[[], Mapping[str, UUID]],
+        topic_creations: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        """`counts` returns the partition count of each topic, `ids` its id."""
+        """`counts` returns the partition count of each topic, `ids` its id; `topic_creations` how
+        many topics have been created, also those that were deleted since."""
         self._new_id = new_id
         self._timers = timers
         self._settings = settings
         self._counts = counts
         self._ids = ids
+        self._topic_creations = topic_creations
         self.groups: dict[str, ConsumerGroup] = {}
 
     # ------------------------------------------------------------ heartbeats
@@ -270,7 +273,7 @@ class ConsumerCoordinator:
         return (
             is_new
             or len(after) != len(group.resolved)
-            or not group.resolved_ids.issuperset(self._ids().values())
+            or group.resolved_creations < self._topic_creations()
             or elapsed > _PATTERN_MAX_INTERVAL_MS
         )
 
@@ -282,7 +285,7 @@ class ConsumerCoordinator:
             p: frozenset(topic for topic in image if re.fullmatch(p, topic)) for p in patterns
         }
         group.resolved_at = now
-        group.resolved_ids = frozenset(self._ids().values())
+        group.resolved_creations = self._topic_creations()
         none: frozenset[str] = frozenset()
         changed = any(before.get(p, none) != group.resolved[p] for p in patterns)
         if group.update_topics(image) or changed:

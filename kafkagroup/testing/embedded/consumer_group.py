@@ -104,8 +104,8 @@ class ConsumerGroup:
     resolved: dict[str, frozenset[str]] = attrs.field(factory=dict)
     """Regular expression -> the topics that it matched when it was resolved."""
     resolved_at: float = float("-inf")
-    resolved_ids: frozenset[UUID] = frozenset()
-    """The ids of all topics that there were then."""
+    resolved_creations: int = 0
+    """How many topics had been created until then."""
     members: dict[str, ConsumerMember] = attrs.field(factory=dict)
     computed_at: float = float("-inf")
 
