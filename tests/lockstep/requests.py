@@ -7,6 +7,11 @@ Not generated, because the two coordinators are known to differ, or because no c
 - A commit without membership whose metadata is too large: it creates a group in Kafka's memory, but
   no record, so that the group cannot be described until another group's record is written.
 - A member of a consumer group that changes its instance id: Kafka then knows it under both.
+- A static member of a classic group with a rebalance timeout of 0 or less: while the group waits
+  for such members only, Kafka tries again and again to complete the rebalance, without a pause. In
+  virtual time that never ends.
+- A member of a consumer group with a rebalance timeout of 0: Kafka removes it within the request
+  that makes it revoke, and with it the target that the embedded coordinator would take over.
 - Share groups, streams groups and transactional offsets: the embedded broker has none.
 - Requests that cannot be decoded: the network layer closes the connection.
 """
@@ -226,6 +231,11 @@ class _Writer:
             request, JoinGroupRequest | ConsumerGroupHeartbeatRequest
         ):
             value = ""
+        if name == "rebalance_timeout_ms":
+            if isinstance(request, ConsumerGroupHeartbeatRequest):
+                value = value or 1
+            elif client.instance_id is not None and value <= 0:
+                return None
         if isinstance(request, OffsetCommitRequest) and name.startswith("generation"):
             places = (place for topic in request.topics for place in topic.partitions)
             if any(place.committed_metadata == _TOO_LARGE for place in places):

@@ -5,8 +5,11 @@ from collections import defaultdict
 from lockstep.embedded import EmbeddedCoordinator
 from lockstep.requests import make_script
 from lockstep.run import Side
+from lockstep.script import Ask
 
 from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.group import JoinGroupRequest
 
 EXPECTED = {
     "ConsumerGroupDescribeRequest": {"NONE", "GROUP_ID_NOT_FOUND"},
@@ -95,3 +98,13 @@ def test_scripts_reach_successes_and_errors():
 def test_a_seed_always_gives_the_same_script():
     assert make_script(7) == make_script(7)
     assert make_script(7) != make_script(8)
+
+
+def test_no_timeout_is_asked_for_that_one_side_could_not_follow():
+    """Kafka retries a rebalance of static members without a timeout for ever at the same moment."""
+    steps = (step for seed in range(2000) for step in make_script(seed).steps)
+    asked = [step.request for step in steps if isinstance(step, Ask)]
+    static = [r for r in asked if isinstance(r, JoinGroupRequest) and r.group_instance_id]
+    assert min(request.rebalance_timeout_ms for request in static) > 0
+    heartbeats = [r for r in asked if isinstance(r, ConsumerGroupHeartbeatRequest)]
+    assert 0 not in {request.rebalance_timeout_ms for request in heartbeats}
