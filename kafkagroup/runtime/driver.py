@@ -489,7 +489,7 @@ class Driver:
             if names:
                 self._unnamed_topics -= names.keys()
                 self._post(TopicsNamed(now=anyio.current_time(), names=names))
-            else:
+            elif self._unnamed_topics:  # they may have been withdrawn meanwhile
                 # A broker may not know a new topic yet.
                 problem = Problem(
                     subject=f"assignment of group {group_id}",

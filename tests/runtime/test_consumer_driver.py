@@ -254,6 +254,30 @@ async def test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_la
                 break
 
 
+async def test_a_topic_may_be_withdrawn_while_its_name_is_looked_up(network: Any) -> None:
+    """The consumer failed with a ValueError: the set of topics without a name was empty by then."""
+    looked_up: list[Any] = []
+
+    def is_by_id(request: MetadataRequest) -> bool:
+        ids = [topic.topic_id for topic in request.topics or () if topic.name is None]
+        looked_up.extend(ids)
+        return bool(ids)
+
+    async with (
+        cluster(network) as kafka,
+        member(topics=(), pattern="t.*", request_timeout_ms=5_000) as consumer,
+    ):
+        await until(lambda: consumer.assignment() == {T0, T1})
+        hidden = kafka.fail(MetadataRequest, Swallow(), times=None, when=is_by_id)
+        kafka.create_topic("tt", 1)
+        await until(lambda: looked_up)
+        kafka.delete_topic("tt")
+        await anyio.sleep(20)
+        hidden.stop()
+        assert consumer.assignment() == {T0, T1}
+        await consumer.getone()
+
+
 async def test_a_revocation_does_not_wait_for_the_metadata_of_a_new_topic(network: Any) -> None:
     """The member applied one assignment after the other, and each waited for the metadata first:
     the coordinator removed it after the rebalance timeout."""
