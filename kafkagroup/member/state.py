@@ -35,7 +35,7 @@ class Phase(Enum):
     SYNCING = "syncing"
     """SyncGroup is in flight."""
     SYNCED = "synced"
-    """The assignment has arrived, without a lease: a heartbeat is in flight, which begins it."""
+    """The assignment has arrived, without a lease, which the next acknowledged heartbeat begins."""
     STABLE = "stable"
     """A member of a generation."""
     REVOKING = "revoking"
