@@ -254,7 +254,7 @@ def _with_zookeeper(node: int, port: int | None) -> dict[str, str]:
     return {
         "broker.id": str(node),
         "zookeeper.connect": f"{HOST}:{port}",
-        # As the KRaft session above. The default of this release; KIP-537 made it 18 s.
+        # As the KRaft session above. Later releases have a default of 18 s.
         "zookeeper.session.timeout.ms": "6000",
     }
 
