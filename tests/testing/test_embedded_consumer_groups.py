@@ -435,6 +435,22 @@ def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
     assert one_group.state() == "Assigning"
 
 
+def test_without_topics_a_new_subscription_ends_the_previous_epoch() -> None:
+    """Kafka rewrites the assignment of a member that subscribes to no topic and has none."""
+    one_group = OneGroup(group_consumer_assignment_interval=1.0)
+    one_group.counts = {}
+    assert one_group.join("a") == (2, {})
+    one_group.wait(1)
+    one_group.join("b")
+    assert one_group.heartbeat("a", 2) == (3, None)
+    # The response was lost: the member may repeat its old epoch, until its subscription changes.
+    assert one_group.heartbeat("a", 2, {}) == (3, None)
+    answer = one_group.ask("a", 2, subscribed_topic_names=("u",), topic_partitions=())
+    assert one_group.result_of(answer) == (3, None)
+    assert one_group.heartbeat("a", 2, {}) == (E.FENCED_MEMBER_EPOCH,)
+    assert one_group.heartbeat("a", 3, {}) == (3, None)
+
+
 def test_the_coordinator_chooses_the_id_of_an_old_client() -> None:
     one_group = OneGroup()
     request = ConsumerGroupHeartbeatRequest(
