@@ -35,7 +35,11 @@ async def test_only_moving_partitions_are_revoked(bootstrap, name, fill):
         ("assigned", moved),
         ("revoked", [0, 1, 2, 3]),
     ]
-    assert second.story == [("assigned", []), ("assigned", moved), ("revoked", moved)]
+    # Its first assignment is empty. It gets that only if the second round begins after its first
+    # heartbeat is acknowledged.
+    *empty, gained, released = second.story
+    assert empty in ([], [("assigned", [])])
+    assert (gained, released) == (("assigned", moved), ("revoked", moved))
     assert sorted(kept + moved) == [0, 1, 2, 3]
 
 
