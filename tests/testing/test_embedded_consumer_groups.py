@@ -23,6 +23,7 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from kafkagroup.wire.messages.group import LeaveGroupRequest, MemberIdentity
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -433,6 +434,30 @@ def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
     answer = one_group.result_of(one_group.ask("a", 2, subscribed_topic_names=("u",)))
     assert answer == (2, {U: (0,)})
     assert one_group.state() == "Assigning"
+
+
+def test_members_that_an_administrator_removes_leave_in_one_epoch() -> None:
+    """Removed one after the other, a member that was named twice was unknown the second time."""
+    one_group = OneGroup()
+    one_group.join("a", instance_id="i")
+    one_group.join("b")
+    one_group.join("c")
+    identities = (("", "i"), ("a", "i"), ("b", None), ("b", "i"), ("c", "j"), ("", None))
+    answer = one_group.coordinator.remove(
+        LeaveGroupRequest(
+            group_id="g",
+            members=tuple(
+                MemberIdentity(member_id=member_id, group_instance_id=instance_id)
+                for member_id, instance_id in identities
+            ),
+        )
+    )
+    assert [member.error_code for member in answer.members] == [
+        *(E.NONE, E.NONE, E.NONE),
+        *(E.FENCED_INSTANCE_ID, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID),
+    ]
+    assert one_group.coordinator.describe("g").group_epoch == 5
+    assert list(one_group.coordinator.groups["g"].members) == ["c"]
 
 
 def test_without_topics_a_new_subscription_ends_the_previous_epoch() -> None:

@@ -343,24 +343,30 @@ class ConsumerCoordinator:
         """Remove members for an administrator, each with its own error."""
         group = self.groups[request.group_id]
         results = []
+        leaving: dict[str, ConsumerMember] = {}
         for identity in request.members or (MemberIdentity(member_id=request.member_id),):
-            instance_id = identity.group_instance_id
-            if identity.member_id:
-                member = group.members.get(identity.member_id)
-            else:
-                member = None if instance_id is None else group.static_member(instance_id)
+            member_id, instance_id = identity.member_id, identity.group_instance_id
             error = ErrorCode.NONE
+            if instance_id is None:
+                member = group.members.get(member_id)
+            else:
+                # An administrator may remove a static member by its instance id alone.
+                member = group.static_member(instance_id)
             if member is None:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
-            elif instance_id is not None and member.instance_id != instance_id:
+            elif instance_id is not None and member_id not in ("", member.member_id):
                 error = ErrorCode.FENCED_INSTANCE_ID
             else:
-                self._remove(group, member)
+                leaving[member.member_id] = member
             results.append(
-                MemberResponse(
-                    member_id=identity.member_id, group_instance_id=instance_id, error_code=error
-                )
+                MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
             )
+        if leaving:
+            # They leave in one epoch, and all results are as of before.
+            epoch = group.epoch + 1
+            for member in leaving.values():
+                self._remove(group, member)
+            group.epoch = epoch
         # Before version 3, the one member's error is the response's error.
         error_code = ErrorCode.NONE if request.members else results[0].error_code
         return LeaveGroupResponse(
