@@ -436,6 +436,26 @@ def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
     assert one_group.state() == "Assigning"
 
 
+def test_no_member_id_is_drawn_for_a_full_group() -> None:
+    """The ids that were drawn later differed from those of Kafka with the same seed."""
+    one_group = OneGroup(group_max_size=1)
+    one_group.coordinator._new_id = iter(("first", "second")).__next__
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="",
+        member_epoch=0,
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=("t",),
+        topic_partitions=(),
+    )
+    caller = Caller(version=0, now=0.0)
+    assert one_group.coordinator.heartbeat(request, caller).member_id == "first"
+    answer = one_group.coordinator.heartbeat(request, caller)
+    assert answer.error_code == E.GROUP_MAX_SIZE_REACHED
+    one_group.ask("first", -1)
+    assert one_group.coordinator.heartbeat(request, caller).member_id == "second"
+
+
 def test_members_that_an_administrator_removes_leave_in_one_epoch() -> None:
     """Removed one after the other, a member that was named twice was unknown the second time."""
     one_group = OneGroup()

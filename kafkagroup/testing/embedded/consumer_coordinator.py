@@ -173,11 +173,12 @@ class ConsumerCoordinator:
         Changes the group only if the heartbeat is accepted.
         """
         joins, instance_id = request.member_epoch == 0, request.instance_id
-        # Before version 1, the coordinator may choose the id.
-        member_id = request.member_id or self._new_id()
-        member = group.members.get(member_id)
+        member = group.members.get(request.member_id)
         if len(group.members) >= self._settings.group_max_size and member is None:
             raise _Rejected(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        # Before version 1, the coordinator may choose the id. Kafka draws none if the group is
+        # full: later ids depend on that.
+        member_id = request.member_id or self._new_id()
         holder = None
         if instance_id is not None:
             holder = group.static_member(instance_id)
