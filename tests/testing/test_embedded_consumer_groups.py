@@ -480,8 +480,14 @@ def test_members_that_an_administrator_removes_leave_in_one_epoch() -> None:
     assert list(one_group.coordinator.groups["g"].members) == ["c"]
 
 
-def test_without_topics_a_new_subscription_ends_the_previous_epoch() -> None:
-    """Kafka rewrites the assignment of a member that subscribes to no topic and has none."""
+@pytest.mark.parametrize(
+    ("names", "repeated"), [((), (E.FENCED_MEMBER_EPOCH,)), (("u",), (3, None))]
+)
+def test_a_subscription_to_nothing_ends_the_previous_epoch(
+    names: tuple[str, ...], repeated: tuple[Any, ...]
+) -> None:
+    """Kafka rewrites the assignment of a member without partitions if it names no topic, not if
+    the topics that it names do not exist."""
     one_group = OneGroup(group_consumer_assignment_interval=1.0)
     one_group.counts = {}
     assert one_group.join("a") == (2, {})
@@ -490,9 +496,9 @@ def test_without_topics_a_new_subscription_ends_the_previous_epoch() -> None:
     assert one_group.heartbeat("a", 2) == (3, None)
     # The response was lost: the member may repeat its old epoch, until its subscription changes.
     assert one_group.heartbeat("a", 2, {}) == (3, None)
-    answer = one_group.ask("a", 2, subscribed_topic_names=("u",), topic_partitions=())
+    answer = one_group.ask("a", 2, subscribed_topic_names=names, topic_partitions=())
     assert one_group.result_of(answer) == (3, None)
-    assert one_group.heartbeat("a", 2, {}) == (E.FENCED_MEMBER_EPOCH,)
+    assert one_group.heartbeat("a", 2, {}) == repeated
     assert one_group.heartbeat("a", 3, {}) == (3, None)
 
 

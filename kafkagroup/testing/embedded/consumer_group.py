@@ -228,9 +228,9 @@ class ConsumerGroup:
     ) -> None:
         """Let the member revoke what it no longer subscribes to, without waiting for a target."""
         dropped = {p: e for p, e in member.assigned.items() if p.topic_id not in subscribed_ids}
-        # Kafka writes a new assignment also for a member that subscribes to no topic and has no
-        # partition: from then on it may not repeat its previous epoch.
-        if not dropped and (subscribed_ids or member.revoking):
+        # Kafka writes a new assignment also for a member that names no topic and has no partition:
+        # from then on it may not repeat its previous epoch.
+        if not dropped and (self.subscribed(member) or member.revoking):
             return
         revoking = member.revoking | dropped
         member.assigned = {p: e for p, e in member.assigned.items() if p not in dropped}
