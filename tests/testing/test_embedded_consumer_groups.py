@@ -211,6 +211,18 @@ def test_new_topics_and_partitions_start_a_new_epoch() -> None:
     assert one_group.heartbeat("a", 2) == (4, {T: (0, 1, 2, 3, 4), U: (0,)})
 
 
+def test_a_topic_that_was_there_only_while_a_member_left_starts_a_new_epoch() -> None:
+    """The leave stores the topic, and the next heartbeat has to notice that it is gone."""
+    one_group = OneGroup()
+    one_group.counts = {}
+    one_group.join("a", subscribed_topic_names=("u",))
+    one_group.join("b")
+    one_group.counts = {"u": 1}
+    one_group.ask("b", -1)
+    one_group.counts = {}
+    assert one_group.heartbeat("a", 2) == (5, None)
+
+
 def test_a_recreated_topic_is_another_topic() -> None:
     one_group = OneGroup()
     one_group.join("a")

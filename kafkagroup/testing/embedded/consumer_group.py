@@ -100,7 +100,8 @@ class ConsumerGroup:
     topics: Mapping[str, tuple[UUID, int]] = attrs.field(factory=dict)
     """Subscribed topic -> its id and partition count, as of the last change of `epoch`."""
     image: Mapping[str, tuple[UUID, int]] | None = None
-    """All topics as they were when `topics` was last compared with them."""
+    """All topics as they were when a heartbeat last compared `topics` with them; None if the next
+    heartbeat must compare them."""
     resolved: dict[str, frozenset[str]] = attrs.field(factory=dict)
     """Regular expression -> the topics that it matched when it was resolved."""
     resolved_at: float = float("-inf")
@@ -149,6 +150,9 @@ class ConsumerGroup:
 
     def remove(self, member: ConsumerMember, image: Mapping[str, tuple[UUID, int]]) -> None:
         """Remove a member, and free its partitions."""
+        if self.has_expired(image):
+            # `topics` is updated here, so that a later change back would be missed.
+            self.image = None
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
         if not self.subscribers(member.pattern):
