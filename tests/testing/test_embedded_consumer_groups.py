@@ -39,6 +39,16 @@ def listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic_id=t, partitions=p) for t, p in share.items())
 
 
+JOIN_WITHOUT_ID = ConsumerGroupHeartbeatRequest(
+    group_id="g",
+    member_id="",
+    member_epoch=0,
+    rebalance_timeout_ms=30_000,
+    subscribed_topic_names=("t",),
+    topic_partitions=(),
+)
+
+
 class OneGroup:
     """One group at one coordinator, with a clock that only tests advance."""
 
@@ -452,20 +462,12 @@ def test_no_member_id_is_drawn_for_a_full_group() -> None:
     """The ids that were drawn later differed from those of Kafka with the same seed."""
     one_group = OneGroup(group_max_size=1)
     one_group.coordinator._new_id = iter(("first", "second")).__next__
-    request = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="",
-        member_epoch=0,
-        rebalance_timeout_ms=30_000,
-        subscribed_topic_names=("t",),
-        topic_partitions=(),
-    )
     caller = Caller(version=0, now=0.0)
-    assert one_group.coordinator.heartbeat(request, caller).member_id == "first"
-    answer = one_group.coordinator.heartbeat(request, caller)
+    assert one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, caller).member_id == "first"
+    answer = one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, caller)
     assert answer.error_code == E.GROUP_MAX_SIZE_REACHED
     one_group.ask("first", -1)
-    assert one_group.coordinator.heartbeat(request, caller).member_id == "second"
+    assert one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, caller).member_id == "second"
 
 
 def test_members_that_an_administrator_removes_leave_in_one_epoch() -> None:
@@ -516,17 +518,9 @@ def test_a_subscription_to_nothing_ends_the_previous_epoch(
 
 def test_the_coordinator_chooses_the_id_of_an_old_client() -> None:
     one_group = OneGroup()
-    request = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="",
-        member_epoch=0,
-        rebalance_timeout_ms=30_000,
-        subscribed_topic_names=("t",),
-        topic_partitions=(),
-    )
     old, new = (Caller(version=version, now=0.0) for version in (0, 1))
-    assert one_group.coordinator.heartbeat(request, old).member_id == "made"
-    assert one_group.coordinator.heartbeat(request, new).error_code == E.INVALID_REQUEST
+    assert one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, old).member_id == "made"
+    assert one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, new).error_code == E.INVALID_REQUEST
 
 
 def test_a_rejected_join_leaves_no_group() -> None:
