@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 from pyspark.sql import functions as F
 
+from kafkagroup.spark.frames import frame
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 from kafkagroup.types import TopicPartition
@@ -63,7 +64,7 @@ def log_ends(
         )
         for end in found
     ]
-    return spark.createDataFrame(rows, LOG_ENDS)
+    return frame(spark, rows, LOG_ENDS)
 
 
 def kept_ends(log_ends: DataFrame, commits: DataFrame, before: datetime) -> DataFrame:
@@ -83,29 +84,31 @@ def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, 
         "group_id",
         "unix_millis(coalesce(commit_time, log_time)) AS time",
     )
+    partitions = times.select("topic", "partition").distinct()
     if after is not None:
-        known = after.groupBy("topic", "partition").agg({"time": "max"})
-        known = known.withColumnRenamed("max(time)", "known")
-        new = "IF(known IS NULL OR time > unix_millis(known), time, NULL) AS time"
-        joined = times.join(known, ["topic", "partition"], "left")
-        # A partition without new commits keeps its row: its end now is looked up.
-        times = joined.selectExpr("topic", "partition", "group_id", new)
+        known = after.groupBy("topic", "partition").agg(F.max("time").alias("known"))
+        times = times.join(known, ["topic", "partition"], "left").where(
+            "known IS NULL OR time > unix_millis(known)"
+        )
     ranked = times.selectExpr(
-        "*",
+        "topic",
+        "partition",
+        "time",
         "row_number() OVER (PARTITION BY topic, partition, group_id ORDER BY time DESC) AS latest",
-        "row_number() OVER (PARTITION BY topic, partition ORDER BY time NULLS LAST) AS n",
-        "count(time) OVER (PARTITION BY topic, partition) AS total",
+        "row_number() OVER (PARTITION BY topic, partition ORDER BY time) AS n",
+        "count(*) OVER (PARTITION BY topic, partition) AS total",
     )
-    # If all times are known already, the total is 0: avoid a division by zero.
-    stride = f"greatest(ceil(total / {_SAMPLES}), 1)"
-    kept = f"IF(latest <= {_LAST} OR n % {stride} = 0, time, NULL)"
-    rows = (
-        ranked.selectExpr("topic", "partition", f"{kept} AS time")
+    wanted = (
+        ranked.where(f"latest <= {_LAST} OR n % ceil(total / {_SAMPLES}) = 0")
         .groupBy("topic", "partition")
-        .agg({"time": "collect_set"})
-        .collect()
+        .agg(F.collect_set("time").alias("times"))
     )
-    return {TopicPartition(row[0], row[1]): sorted(row[2]) for row in rows}
+    # Of a partition without new commits, only the end now is looked up.
+    found = partitions.join(wanted, ["topic", "partition"], "left").toArrow().to_pydict()
+    return {
+        TopicPartition(topic, partition): sorted(times or ())
+        for topic, partition, times in zip(*found.values(), strict=True)
+    }
 
 
 @attrs.frozen

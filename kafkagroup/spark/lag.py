@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
+from pyspark.sql import functions as F
 
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, DecodeError
+from kafkagroup.spark.frames import frame
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 from kafkagroup.types import TopicPartition
@@ -71,39 +73,34 @@ def lag(spark: SparkSession, options: Mapping[str, str], commits: DataFrame) -> 
     """
     last = (
         commits.groupBy("group_id", "topic", "partition")
-        .agg({"log_offset": "max"})
-        .withColumnRenamed("max(log_offset)", "log_offset")
-    )
-    rows = (
-        commits.join(last, ["group_id", "topic", "partition", "log_offset"])
-        .where("NOT removed")
-        .select("group_id", "topic", "partition", "offset", "topic_id")
-        .distinct()
-        .collect()
+        .agg(F.expr("max_by(struct(offset, topic_id, removed), log_offset) AS last"))
+        .where("NOT last.removed")
+        .selectExpr("group_id", "topic", "partition", "last.offset", "last.topic_id")
+        .toArrow()
     )
     wanted = [
-        Committed(r.group_id, TopicPartition(r.topic, r.partition), r.offset, r.topic_id)
-        for r in rows
+        Committed(group, TopicPartition(topic, partition), offset, topic_id)
+        for group, topic, partition, offset, topic_id in zip(
+            *last.to_pydict().values(), strict=True
+        )
     ]
     found = measure(options, wanted)
     now = datetime.now(UTC)
-    return spark.createDataFrame(
-        [
-            (
-                x.committed.group,
-                *x.committed.tp,
-                x.committed.offset,
-                x.start,
-                x.end,
-                x.lag,
-                x.seconds,
-                x.reason,
-                now,
-            )
-            for x in found
-        ],
-        LAG,
-    )
+    rows = [
+        (
+            x.committed.group,
+            *x.committed.tp,
+            x.committed.offset,
+            x.start,
+            x.end,
+            x.lag,
+            x.seconds,
+            x.reason,
+            now,
+        )
+        for x in found
+    ]
+    return frame(spark, rows, LAG)
 
 
 def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag]:
