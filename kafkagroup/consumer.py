@@ -538,7 +538,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         Raises: BrokerError, which names the partition that failed.
         """
         self._raise_if_closed()
-        offsets = self._session.committer.offsets
+        offsets = self._session.committer.group_offsets
         if offsets is None:
             raise ConfigurationError("a consumer without group_id has no committed offsets")
         wanted = self.assignment() if partitions is None else partitions
@@ -559,7 +559,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
     @property
     def coordinator(self) -> Node | None:
         """The broker that coordinates the group; None while it is not known."""
-        driver, offsets = self._session.membership.driver, self._session.committer.offsets
+        driver, offsets = self._session.membership.driver, self._session.committer.group_offsets
         if driver is not None and (found := driver.coordinator) is not None:
             return found
         return None if offsets is None else offsets.coordinator
@@ -569,8 +569,8 @@ class Consumer(Service, Keyed[K_co, V_co]):
         self._raise_if_closed()
         if self._session.membership.driver is not None:
             self._session.membership.driver.invalidate_coordinator(reason)
-        if self._session.committer.offsets is not None:
-            self._session.committer.offsets.invalidate_coordinator()
+        if self._session.committer.group_offsets is not None:
+            self._session.committer.group_offsets.invalidate_coordinator()
 
     def metrics(self) -> GroupMetrics:
         """Return the heartbeats, joins, syncs, commits and rebalances of the last minute, and the

@@ -83,11 +83,6 @@ _MAX_ATTEMPTS = 5
 """How often in a row a member sends a heartbeat at once to report a change, or joins at once after
 it was removed. Then it backs off: a group that is never stable must not flood the coordinator."""
 
-_DEFAULT_BROKER_INTERVAL = 5.0
-"""The interval in seconds that brokers request by default
-(`group.consumer.heartbeat.interval.ms`). A member follows a longer one, which an operator has
-configured to reduce requests; otherwise its own interval applies."""
-
 _MEMBERSHIP_LOST = frozenset(
     (
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -551,12 +546,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _heartbeat_interval(self) -> float:
         """Seconds from one heartbeat to the next."""
-        member, config = self.member, self.member.config
-        interval = member.broker_interval or config.heartbeat_interval
-        if interval <= _DEFAULT_BROKER_INTERVAL:
-            interval = min(interval, config.heartbeat_interval)
-        if self.now < member.frequent_until:
-            return min(config.settling_interval, interval)
+        interval = self.member.heartbeat_interval
+        if self.now < self.member.frequent_until:
+            return min(self.member.config.settling_interval, interval)
         return interval
 
 

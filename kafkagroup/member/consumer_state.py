@@ -22,6 +22,10 @@ __all__ = [
     "is_missing",
 ]
 
+_DEFAULT_BROKER_INTERVAL = 5.0
+"""The interval in seconds that brokers request by default
+(`group.consumer.heartbeat.interval.ms`)."""
+
 PartitionsByTopicId = Mapping[UUID, tuple[int, ...]]
 """Topic id -> partitions, sorted; no topic without any."""
 
@@ -195,6 +199,15 @@ class Member(CoordinatedMember):
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
         """Always empty: the coordinator assigns."""
         return ()
+
+    @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two heartbeats of a stable member. A longer interval than brokers request
+        by default is followed: an operator has configured it to reduce requests."""
+        interval = self.broker_interval or self.config.heartbeat_interval
+        if interval > _DEFAULT_BROKER_INTERVAL:
+            return interval
+        return min(interval, self.config.heartbeat_interval)
 
     @property
     def may_commit(self) -> bool:

@@ -84,6 +84,11 @@ class CoordinatedMember:
     last_token: int = 0
 
     @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two heartbeats of a stable member."""
+        return self.config.heartbeat_interval
+
+    @property
     def is_closed(self) -> bool:
         """Whether the membership has ended."""
         return self.phase.value in ("left", "failed")

@@ -77,10 +77,6 @@ from kafkagroup.wire.group_log import decode_assignment, encode_assignment
 
 __all__ = ["step"]
 
-_CONFIRM_INTERVAL = 1 / 6
-"""The interval between confirmations, as a fraction of the session timeout. `LEASE_FRACTION`
-depends on it."""
-
 _IN_SESSION = frozenset((Phase.REGISTERING, Phase.MEMBER, Phase.REVOKING))
 """Phases with a session."""
 
@@ -404,8 +400,8 @@ class _Step:
         if member.confirming is not None or self.now < member.next_confirm_at:
             return
         token = self._token()
-        pause = member.timeout * _CONFIRM_INTERVAL
-        self._set(confirming=token, confirm_sent_at=self.now, next_confirm_at=self.now + pause)
+        next_confirm_at = self.now + member.confirm_interval
+        self._set(confirming=token, confirm_sent_at=self.now, next_confirm_at=next_confirm_at)
         self.effects.append(Confirm(token=token))
 
     def _register_when_due(self) -> None:

@@ -25,6 +25,11 @@ confirmation: by the interval between two pings, a sixth of the session timeout 
 tick of the servers, at most a quarter of it. The rest is for clocks that drift."""
 
 
+_CONFIRM_FRACTION = 1 / 6
+"""The interval between confirmations, as a fraction of the session timeout. `LEASE_FRACTION`
+depends on it."""
+
+
 class Phase(Enum):
     """The phases of a membership."""
 
@@ -183,6 +188,11 @@ class Member:
     """Why the last session ended."""
     leaving: Leaving | None = None
     last_token: int = 0
+
+    @property
+    def confirm_interval(self) -> float:
+        """Seconds between two confirmations of the session."""
+        return self.timeout * _CONFIRM_FRACTION
 
     @property
     def owns_units(self) -> bool:

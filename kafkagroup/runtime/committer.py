@@ -1,7 +1,7 @@
-"""Commits on behalf of the assignment that a consumer has now, one at a time.
+"""Commit the offsets of the partitions that a consumer owns, one commit at a time.
 
-A commit reads the offsets when the commits before it are done: one of those may have been that of
-a revocation. It never includes a partition that was released.
+A commit waits for the earlier ones and reads its offsets only then: an earlier one may belong to a
+revocation, after which partitions are released. Released partitions are never committed.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Committer:
         meter: Meter,
         is_in_callback: Callable[[], bool],
     ) -> None:
-        """`changed`: signals when partitions are lost. `is_in_callback`: whether a rebalance
-        listener makes the call."""
-        self.offsets: GroupOffsets | None = None
+        """`changed`: signals when partitions are lost. `is_in_callback`: whether the current task
+        runs a rebalance listener."""
+        self.group_offsets: GroupOffsets | None = None
         """Sends the commits; None without a group."""
         self.is_automatic = options.enable_auto_commit
         """Whether processed records are committed automatically."""
@@ -66,15 +66,15 @@ class Committer:
         self._is_in_callback = is_in_callback
         self._losses = Losses()
         """The partitions that were lost with delivered records not committed."""
-        self._is_calling_lost = False
-        """Whether partitions are lost, and the rebalance listener has not returned yet."""
-        self._waiting_commits = 0
+        self._is_handling_loss = False
+        """Whether partitions were lost and `on_partitions_lost` has not returned yet."""
+        self._waiting_commit_count = 0
         """The number of `commit_delivered` calls that the application waits for."""
         self._committing = anyio.Lock()
 
-    def bind(self, offsets: GroupOffsets) -> None:
-        """Send commits with `offsets`."""
-        self.offsets = offsets
+    def bind(self, group_offsets: GroupOffsets) -> None:
+        """Send commits with `group_offsets`."""
+        self.group_offsets = group_offsets
 
     def disable_auto_commit(self) -> None:
         """Commit only what the application commits explicitly."""
@@ -83,25 +83,27 @@ class Committer:
     # ------------------------------------------------------------ lost partitions
 
     def begin_loss(self) -> None:
-        """Partitions are lost; the rebalance listener is called next."""
-        self._is_calling_lost = True
+        """Note that partitions are lost; the rebalance listener is called next."""
+        self._is_handling_loss = True
 
     def end_loss(self) -> None:
-        """The rebalance listener has returned, or a rebalance without a loss begins."""
-        self._is_calling_lost = False
+        """Note that the rebalance listener has returned, or that a rebalance without a loss
+        begins."""
+        self._is_handling_loss = False
 
     def note_lost(self, partitions: Iterable[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
-        # Earlier records are left to the auto-commit, unless the application commits all.
-        commits_all = self._waiting_commits > 0 or not self._options.enable_auto_commit
+        # With auto-commit, report only the loss of records in flight, unless a `commit()` waits.
+        reports_all = self._waiting_commit_count > 0 or not self._options.enable_auto_commit
         for tp in partitions:
             owned = self._delivery.owned.get(tp)
-            if owned is not None and (commits_all or self._delivery.has_in_flight((tp,))):
+            if owned is not None and (reports_all or self._delivery.has_in_flight((tp,))):
                 self._losses.add(owned, reason)
 
     def on_poll(self) -> None:
-        """Forget losses: by polling, the application leaves earlier records to the auto-commit."""
-        if self._options.enable_auto_commit and not self._waiting_commits:
+        """With auto-commit, forget the losses, unless a `commit()` waits: by polling, the
+        application leaves earlier records to the auto-commit."""
+        if self._options.enable_auto_commit and not self._waiting_commit_count:
             self._losses.forget()
 
     # ------------------------------------------------------------ commits
@@ -112,8 +114,8 @@ class Committer:
         note: str = "",
         among: Mapping[TopicPartition, OwnedPartition] | None = None,
     ) -> None:
-        """Commit what is processed and not yet committed, of all owned partitions or of those of
-        `among` that are still owned. As `commit`."""
+        """Commit the processed offsets that are not committed yet: of all owned partitions, or of
+        those in `among` that are still owned. `timeout`, `note` and errors are as for `commit`."""
         async with self._exclusive(timeout) as deadline:
             owned = self._delivery.owned if among is None else among
             for some in slices(await process_in_slices(_with_offsets, owned.values())):
@@ -123,7 +125,8 @@ class Committer:
                     await self._commit_with_note(offsets, _seconds_until(deadline), note)
 
     async def commit_delivered(self, timeout: float, note: str = "") -> None:
-        """Commit all delivered records; raise an error if some were lost before.
+        """Commit the processed records; raise an error if delivered records were lost before. The
+        caller has marked the records in flight as processed.
 
         Raises: CommitFailedError with the partitions lost since the last call, after the owned
         partitions are committed and the rebalance listener has returned. A call by the listener
@@ -132,13 +135,13 @@ class Committer:
         if self._is_in_callback():
             return await self.commit_processed(timeout, note)
         deadline = anyio.current_time() + timeout
-        self._waiting_commits += 1
+        self._waiting_commit_count += 1
         try:
             await self._commit_owned(deadline, note)
-            while self._is_calling_lost and anyio.current_time() < deadline:
+            while self._is_handling_loss and anyio.current_time() < deadline:
                 await self._changed.wait(deadline)
         finally:
-            self._waiting_commits -= 1
+            self._waiting_commit_count -= 1
         if (error := self._losses.take(self._delivery.owned)) is not None:
             raise error
         return None
@@ -168,16 +171,21 @@ class Committer:
         identity: Identity,
         deadline: float,
     ) -> bool:
-        """Return whether partitions were lost, after a failed commit; wait until it is known."""
-        driver, interval = self._membership.driver, self._options.heartbeat_interval
+        """Return whether partitions of `before` were lost. Wait until the member must know it, at
+        most until `deadline`."""
+        driver = self._membership.driver
+        if driver is None:
+            return False
+        interval = driver.heartbeat_interval
         heartbeat_by = anyio.current_time() + 2 * interval
-        while driver is not None and (now := anyio.current_time()) < deadline:
+        while (now := anyio.current_time()) < deadline:
             if len(self._still_owned(before)) < len(before):
                 return True
-            # The coordinator, which refused the commit, may have fenced the member. The next
-            # heartbeat tells the member, which still considers itself one.
-            is_refused = self._membership.may_commit and self._membership.identity is identity
-            if now < driver.ownership.lease_expires_at and (not is_refused or now >= heartbeat_by):
+            # The coordinator may have refused the commit because it has removed the member, which
+            # learns that from its next heartbeat: wait for two intervals.
+            may_be_unaware = self._membership.may_commit and self._membership.identity is identity
+            has_lease = now < driver.ownership.lease_expires_at
+            if has_lease and (not may_be_unaware or now >= heartbeat_by):
                 return False
             until = heartbeat_by if now < heartbeat_by else now + interval
             await self._changed.wait(min(until, deadline))
@@ -192,12 +200,13 @@ class Committer:
         """Commit `offsets` within `timeout` seconds. Offsets without metadata get `note` as their
         metadata, unless the broker finds it too long.
 
-        Raises: RequestTimeoutError if earlier commits take all the time; CommitFailedError for
-        partitions that are not owned; what GroupOffsets raises. After an error, some of many
-        partitions may be committed.
+        Raises: ConfigurationError without a group; RequestTimeoutError if earlier commits, or the
+        first of many partitions, take all the time; CommitFailedError for partitions that are not
+        owned, or while the group rebalances; what `GroupOffsets.commit` raises. After an error,
+        some of many partitions may be committed.
         """
         async with self._exclusive(timeout) as deadline:
-            self._owners(offsets)  # check all before any is committed
+            self._owned(offsets)  # check all before any is committed
             for some in slices(tuple(offsets.items())):
                 await self._commit_with_note(dict(some), _seconds_until(deadline), note)
 
@@ -223,7 +232,7 @@ class Committer:
 
     @asynccontextmanager
     async def _exclusive(self, timeout: float) -> AsyncIterator[float]:
-        """Make one commit at a time, in the order of the requests; yields the deadline.
+        """Hold the commit lock, in the order of the calls; yield the deadline.
 
         Waiting for earlier commits counts towards the deadline: closing must not wait for commits
         to a dead coordinator.
@@ -245,11 +254,11 @@ class Committer:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
     ) -> None:
         deadline = anyio.current_time() + timeout
-        _, owned = self._owners(offsets)
+        _, owned = self._owned(offsets)
         failure: BrokerError | None = None
         for some in _by_topic_id(offsets, owned):
             try:
-                await self._commit_in_topics(some, deadline)
+                await self._commit_part(some, deadline)
             except BrokerError as error:
                 # The positions in a deleted topic must not keep those in its successor from being
                 # committed.
@@ -257,11 +266,11 @@ class Committer:
         if failure is not None:
             raise failure
 
-    async def _commit_in_topics(
+    async def _commit_part(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> None:
-        """Commit offsets that belong to one topic of each name."""
-        group_offsets, owned = self._owners(offsets)
+        """Commit offsets that have one topic id for each topic name."""
+        group_offsets, owned = self._owned(offsets)
         membership = self._membership
         if not membership.may_commit:
             raise CommitFailedError(
@@ -271,8 +280,8 @@ class Committer:
         identity, driver = membership.identity, membership.driver
 
         def is_current() -> bool:
-            mine = self._delivery.owned
-            still_owned = all(mine.get(tp) is owner for tp, owner in owned.items())
+            owned_now = self._delivery.owned
+            still_owned = all(owned_now.get(tp) is one for tp, one in owned.items())
             return still_owned and membership.identity is identity and membership.may_commit
 
         while True:
@@ -291,7 +300,7 @@ class Committer:
                     meter=self._meter,
                 )
                 break
-            except (TransportError, BrokerError):
+            except (TransportError, RemoteProtocolError, BrokerError):
                 # With a coordinator `until` is the deadline. Without one, ownership must be
                 # confirmed again before the next attempt.
                 if not (is_current() and until <= anyio.current_time() < deadline):
@@ -299,20 +308,20 @@ class Committer:
         for tp, offset in offsets.items():
             owned[tp].acknowledge(offset.offset)
 
-    def _owners(
+    def _owned(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[GroupOffsets, dict[TopicPartition, OwnedPartition]]:
-        """Return the client of the group's offsets, and these partitions' objects. Raises:
+        """Return the `GroupOffsets`, and the `OwnedPartition` of each partition. Raises:
         ConfigurationError; CommitFailedError for partitions that are not owned."""
-        if self.offsets is None:
+        if self.group_offsets is None:
             raise ConfigurationError("a consumer without group_id cannot commit; give group_id")
         owned: dict[TopicPartition, OwnedPartition] = {}
         not_owned: list[TopicPartition] = []
         for tp in partitions:
-            if (owner := self._delivery.owned.get(tp)) is None:
+            if (partition := self._delivery.owned.get(tp)) is None:
                 not_owned.append(tp)
             else:
-                owned[tp] = owner
+                owned[tp] = partition
         if not_owned:
             not_owned.sort()
             raise CommitFailedError(
@@ -320,27 +329,30 @@ class Committer:
                 " commits them",
                 tuple(not_owned),
             )
-        return self.offsets, owned
+        return self.group_offsets, owned
 
     # ------------------------------------------------------------ auto-commit
 
-    def _kept(self) -> Mapping[TopicPartition, OwnedPartition]:
+    def _not_revoked(self) -> Mapping[TopicPartition, OwnedPartition]:
         """Return the partitions that are not being revoked. A revocation commits the others itself,
-        and would wait for an auto-commit of them, too."""
+        and would have to wait for an auto-commit that included them."""
         owned = self._delivery.owned
         if not any(o.revoked for o in owned.values()):
             return owned
         return {tp: o for tp, o in owned.items() if not o.revoked}
 
     async def auto_commit(self, report: Callable[[Exception], None]) -> None:
-        """Commit processed records at each `auto_commit_interval`. `report` is called with errors
-        that would also fail later commits."""
+        """Commit processed records at each `auto_commit_interval`. `report` is called with a
+        BrokerError that is not retriable. Raises: FencedError, and other errors that end the
+        consumer."""
         while True:
             await anyio.sleep(self._options.auto_commit_interval)
             if not (self._membership.may_commit and self.is_automatic):
                 continue  # no warning: this is normal during a rebalance
             try:
-                await self.commit_processed(self._options.request_timeout, among=self._kept())
+                await self.commit_processed(
+                    self._options.request_timeout, among=self._not_revoked()
+                )
             except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
             except (TransportError, RemoteProtocolError) as error:
@@ -366,8 +378,8 @@ def _by_topic_id(
 ) -> list[dict[TopicPartition, OffsetAndMetadata]]:
     """Split offsets into parts that have one topic id for each topic name.
 
-    There is one part, unless some positions are still in a deleted topic, and others already in the
-    topic that has replaced it under the same name.
+    There is one part, unless partitions of one topic have different ids: some are in a deleted
+    topic and others in the topic that has replaced it, or the id of some is not known yet.
     """
     parts: list[tuple[dict[str, UUID], dict[TopicPartition, OffsetAndMetadata]]] = []
     for tp, offset in offsets.items():
@@ -388,8 +400,10 @@ def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
 
 def _seconds_until(deadline: float) -> float:
     """Return the seconds until a commit's deadline. Raises: RequestTimeoutError after it: the
-    first of many partitions may have taken all the time."""
+    first of many partitions have taken all the time."""
     left = deadline - anyio.current_time()
     if left < 0:
-        raise RequestTimeoutError("the commit was not answered before its deadline")
+        raise RequestTimeoutError(
+            "commit failed: its deadline passed before all partitions were sent; commit again"
+        )
     return left

@@ -197,6 +197,11 @@ class Driver:
         return self.member.ownership
 
     @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two heartbeats of a stable member."""
+        return self.member.heartbeat_interval
+
+    @property
     def last_heartbeat(self) -> float:
         """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
         return self.member.heartbeat_sent_at or float("-inf")

@@ -109,7 +109,7 @@ class Engine:
         self._positions = Positions(
             cluster,
             self._delivery,
-            session.committer.offsets,
+            session.committer.group_offsets,
             self.log_offsets,
             self._options.auto_offset_reset,
             member=lambda: session.membership.reads_offsets_as,
@@ -401,7 +401,7 @@ class Engine:
         session, timeout = self._session, self._session.closing.drain_timeout
         self._delivery.revoke(partitions)
         await session.drain(partitions, anyio.current_time() + timeout)
-        if session.committer.offsets is not None and session.committer.is_automatic:
+        if session.committer.group_offsets is not None and session.committer.is_automatic:
             try:
                 await session.committer.commit_processed(timeout)
             except KafkaGroupError as error:

@@ -122,6 +122,11 @@ class Running(Protocol):
         ...
 
     @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two heartbeats of a stable member."""
+        ...
+
+    @property
     def last_heartbeat(self) -> float:
         """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
         ...

@@ -127,6 +127,11 @@ class ZooKeeperDriver:
         return None
 
     @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two confirmations of the session."""
+        return self.member.confirm_interval
+
+    @property
     def last_heartbeat(self) -> float:
         """When a confirmation of the session was last requested; -inf before the first."""
         return self.member.confirm_sent_at or float("-inf")

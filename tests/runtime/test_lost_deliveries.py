@@ -12,7 +12,7 @@ import pytest
 from kafkagroup import Batch, CommitFailedError, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode, TransportError
-from kafkagroup.testing.embedded import Delay, EmbeddedKafka, Swallow
+from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
@@ -32,16 +32,16 @@ each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 class Member:
     """A consumer, and the arguments of its callbacks."""
 
-    def __init__(self, protocol: str, *topics: str, **options: Any) -> None:
-        self.story: list[tuple[str, tuple[TopicPartition, ...]]] = []
+    def __init__(self, protocol: str, *, topics: tuple[str, ...] = ("t",), **options: Any) -> None:
+        self.calls: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.consumer = Consumer(
-            *(topics or ("t",)),
+            *topics,
             bootstrap_servers="kafka-1",
             group_id="g",
-            on_partitions_assigned=lambda tps: self.story.append(("assigned", tuple(tps))),
-            on_partitions_revoked=lambda tps: self.story.append(("revoked", tuple(tps))),
+            on_partitions_assigned=lambda tps: self.calls.append(("assigned", tuple(tps))),
+            on_partitions_revoked=lambda tps: self.calls.append(("revoked", tuple(tps))),
             **{
-                "on_partitions_lost": lambda tps: self.story.append(("lost", tuple(tps))),
+                "on_partitions_lost": lambda tps: self.calls.append(("lost", tuple(tps))),
                 "enable_auto_commit": False,
                 "heartbeat_interval_ms": 500,
                 **PROTOCOLS[protocol],
@@ -50,19 +50,25 @@ class Member:
         )
 
     def calls_of(self, what: str) -> list[tuple[TopicPartition, ...]]:
-        return [tps for name, tps in self.story if name == what and tps]
+        """Return the partitions of each call of a callback, without calls for none."""
+        return [tps for name, tps in self.calls if name == what and tps]
 
-    async def take_all(self) -> list[TopicPartition]:
-        """Poll until records of both partitions are in flight."""
-        held: dict[TopicPartition, object] = {}
-        while len(held) < 2:
-            held = await self.consumer.getmany(timeout=1)
-        return sorted(held)
+    async def poll_both(self) -> list[TopicPartition]:
+        """Poll until one `getmany` returns records of both partitions; return these."""
+        polled: dict[TopicPartition, object] = {}
+        while len(polled) < 2:
+            polled = await self.consumer.getmany(timeout=1)
+        return sorted(polled)
 
 
 @asynccontextmanager
-async def cluster(network: Any, records: int = 9) -> AsyncIterator[EmbeddedKafka]:
-    async with network, EmbeddedKafka({"t": 2, "u": 1}, listen=False) as kafka:
+async def cluster(
+    network: Any, records: int = 9, settings: BrokerSettings | None = None
+) -> AsyncIterator[EmbeddedKafka]:
+    async with (
+        network,
+        EmbeddedKafka({"t": 2, "u": 1}, listen=False, settings=settings) as kafka,
+    ):
         network.serve_embedded(kafka)
         for partition in range(2):
             kafka.produce("t", [str(n) for n in range(records)], partition=partition)
@@ -81,7 +87,8 @@ async def until(condition: Callable[[], object]) -> None:
         await anyio.sleep(0.01)
 
 
-async def fails(consumer: Consumer) -> CommitFailedError:
+async def failed_commit(consumer: Consumer) -> CommitFailedError:
+    """Call `commit()`, which must fail, and return its error."""
     with pytest.raises(CommitFailedError) as caught:
         await consumer.commit()
     return caught.value
@@ -89,9 +96,9 @@ async def fails(consumer: Consumer) -> CommitFailedError:
 
 # ---------------------------------------------------------------- lost deliveries
 
-Take = Callable[[Consumer], Awaitable[object]]
+Poll = Callable[[Consumer], Awaitable[object]]
 
-TAKES: dict[str, Take] = {
+POLLS: dict[str, Poll] = {
     "getone": lambda c: c.getone(),
     "iteration": lambda c: anext(aiter(c)),
     "batches": lambda c: anext(c.batches()),
@@ -101,24 +108,24 @@ TAKES: dict[str, Take] = {
 
 
 @each_protocol
-@pytest.mark.parametrize("take", TAKES)
-@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "own-commit"])
+@pytest.mark.parametrize("poll", POLLS)
+@pytest.mark.parametrize("auto_commit", [True, False], ids=["auto-commit", "manual-commit"])
 async def test_a_poll_timeout_is_reported_to_the_application_once(
-    network: Any, protocol: str, take: str, auto_commit: bool
+    network: Any, protocol: str, poll: str, auto_commit: bool
 ) -> None:
-    """A job that took longer than `max_poll_interval_ms` each time never learned that its commits
-    were dropped: all records were redelivered."""
-    if take == "arrow":
+    """Without the error, a job that always exceeds `max_poll_interval_ms` would not notice that all
+    its records are redelivered."""
+    if poll == "arrow":
         pytest.importorskip("pyarrow")
     async with cluster(network) as kafka:
         member = Member(protocol, max_poll_interval_ms=3_000, enable_auto_commit=auto_commit)
         async with member.consumer as consumer:
-            taken = await TAKES[take](consumer)
-            assert taken
-            lost = await member_partitions(taken)
+            polled = await POLLS[poll](consumer)
+            assert polled
+            lost = partitions_of(polled)
             await anyio.sleep(10)
             assert member.calls_of("lost") == [(T0, T1)]
-            error = await fails(consumer)
+            error = await failed_commit(consumer)
             assert set(error.partitions) == lost
             assert str(error) == (
                 f"commit of {', '.join(map(str, sorted(lost)))} failed: lost before the"
@@ -132,13 +139,13 @@ async def test_a_poll_timeout_is_reported_to_the_application_once(
             assert 1 in kafka.committed("g", "t").values()
 
 
-async def member_partitions(taken: Any) -> set[TopicPartition]:
-    """Return the partitions in the result of one of the `TAKES`."""
-    if isinstance(taken, dict):
-        return set(taken)
-    if isinstance(taken, Batch) or hasattr(taken, "partition"):
-        return {TopicPartition(taken.topic, taken.partition)}
-    about = taken.schema.metadata
+def partitions_of(polled: Any) -> set[TopicPartition]:
+    """Return the partitions of what one of the `POLLS` has returned."""
+    if isinstance(polled, dict):
+        return set(polled)
+    if isinstance(polled, Batch) or hasattr(polled, "partition"):
+        return {TopicPartition(polled.topic, polled.partition)}
+    about = polled.schema.metadata
     return {TopicPartition(about[b"topic"].decode(), int(about[b"partition"]))}
 
 
@@ -148,16 +155,16 @@ async def test_callbacks_run_before_the_error_is_raised(network: Any, protocol: 
 
     async def slow(partitions: object) -> None:
         await anyio.sleep(5)
-        member.story.append(("lost", (T0, T1)))
+        member.calls.append(("lost", (T0, T1)))
 
     async with cluster(network) as kafka:
         member = Member(protocol, on_partitions_lost=slow)
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             expel(kafka)
             await until(lambda: not consumer.assignment())
             assert member.calls_of("lost") == []
-            error = await fails(consumer)
+            error = await failed_commit(consumer)
             assert member.calls_of("lost") == [(T0, T1)]
             assert error.partitions == (T0, T1)
             await consumer.commit()
@@ -167,14 +174,32 @@ async def test_callbacks_run_before_the_error_is_raised(network: Any, protocol: 
 async def test_a_commit_error_response_is_raised_as_the_loss_after_the_callbacks(
     network: Any, protocol: str
 ) -> None:
-    """The error response was raised before the callbacks, and the loss was raised again later."""
+    """The coordinator refuses the commit before the member learns of its removal: the error
+    response is not raised, and the loss is raised once."""
     async with cluster(network) as kafka:
         member = Member(protocol)
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             kafka.fail(OffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID)
             expel(kafka)
-            error = await fails(consumer)
+            error = await failed_commit(consumer)
+            assert (error.partitions, member.calls_of("lost")) == ((T0, T1), [(T0, T1)])
+            await consumer.commit()
+
+
+async def test_a_loss_is_waited_for_as_long_as_the_brokers_heartbeat_interval(
+    network: Any,
+) -> None:
+    """KIP-848: a member follows a broker that requests heartbeats less often than by default."""
+    settings = BrokerSettings(group_consumer_heartbeat_interval=8.0)
+    async with cluster(network, settings=settings) as kafka:
+        member = Member("consumer")
+        async with member.consumer as consumer:
+            await member.poll_both()
+            await anyio.sleep(60)
+            kafka.fail(OffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+            expel(kafka)
+            error = await failed_commit(consumer)
             assert (error.partitions, member.calls_of("lost")) == ((T0, T1), [(T0, T1)])
             await consumer.commit()
 
@@ -183,13 +208,14 @@ async def test_a_commit_error_without_lost_partitions_is_raised_unchanged(networ
     async with cluster(network) as kafka:
         member = Member("eager")
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             kafka.fail(OffsetCommitRequest, ErrorCode.ILLEGAL_GENERATION)
             before = anyio.current_time()
-            error = await fails(consumer)
+            error = await failed_commit(consumer)
             assert "ILLEGAL_GENERATION" in str(error)
             assert error.partitions == ()
-            assert 0.9 < anyio.current_time() - before < 1.1  # two heartbeats
+            # Two heartbeat intervals, to learn whether the coordinator has removed the member.
+            assert 0.9 < anyio.current_time() - before < 1.1
             await consumer.commit()
             assert kafka.committed("g", "t") == {0: 9, 1: 9}
 
@@ -201,14 +227,14 @@ async def test_owned_partitions_are_committed_before_the_error(network: Any, pro
     async with cluster(network) as kafka:
         first, second = Member(protocol, **options), Member(protocol, **options)
         async with first.consumer as consumer:
-            await first.take_all()
+            await first.poll_both()
             async with second.consumer as other:
                 await until(lambda: other.assignment())
                 (lost,) = other.assignment()
                 (kept,) = {T0, T1} - {lost}
                 await until(lambda: consumer.assignment() == {kept})
                 assert first.calls_of("revoked") == [(lost,)]
-                error = await fails(consumer)
+                error = await failed_commit(consumer)
                 assert error.partitions == (lost,)
                 assert str(error) == (
                     f"commit of {lost} failed: lost before the delivered records were committed"
@@ -219,43 +245,43 @@ async def test_owned_partitions_are_committed_before_the_error(network: Any, pro
                 await consumer.commit()
 
 
-async def test_records_in_flight_are_lost_in_an_eager_rebalance_that_did_not_wait(
+async def test_records_in_flight_at_the_deadline_of_an_eager_revocation_are_lost(
     network: Any,
 ) -> None:
-    """The partition comes back to the same member: the records in flight are lost all the same."""
+    """Although the same member gets the partitions again."""
     async with cluster(network) as kafka:
         member = Member("eager", rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
             await until(lambda: member.calls_of("revoked"))
             await until(consumer.assignment)
-            error = await fails(consumer)
+            error = await failed_commit(consumer)
             assert error.partitions == (T0, T1)
             await consumer.commit()
-            # It comes again, and is committed then.
-            assert await member.take_all() == [T0, T1]
+            # The records are delivered again, and committed.
+            assert await member.poll_both() == [T0, T1]
             await consumer.commit()
             assert kafka.committed("g", "t") == {0: 9, 1: 9}
 
 
 async def test_records_processed_and_not_committed_are_lost_too(network: Any) -> None:
-    """With a commit every few records, the caller assumes that they cover all records so far."""
+    """An application that commits after every few records assumes that each commit covers all
+    earlier records."""
     async with cluster(network) as kafka:
         member = Member("consumer")
         async with member.consumer as consumer:
             for _ in range(18):  # all records there are; the last one is in flight
-                last = await consumer.getone()
-            kafka.produce("t", ["more"], partition=last.partition)
+                await consumer.getone()
             expel(kafka)
             await until(lambda: member.calls_of("lost"))
-            error = await fails(consumer)
+            error = await failed_commit(consumer)
             assert error.partitions == (T0, T1)
 
 
-@pytest.mark.parametrize("waiting", [False, True], ids=["in hand", "passed over"])
+@pytest.mark.parametrize("is_polling", [False, True], ids=["in-flight", "polling"])
 async def test_losses_of_processed_records_are_not_reported_with_auto_commit(
-    network: Any, waiting: bool
+    network: Any, is_polling: bool
 ) -> None:
     """A commit by the application an hour later raises no error about records that the auto-commit
     was to cover."""
@@ -264,8 +290,8 @@ async def test_losses_of_processed_records_are_not_reported_with_auto_commit(
         async with member.consumer as consumer:
             for _ in range(18):
                 await consumer.getone()
-            if waiting:
-                with anyio.move_on_after(1):
+            if is_polling:
+                with anyio.move_on_after(1):  # this poll marks the last record as processed
                     await consumer.getone()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(consumer.getone)
@@ -288,36 +314,41 @@ async def test_with_auto_commit_only_records_in_flight_are_reported(network: Any
                 last = await consumer.getone()
             expel(kafka)
             await until(lambda: member.calls_of("lost"))
-            assert (await fails(consumer)).partitions == (TopicPartition("t", last.partition),)
+            assert (await failed_commit(consumer)).partitions == (
+                TopicPartition("t", last.partition),
+            )
 
 
 async def test_records_redelivered_and_committed_are_not_lost(network: Any) -> None:
     async with cluster(network, records=1) as kafka:
         member = Member("consumer")
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             expel(kafka)
             await until(lambda: member.calls_of("lost"))
-            await member.take_all()
+            await member.poll_both()
             await consumer.commit()
             assert kafka.committed("g", "t") == {0: 1, 1: 1}
 
 
 async def test_a_loss_waits_for_a_commit_that_succeeds(network: Any) -> None:
-    """The loss is raised after the owned partitions are committed, and not if that has failed."""
+    """`commit()` first commits the owned partitions. If this fails, it raises that error, and the
+    next call raises the loss."""
     options = {"rebalance_timeout_ms": 4_000, "session_timeout_ms": 6_000}
     async with cluster(network) as kafka:
-        first, second = (Member("cooperative", request_timeout_ms=3_000, **options) for _ in "12")
+        first, second = (
+            Member("cooperative", request_timeout_ms=3_000, **options) for _ in range(2)
+        )
         async with first.consumer as consumer:
-            await first.take_all()
+            await first.poll_both()
             async with second.consumer as other:
                 await until(lambda: other.assignment())
                 await until(lambda: len(consumer.assignment()) == 1)
-                dead = kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                unanswered = kafka.fail(OffsetCommitRequest, Swallow(), times=None)
                 with pytest.raises(TransportError):
                     await consumer.commit()
-                dead.stop()
-                assert (await fails(consumer)).partitions == tuple(other.assignment())
+                unanswered.stop()
+                assert (await failed_commit(consumer)).partitions == tuple(other.assignment())
                 await consumer.commit()
 
 
@@ -331,7 +362,7 @@ async def test_an_uncommitted_seek_is_lost_like_a_record(network: Any) -> None:
             consumer.seek(T1, 7)
             expel(kafka)
             await until(lambda: member.calls_of("lost"))
-            assert (await fails(consumer)).partitions == (T1,)
+            assert (await failed_commit(consumer)).partitions == (T1,)
 
 
 # ---------------------------------------------------------------- deliveries that are not lost
@@ -341,11 +372,11 @@ async def test_an_uncommitted_seek_is_lost_like_a_record(network: Any) -> None:
 async def test_records_committed_before_the_revocation_are_not_lost(
     network: Any, protocol: str
 ) -> None:
-    """They are processed and committed during the drain, by the loop or by the callback."""
+    """The application commits the records while the revocation waits for them."""
     async with cluster(network) as kafka:
         first, second = Member(protocol), Member(protocol)
         async with first.consumer as consumer:
-            await first.take_all()
+            await first.poll_both()
             async with second.consumer as other, anyio.create_task_group() as tasks:
                 tasks.start_soon(other.wait_assignment)
                 await anyio.sleep(5)
@@ -356,15 +387,17 @@ async def test_records_committed_before_the_revocation_are_not_lost(
             assert kafka.committed("g", "t") == {0: 9, 1: 9}
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["revoked", "lost"])
-async def test_a_partition_without_delivered_records_is_not_lost(network: Any, late: bool) -> None:
-    """The position of the reset policy would be committed, but no record was delivered."""
+@pytest.mark.parametrize("is_lost", [False, True], ids=["revoked", "lost"])
+async def test_a_partition_without_delivered_records_is_not_lost(
+    network: Any, is_lost: bool
+) -> None:
+    """Only a position from the reset policy is not committed."""
     async with cluster(network) as kafka:
         member = Member("eager")
         async with member.consumer as consumer:
             await consumer.wait_assignment()
             assert await consumer.position(T0) == 0
-            if late:
+            if is_lost:
                 expel(kafka)
                 await until(lambda: member.calls_of("lost"))
             else:
@@ -374,30 +407,30 @@ async def test_a_partition_without_delivered_records_is_not_lost(network: Any, l
             await consumer.commit()
 
 
-async def unsubscribes(consumer: Consumer) -> None:
+async def unsubscribe(consumer: Consumer) -> None:
     await consumer.unsubscribe()
 
 
-async def assigns(consumer: Consumer) -> None:
+async def assign_manually(consumer: Consumer) -> None:
     await consumer.unsubscribe()
     await consumer.assign([TopicPartition("u", 0)])
 
 
-async def subscribes(consumer: Consumer) -> None:
+async def subscribe_elsewhere(consumer: Consumer) -> None:
     await consumer.subscribe("u")
     while consumer.assignment() != {TopicPartition("u", 0)}:
         await anyio.sleep(0.1)
 
 
 @each_protocol
-@pytest.mark.parametrize("change", [unsubscribes, assigns, subscribes])
+@pytest.mark.parametrize("change", [unsubscribe, assign_manually, subscribe_elsewhere])
 async def test_partitions_that_the_application_releases_are_not_lost(
     network: Any, protocol: str, change: Callable[[Consumer], Awaitable[None]]
 ) -> None:
     async with cluster(network):
         member = Member(protocol, rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             await change(consumer)
             await consumer.commit()
             assert member.calls_of("lost") == []
@@ -405,40 +438,36 @@ async def test_partitions_that_the_application_releases_are_not_lost(
 
 async def test_manually_assigned_partitions_are_never_lost(network: Any) -> None:
     async with cluster(network):
-        member = Member("eager", "t")
+        member = Member("eager")
         async with member.consumer as consumer:
             await consumer.unsubscribe()
             await consumer.assign([T0, T1])
-            await member.take_all()
+            await member.poll_both()
             await consumer.assign([T1])
             await consumer.commit()
 
 
 async def test_losses_are_reported_with_a_pattern_matched_by_the_coordinator(network: Any) -> None:
-    """The client has no list of topics then, and has not unsubscribed."""
+    """The client has no topic names then to compare partitions with."""
     async with cluster(network) as kafka:
-        member = Member("consumer")
-        member.consumer._subscription = frozenset()
+        member = Member("consumer", topics=())
         async with member.consumer as consumer:
             await consumer.subscribe(pattern="t.*")
-            await member.take_all()
+            await member.poll_both()
             expel(kafka)
             await until(lambda: member.calls_of("lost"))
-            assert (await fails(consumer)).partitions == (T0, T1)
-            await member.take_all()
+            assert (await failed_commit(consumer)).partitions == (T0, T1)
+            await member.poll_both()
             await consumer.unsubscribe()
             await consumer.commit()
 
 
-async def test_a_commit_in_flight_during_the_revocation_may_succeed(
-    network: Any,
-) -> None:
-    """The coordinator stores the commit, and responds after the member has revoked the
-    partition."""
+async def test_a_commit_in_flight_when_partitions_are_lost_may_succeed(network: Any) -> None:
+    """The coordinator stores the commit, and responds after the member has lost the partitions."""
     async with cluster(network) as kafka:
         member = Member("cooperative", rebalance_timeout_ms=4_000, session_timeout_ms=6_000)
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             kafka.fail(OffsetCommitRequest, Delay(10))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(consumer.commit)
@@ -471,7 +500,8 @@ async def test_auto_commit_and_close_do_not_raise_the_loss(network: Any) -> None
 async def test_a_commit_in_a_callback_raises_no_loss(
     network: Any,
 ) -> None:
-    """The callback reports the loss as it happened, without waiting for the batch in flight."""
+    """A commit in `on_partitions_lost` raises nothing; the application's next commit raises the
+    loss."""
     outcomes: list[str] = []
 
     async def lost(partitions: object) -> None:
@@ -481,10 +511,10 @@ async def test_a_commit_in_a_callback_raises_no_loss(
     async with cluster(network) as kafka:
         member = Member("consumer", on_partitions_lost=lost)
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             expel(kafka)
             await until(lambda: outcomes)
-            assert (await fails(consumer)).partitions == (T0, T1)
+            assert (await failed_commit(consumer)).partitions == (T0, T1)
             await consumer.commit()
 
 
@@ -492,12 +522,12 @@ async def test_a_commit_of_given_offsets_of_unowned_partitions_is_an_error(netwo
     async with cluster(network) as kafka:
         member = Member("consumer", max_poll_interval_ms=3_000)
         async with member.consumer as consumer:
-            await member.take_all()
+            await member.poll_both()
             await anyio.sleep(10)
             with pytest.raises(
                 CommitFailedError, match="not assigned to this consumer: t/0, t/1"
             ) as caught:
                 await consumer.commit({T1: 1, T0: 1})
             assert caught.value.partitions == (T0, T1)
-            assert (await fails(consumer)).partitions == (T0, T1)
+            assert (await failed_commit(consumer)).partitions == (T0, T1)
             assert kafka.committed("g", "t") == {}

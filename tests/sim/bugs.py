@@ -150,7 +150,7 @@ def commits_when_lost(stack: ExitStack) -> None:
             session = self._session
             if pending := session.delivery.to_commit():
                 try:
-                    await session.committer.offsets.commit(
+                    await session.committer.group_offsets.commit(
                         session.membership.identity, pending, timeout=0.5
                     )
                 except KafkaGroupError:
