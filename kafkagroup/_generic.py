@@ -1,7 +1,7 @@
 """The type parameters of `Consumer`, `Record` and `Batch`: the types of keys and values.
 
 At run time the classes can be subscripted, without effect. Only type checkers use the defaults of
-the type variables (PEP 696); they know `typing_extensions` even if it is not installed.
+the type variables (PEP 696), and know `typing_extensions` even if it is not installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ else:
         return _TypeVar(name, covariant=covariant)
 
 
-__all__ = ["K_co", "Keyed", "V_co"]
+__all__ = ["K_co", "KeyValueGeneric", "V_co"]
 
 K_co = TypeVar("K_co", default="bytes | None", covariant=True)
 """The type of keys; bytes or None without a deserializer."""
@@ -28,12 +28,13 @@ V_co = TypeVar("V_co", default="bytes | None", covariant=True)
 
 if TYPE_CHECKING:
 
-    class Keyed(Generic[K_co, V_co]):
-        """Base of the classes with these two type parameters."""
+    class KeyValueGeneric(Generic[K_co, V_co]):
+        """Base of `Consumer`, `Batch` and `Batches`, which are generic in the types of keys and
+        values."""
 
 else:
 
-    class Keyed:
+    class KeyValueGeneric:
         __slots__ = ()
 
         # Not `Generic`, which requires both types even where type checkers apply the default.

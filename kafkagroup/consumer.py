@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
-from kafkagroup._generic import K_co, Keyed, V_co
+from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup._public import public
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
@@ -87,7 +87,7 @@ T = TypeVar("T")
 
 
 @public
-class Consumer(Service, Keyed[K_co, V_co]):
+class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     """Consumes topics, alone or as a member of a group.
 
     ```python
@@ -517,7 +517,7 @@ class Consumer(Service, Keyed[K_co, V_co]):
         self._raise_if_closed()
         timeout = self._options.request_timeout
         if offsets is None:
-            self._session.count_processed()
+            self._session.mark_processed()
             await self._session.committer.commit_delivered(timeout, note)
             return
         if given := offsets_of(offsets):

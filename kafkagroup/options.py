@@ -62,14 +62,14 @@ __all__ = [
     "ProducerOptions",
 ]
 
-DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
+_DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
     range_assignor,
     cooperative_sticky_assignor,
     roundrobin_assignor,
 )
 """Each common client supports one of these by default: Java range and cooperative-sticky,
-librdkafka range and roundrobin, aiokafka roundrobin. Because range is an eager assignor, so is the
-rebalance protocol."""
+librdkafka range and roundrobin, aiokafka roundrobin. Because range is eager, the rebalance protocol
+is eager."""
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ or at the first record younger than a duration."""
 
 
 class ConsumerProtocol(Enum):
-    """The rebalance protocol of a consumer group."""
+    """The group protocol of a consumer (Kafka's `group.protocol`): who assigns the partitions."""
 
     CLASSIC = "classic"
     """The leader, one of the members, assigns the partitions."""
@@ -221,7 +221,8 @@ class CommonOptions:
     bootstrap_servers: str | Sequence[str] = option(
         _Servers(),
         "localhost:9092",
-        "`host:port`, comma-separated or a sequence; the addresses that lead to the cluster",
+        "`host:port`, comma-separated or a sequence: the addresses of some brokers, through which"
+        " the client finds the others",
     )
     client_id: str = option(
         Text(), "kafkagroup", "the client's name in the brokers' logs and quotas"
@@ -301,6 +302,12 @@ class _MembershipOptions(CommonOptions):
         " members stay, the others leave. `True` removes a static member, too (KIP-1092)",
     )
 
+    def _check_instance_id(self) -> None:
+        if self.group_instance_id == "":
+            raise ConfigurationError(
+                "group_instance_id is empty; give a name, or None for a dynamic member"
+            )
+
     def _check_heartbeats(self) -> None:
         if self.heartbeat_interval >= self.session_timeout:
             raise ConfigurationError(
@@ -319,6 +326,7 @@ class GroupMemberOptions(_MembershipOptions):
     def __attrs_post_init__(self) -> None:
         if not self.group_id:
             raise ConfigurationError("group_id is empty")
+        self._check_instance_id()
         self._check_heartbeats()
         if self.membership is not None and self.group_instance_id is not None:
             raise ConfigurationError(
@@ -362,9 +370,9 @@ class ConsumerOptions(_MembershipOptions):
         "classic",
         'who assigns partitions: `"classic"`, one of the members; `"consumer"`, the coordinator'
         ' (KIP-848; brokers 4.0 and later); `"auto"`, the coordinator if it supports KIP-848 and'
-        " can upgrade the group, else a member; with `assignors`, always a member. With"
-        ' `"consumer"` the broker matches a `pattern` (RE2J), and looks for new topics at most'
-        " every 10 s",
+        " can upgrade the group, else a member; always a member with `assignors`, which"
+        ' `"consumer"` does not accept. With `"consumer"` the broker matches a'
+        " `pattern` (RE2J), and looks for new topics at most every 10 s",
     )
     group_remote_assignor: str | None = option(
         Text(),
@@ -399,20 +407,23 @@ class ConsumerOptions(_MembershipOptions):
         Milliseconds(1),
         None,
         "how long the coordinator waits for a heartbeat before it removes the member; `None`:"
-        " 45,000",
+        " 45,000. If the coordinator assigns (KIP-848), it waits for its own"
+        " `group.consumer.session.timeout.ms`, and this is how long the member keeps its partitions"
+        " without a response",
         otherwise=45_000,
     )
     heartbeat_interval: float = option(
         Milliseconds(1),
         None,
-        "time between two heartbeats; less than the session timeout; `None`: 1,000",
+        "time between two heartbeats; less than the session timeout; `None`: 1,000. If the"
+        " coordinator assigns (KIP-848), an interval of the broker above 5 s takes precedence",
         otherwise=1_000,
     )
     max_poll_interval: float = option(
         Milliseconds(1),
         300_000,
-        "longest time between two calls for records while the consumer owns partitions; then the"
-        " member leaves, and rejoins at the next call",
+        "longest time between two calls for records while the consumer owns partitions. If it is"
+        " exceeded, the member leaves the group, and rejoins at the next call",
     )
     rebalance_timeout: float = option(
         Milliseconds(1),
@@ -430,9 +441,9 @@ class ConsumerOptions(_MembershipOptions):
     fetch_min_bytes: int = option(
         Whole(0),
         1,
-        "the broker waits for this many bytes, at most `fetch_max_wait_ms`. If it is more than 1,"
-        " the fetch after a seek, a resume or a new partition waits too, unless another fetch is"
-        " pending at the broker: then it returns at once",
+        "minimum bytes of a fetch response; the broker waits for them at most `fetch_max_wait_ms`."
+        " With more than 1, the first fetch after a seek, a resume or a new partition waits too,"
+        " unless another fetch is pending at the broker: then this first fetch returns at once",
     )
     fetch_max_bytes: int = option(Whole(1), 52_428_800, "limit of one fetch response")
     max_partition_fetch_bytes: int = option(
@@ -441,9 +452,9 @@ class ConsumerOptions(_MembershipOptions):
     fetch_max_wait: float = option(
         Milliseconds(0),
         500,
-        "how long the broker may wait for `fetch_min_bytes`. If that is 1 and this 500 or more, the"
-        " wait grows up to 5,000 while there are no records. A seek, a resume or a new partition"
-        " does not wait for a pending fetch",
+        "how long the broker may wait for `fetch_min_bytes`. With `fetch_min_bytes` of at most 1"
+        " and a value of at least 500, the wait grows up to 5,000 while no records arrive. A seek,"
+        " a resume or a new partition does not wait for a pending fetch",
     )
     num_consumer_fetchers: int = option(
         Whole(1),
@@ -490,12 +501,14 @@ class ConsumerOptions(_MembershipOptions):
     on_partitions_revoked: PartitionsCallback | None = option(
         Function("PartitionsCallback"),
         None,
-        "called before they are revoked, after the commit",
+        "called with the partitions that are revoked, after the auto-commit and before they are"
+        " released",
     )
     on_partitions_lost: PartitionsCallback | None = option(
         Function("PartitionsCallback"),
         None,
-        "called when the member has lost them, so that it cannot commit their offsets",
+        "called with the partitions that the member has lost: another member may own them already,"
+        " and their offsets cannot be committed",
     )
     views: bool = option(
         Boolean(),
@@ -529,9 +542,9 @@ class ConsumerOptions(_MembershipOptions):
     def checked(cls, given: Given) -> Self:
         values = checked_values(cls, given)
         assignors = values["assignors"]
-        _check_assigning(values["group_protocol"], values["group_remote_assignor"], assignors)
+        _check_assignors(values["group_protocol"], values["group_remote_assignor"], assignors)
         if assignors is None:
-            values["assignors"] = DEFAULT_ASSIGNORS
+            values["assignors"] = _DEFAULT_ASSIGNORS
         else:
             # With "auto", too: a coordinator does not run its members' assignors.
             values["group_protocol"] = ConsumerProtocol.CLASSIC
@@ -540,10 +553,10 @@ class ConsumerOptions(_MembershipOptions):
     def __attrs_post_init__(self) -> None:
         if self.group_id is not None and not self.group_id:
             raise ConfigurationError("group_id is empty; give a name, or None for no group")
-        instance = self.group_instance_id
-        if instance is not None and (not instance or self.group_id is None):
+        self._check_instance_id()
+        if self.group_instance_id is not None and self.group_id is None:
             raise ConfigurationError(
-                f"group_instance_id={instance!r} must not be empty, and needs a group_id"
+                f"group_instance_id={self.group_instance_id!r} needs a group_id"
             )
         self._check_heartbeats()
         if self.membership is not None:
@@ -568,7 +581,7 @@ class ConsumerOptions(_MembershipOptions):
             )
 
 
-def _check_assigning(
+def _check_assignors(
     protocol: ConsumerProtocol, remote: str | None, assignors: Sequence[Assignor] | None
 ) -> None:
     """Raise ConfigurationError when the options contradict each other on who assigns, or how."""

@@ -221,11 +221,11 @@ def test_a_close_timeout_is_finite(value: float) -> None:
         ({"group_id": ""}, "group_id is empty; give a name, or None for no group"),
         (
             {"group_instance_id": ""},
-            "group_instance_id='' must not be empty, and needs a group_id",
+            "group_instance_id is empty; give a name, or None for a dynamic member",
         ),
         (
             {"group_instance_id": "i", "group_id": None},
-            "group_instance_id='i' must not be empty, and needs a group_id",
+            "group_instance_id='i' needs a group_id",
         ),
         *(
             (

@@ -32,7 +32,7 @@ _LABELS = {
 }
 
 PartitionsByMember = Mapping[str, tuple[TopicPartition, ...]]
-"""Instance id, or without one member id -> partitions."""
+"""Name of a member (`member_name`) -> partitions."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,22 +42,26 @@ class Change:
     before: GroupDescription | None
     after: GroupDescription | None
     members: Mapping[str, tuple[MemberDescription, ...]]
-    """"joined", "gone", "came_again" (a static member with a new member id) or "subscribed_anew"
-    -> members; without empty entries. The names are those of the JSON output."""
-    taken_up: PartitionsByMember
+    """Kind of change, as in the JSON output -> members; without empty entries. "gone" are members
+    that left or timed out, "came_again" static members with a new member id, "subscribed_anew"
+    members with another subscription."""
+    gained: PartitionsByMember
     """Partitions that members have gained."""
-    let_go: PartitionsByMember
+    lost: PartitionsByMember
     """Partitions that members have lost."""
 
     def __bool__(self) -> bool:
-        changes = self.members or self.taken_up or self.let_go
+        changes = self.members or self.gained or self.lost
         return bool(changes) or self._state != self._state_before or self._has_new_epoch
 
     @property
     def cause(self) -> str | None:
-        """The cause of the rebalance, as far as it is known; None without a rebalance."""
+        """What changed among the members, or why the group may be rebalancing, as far as it is
+        known; None if neither."""
         if self.members:
-            return ", ".join(f"{len(who)} {_LABELS[what]}" for what, who in self.members.items())
+            return ", ".join(
+                f"{len(found)} {_LABELS[kind]}" for kind, found in self.members.items()
+            )
         if self.before is None or self.after is None:
             return None
         if self._has_new_epoch:
@@ -73,16 +77,15 @@ class Change:
             parts = [f"{self._state_before} -> {self._state}"]
         if self._has_new_epoch and self.after is not None:
             parts.append(f"epoch {self.after.group_epoch}")
-        for what, who in self.members.items():
-            parts.append(
-                f"{_LABELS[what]}: {', '.join(f'{member_name(m)} ({m.host})' for m in who)}"
-            )
+        for kind, members in self.members.items():
+            listed = ", ".join(f"{member_name(m)} ({m.host})" for m in members)
+            parts.append(f"{_LABELS[kind]}: {listed}")
         if not self.members and self.cause:
             parts.append(self.cause)
-        for word, held in (("no longer has", self.let_go), ("gets", self.taken_up)):
+        for word, held in (("no longer has", self.lost), ("gets", self.gained)):
             parts += [f"{member} {word} {ranges(tps)}" for member, tps in held.items()]
         if not self:
-            # No change: the first description of the group.
+            # `watch` prints the first description of a group as a change from itself.
             parts.append(count(len(_members(self.after)), "member"))
         return "; ".join(parts)
 
@@ -95,19 +98,19 @@ class Change:
             "member_count": 0 if self.after is None else len(self.after.members),
             "cause": self.cause,
             **{
-                what: [
+                kind: [
                     {
                         "member_id": member.member_id,
                         "instance_id": member.instance_id,
                         "client_id": member.client_id,
                         "host": member.host,
                     }
-                    for member in self.members.get(what, ())
+                    for member in self.members.get(kind, ())
                 ]
-                for what in _LABELS
+                for kind in _LABELS
             },
-            "taken_up": {member: by_topic(tps) for member, tps in self.taken_up.items()},
-            "let_go": {member: by_topic(tps) for member, tps in self.let_go.items()},
+            "taken_up": {member: by_topic(tps) for member, tps in self.gained.items()},
+            "let_go": {member: by_topic(tps) for member, tps in self.lost.items()},
         }
 
     @property
@@ -125,8 +128,8 @@ class Change:
 
 
 def changes_between(before: GroupDescription | None, after: GroupDescription | None) -> Change:
-    """Return the changes from `before` to `after`; what the coordinator does not report counts as
-    unchanged."""
+    """Return the changes from `before` to `after`. Assignments that the coordinator does not report
+    count as unchanged."""
     old, new = _members(before), _members(after)
     members = {
         "joined": tuple(new[m] for m in new if m not in old),
@@ -135,24 +138,23 @@ def changes_between(before: GroupDescription | None, after: GroupDescription | N
             new[m] for m in new if m in old and old[m].member_id != new[m].member_id
         ),
         "subscribed_anew": tuple(
-            new[m] for m in new if m in old and _subscribed_anew(old[m], new[m])
+            new[m] for m in new if m in old and _has_changed_subscription(old[m], new[m])
         ),
     }
     return Change(
         before=before,
         after=after,
-        members={what: who for what, who in members.items() if who},
-        taken_up=_gained(new, old),
-        let_go=_gained(old, new),
+        members={kind: found for kind, found in members.items() if found},
+        gained=_only_in(new, old),
+        lost=_only_in(old, new),
     )
 
 
 def with_known_assignments(
     before: GroupDescription | None, after: GroupDescription | None
 ) -> GroupDescription | None:
-    """Return `after`, with each member's assignment and subscription of `before` where the
-    coordinator did not report them: while a classic group rebalances. A new member has no
-    assignment yet."""
+    """Return `after`. While a classic group rebalances, the coordinator reports no assignments and
+    subscriptions: members then keep those of `before`, and new members get an empty assignment."""
     if after is None:
         return None
     old = _members(before)
@@ -170,23 +172,24 @@ def _members(group: GroupDescription | None) -> dict[str, MemberDescription]:
     return {} if group is None else {member_name(member): member for member in group.members}
 
 
-def _subscribed_anew(before: MemberDescription, after: MemberDescription) -> bool:
+def _has_changed_subscription(before: MemberDescription, after: MemberDescription) -> bool:
     if before.subscription is None or after.subscription is None:
         return False
-    topics = set(before.subscription.topics) != set(after.subscription.topics)
-    return topics or before.topic_pattern != after.topic_pattern
+    topics_differ = set(before.subscription.topics) != set(after.subscription.topics)
+    return topics_differ or before.topic_pattern != after.topic_pattern
 
 
-def _gained(
-    current: Mapping[str, MemberDescription], other: Mapping[str, MemberDescription]
+def _only_in(
+    members: Mapping[str, MemberDescription], others: Mapping[str, MemberDescription]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """Return the partitions that each member has in `current` and not in `other`. A member that is
-    not in `other` has gained all of its own; one whose assignment is unknown in either, none."""
+    """Return the partitions that a member has in `members` and not in `others`. A member that is
+    not in `others` counts with all its partitions; one whose assignment is unknown does not
+    count."""
     found = {}
-    for name, member in current.items():
-        same = other.get(name)
-        if same is None or same.partitions is not None:
-            had = set(same.partitions or ()) if same else set()
+    for name, member in members.items():
+        counterpart = others.get(name)
+        if counterpart is None or counterpart.partitions is not None:
+            had = set(counterpart.partitions or ()) if counterpart else set()
             if more := tuple(tp for tp in member.partitions or () if tp not in had):
                 found[name] = more
     return found

@@ -31,16 +31,18 @@ def command(
 ) -> None:
     """Remove a member from a group: other members get its partitions at once, not when its session
     times out. A member that is still running joins again."""
-    who = instance or member
-    if who is None or (instance and member):
-        raise click.UsageError("give --instance ID or --member ID")
-    confirm_or_exit(f"Remove {who!r} from group {group!r}?", yes)
+    if bool(instance) == bool(member):
+        raise click.UsageError("give either --instance ID or --member ID, not both")
+    name = instance or member
+    confirm_or_exit(f"Remove {name!r} from group {group!r}?", yes)
     connection.run(
         lambda admin: admin.remove_member(
-            group, member_id=member, instance_id=instance, reason=reason
+            group, member_id=member or None, instance_id=instance or None, reason=reason
         )
     )
     if as_json:
-        print_json({"group_id": group, "member_id": member, "instance_id": instance})
+        print_json(
+            {"group_id": group, "member_id": member or None, "instance_id": instance or None}
+        )
     else:
-        print_line(f"{group}: {who} is removed")
+        print_line(f"{group}: {name} is removed")

@@ -29,7 +29,7 @@ cdef class Delivery:
     cdef bint _views
 
     @cython.locals(owned=Progress)
-    cpdef count_processed(self)
+    cpdef mark_processed(self)
     @cython.locals(owned=Progress, record=Record)
     cpdef next_record(self)
     @cython.locals(record=Record)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from kafkagroup._generic import K_co, Keyed, V_co
+from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup._public import public
 from kafkagroup._record import Record
 from kafkagroup.consume.conversion import Conversion, Outcome
@@ -35,7 +35,7 @@ SUSPENDS = Outcome.SUSPENDS
 
 
 @public
-class Batch(Keyed[K_co, V_co]):
+class Batch(KeyValueGeneric[K_co, V_co]):
     """Consecutive records of one partition, to be processed together: frozen, and compared by its
     records.
 
@@ -315,7 +315,7 @@ class Delivery:
         """Whether a record of these partitions is in flight."""
         return any(owned.tp in partitions for owned in self._in_flight)
 
-    def count_processed(self) -> None:
+    def mark_processed(self) -> None:
         """Count records in flight as processed: the application asked for more, or committed."""
         for owned in self._in_flight:
             owned.processed = owned.position
@@ -570,6 +570,6 @@ class Delivery:
         if self._batch is not None:
             owned.skip_to(self._batch.next_offset, self._batch.leader_epoch)
         if owned not in self._in_flight:
-            owned.count_processed()
+            owned.mark_processed()
         self._current = self._batch = self._records = None
         self._enqueue(owned)

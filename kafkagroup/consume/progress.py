@@ -12,7 +12,8 @@ UNKNOWN = -1
 
 
 class Progress:
-    """Base of `OwnedPartition`."""
+    """The fields of `OwnedPartition` that change with each record. They are in a class of their own
+    so that Cython stores them as C integers."""
 
     def __init__(self) -> None:
         self.position = UNKNOWN
@@ -20,13 +21,14 @@ class Progress:
         self.processed = UNKNOWN
         """All records below this offset are processed; a commit commits this offset."""
         self.leader_epoch = -1
-        """Leader epoch of the last record delivered; committed with the offset (KIP-320)."""
+        """Leader epoch of the record before `position`, -1 if it is unknown; committed with
+        `processed` (KIP-320)."""
 
     def advance(self, position: int, leader_epoch: int) -> None:
-        """Set the position past the records, or the batch, of this leader epoch."""
+        """Set the position, after reading or skipping records of this leader epoch."""
         self.position = position
         self.leader_epoch = leader_epoch
 
-    def count_processed(self) -> None:
-        """Count all records below the position as processed."""
+    def mark_processed(self) -> None:
+        """Mark all records below the position as processed."""
         self.processed = self.position

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from kafkagroup._generic import K_co, Keyed, V_co
+from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup.consume.delivery import Batch
 from kafkagroup.errors import ConsumerClosedError, NotStartedError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrowBatches", "Batches"]
 
 
-class Batches(Keyed[K_co, V_co]):
+class Batches(KeyValueGeneric[K_co, V_co]):
     """The async iterator of `Consumer.batches`."""
 
     def __init__(self, wait: Callable[[], Awaitable[Batch[K_co, V_co]]]) -> None:

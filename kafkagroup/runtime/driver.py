@@ -487,7 +487,7 @@ class Driver:
                 await self._unnamed_changed.wait()
                 continue
             try:
-                names = await self._cluster.names(self._unnamed_topics)
+                names = await self._cluster.topic_names(self._unnamed_topics)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
                 names = {}

@@ -152,7 +152,7 @@ class Engine:
     def start(self) -> None:
         """Start the background tasks."""
         self._spawn(self._refresh_metadata, "metadata")
-        self._cluster.call_on_change(self._metadata_changed)
+        self._cluster.set_on_change(self._metadata_changed)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
             self._spawn(
@@ -184,7 +184,7 @@ class Engine:
     async def subscribe(self, topics: frozenset[str]) -> None:
         """Consume these topics instead of the earlier ones."""
         self._pattern = None
-        self._cluster.follow_all_topics(False)
+        self._cluster.request_all_topics(False)
         await self._subscribe(topics)
 
     async def _subscribe(self, topics: frozenset[str]) -> None:
@@ -216,7 +216,7 @@ class Engine:
         if self._session.membership.uses_consumer_protocol:
             await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
             return
-        self._cluster.follow_all_topics(True)
+        self._cluster.request_all_topics(True)
         await self._cluster.refresh()
         # Also if nothing matches: the member joins, to be in the group when a topic appears.
         await self._subscribe(self._matching_topics(pattern))
@@ -263,7 +263,7 @@ class Engine:
         # A cooperative member revokes unsubscribed topics only: without topics, everything.
         self._subscription, self._pattern = frozenset(), None
         self._subscriber.subscribe_to(frozenset())
-        self._cluster.follow_all_topics(False)
+        self._cluster.request_all_topics(False)
         session = self._session
         driver = session.membership.driver
         if driver is None:

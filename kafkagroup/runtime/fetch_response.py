@@ -126,7 +126,7 @@ class ResponseHandler:
             if data.error_code and not fetch.is_latest(owned):
                 continue
             # KIP-951: an error that names the new leader needs no metadata request.
-            if data.error_code and self._cluster.take_leader(tp, data.current_leader, response):
+            if data.error_code and self._cluster.apply_leader(tp, data.current_leader, response):
                 continue
             found = yield from self._read(tp, data)
             # Other tasks ran meanwhile: the position may have changed.

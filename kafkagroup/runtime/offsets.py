@@ -249,7 +249,7 @@ class GroupOffsets:
         if lost and anyio.current_time() >= self._lost_checked_at + _RECHECK_INTERVAL:
             await self._refresh_for_lost()
         for topic in sorted(lost):
-            if not self._cluster.has_lost(*keys[topic]):
+            if not self._cluster.was_deleted_or_recreated(*keys[topic]):
                 lost.remove(topic)
                 del self._lost_counts[keys[topic]]
         return lost
@@ -284,7 +284,7 @@ class GroupOffsets:
         if error.code not in _UNKNOWN_TOPIC or not await self._refresh_for_lost():
             return None
         for topic in sorted({tp.topic for tp in offsets}):
-            if self._cluster.has_lost(topic, topic_ids.get(topic, NO_ID)):
+            if self._cluster.was_deleted_or_recreated(topic, topic_ids.get(topic, NO_ID)):
                 return topic
         return None
 

@@ -59,7 +59,7 @@ class Reader:
         now = self._clock()
         if now >= self._lease.until:
             return None
-        self._delivery.count_processed()
+        self._delivery.mark_processed()
         record = self._delivery.next_record()
         if record is not None:
             self._lease.last_poll = now

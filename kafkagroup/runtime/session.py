@@ -80,9 +80,9 @@ class Session:
         self.lease.end()
         self.changed.notify()
 
-    def count_processed(self) -> None:
+    def mark_processed(self) -> None:
         """Count the records in flight as processed."""
-        self.delivery.count_processed()
+        self.delivery.mark_processed()
         if self._is_draining:
             self.notify()
 
@@ -94,7 +94,7 @@ class Session:
 
     def on_poll(self) -> None:
         """Note a poll: the application has processed the records in flight."""
-        self.count_processed()
+        self.mark_processed()
         self.committer.on_poll()
 
     @property

@@ -281,7 +281,7 @@ class _ThreadCluster(Cluster):
         self._application_cluster = cluster
 
     async def request_any(self, request: Request[R]) -> R:
-        await self.take(self._application_cluster.metadata)
+        await self.replace_metadata(self._application_cluster.metadata)
         return await super().request_any(request)
 
 

@@ -1,6 +1,7 @@
 """Tables of rebalances, ownership and members of groups.
 
-All come from one pass over the events, group by group (`timeline`), in parallel tasks.
+All come from one pass over the events (the records of `__consumer_offsets`), group by group
+(`timeline`), in parallel tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = ["members", "named", "ownership", "rebalances", "renewed", "timelines"]
+__all__ = [
+    "members",
+    "ownership",
+    "rebalances",
+    "timelines",
+    "updated_timelines",
+    "with_topic_names",
+]
 
 _REBALANCE = (
     "kind: string, generation: int, cause: string, started: timestamp, ended: timestamp,"
@@ -38,10 +46,10 @@ _TIMELINE = (
     f" ownership array<struct<{_SPAN}>>, members array<struct<{_MEMBER}>>"
 )
 
-_OF_A_MEMBER = (
+_MEMBER_FIELDS = (
     "m.member_id, m.instance_id, m.client_id, m.client_host, m.epoch, m.state, m.assigned"
 )
-_RECORD = (
+_RECORD_FIELDS = (
     "log_offset",
     "record",
     "kind",
@@ -49,24 +57,26 @@ _RECORD = (
     "unix_micros(log_time) AS time",
     "generation.number AS generation",
     "unix_micros(generation.state_time) AS state_time",
-    f"transform(members, m -> struct({_OF_A_MEMBER})) AS members",
+    f"transform(members, m -> struct({_MEMBER_FIELDS})) AS members",
 )
 
-_GROUPS = 100
-"""For how many groups at once a task has records as Python objects, which take much memory."""
+_MAX_GROUPS_IN_MEMORY = 100
+"""The number of groups whose records a task holds as Python objects at a time: they take much
+memory."""
 
 
 def timelines(events: DataFrame) -> DataFrame:
-    """Return a row for each group with members or generations: its rebalances, ownership and
-    members as arrays, and `until`, the offset of its last record. The tables of this module are
-    views of it."""
+    """Return a row for each group that has records other than commits: its rebalances, ownership
+    and members as arrays (empty for streams groups), and `until`, the offset of the last such
+    record. The tables of this module are views of it."""
     records = (
         _of_membership(events)
-        .selectExpr("group_id", f"struct({', '.join(_RECORD)}) AS record")
+        .selectExpr("group_id", f"struct({', '.join(_RECORD_FIELDS)}) AS record")
         .groupBy("group_id")
         .agg(
             F.max("record.log_offset").alias("until"),
-            # All records of a group are in one partition of the log, so offsets are their order.
+            # All records of a group are in one partition of `__consumer_offsets`, so offsets are
+            # their order.
             F.array_sort(F.collect_list("record")).alias("records"),
         )
     )
@@ -76,16 +86,16 @@ def timelines(events: DataFrame) -> DataFrame:
         import pyarrow as pa
 
         for batch in batches:
-            for n in range(0, batch.num_rows, _GROUPS):
-                rows = batch.slice(n, _GROUPS).to_pylist()
+            for n in range(0, batch.num_rows, _MAX_GROUPS_IN_MEMORY):
+                rows = batch.slice(n, _MAX_GROUPS_IN_MEMORY).to_pylist()
                 yield pa.RecordBatch.from_pylist(list(map(_timeline, rows)), schema=arrow_schema)
 
     return records.mapInArrow(computed, _TIMELINE)
 
 
-def renewed(known: DataFrame, events: DataFrame) -> DataFrame:
-    """Return `timelines(events)`, given those of earlier events: only those of groups with other
-    last records are computed. Raises: ValueError if `known` has other columns."""
+def updated_timelines(known: DataFrame, events: DataFrame) -> DataFrame:
+    """Return `timelines(events)`. `known` are the timelines of earlier events: only groups that
+    have a new last record are computed again. Raises: ValueError if `known` has other columns."""
     if known.schema != StructType.fromDDL(_TIMELINE):
         raise ValueError(f"not timelines: {known.schema.simpleString()}")
     newest = _of_membership(events).groupBy("group_id").agg(F.max("log_offset").alias("until"))
@@ -95,14 +105,15 @@ def renewed(known: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def _of_membership(events: DataFrame) -> DataFrame:
+    """Return the events other than commits."""
     return events.where("group_id IS NOT NULL AND kind <> 'offsets'")
 
 
 def rebalances(timelines: DataFrame) -> DataFrame:
     """Return the rebalances of each group, with their cause and duration.
 
-    `ended` is null if a rebalance has not ended, or if the next began before. For a classic group,
-    only the time after all members had joined is known, so `seconds` is a lower bound.
+    `ended` is null if a rebalance has not ended, or if the next one began first. For a classic
+    group, only the time after all members had joined is known, so `seconds` is a lower bound.
     """
     return timelines.selectExpr("group_id", "inline(rebalances)")
 
@@ -119,13 +130,14 @@ def members(timelines: DataFrame) -> DataFrame:
     return timelines.selectExpr("group_id", "inline(members)")
 
 
-def named(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
-    """Return the table with topic names where records have only the id, if the name is known."""
-    names = topic_names.withColumnRenamed("topic", "name").dropDuplicates(["topic_id"])
-    columns = ownership.columns
+def with_topic_names(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
+    """Return the table; where a row has only a topic id, `topic` is its name in `topic_names`, or
+    null if it is not there."""
+    names = topic_names.withColumnRenamed("topic", "known_name").dropDuplicates(["topic_id"])
     joined = ownership.join(names, "topic_id", "left")
+    topic = "coalesce(topic, known_name) AS topic"
     return joined.selectExpr(
-        *("coalesce(topic, name) AS topic" if name == "topic" else name for name in columns)
+        *(topic if column == "topic" else column for column in ownership.columns)
     )
 
 

@@ -299,7 +299,10 @@ def _derived(
     yield "undecoded", history.undecoded(others)
     yield "timelines", _timelines(tables, others)
     yield "rebalances", groups.rebalances(read("timelines"))
-    yield "ownership", groups.named(groups.ownership(read("timelines")), read("topic_names"))
+    yield (
+        "ownership",
+        groups.with_topic_names(groups.ownership(read("timelines")), read("topic_names")),
+    )
     yield "members", groups.members(read("timelines"))
     yield "lag_history", lag_history(read("commits"), read("log_ends"))
     yield (
@@ -325,5 +328,5 @@ def _timelines(tables: Tables, events: DataFrame) -> DataFrame:
     if tables.is_safe and tables.exists("timelines"):
         # Another release may have written another table.
         with suppress(ValueError):
-            return groups.renewed(tables.read("timelines"), events)
+            return groups.updated_timelines(tables.read("timelines"), events)
     return groups.timelines(events)

@@ -1,7 +1,7 @@
-"""The client requirements of a real Kafka's listener, and the broker settings that enforce them.
+"""An additional listener of `LocalKafka`: TLS, SASL, and the broker settings for them. Pure.
 
-Nothing here depends on Kafka's version, starts a process or touches a file: certificates and users
-are passed as text and written to `server.properties`.
+`LocalKafka` writes the settings to `server.properties`, so certificates and passwords are passed as
+text. Nothing here depends on Kafka's version.
 """
 
 from __future__ import annotations
@@ -13,26 +13,41 @@ import attrs
 
 from kafkagroup.errors import ConfigurationError
 
-__all__ = ["SCRAM", "Listener"]
+__all__ = ["SCRAM_MECHANISMS", "Listener"]
 
-SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-_MECHANISMS = ("PLAIN", *SCRAM, "OAUTHBEARER")
+SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS, "OAUTHBEARER")
+
+_SECURITY = "org.apache.kafka.common.security"
+_LOGIN_MODULES: Mapping[str, str] = {
+    "PLAIN": f"{_SECURITY}.plain.PlainLoginModule",
+    **dict.fromkeys(SCRAM_MECHANISMS, f"{_SECURITY}.scram.ScramLoginModule"),
+    "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
+}
+"""Mechanism -> the class of its JAAS login module."""
+
+_PEM = re.compile(r"(-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \2-----)", re.DOTALL)
 
 
 def _check_mechanisms(_: object, __: object, mechanisms: Sequence[str]) -> None:
     unknown = sorted(set(mechanisms) - set(_MECHANISMS))
     if unknown:
-        raise ConfigurationError(f"no SASL mechanism {unknown}: there are {list(_MECHANISMS)}")
+        raise ConfigurationError(
+            f"SASL mechanisms {unknown} are unknown; use any of {', '.join(_MECHANISMS)}"
+        )
 
 
 @attrs.frozen(kw_only=True)
 class Listener:
-    """A further listener of every node: TLS with `certificate`, SASL with `mechanisms`, or both."""
+    """An additional listener of every node, beside those of `LocalKafka` itself: TCP, or TLS with
+    `certificate`; SASL with `mechanisms`. Raises: ConfigurationError."""
 
     certificate: str | None = attrs.field(default=None, repr=False)
-    """PEM: an unencrypted private key in PKCS #8, then the certificates from the node's own up."""
+    """PEM: a private key (PKCS #8, not encrypted) and the certificate chain, the node's certificate
+    first."""
     client_ca: str | None = None
-    """PEM of the CA that signs client certificates. If set, clients must present one."""
+    """PEM of the CA that signs client certificates. If set, clients must present one; needs
+    `certificate`."""
     mechanisms: Sequence[str] = attrs.field(default=(), validator=_check_mechanisms)
     """Any of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, which takes unsigned tokens."""
     settings: Mapping[str, str] = attrs.field(factory=dict)
@@ -41,13 +56,21 @@ class Listener:
     """The ports that are advertised to clients, from node 1 on: those of a proxy on loopback that
     forwards to the nodes. If empty, the nodes advertise their own ports."""
 
+    def __attrs_post_init__(self) -> None:
+        if self.client_ca is not None and self.certificate is None:
+            raise ConfigurationError(
+                "client_ca needs certificate: a listener without TLS cannot check client"
+                " certificates"
+            )
+
     @property
     def protocol(self) -> str:
         """Kafka's name of the security protocol."""
         return ("SASL_" if self.mechanisms else "") + ("SSL" if self.certificate else "PLAINTEXT")
 
     def properties(self, users: Mapping[str, str]) -> dict[str, str]:
-        """The listener's settings, without `listener.name.<name>.`. `users`: name -> password."""
+        """Return the listener's settings, without `listener.name.<name>.`. `users`: the users of
+        PLAIN, name -> password; those of SCRAM are added when a node is formatted."""
         properties = {}
         if self.certificate:
             properties["ssl.keystore.type"] = "PEM"
@@ -65,19 +88,14 @@ class Listener:
             if mechanism == "PLAIN":
                 options = {f"user_{name}": password for name, password in users.items()}
             login = " ".join(
-                [_LOGIN[mechanism], "required", *(f"{k}={_quote(v)}" for k, v in options.items())]
+                [
+                    _LOGIN_MODULES[mechanism],
+                    "required",
+                    *(f"{k}={_quote(v)}" for k, v in options.items()),
+                ]
             )
             properties[f"{mechanism.lower()}.sasl.jaas.config"] = f"{login};"
         return properties | dict(self.settings)
-
-
-_SECURITY = "org.apache.kafka.common.security"
-_LOGIN: Mapping[str, str] = {
-    "PLAIN": f"{_SECURITY}.plain.PlainLoginModule",
-    **dict.fromkeys(SCRAM, f"{_SECURITY}.scram.ScramLoginModule"),
-    "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
-}
-"""Mechanism -> the class of its JAAS login module."""
 
 
 def _split_pem(text: str) -> tuple[str, str]:
@@ -90,9 +108,6 @@ def _split_pem(text: str) -> tuple[str, str]:
             "certificate: expected one private key (PKCS #8, not encrypted) and its certificates"
         )
     return keys[0], "\n".join(certificates)
-
-
-_PEM = re.compile(r"(-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \2-----)", re.DOTALL)
 
 
 def _quote(value: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import attrs
 
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.testing._listeners import SCRAM, Listener
+from kafkagroup.testing._listeners import SCRAM_MECHANISMS, Listener
 
 __all__ = ["HOST", "NETTY", "ZOOKEEPER", "JarSet", "Ports", "Release", "find_release"]
 
@@ -165,7 +165,7 @@ class Release:
         tool = ("kafka.tools.StorageTool", "format", "--config", "server.properties")
         added = (
             argument
-            for mechanism in SCRAM
+            for mechanism in SCRAM_MECHANISMS
             for name, password in (scram_users or {}).items()
             for argument in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
         )

@@ -26,7 +26,7 @@ from kafkagroup.testing._jars import (
     resolve_jars,
     tail,
 )
-from kafkagroup.testing._listeners import SCRAM, Listener
+from kafkagroup.testing._listeners import SCRAM_MECHANISMS, Listener
 from kafkagroup.testing._releases import HOST, Ports, Release, find_release
 from kafkagroup.testing._servers import Node, Server, Servers, reserve_ports
 
@@ -214,7 +214,9 @@ class LocalKafka(Servers[_Node]):
         # The top bit is cleared: a leading "-" (bits 111110) would be parsed as an option.
         number = uuid.uuid4().int & (1 << 127) - 1
         cluster_id = base64.urlsafe_b64encode(number.to_bytes(16)).decode()[:22]
-        by_scram = any(set(SCRAM) & set(one.mechanisms) for one in self.listeners.values())
+        by_scram = any(
+            set(SCRAM_MECHANISMS) & set(one.mechanisms) for one in self.listeners.values()
+        )
         command = release.format_command(cluster_id, self.users if by_scram else {})
         if not command:
             return

@@ -50,7 +50,8 @@ R = TypeVar("R")
 logger = logging.getLogger(__name__)
 
 _MAX_MERGED_IN_LOOP = 2_000
-"""A response with more partitions is merged in a thread. So many take a few milliseconds."""
+"""Responses with more partitions are merged in a thread: merging this many takes a few
+milliseconds."""
 
 _MAX_REASONS = 5
 """The limit of reasons in one error: a response may name any number of brokers."""
@@ -72,7 +73,7 @@ class Cluster:
         self.metadata = ClusterMetadata()
         self.topics: set[str] = set()
         """The topics that a refresh requests."""
-        self.all_topics = False
+        self.requests_all_topics = False
         """Whether a refresh requests all topics."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of the metadata."""
@@ -81,44 +82,45 @@ class Cluster:
         self._brokers: dict[int, BrokerClient] = {}
         self._bootstrap: dict[Address, BrokerClient] = {}
         self._throttles: dict[Address, BrokerThrottle] = {}
-        """By address: a throttle lasts when a broker gets another node id, or comes back."""
+        """By address: a throttle remains in force if the broker gets another node id, or leaves the
+        metadata and returns."""
         self._refreshing = anyio.Lock()
-        self._requested_count = 0
-        self._responded_count = 0
+        self._request_number = 0
+        """Of the last metadata request."""
+        self._answered_number = 0
+        """Of the last metadata request that was answered."""
 
-    def follow_all_topics(self, all_topics: bool, /) -> None:
-        """Have refreshes request the metadata of all topics, or of `topics` only."""
-        self.all_topics = all_topics
+    def request_all_topics(self, requests_all: bool, /) -> None:
+        """Let each refresh request the metadata of all topics, or of `topics` only."""
+        self.requests_all_topics = requests_all
 
-    def call_on_change(self, on_change: Callable[[], None]) -> None:
-        """Call this whenever the metadata changes."""
+    def set_on_change(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` after each change of the metadata."""
         self.on_change = on_change
 
     async def refresh(self) -> ClusterMetadata:
-        """Request the metadata of `topics`. Concurrent callers share one request.
-
-        Raises: NoBrokersAvailableError when no broker responds.
-        """
+        """Request the metadata of `topics`, or of all topics. Callers that wait while a request is
+        in flight share the next one. Raises: what `request_any` raises."""
         # The response to a request that was sent before this call may be too old for the caller.
-        wanted = self._requested_count + 1
+        wanted = self._request_number + 1
         async with self._refreshing:
-            if self._responded_count < wanted:
+            if self._answered_number < wanted:
                 await self._request_metadata()
         return self.metadata
 
     async def _request_metadata(self) -> None:
-        self._requested_count += 1
-        complete = self.all_topics
+        self._request_number += 1
+        complete = self.requests_all_topics
         names = None
         if not complete:
             names = tuple(MetadataRequestTopic(name=topic) for topic in sorted(self.topics))
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
         response = await self.request_any(request)
-        self._responded_count = self._requested_count
+        self._answered_number = self._request_number
         metadata = await self._merge(response, complete=complete)
         if not metadata.nodes:
             return  # a broker that is still starting
-        await self.take(metadata)
+        await self.replace_metadata(metadata)
 
     async def _merge(self, response: MetadataResponse, *, complete: bool) -> ClusterMetadata:
         """Merge a response; return the same object as before if nothing has changed."""
@@ -132,14 +134,16 @@ class Cluster:
                 return merged
             # Merge again: a fetch response has named a new leader meanwhile.
 
-    async def take(self, metadata: ClusterMetadata) -> None:
-        """Replace the metadata by newer metadata."""
+    async def replace_metadata(self, metadata: ClusterMetadata) -> None:
+        """Replace the metadata by newer metadata; close the clients that it makes stale."""
         await self._close_stale_brokers(metadata)
         # Compared by identity: comparing many partitions would block the loop.
         if metadata is not self.metadata:
             self._replace(metadata)
 
     async def _close_stale_brokers(self, metadata: ClusterMetadata) -> None:
+        """Close the clients of brokers that have left or moved. Close those of the bootstrap
+        addresses: known brokers are tried first from now on."""
         for node_id, broker in tuple(self._brokers.items()):
             node = metadata.nodes.get(node_id)
             if node is None or (node.host, node.port) != (broker.host, broker.port):
@@ -154,7 +158,7 @@ class Cluster:
             if address in used or throttle.throttled_until > now
         }
 
-    def take_leader(
+    def apply_leader(
         self, tp: TopicPartition, leader: LeaderIdAndEpoch, response: FetchResponse
     ) -> bool:
         """Apply the new leader that a fetch response names with its address (KIP-951); return
@@ -177,14 +181,16 @@ class Cluster:
             self._tasks.start_soon(broker.aclose)
             broker = None
         if broker is None:
-            broker = self._brokers[node.node_id] = self._make(node.node_id, (node.host, node.port))
+            broker = self._brokers[node.node_id] = self._create_client(
+                node.node_id, (node.host, node.port)
+            )
         return broker
 
     def leader(self, tp: TopicPartition) -> BrokerClient:
         """Return the client of a partition's leader, as of the metadata. Raises: BrokerError
         LEADER_NOT_AVAILABLE."""
-        leader = self.metadata.leader(tp)
-        node = None if leader is None else self.metadata.nodes.get(leader.leader)
+        partition = self.metadata.leader(tp)
+        node = None if partition is None else self.metadata.nodes.get(partition.leader)
         if node is None:
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
         return self.broker(node)
@@ -192,7 +198,8 @@ class Cluster:
     async def request_any(self, request: Request[R]) -> R:
         """Send a request that any broker can answer, to one broker after the other until one does.
 
-        Raises: NoBrokersAvailableError with the reason of each address.
+        Raises: NoBrokersAvailableError with up to five of the brokers' reasons;
+        AuthenticationError or UnsupportedVersionError of the first broker that answers with one.
         """
         reasons: list[str] = []
         for broker in self._candidates():
@@ -209,9 +216,9 @@ class Cluster:
             "no broker answered: " + "; ".join(distinct[:_MAX_REASONS]) + more
         )
 
-    async def names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
-        """Return the names of topic ids, of those that a broker knows. Raises:
-        NoBrokersAvailableError."""
+    async def topic_names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
+        """Return topic id -> name, for the ids that the metadata or a broker knows. Raises: what
+        `request_any` raises."""
         known = self.metadata.topics.items()
         names = {t.topic_id: name for name, t in known if t.topic_id in topic_ids}
         missing = sorted({*topic_ids} - names.keys())
@@ -226,17 +233,17 @@ class Cluster:
     def topic_ids(self, names: Collection[str]) -> dict[str, UUID]:
         """Return the topics' ids by name, if all are known and refreshed; else an empty mapping."""
         known = self.metadata.topics
-        if not self.all_topics and not self.topics.issuperset(names):
+        if not self.requests_all_topics and not self.topics.issuperset(names):
             return {}  # a refresh would not notice that a topic was recreated
         ids = {name: known[name].topic_id for name in names if name in known}
         return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 
-    def has_lost(self, topic: str, topic_id: UUID) -> bool:
+    def was_deleted_or_recreated(self, topic: str, topic_id: UUID) -> bool:
         """Return whether a topic was deleted or recreated, as of the metadata; False for a topic
         that is not refreshed. `topic_id`: the topic's id, `NO_ID` if it is unknown."""
         found = self.metadata.topics.get(topic)
         if found is None:
-            return self.all_topics
+            return self.requests_all_topics
         if found.error_code:
             return found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return NO_ID not in (topic_id, found.topic_id) and topic_id != found.topic_id
@@ -248,10 +255,10 @@ class Cluster:
         yield from map(self.broker, sorted(nodes, key=lambda node: not self._is_connected(node)))
         for address in self.bootstrap_servers:
             if address not in self._bootstrap:
-                self._bootstrap[address] = self._make(-1, address)
+                self._bootstrap[address] = self._create_client(-1, address)
             yield self._bootstrap[address]
 
-    def _make(self, node_id: int, address: Address) -> BrokerClient:
+    def _create_client(self, node_id: int, address: Address) -> BrokerClient:
         throttle = self._throttles.setdefault(address, BrokerThrottle())
         return BrokerClient(
             node_id,
@@ -269,7 +276,7 @@ class Cluster:
     async def find_coordinator(self, group: str) -> Node:
         """Look up the coordinator of a group.
 
-        Raises: NoBrokersAvailableError; BrokerError, often a retriable one.
+        Raises: BrokerError, often a retriable one; what `request_any` raises.
         """
         request = FindCoordinatorRequest(coordinator_keys=(group,))
         return coordinator_in(await self.request_any(request))

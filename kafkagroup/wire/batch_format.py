@@ -1,6 +1,8 @@
-"""The layout of a record batch of format v2 (magic 2), which the reader and the writer share.
+"""The layout of a record batch of format v2 (magic 2), shared by `records` (reading) and
+`batch_writing`.
 
-All fields are big-endian. The length counts what follows it; the CRC covers what follows it:
+All fields are big-endian. `length` is the number of bytes after it; `crc` is the CRC-32C of the
+bytes after it:
 
     0 base offset i64 | 8 length i32 | 12 leader epoch i32 | 16 magic i8 | 17 crc u32
     21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64
@@ -15,29 +17,29 @@ from __future__ import annotations
 from struct import Struct
 
 __all__ = [
-    "ATTRIBUTES_AT",
+    "ATTRIBUTES_OFFSET",
     "CODEC_MASK",
     "CONTROL",
-    "CRC_AT",
-    "EPOCH_AT",
+    "CRC_OFFSET",
     "HEADER",
     "HEADER_SIZE",
     "INT32",
     "INT64",
-    "LENGTH_AT",
+    "LEADER_EPOCH_OFFSET",
+    "LENGTH_OFFSET",
     "LOG_APPEND_TIME",
-    "MAGIC_AT",
+    "MAGIC_OFFSET",
     "TRANSACTIONAL",
     "UINT32",
 ]
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
-LENGTH_AT = 8
-EPOCH_AT = 12  # the length counts the bytes from here on
-MAGIC_AT = 16
-CRC_AT = 17
-ATTRIBUTES_AT = 21  # the CRC covers the bytes from here on
+LENGTH_OFFSET = 8
+LEADER_EPOCH_OFFSET = 12  # the length counts the bytes from here on
+MAGIC_OFFSET = 16
+CRC_OFFSET = 17
+ATTRIBUTES_OFFSET = 21  # the CRC covers the bytes from here on
 INT32 = Struct(">i")
 UINT32 = Struct(">I")
 INT64 = Struct(">q")

@@ -12,14 +12,14 @@ from kafkagroup._public import public
 from kafkagroup.errors import LocalProtocolError
 from kafkagroup.types import Headers, TimestampType
 from kafkagroup.wire.batch_format import (
-    ATTRIBUTES_AT,
+    ATTRIBUTES_OFFSET,
     CONTROL,
-    CRC_AT,
-    EPOCH_AT,
+    CRC_OFFSET,
     HEADER,
     HEADER_SIZE,
     INT32,
     INT64,
+    LEADER_EPOCH_OFFSET,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     UINT32,
@@ -84,7 +84,7 @@ def encode_batch(
         batch,
         0,
         base_offset,
-        HEADER_SIZE - EPOCH_AT + len(payload),
+        HEADER_SIZE - LEADER_EPOCH_OFFSET + len(payload),
         leader_epoch,
         2,
         0,
@@ -111,14 +111,14 @@ def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: 
     """
     out = bytearray(batch)
     INT64.pack_into(out, 0, base_offset)
-    INT32.pack_into(out, EPOCH_AT, leader_epoch)
+    INT32.pack_into(out, LEADER_EPOCH_OFFSET, leader_epoch)
     return bytes(out)
 
 
 def _seal(batch: bytearray) -> bytes:
     with memoryview(batch) as view:
-        crc = crc32c(view[ATTRIBUTES_AT:])
-    UINT32.pack_into(batch, CRC_AT, crc)
+        crc = crc32c(view[ATTRIBUTES_OFFSET:])
+    UINT32.pack_into(batch, CRC_OFFSET, crc)
     return bytes(batch)
 
 

@@ -17,18 +17,18 @@ from kafkagroup._record import Record
 from kafkagroup.errors import CorruptRecordError, DecodeError, LimitExceededError
 from kafkagroup.types import Headers, TimestampType
 from kafkagroup.wire.batch_format import (
-    ATTRIBUTES_AT,
+    ATTRIBUTES_OFFSET,
     CODEC_MASK,
     CONTROL,
-    CRC_AT,
-    EPOCH_AT,
+    CRC_OFFSET,
     HEADER,
     HEADER_SIZE,
     INT32,
     INT64,
-    LENGTH_AT,
+    LEADER_EPOCH_OFFSET,
+    LENGTH_OFFSET,
     LOG_APPEND_TIME,
-    MAGIC_AT,
+    MAGIC_OFFSET,
     TRANSACTIONAL,
     UINT32,
 )
@@ -728,15 +728,15 @@ def read_batches(
     view = memoryview(data)
     size = len(view)
     pos = 0
-    while size - pos >= CRC_AT:
+    while size - pos >= CRC_OFFSET:
         (base_offset,) = INT64.unpack_from(view, pos)
-        (length,) = INT32.unpack_from(view, pos + LENGTH_AT)
+        (length,) = INT32.unpack_from(view, pos + LENGTH_OFFSET)
         # The magic comes first: it is at this place in every format, the other fields are not.
-        magic = view[pos + MAGIC_AT]
+        magic = view[pos + MAGIC_OFFSET]
         reason = ""
         if magic != 2:
             reason = f"message format v{magic} is not supported, only v2 (Kafka 0.11 and newer)"
-        elif length < HEADER_SIZE - EPOCH_AT:
+        elif length < HEADER_SIZE - LEADER_EPOCH_OFFSET:
             reason = f"batch length {length} is too small"
         if reason:
             raise CorruptRecordError(reason, topic=topic, partition=partition, offset=base_offset)
@@ -746,11 +746,11 @@ def read_batches(
                 f"{topic}/{partition} at offset {base_offset}: batch of {length} bytes exceeds"
                 f" {max_batch_bytes} (max_batch_bytes)"
             )
-        end = pos + EPOCH_AT + length
+        end = pos + LEADER_EPOCH_OFFSET + length
         if end > size:
             return
         raw = view[pos:end]
-        if check_crcs and crc32c(raw[ATTRIBUTES_AT:]) != UINT32.unpack_from(raw, CRC_AT)[0]:
+        if check_crcs and crc32c(raw[ATTRIBUTES_OFFSET:]) != UINT32.unpack_from(raw, CRC_OFFSET)[0]:
             raise CorruptRecordError(
                 "CRC-32C mismatch", topic=topic, partition=partition, offset=base_offset
             )

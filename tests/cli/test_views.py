@@ -202,9 +202,9 @@ def test_a_changed_subscription_is_shown() -> None:
 def test_a_group_already_rebalancing_is_shown() -> None:
     busy = group(member("a", partitions=None), state=GroupState.PREPARING_REBALANCE)
     after = group(member("a", ZERO))
-    assert changes_between(with_known_assignments(None, busy), after).taken_up == {"a": (ZERO,)}
+    assert changes_between(with_known_assignments(None, busy), after).gained == {"a": (ZERO,)}
     # The first look of all: it may have had that for long.
-    assert changes_between(busy, after).taken_up == {}
+    assert changes_between(busy, after).gained == {}
 
 
 def test_a_group_that_is_created_and_removed_is_shown() -> None:

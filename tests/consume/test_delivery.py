@@ -93,12 +93,12 @@ def state(delivery: Delivery, tp: TopicPartition = T0) -> tuple[int, int, int]:
 
 def ask(delivery: Delivery) -> Record | None:
     """Take a record as the consumer does: count the previous one as processed first."""
-    delivery.count_processed()
+    delivery.mark_processed()
     return delivery.next_record()
 
 
 def ask_batch(delivery: Delivery, most: int) -> Batch | None:
-    delivery.count_processed()
+    delivery.mark_processed()
     return delivery.next_batch(most)
 
 
@@ -273,7 +273,7 @@ def test_a_gap_does_not_mark_the_record_in_flight_as_processed() -> None:
     assert delivery.next_record() == record(0, "a")
     assert delivery.next_batch(10) is None
     assert state(delivery) == (2, 0, 2)
-    delivery.count_processed()
+    delivery.mark_processed()
     assert state(delivery) == (2, 2, 2)
 
 
@@ -300,7 +300,7 @@ def test_several_batches_in_flight_add_up() -> None:
     assert delivery.next_batch(9) == Batch("t", 0, (record(0, "a"),))
     assert delivery.next_batch(9) == Batch("t", 1, (record(0, "x", T1),))
     assert delivery.to_commit() == {}
-    delivery.count_processed()
+    delivery.mark_processed()
     assert delivery.to_commit() == {
         T0: OffsetAndMetadata(1, leader_epoch=7),
         T1: OffsetAndMetadata(1, leader_epoch=7),
@@ -380,7 +380,7 @@ def test_relocating_keeps_records_in_flight_unprocessed(
     delivery.relocate(T0, offset)
     assert (state(delivery), delivery.has_in_flight([T0])) == (at_once, True)
     assert ask(delivery) is None
-    delivery.count_processed()
+    delivery.mark_processed()
     assert delivery.owned[T0].processed == later
 
 
@@ -388,7 +388,7 @@ def test_relocating_with_nothing_in_flight_moves_the_processed_offset() -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
     assert ask(delivery) == record(0, "a")
-    delivery.count_processed()
+    delivery.mark_processed()
     delivery.relocate(T0, 9)
     assert (state(delivery), delivery.has_in_flight([T0])) == ((9, 9, 9), False)
 
@@ -435,7 +435,7 @@ def test_delivered_records_are_uncommitted_in_flight_and_processed() -> None:
     owned.acknowledge(1)
     assert not owned.is_uncommitted
     ask(delivery)
-    delivery.count_processed()
+    delivery.mark_processed()
     assert owned.is_uncommitted
 
 
@@ -472,7 +472,7 @@ def test_control_records_and_compaction_need_no_commit_by_the_application() -> N
     owned = delivery.owned[T0]
     delivery.add(owned, [batch(0, "a"), marker(1), compacted(2, 5), batch(6, "b"), marker(7)])
     ask(delivery)
-    delivery.count_processed()
+    delivery.mark_processed()
     owned.acknowledge(1)
     assert not owned.is_uncommitted
     assert ask(delivery) == record(6, "b")
@@ -815,13 +815,13 @@ def test_an_error_does_not_drop_the_batches_before_it(bad: RecordBatch) -> None:
     delivery = owning(T0, T1, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c"), bad])
     delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
-    delivery.count_processed()
+    delivery.mark_processed()
     found = delivery.next_batches(100)
     assert [r.value for b in found for r in b if b.partition == 0] == ["a", "b", "c", "d"]
     assert delivery.owned[T0].processed == 0
     with pytest.raises((CorruptRecordError, DeserializationError)):
         for _ in range(2):
-            delivery.count_processed()
+            delivery.mark_processed()
             delivery.next_batches(100)
     assert delivery.owned[T0].processed == 4
 
@@ -831,7 +831,7 @@ def test_an_error_in_the_record_after_a_batch_is_raised_after_the_batch(bad: Rec
     delivery = owning(T0, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a"), bad])
     assert [b.records for b in delivery.next_batches(100)] == [(converted(0, "a"),)]
-    delivery.count_processed()
+    delivery.mark_processed()
     with pytest.raises((CorruptRecordError, DeserializationError)):
         delivery.next_batches(100)
     assert state(delivery)[:2] == (1, 1)
@@ -870,7 +870,7 @@ def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processe
             log_end = max(log_end, owned.fetch_offset)
         elif move in ("ask", "batch"):
             done.update(held)
-            delivery.count_processed()
+            delivery.mark_processed()
             if move == "ask":
                 one = delivery.next_record()
                 taken = () if one is None else (one,)
@@ -885,7 +885,7 @@ def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processe
             # As in a revocation: the record in flight is finished, then comes the commit.
             delivery.revoke([T0])
             done.update(held)
-            delivery.count_processed()
+            delivery.mark_processed()
             committed = delivery.to_commit().get(T0, OffsetAndMetadata(committed)).offset
             delivery.release([T0])
             held = []

@@ -26,7 +26,7 @@ PER_RECORD = {
     ("consume/delivery.py", "_read", "owned.position"),
     ("consume/delivery.py", "_read_converted", "owned.leader_epoch"),
     ("consume/delivery.py", "_read_converted", "owned.position"),
-    ("consume/delivery.py", "count_processed", "owned.processed"),
+    ("consume/delivery.py", "mark_processed", "owned.processed"),
     ("runtime/reader.py", "ready", "self._lease.last_poll"),
 }
 

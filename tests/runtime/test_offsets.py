@@ -539,7 +539,7 @@ async def test_a_commit_of_a_deleted_topic_is_retried_a_few_times(network: Any, 
         cluster = group.offsets._cluster
         if way != "deleted, by name":
             group.owned.topic_id = cluster.metadata.topics["t"].topic_id
-        cluster.all_topics = way == "deleted, by pattern"
+        cluster.requests_all_topics = way == "deleted, by pattern"
         group.kafka.delete_topic("t")
         if way == "recreated":
             group.kafka.create_topic("t", 2)

@@ -381,7 +381,7 @@ async def test_racks_that_change_back_during_the_comparison_cause_no_rejoin(
             cluster, before = consumer._engine._cluster, len(joins)
 
             async def move(rack: str) -> None:
-                await cluster.take(evolve(cluster.metadata, racks={1: rack}))
+                await cluster.replace_metadata(evolve(cluster.metadata, racks={1: rack}))
 
             await move("a")
             await anyio.sleep(5)

@@ -28,13 +28,15 @@ def test_only_groups_with_new_records_are_computed(spark: Any, tmp_path: Path) -
     marked = known.withColumn("rebalances", F.expr("slice(rebalances, 1, 0)"))
 
     events = frame(spark, *earlier, commit("a", 0, 20), epoch("b", 2, 20))
-    found = groups.renewed(marked, events.where("group_id <> 'gone'")).cache()
+    found = groups.updated_timelines(marked, events.where("group_id <> 'gone'")).cache()
     assert generations(found) == {"b": [1, 2]}
     assert {row.group_id for row in found.collect()} == {"a", "b"}
-    assert generations(groups.renewed(known, events)) == generations(groups.timelines(events))
+    assert generations(groups.updated_timelines(known, events)) == generations(
+        groups.timelines(events)
+    )
 
 
 def test_timelines_of_another_release_are_refused(spark: Any) -> None:
     events = frame(spark, epoch("a", 1, 10))
     with pytest.raises(ValueError, match="not timelines: struct<group_id"):
-        groups.renewed(groups.timelines(events).drop("members"), events)
+        groups.updated_timelines(groups.timelines(events).drop("members"), events)

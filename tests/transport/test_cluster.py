@@ -145,11 +145,11 @@ async def test_a_throttle_survives_the_brokers_absence_from_metadata(network: An
     """KIP-219. Metadata may lack a running broker for a moment."""
     network.handlers[A] = serving(muting(2.0))
     async with network, clustered(A) as cluster:
-        await cluster.take(ClusterMetadata(nodes={1: Node(1, *A)}))
+        await cluster.replace_metadata(ClusterMetadata(nodes={1: Node(1, *A)}))
         await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
         start = anyio.current_time()
-        await cluster.take(ClusterMetadata(nodes={2: Node(2, *B)}))
-        await cluster.take(ClusterMetadata(nodes={1: Node(1, *A)}))
+        await cluster.replace_metadata(ClusterMetadata(nodes={2: Node(2, *B)}))
+        await cluster.replace_metadata(ClusterMetadata(nodes={1: Node(1, *A)}))
         await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
         assert anyio.current_time() - start == pytest.approx(2.0)
 
@@ -304,7 +304,7 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
         work.append(job)
         if isinstance(done, ClusterMetadata) and len(work) == 4:
             named = LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
-            assert cluster.take_leader(tp, named, FetchResponse(responses=()))
+            assert cluster.apply_leader(tp, named, FetchResponse(responses=()))
         return done
 
     network.handlers |= {A: serving(lambda _: large()), B: serving(lambda _: large())}

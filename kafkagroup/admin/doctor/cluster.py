@@ -20,18 +20,19 @@ from kafkagroup.wire.messages.metadata import (
 
 __all__ = ["examine_cluster", "examine_offsets_topic", "metadata_of"]
 
-_OFFSETS = "__consumer_offsets"
+_OFFSETS_TOPIC = "__consumer_offsets"
 
 _MAX_BROKERS = 200
 """The limit of brokers whose addresses are checked: a response may name a million."""
 
 _MAX_CONCURRENT = 16
+"""The limit of addresses that are checked at once."""
 
 
 async def metadata_of(
     servers: Sequence[Address], options: ClientOptions, *topics: str
 ) -> MetadataResponse:
-    """Request the metadata of the brokers and these topics. Raises: NoBrokersAvailableError."""
+    """Request the metadata of the brokers and these topics. Raises: KafkaGroupError."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
         allow_auto_topic_creation=False,
@@ -40,7 +41,10 @@ async def metadata_of(
 
 
 async def examine_cluster(servers: Sequence[Address], options: ClientOptions) -> list[Finding]:
-    """Check which brokers the cluster has, and whether this machine can use their addresses."""
+    """Check which brokers the cluster has, and whether this machine can use their addresses.
+
+    `servers`: bootstrap servers that passed `examine_address`.
+    """
     try:
         metadata = await metadata_of(servers, options)
     except KafkaGroupError as error:
@@ -51,7 +55,7 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
     count = len(metadata.brokers)
     name = f"cluster {escaped(metadata.cluster_id)}" if metadata.cluster_id else "a cluster"
     summary = ok("cluster", "", f"{name} of {count} broker{'' if count == 1 else 's'}")
-    known = set(servers)
+    checked = set(servers)
     brokers = sorted(metadata.brokers, key=lambda broker: broker.node_id)[:_MAX_BROKERS]
     found: dict[int, Finding] = {}
     limiter = anyio.CapacityLimiter(_MAX_CONCURRENT)
@@ -62,17 +66,22 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
 
     async with anyio.create_task_group() as tasks:
         for broker in brokers:
-            if (broker.host, broker.port) in known:
+            if (broker.host, broker.port) in checked:
                 subject = f"broker {broker.node_id}"
                 text = f"{name_of((broker.host, broker.port))}, as checked above"
                 found[broker.node_id] = ok("advertised address", subject, text)
             else:
                 tasks.start_soon(check_advertised, broker)
-    return [summary, *(found[broker.node_id] for broker in brokers)]
+    findings = [summary, *(found[broker.node_id] for broker in brokers)]
+    if count > _MAX_BROKERS:
+        text = f"{count - _MAX_BROKERS} more brokers"
+        findings.append(not_checked("advertised address", "", text))
+    return findings
 
 
 async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) -> Finding:
-    """Check an advertised address. A common mistake is one that only the broker itself can use."""
+    """Check an advertised address. A common mistake is an address that only the broker's own host
+    can use."""
     address = (broker.host, broker.port)
     subject, name = f"broker {broker.node_id}", name_of(address)
     findings = await examine_address(address, options)
@@ -92,12 +101,12 @@ async def examine_offsets_topic(
     servers: Sequence[Address], options: ClientOptions
 ) -> list[Finding]:
     """Check the offsets topic, without which no group has a coordinator."""
-    check, subject = "offsets topic", _OFFSETS
+    check, subject = "offsets topic", _OFFSETS_TOPIC
     try:
-        metadata = await metadata_of(servers, options, _OFFSETS)
+        metadata = await metadata_of(servers, options, _OFFSETS_TOPIC)
     except KafkaGroupError as error:
         return [failed(check, subject, error, "look into the brokers' logs")]
-    (topic,) = metadata.topics or (None,)
+    topic = next((topic for topic in metadata.topics if topic.name == _OFFSETS_TOPIC), None)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
     if topic is None or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return [

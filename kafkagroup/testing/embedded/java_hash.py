@@ -1,4 +1,8 @@
-"""The order in which Java's `HashMap` iterates over strings: it breaks ties in Kafka."""
+"""Java's hash of a string, and its bucket in a `HashMap`.
+
+Kafka counts the members' votes for a protocol in a `HashMap`, whose order of iteration decides a
+tie.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ def java_hash(text: str) -> int:
 
 
 def bucket(key: str, size: int = 16) -> int:
-    """Return the key's place in a hash table with `size` buckets; a small map has 16."""
+    """Return the index of the key's bucket. `size` is a power of two; a `HashMap` of up to 12
+    entries has 16."""
     value = java_hash(key)
     return (value ^ value >> 16) & (size - 1)
