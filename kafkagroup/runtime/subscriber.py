@@ -165,10 +165,12 @@ class Subscriber:
 
     def _partitions_to_revoke(self, *, lost: bool) -> list[TopicPartition]:
         """Return the partitions to revoke before the next join."""
-        owned = sorted(self._session.delivery.owned)
-        if self.cooperative and not lost and not self._session.membership.uses_consumer_protocol:
-            return [tp for tp in owned if tp.topic not in self.topics]
-        return owned
+        owned = self._session.delivery.owned
+        if not self.cooperative or lost or self._session.membership.uses_consumer_protocol:
+            return sorted(owned)
+        # Those whose delivery has stopped, too: the application may have subscribed to their topic
+        # again since. Only a release lets them be assigned, and delivered, again.
+        return sorted(tp for tp, one in owned.items() if one.revoked or tp.topic not in self.topics)
 
     def on_lease_extended(self) -> None:
         """Wake an application that waits for the ownership lease, which was extended."""

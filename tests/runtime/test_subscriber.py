@@ -96,6 +96,43 @@ async def test_revoking_partitions_are_not_delivered_during_the_callback(
                 await consumer.stop()
 
 
+async def test_partitions_subscribed_to_again_before_their_revocation_are_consumed_again(
+    network: Any,
+) -> None:
+    """Once their delivery has stopped, they are released, and the next generation assigns them."""
+    tp = TopicPartition("t", 0)
+    calls: list[tuple[str, list[TopicPartition]]] = []
+
+    async def assigned(partitions: list[TopicPartition]) -> None:
+        calls.append(("assigned", partitions))
+        if len(calls) == 1:
+            await anyio.sleep(5)  # a revocation waits for this call
+
+    consumer = Consumer(
+        "t",
+        "u",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        assignors=[cooperative_sticky_assignor],
+        heartbeat_interval_ms=50,
+        on_partitions_assigned=assigned,
+        on_partitions_revoked=lambda partitions: calls.append(("revoked", partitions)),
+    )
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with consumer:
+                while not calls:
+                    await anyio.sleep(0.1)
+                await consumer.subscribe("u")
+                await anyio.sleep(0.1)
+                assert consumer.assignment() == {TopicPartition("u", 0)}
+                await consumer.subscribe("t", "u")
+                kafka.produce("t", ["a record"], partition=0)
+                assert (await consumer.getone()).topic == "t"
+                assert calls[1:] == [("revoked", [tp]), ("assigned", [tp])]
+
+
 @pytest.mark.parametrize(
     ("assignors", "end"),
     [
