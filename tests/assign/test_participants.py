@@ -13,26 +13,28 @@ from kafkagroup.assign.participants import decide_partitions_range, decide_parti
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
 
-BOTH = pytest.mark.parametrize("decide", [decide_partitions_range, decide_partitions_roundrobin])
+each_function = pytest.mark.parametrize(
+    "decide", [decide_partitions_range, decide_partitions_roundrobin]
+)
 
 
 @attrs.frozen
-class Named:
+class PykafkaTopic:
     name: bytes
 
 
 @attrs.frozen
-class Numbered:
+class PykafkaBroker:
     id: int
 
 
 @attrs.frozen
-class Partition:
-    """Like pykafka's."""
+class PykafkaPartition:
+    """Has the attributes of pykafka's `Partition` that the functions read."""
 
     id: int
-    topic: Named = Named(b"t")
-    leader: Numbered = Numbered(1)
+    topic: PykafkaTopic = PykafkaTopic(b"t")
+    leader: PykafkaBroker = PykafkaBroker(1)
 
 
 def t(*numbers: int) -> set[TopicPartition]:
@@ -40,13 +42,13 @@ def t(*numbers: int) -> set[TopicPartition]:
 
 
 def test_range_assigns_consecutive_partitions_and_the_first_participants_one_more() -> None:
-    shares = [decide_partitions_range(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
-    assert shares == [t(0, 1, 2, 3), t(4, 5, 6, 7), t(8, 9, 10)]
+    assigned = [decide_partitions_range(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
+    assert assigned == [t(0, 1, 2, 3), t(4, 5, 6, 7), t(8, 9, 10)]
 
 
 def test_roundrobin_distributes_partitions_in_turn() -> None:
-    shares = [decide_partitions_roundrobin(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
-    assert shares == [t(0, 3, 6, 9), t(1, 4, 7, 10), t(2, 5, 8)]
+    assigned = [decide_partitions_roundrobin(["c", "a", "b"], t(*range(11)), id_) for id_ in "abc"]
+    assert assigned == [t(0, 3, 6, 9), t(1, 4, 7, 10), t(2, 5, 8)]
 
 
 def test_partitions_may_start_above_0_and_be_of_several_topics() -> None:
@@ -55,35 +57,38 @@ def test_partitions_may_start_above_0_and_be_of_several_topics() -> None:
     assert decide_partitions_roundrobin(["a", "b"], both, "b") == t(5)
 
 
-@BOTH
+@each_function
 def test_surplus_participants_get_no_partitions(decide) -> None:
     assert decide(["a", "b"], t(0), "b") == set()
     assert decide(["a"], [], "a") == set()
 
 
-def test_ids_may_be_bytes_and_partitions_sort_by_number() -> None:
+def test_ids_may_be_bytes_and_partitions_a_mapping() -> None:
     """In pykafka, `topic.partitions` is a dict, and ids are bytes, some of them no text."""
-    partitions = {number: Partition(number) for number in range(3)}
-    assert decide_partitions_range([b"\xff", b"a"], partitions, b"\xff") == {Partition(2)}
-    assert decide_partitions_roundrobin([b"\xff", b"a"], partitions, b"\xff") == {Partition(1)}
+    partitions = {number: PykafkaPartition(number) for number in range(3)}
+    assert decide_partitions_range([b"\xff", b"a"], partitions, b"\xff") == {PykafkaPartition(2)}
+    assert decide_partitions_roundrobin([b"\xff", b"a"], partitions, b"\xff") == {
+        PykafkaPartition(1)
+    }
 
 
 def test_partition_objects_of_pykafka_sort_as_in_pykafka() -> None:
-    """A group that migrates one member at a time must agree: by leader, and 10 before 2."""
-    far = Partition(0, leader=Numbered(2))
-    partitions = [far, *(Partition(number) for number in range(1, 12))]
+    """Members of both clients must compute the same assignment. pykafka sorts by topic, leader and
+    id as text, so 10 comes before 2."""
+    led_by_2 = PykafkaPartition(0, leader=PykafkaBroker(2))
+    partitions = [led_by_2, *(PykafkaPartition(number) for number in range(1, 12))]
     assert decide_partitions_range(["a", "b", "c"], partitions, "a") == {
-        Partition(number) for number in (1, 10, 11, 2)
+        PykafkaPartition(number) for number in (1, 10, 11, 2)
     }
     assert decide_partitions_roundrobin(["a", "b", "c"], partitions, "c") == {
-        Partition(11),
-        Partition(4),
-        Partition(7),
-        far,
+        PykafkaPartition(11),
+        PykafkaPartition(4),
+        PykafkaPartition(7),
+        led_by_2,
     }
 
 
-@BOTH
+@each_function
 def test_a_consumer_outside_the_participants_is_an_error(decide) -> None:
     with pytest.raises(
         ConfigurationError, match=re.escape("'x' is not among the participants: 'a', 'b'")
@@ -96,7 +101,7 @@ def test_a_consumer_outside_the_participants_is_an_error(decide) -> None:
         decide([], t(0), "x")
 
 
-@BOTH
+@each_function
 @settings(max_examples=100)
 @given(
     ids=st.lists(st.text(max_size=3) | st.sampled_from("ab"), unique=True, min_size=1, max_size=9),
@@ -105,7 +110,7 @@ def test_a_consumer_outside_the_participants_is_an_error(decide) -> None:
 def test_all_participants_together_cover_every_partition_once(
     decide, ids: list[str], numbers: set[int]
 ) -> None:
-    shares = [decide(ids, t(*numbers), id_) for id_ in ids]
-    assert sorted(tp for share in shares for tp in share) == sorted(t(*numbers))
-    lengths = [len(share) for share in shares]
+    assigned = [decide(ids, t(*numbers), id_) for id_ in ids]
+    assert sorted(tp for partitions in assigned for tp in partitions) == sorted(t(*numbers))
+    lengths = [len(partitions) for partitions in assigned]
     assert max(lengths) - min(lengths) <= 1

@@ -31,7 +31,7 @@ from sim.events import (
 )
 from sim.observe import WireTap
 from stage_log import StageLog
-from wire import tapped
+from wire import record_connections
 
 from kafkagroup import Consumer, KafkaGroupError, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
@@ -99,7 +99,7 @@ class Stage:
             # process instead of ending the member.
             self._log = StageLog(self._path, self._name)
             tap = WireTap(self._log, lambda _: self._source)
-            with tapped(tap, self._name):
+            with record_connections(tap, self._name):
                 async with anyio.create_task_group() as tasks:
                     if self._sink:
                         options = ClientOptions(

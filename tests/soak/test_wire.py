@@ -3,7 +3,7 @@
 import anyio
 import pytest
 from anyio.abc import ByteStream
-from wire import tapped
+from wire import record_connections
 
 
 def request(client):
@@ -54,7 +54,7 @@ async def test_the_connections_of_one_client_are_decoded(monkeypatch):
 
     monkeypatch.setattr(anyio, "connect_tcp", connect)
     tap = Tap()
-    with tapped(tap, "m1"):
+    with record_connections(tap, "m1"):
         for client in ("m1", "m1-producer", "m1"):
             async with await anyio.connect_tcp("host", 1) as stream:
                 await stream.send(request(client))

@@ -1,5 +1,7 @@
-"""Records requests and responses in the member's own process, in the order in which the member
-sends and receives them: not all may arrive at the broker."""
+"""Record a member's requests and responses in its own process.
+
+A proxy would see them in another order, and would miss those that never arrive.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from anyio.abc import ByteStream
 
 
 class Tap(Protocol):
-    """Receives the recorded exchanges."""
+    """Receives the recorded bytes of each connection."""
 
     def connected(self, process: str, connection: int) -> None: ...
 
@@ -23,29 +25,30 @@ class Tap(Protocol):
     def received(self, process: str, connection: int, data: bytes) -> None: ...
 
 
-class Tapped(ByteStream):
-    """A stream that is recorded once its first request has the recorded client's name."""
+class RecordedStream(ByteStream):
+    """A stream that is recorded if its first request has the client id `client`."""
 
     def __init__(self, stream: ByteStream, tap: Tap, connection: int, client: str) -> None:
         self._stream = stream
         self._tap = tap
         self._connection = connection
         self._client = client
-        self._ours: bool | None = None
+        self._is_recorded: bool | None = None
+        """None before the first request."""
 
     async def send(self, item: bytes) -> None:
-        if self._ours is None:
-            self._ours = _client_of(item) == self._client
-            if self._ours:
+        if self._is_recorded is None:
+            self._is_recorded = _client_of(item) == self._client
+            if self._is_recorded:
                 self._tap.connected(self._client, self._connection)
-        if self._ours:
-            # Before it leaves: the answer may be here before this task runs again.
+        if self._is_recorded:
+            # Recorded before it is sent: the response may arrive before this task runs again.
             self._tap.sent(self._client, self._connection, bytes(item))
         await self._stream.send(item)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         data = await self._stream.receive(max_bytes)
-        if self._ours:
+        if self._is_recorded:
             self._tap.received(self._client, self._connection, bytes(data))
         return data
 
@@ -61,19 +64,19 @@ class Tapped(ByteStream):
 
 
 @contextmanager
-def tapped(tap: Tap, client: str) -> Iterator[None]:
-    """Record every connection that the client of that name opens meanwhile."""
+def record_connections(tap: Tap, client: str) -> Iterator[None]:
+    """Record every connection that a client with this id opens meanwhile."""
     numbers = count(1)
     connect = anyio.connect_tcp
 
-    async def connect_tapped(*args: Any, **options: Any) -> ByteStream:
-        return Tapped(await connect(*args, **options), tap, next(numbers), client)
+    async def connect_recorded(*args: Any, **options: Any) -> ByteStream:
+        return RecordedStream(await connect(*args, **options), tap, next(numbers), client)
 
-    with mock.patch.object(anyio, "connect_tcp", connect_tapped):
+    with mock.patch.object(anyio, "connect_tcp", connect_recorded):
         yield
 
 
 def _client_of(request: bytes) -> str:
-    """The client id in the header of a request, behind length, api, version and correlation id."""
+    """Return the client id of a request; before it are length, api, version and correlation id."""
     length = int.from_bytes(request[12:14], "big", signed=True)
     return request[14 : 14 + max(0, length)].decode()

@@ -22,22 +22,22 @@ from kafkagroup.spark.source import KafkaGroupSource
 from kafkagroup.spark.stream import StreamReader
 
 ROWS, PER_BATCH = 10, 4
-"""So there are three batches, of which the second is the one."""
+"""Three batches, of 4, 4 and 2 records. The driver is killed in the second."""
 
 
 class DyingReader(StreamReader):
-    """Kills everything at its points of the second batch."""
+    """A stream reader that kills the driver and its JVM in the second batch."""
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        if _sum(start) == PER_BATCH:
+        if _rows_before(start) == PER_BATCH:
             die_at("before the offset log")
         return super().latestOffset(start, limit)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if _sum(end) == 2 * PER_BATCH:
+        if _rows_before(end) == 2 * PER_BATCH:
             die_at("before the group")
         super().commit(end)
-        if _sum(end) == 2 * PER_BATCH:
+        if _rows_before(end) == 2 * PER_BATCH:
             die_at("after the group")
 
 
@@ -50,14 +50,15 @@ class DyingSource(KafkaGroupSource):
         return DyingReader(parse_options(dict(self.options)), schema)
 
 
-def _sum(offsets: dict[str, Any]) -> int:
+def _rows_before(offsets: dict[str, Any]) -> int:
+    """Return how many rows precede these offsets."""
     return sum(at for topic in offsets["topics"].values() for at in topic["offsets"].values())
 
 
 def die_at(point: str) -> None:
     if os.environ.get("DIE_AT") == point:
-        # This may be the driver, or the source's process beside the JVM.
-        for pid in map(int, Path(os.environ["VICTIMS"]).read_text("ascii").split()):
+        # This process is the driver, or the Python process of the source, which is in no file.
+        for pid in map(int, Path(os.environ["PIDS_TO_KILL"]).read_text("ascii").split()):
             os.kill(pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -66,7 +67,7 @@ def options(address: str, topic: str) -> dict[str, str]:
     return {
         "bootstrap.servers": address,
         "subscribe": topic,
-        "group.id": topic,
+        "group.id": topic,  # the group has the topic's name
         "maxRowsPerBatch": str(PER_BATCH),
     }
 
@@ -97,9 +98,9 @@ def start(spark: Any, source: str, address: str, topic: str, folder: Path) -> An
 def main() -> None:
     point, address, topic, folder = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    victims = Path(folder) / "victims"
+    pid_file = Path(folder) / "pids"
     # The source runs in a child of the JVM, which inherits this environment.
-    os.environ |= {"DIE_AT": point, "VICTIMS": str(victims)}
+    os.environ |= {"DIE_AT": point, "PIDS_TO_KILL": str(pid_file)}
     spark: Any = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -111,7 +112,7 @@ def main() -> None:
         .getOrCreate()
     )
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    victims.write_text(f"{java} {os.getpid()}", "ascii")
+    pid_file.write_text(f"{java} {os.getpid()}", "ascii")
     spark.dataSource.register(DyingSource)
     start(spark, "dying", address, topic, Path(folder)).awaitTermination()
 

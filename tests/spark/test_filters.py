@@ -1,4 +1,4 @@
-"""What filters of Spark select of the logs; no Spark runs here."""
+"""The part of the logs that the filters of Spark select. No Spark runs here."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from kafkagroup.spark.filters import Selection, select
 
 TIME = datetime(1970, 1, 1, 0, 0, 1, 500, UTC)
+"""1.0005 seconds after the epoch: not a whole millisecond."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_filters_that_spark_need_not_evaluate(filters: list[Filter], selected: S
 
 @pytest.mark.parametrize("kind", [EqualTo, GreaterThan, GreaterThanOrEqual])
 def test_spark_evaluates_times_again(kind: type[EqualTo]) -> None:
-    """Later records may have earlier times, and times in a log have milliseconds only."""
+    """Records are not sorted by time, and timestamps in a log are whole milliseconds."""
     one = kind(("timestamp",), TIME.astimezone(timezone(timedelta(hours=2))))
     assert select([one]) == (Selection(since=1000), [one])
 
@@ -75,11 +76,12 @@ def test_other_filters_are_left_to_spark(one: Filter) -> None:
     assert select([one]) == (Selection(), [one])
 
 
-def test_the_part_of_a_range() -> None:
+def test_a_selection_checks_partitions_and_narrows_offsets() -> None:
     selection = Selection(partitions=frozenset([1]), first=5, end=9)
     assert selection.has(TopicPartition("a", 1))
     assert not selection.has(TopicPartition("a", 2))
-    assert [selection.narrow(*of) for of in ((0, 20), (6, 8), (0, 3), (12, 20))] == [
+    # Of the last two ranges nothing is selected.
+    assert [selection.narrow(*range_) for range_ in ((0, 20), (6, 8), (0, 3), (12, 20))] == [
         (5, 9),
         (6, 8),
         (5, 5),

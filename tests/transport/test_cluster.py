@@ -11,7 +11,7 @@ import anyio
 import attrs
 import pytest
 
-from kafkagroup.errors import BrokerError, NoBrokersAvailableError
+from kafkagroup.errors import BrokerError, ErrorCode, NoBrokersAvailableError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
 from kafkagroup.transport.cluster import Cluster
@@ -38,15 +38,15 @@ A, B, C = ("a", 9092), ("b", 9092), ("c", 9092)
 
 
 @asynccontextmanager
-async def clustered(*servers: Address) -> AsyncIterator[Cluster]:
+async def open_cluster(*servers: Address) -> AsyncIterator[Cluster]:
     async with anyio.create_task_group() as tasks:
         cluster = Cluster(servers, OPTIONS, tasks)
         yield cluster
         await cluster.aclose()
 
 
-def knows(**nodes: Address) -> Callable[[MetadataRequest], MetadataResponse]:
-    """Return a response with these brokers (n1=...) and the requested topics."""
+def metadata_of(**nodes: Address) -> Callable[[MetadataRequest], MetadataResponse]:
+    """Return a handler that answers with these brokers (n1=...) and the requested topics."""
 
     def answer(request: MetadataRequest) -> MetadataResponse:
         return MetadataResponse(
@@ -71,8 +71,9 @@ def serving(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 async def test_unreachable_bootstrap_addresses_are_skipped(network: Any) -> None:
-    network.handlers |= {B: None, C: serving(knows(n1=C))}
-    async with network, clustered(A, B, C) as cluster:
+    """A refuses connections, and B accepts none in time."""
+    network.handlers |= {B: None, C: serving(metadata_of(n1=C))}
+    async with network, open_cluster(A, B, C) as cluster:
         start = anyio.current_time()
         assert (await cluster.refresh()).nodes == {1: Node(1, *C)}
         assert anyio.current_time() - start == pytest.approx(OPTIONS.connect_timeout)
@@ -85,7 +86,7 @@ async def test_the_error_names_the_reason_of_each_unreachable_address(network: A
         await peer.stream.send(b"HTTP/1.1 400 Bad Request\r\n")
 
     network.handlers |= {B: None, C: web_server}
-    async with network, clustered(A, B, C) as cluster:
+    async with network, open_cluster(A, B, C) as cluster:
         with pytest.raises(NoBrokersAvailableError) as caught:
             await cluster.refresh()
     assert str(caught.value) == (
@@ -97,8 +98,8 @@ async def test_the_error_names_the_reason_of_each_unreachable_address(network: A
 async def test_the_connection_to_a_bootstrap_address_is_closed_once_brokers_are_known(
     network: Any,
 ) -> None:
-    network.handlers |= {A: serving(knows(n1=B)), B: serving(knows(n1=B))}
-    async with network, clustered(A) as cluster:
+    network.handlers |= {A: serving(metadata_of(n1=B)), B: serving(metadata_of(n1=B))}
+    async with network, open_cluster(A) as cluster:
         await cluster.refresh()
         await anyio.sleep(1)
         assert (network.dialled, network.open) == ([A], 0)
@@ -111,30 +112,32 @@ async def test_the_connection_to_a_bootstrap_address_is_closed_once_brokers_are_
 async def test_a_throttle_at_the_bootstrap_address_applies_to_the_broker(
     network: Any,
 ) -> None:
-    """KIP-219: its Metadata response throttled the client, and the next request was sent at
-    once."""
+    """KIP-219: the broker that the Metadata response names may be the one that has sent it."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.fail(MetadataRequest, Throttle(2.0))
-        async with clustered(("kafka-1", 9092)) as cluster:
+        async with open_cluster(("kafka-1", 9092)) as cluster:
             await cluster.refresh()
             start = anyio.current_time()
             await cluster.refresh()
             assert anyio.current_time() - start == pytest.approx(2.0)
 
 
-def muting(seconds: float) -> Callable[[MetadataRequest], MetadataResponse]:
-    """The first response throttles the client."""
+def throttling(seconds: float) -> Callable[[MetadataRequest], MetadataResponse]:
+    """Return a handler whose first response throttles the client."""
     throttles = chain([round(seconds * 1000)], repeat(0))
-    return lambda request: attrs.evolve(knows(n1=A)(request), throttle_time_ms=next(throttles))
+    return lambda request: attrs.evolve(
+        metadata_of(n1=A)(request), throttle_time_ms=next(throttles)
+    )
 
 
 async def test_a_throttle_of_a_broker_applies_to_its_bootstrap_address(
     network: Any,
 ) -> None:
-    """KIP-219: the coordinator is known before there is metadata; other brokers are asked first."""
-    network.handlers[A] = serving(muting(2.0))
-    async with network, clustered(A) as cluster:
+    """KIP-219: FindCoordinator may name a broker before any Metadata response does. The next
+    refresh goes to the same address, as a bootstrap server."""
+    network.handlers[A] = serving(throttling(2.0))
+    async with network, open_cluster(A) as cluster:
         await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
         start = anyio.current_time()
         await cluster.refresh()
@@ -143,8 +146,8 @@ async def test_a_throttle_of_a_broker_applies_to_its_bootstrap_address(
 
 async def test_a_throttle_survives_the_brokers_absence_from_metadata(network: Any) -> None:
     """KIP-219. Metadata may lack a running broker for a moment."""
-    network.handlers[A] = serving(muting(2.0))
-    async with network, clustered(A) as cluster:
+    network.handlers[A] = serving(throttling(2.0))
+    async with network, open_cluster(A) as cluster:
         await cluster.replace_metadata(ClusterMetadata(nodes={1: Node(1, *A)}))
         await cluster.broker(Node(1, *A)).request(MetadataRequest(topics=()))
         start = anyio.current_time()
@@ -155,9 +158,9 @@ async def test_a_throttle_survives_the_brokers_absence_from_metadata(network: An
 
 
 async def test_a_starting_cluster_may_report_no_brokers(network: Any) -> None:
-    answers = iter([knows(), knows(n1=A)])
+    answers = iter([metadata_of(), metadata_of(n1=A)])
     network.handlers[A] = serving(lambda request: next(answers)(request))
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
         assert (await cluster.refresh()).nodes == {}
         assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
 
@@ -165,10 +168,10 @@ async def test_a_starting_cluster_may_report_no_brokers(network: Any) -> None:
 async def test_a_cluster_with_all_brokers_replaced_is_found_through_bootstrap_addresses(
     network: Any,
 ) -> None:
-    network.handlers |= {A: serving(knows(n1=B, n2=C)), B: serving(knows(n1=B, n2=C))}
-    async with network, clustered(A) as cluster:
+    network.handlers |= {A: serving(metadata_of(n1=B, n2=C)), B: serving(metadata_of(n1=B, n2=C))}
+    async with network, open_cluster(A) as cluster:
         await cluster.refresh()
-        network.handlers = {A: serving(knows(n7=("new", 1)))}
+        network.handlers = {A: serving(metadata_of(n7=("new", 1)))}
         for stream in network.streams:
             await stream.aclose()
         assert (await cluster.refresh()).nodes == {7: Node(7, "new", 1)}
@@ -180,7 +183,7 @@ async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> Non
     async with network:
         async with EmbeddedKafka({"t": 1}, listen=False, seed=1) as kafka:
             network.serve_embedded(kafka)
-            async with clustered(("kafka-1", 9092)) as cluster:
+            async with open_cluster(("kafka-1", 9092)) as cluster:
                 cluster.topics.add("t")
                 first = await cluster.refresh()
                 kafka.kill(1)
@@ -196,8 +199,8 @@ async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> Non
 
 async def test_an_invalid_address_in_metadata_counts_as_an_unreachable_broker(network: Any) -> None:
     """An invalid response must not fail the next request."""
-    network.handlers[A] = serving(knows(n1=("x", -1), n2=("x", 2**31 - 1), n3=A))
-    async with network, clustered(A) as cluster:
+    network.handlers[A] = serving(metadata_of(n1=("x", -1), n2=("x", 2**31 - 1), n3=A))
+    async with network, open_cluster(A) as cluster:
         for _ in range(5):
             await cluster.refresh()
         assert cluster.metadata.nodes[3] == Node(3, *A)
@@ -207,30 +210,31 @@ async def test_an_invalid_address_in_metadata_counts_as_an_unreachable_broker(ne
 
 
 async def test_concurrent_callers_share_one_metadata_request(network: Any) -> None:
-    asked: list[int] = []
+    request_count = 0
 
     async def handler(peer: Any) -> None:
+        nonlocal request_count
         await peer.handshake()
         while True:
             incoming = await peer.read()
-            asked.append(len(incoming.request.topics))
+            request_count += 1
             await anyio.sleep(1)
-            await peer.answer(incoming, knows(n1=A)(incoming.request))
+            await peer.answer(incoming, metadata_of(n1=A)(incoming.request))
 
     network.handlers[A] = handler
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(cluster.refresh)
             await anyio.sleep(0.5)
-            assert len(asked) == 1
-            # These come too late for the request that is on its way, and share the next.
+            assert request_count == 1
+            # These come too late for the request in flight, and share the next.
             for _ in range(3):
                 tasks.start_soon(cluster.refresh)
-        assert len(asked) == 2
+        assert request_count == 2
 
 
-async def test_a_topic_added_during_a_metadata_request_is_requested_again(network: Any) -> None:
+async def test_a_topic_added_during_a_metadata_request_causes_another_request(network: Any) -> None:
     """The response to an earlier request may lack the topic."""
 
     async def handler(peer: Any) -> None:
@@ -238,11 +242,11 @@ async def test_a_topic_added_during_a_metadata_request_is_requested_again(networ
         while True:
             incoming = await peer.read()
             await anyio.sleep(1)
-            await peer.answer(incoming, knows(n1=A)(incoming.request))
+            await peer.answer(incoming, metadata_of(n1=A)(incoming.request))
 
     network.handlers[A] = handler
     found: list[object] = []
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
 
         async def want(topic: str, delay: float) -> None:
             await anyio.sleep(delay)
@@ -257,18 +261,18 @@ async def test_a_topic_added_during_a_metadata_request_is_requested_again(networ
 
 
 async def test_a_failed_refresh_is_not_shared(network: Any) -> None:
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
         with pytest.raises(NoBrokersAvailableError):
             await cluster.refresh()
-        network.handlers[A] = serving(knows(n1=A))
+        network.handlers[A] = serving(metadata_of(n1=A))
         assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
 
 
-async def test_watchers_are_notified_of_changes_only(network: Any) -> None:
-    network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=A))}
-    async with network, clustered(A) as cluster:
+async def test_on_change_is_called_for_changes_only(network: Any) -> None:
+    network.handlers[A] = serving(metadata_of(n1=A))
+    async with network, open_cluster(A) as cluster:
         topic_counts: list[int] = []
-        cluster.on_change = lambda: topic_counts.append(len(cluster.metadata.topics))
+        cluster.set_on_change(lambda: topic_counts.append(len(cluster.metadata.topics)))
         await cluster.refresh()
         await cluster.refresh()
         assert topic_counts == [0]
@@ -277,32 +281,33 @@ async def test_watchers_are_notified_of_changes_only(network: Any) -> None:
         assert len(topic_counts) == 2
 
 
-def large(leader: int = 1, epoch: int = 0) -> MetadataResponse:
-    """One topic with too many partitions to merge in the loop."""
+def large() -> MetadataResponse:
+    """Return a Metadata response with more partitions than are merged in the event loop."""
     partitions = tuple(
         MetadataResponsePartition(
             error_code=0,
             partition_index=index,
-            leader_id=leader,
-            leader_epoch=epoch,
+            leader_id=1,
+            leader_epoch=0,
             replica_nodes=(1, 2),
             isr_nodes=(1, 2),
         )
         for index in range(2_001)
     )
     topic = MetadataResponseTopic(error_code=0, name="t", partitions=partitions)
-    return attrs.evolve(knows(n1=A, n2=B)(MetadataRequest(topics=())), topics=(topic,))
+    return attrs.evolve(metadata_of(n1=A, n2=B)(MetadataRequest(topics=())), topics=(topic,))
 
 
 async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> None:
     """A leader named by a fetch response in the meantime is kept."""
-    work: list[object] = []
+    job_count = 0
     tp = TopicPartition("t", 7)
 
     async def run_in_thread(job: Callable[[], Any]) -> Any:
+        nonlocal job_count
         done = job()
-        work.append(job)
-        if isinstance(done, ClusterMetadata) and len(work) == 4:
+        job_count += 1
+        if isinstance(done, ClusterMetadata) and job_count == 4:
             named = LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
             assert cluster.apply_leader(tp, named, FetchResponse(responses=()))
         return done
@@ -313,11 +318,11 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
         cluster = Cluster((A,), options, tasks)
         await cluster.refresh()
         # Decoded and merged.
-        assert len(work) == 2
+        assert job_count == 2
         assert cluster.metadata.partition_counts(["t"]) == {"t": 2_001}
         await cluster.refresh()
-        # Decoded, merged, and merged again: to what a fetch response said meanwhile.
-        assert len(work) == 5
+        # Decoded and merged; meanwhile a fetch response named a new leader: merged again.
+        assert job_count == 5
         assert cluster.metadata.leader(tp) == PartitionMetadata(2, 9, (1, 2))
         await cluster.aclose()
 
@@ -328,10 +333,10 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
 async def test_a_moved_broker_is_connected_at_its_new_address(network: Any) -> None:
     where = [A]
     network.handlers |= {
-        A: serving(lambda request: knows(n1=where[0])(request)),
-        B: serving(lambda request: knows(n1=B)(request)),
+        A: serving(lambda request: metadata_of(n1=where[0])(request)),
+        B: serving(lambda request: metadata_of(n1=B)(request)),
     }
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
         await cluster.refresh()
         old = cluster.broker(cluster.metadata.nodes[1])
         await old.connect()
@@ -341,13 +346,15 @@ async def test_a_moved_broker_is_connected_at_its_new_address(network: Any) -> N
         assert not old.connected
         new = cluster.broker(cluster.metadata.nodes[1])
         assert (new.node_id, new.host, new is old) == (1, "b", False)
+        await new.connect()
+        assert network.dialled[-1] == B
 
 
 async def test_connections_to_a_removed_broker_are_closed(network: Any) -> None:
     nodes: list[dict[str, Address]] = [{"n1": A, "n2": B}]
-    handler = serving(lambda request: knows(**nodes[0])(request))
+    handler = serving(lambda request: metadata_of(**nodes[0])(request))
     network.handlers |= {A: handler, B: handler}
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
         await cluster.refresh()
         two = cluster.broker(Node(2, *B))
         await two.connect("fetch")
@@ -361,8 +368,8 @@ async def test_an_address_from_another_response_replaces_a_broker_and_closes_the
 ) -> None:
     """FindCoordinator may report a moved node before Metadata does: the old connection is
     closed."""
-    network.handlers |= {A: serving(knows(n1=A)), B: serving(knows(n1=B))}
-    async with network, clustered(A) as cluster:
+    network.handlers |= {A: serving(metadata_of(n1=A)), B: serving(metadata_of(n1=B))}
+    async with network, open_cluster(A) as cluster:
         old = cluster.broker(Node(1, *A))
         await old.connect()
         new = cluster.broker(Node(1, *B))
@@ -396,19 +403,21 @@ async def test_the_coordinator_is_looked_up_in_every_version(
         await anyio.sleep_forever()
 
     network.handlers[A] = handler
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
         assert await cluster.find_coordinator("g") == Node(3, "h", 9)
     high = versions.high
     assert asked == [(high, "g", ()) if high < 4 else (high, "", ("g",))]
 
 
-@pytest.mark.parametrize("code", [15, 30])
-async def test_an_error_instead_of_the_coordinator(network: Any, code: int) -> None:
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_AUTHORIZATION_FAILED]
+)
+async def test_an_error_of_find_coordinator_is_raised(network: Any, code: ErrorCode) -> None:
     refusal = Coordinator(key="g", node_id=-1, host="", port=-1, error_code=code)
     network.handlers[A] = lambda peer: peer.serve(
         {FindCoordinatorRequest: lambda _: FindCoordinatorResponse(coordinators=(refusal,))}
     )
-    async with network, clustered(A) as cluster:
+    async with network, open_cluster(A) as cluster:
         with pytest.raises(BrokerError) as caught:
             await cluster.find_coordinator("g")
     assert caught.value.code == code

@@ -11,77 +11,78 @@ pytestmark = pytest.mark.anyio
 
 
 def test_an_event_can_be_created_and_set_without_a_loop() -> None:
-    latch = OneShotEvent()
-    assert not latch.is_set()
-    latch.set()
-    assert latch.is_set()
+    event = OneShotEvent()
+    assert not event.is_set()
+    event.set()
+    assert event.is_set()
 
 
 async def test_all_waiters_resume() -> None:
-    latch, story = OneShotEvent(), []
+    event, resumed = OneShotEvent(), []
 
     async def wait(name: str) -> None:
-        await latch.wait()
-        story.append(name)
+        await event.wait()
+        resumed.append(name)
 
     async with anyio.create_task_group() as tasks:
         for name in ("first", "second"):
             tasks.start_soon(wait, name)
             await anyio.wait_all_tasks_blocked()
-        assert story == []
-        latch.set()
-        latch.set()
-    assert sorted(story) == ["first", "second"]
+        assert resumed == []
+        event.set()
+        event.set()
+    assert sorted(resumed) == ["first", "second"]
 
 
 async def test_a_later_waiter_lets_other_tasks_run() -> None:
-    latch, story = OneShotEvent(), []
-    latch.set()
+    event, order = OneShotEvent(), []
+    event.set()
 
     async def other() -> None:
-        story.append("other")
+        order.append("other")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(other)
-        for _ in range(2):  # trio may let this one go first, once
-            await latch.wait()
-        story.append("waited")
-    assert story == ["other", "waited"]
+        # On trio, this task may resume once before `other` has begun.
+        for _ in range(2):
+            await event.wait()
+        order.append("waited")
+    assert order == ["other", "waited"]
 
 
-async def test_a_cancelled_waiter_delays_no_other() -> None:
-    latch = OneShotEvent()
+async def test_set_resumes_the_others_when_one_waiter_is_cancelled() -> None:
+    event = OneShotEvent()
     with anyio.move_on_after(1):
-        await latch.wait()
-    assert latch._waiting == ()
+        await event.wait()
+    assert event._waiting == ()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(latch.wait)
+        tasks.start_soon(event.wait)
         with anyio.CancelScope() as scope:
-            tasks.start_soon(_cancel_and_set, scope, latch)
-            await latch.wait()
+            tasks.start_soon(_cancel_and_set, scope, event)
+            await event.wait()
         assert scope.cancelled_caught
-    assert latch.is_set()
+    assert event.is_set()
 
 
 async def test_a_wait_with_a_timeout_returns_whether_the_event_is_set() -> None:
-    latch, began = OneShotEvent(), anyio.current_time()
-    assert not await latch.wait(began - 1)
-    assert not await latch.wait(began + 5)
-    assert (anyio.current_time() - began, latch._waiting) == (pytest.approx(5), ())
+    event, began = OneShotEvent(), anyio.current_time()
+    assert not await event.wait(began - 1)
+    assert not await event.wait(began + 5)
+    assert (anyio.current_time() - began, event._waiting) == (pytest.approx(5), ())
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_set_after, 2, latch)
-        assert await latch.wait(began + 10)
+        tasks.start_soon(_set_after, 2, event)
+        assert await event.wait(began + 10)
         assert anyio.current_time() - began == pytest.approx(7)
-    assert await latch.wait(began)
+    assert await event.wait(began)
     assert anyio.current_time() - began == pytest.approx(7)
 
 
-async def _set_after(seconds: float, latch: OneShotEvent) -> None:
+async def _set_after(seconds: float, event: OneShotEvent) -> None:
     await anyio.sleep(seconds)
-    latch.set()
+    event.set()
 
 
-async def _cancel_and_set(scope: anyio.CancelScope, latch: OneShotEvent) -> None:
+async def _cancel_and_set(scope: anyio.CancelScope, event: OneShotEvent) -> None:
     await anyio.wait_all_tasks_blocked()
     scope.cancel()
-    latch.set()
+    event.set()
