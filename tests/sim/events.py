@@ -1,12 +1,12 @@
 """The events of a run: of members, of brokers and of the simulation.
 
 A run is a list of events in the order in which they happened. A simulation records it, or, as lines
-of JSON, the processes and a proxy on a real broker; the checker treats both alike. Times are
+of JSON, the processes of members of a real broker; the checker treats both alike. Times are
 seconds on a clock that all members share: the virtual one, or the machine's monotonic one.
 
 The recorders are:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
-- the wire (the network in memory, or the proxy, on the member's side of it): `Sent`, `Answered`,
+- the wire (the network in memory, or the member's own connections): `Sent`, `Answered`,
   `Throttled`. If one request of a member is recorded in a run, all of its requests are;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
 - the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Computing`, `Killed`, `Frozen`, `Thawed`,

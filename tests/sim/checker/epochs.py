@@ -101,7 +101,7 @@ class Epochs:
             self._recorder.report("S2", event, text, number)
         for tp, period in run.held.items():
             text = f"{run.name} joins without having revoked {tp}"
-            self._recorder.report("S2", event, text, period.began, number)
+            self._recorder.report("S2", event, text, period.began_by, number)
         state.epoch = 0
         state.targets.clear()
         state.given.clear()
@@ -126,12 +126,12 @@ class Epochs:
         for tp, period in run.held.items():
             if tp in event.owned or event.issued_at <= period.began_at:
                 continue
-            if period.revoking is not None:
+            if period.revoking_by is not None:
                 text = f"{run.name} reports {tp} as released while it is being revoked"
-                self._recorder.report("S2", event, text, period.revoking, number)
-            elif state.reported.get(tp, -1) > period.began:
+                self._recorder.report("S2", event, text, period.revoking_by, number)
+            elif state.reported.get(tp, -1) > period.began_by:
                 text = f"{run.name} reports {tp} as released, but owns it"
-                self._recorder.report("S2", event, text, period.began, number)
+                self._recorder.report("S2", event, text, period.began_by, number)
         for tp in event.owned:
             if tp not in state.given:
                 text = f"{run.name} reports {tp} as owned, but was not assigned it since it joined"

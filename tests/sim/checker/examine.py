@@ -1,4 +1,4 @@
-"""The pass: each event goes to the rules that handle its type, in a fixed order."""
+"""Run the checker: pass each event to the rules that handle its type, in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..events import (
     Ended,
     Event,
     Formed,
-    Frozen,
     Healed,
     Killed,
     Misassigning,
@@ -39,7 +38,7 @@ from .revocations import Revocations
 _TIMED = frozenset(("L1", "L2", "L3"))
 """Asserted in virtual time only: on a real machine, other processes may delay the member."""
 
-_QUIETLY = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
+_EXPECTED_ERRORS = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Responses of a healthy coordinator to a healthy member."""
 
 _LATE_ASSIGNMENT = 10.0
@@ -66,7 +65,8 @@ def find_violations(events: Iterable[Event], *, virtual: bool = True) -> list[Vi
 
 
 def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
-    """Check the events of one run in one pass. O(events), and a byte for each offset of the logs.
+    """Check the events of one run in one pass: the time is linear in the events, the memory in the
+    records.
 
     L1 to L3 are asserted only in `virtual` time; otherwise they are only counted in the figures.
     """
@@ -77,7 +77,7 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
         _Facts(recorder),
         gaps,  # before the event changes the held partitions and the delivered offsets
         Revocations(recorder),  # before the event ends ownership
-        Ownership(recorder),
+        Ownership(recorder),  # before Pauses, Offsets and Membership, which read what it changes
         Pauses(recorder),
         Offsets(recorder),
         Leading(recorder),
@@ -102,14 +102,14 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
 
 
 class _Facts:
-    """Tracks processes and unanswered requests. Runs before all other rules."""
+    """Keeps the state of processes, requests in flight, assignments and leases. Runs before all
+    other rules."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.handlers = {
             Opening: self._opening,
             Closing: self._closing,
-            Frozen: self._frozen,
             Thawed: self._thawed,
             Healed: self._healed,
             Raised: self._raised,
@@ -121,19 +121,15 @@ class _Facts:
 
     def _opening(self, number: int, event: Opening) -> None:
         run = self._recorder.run_of(event.member)
-        run.opening, run.opened = event, True
+        run.opening, run.has_opening = event, True
 
     def _closing(self, number: int, event: Closing) -> None:
         run = self._recorder.run_of(event.member)
         if run.closing is None:
             run.closing = (number, event.time)
 
-    def _frozen(self, number: int, event: Frozen) -> None:
-        self._recorder.run_of(event.member).frozen = True
-
     def _thawed(self, number: int, event: Thawed) -> None:
-        run = self._recorder.run_of(event.member)
-        run.frozen, run.thawed_at = False, event.time
+        self._recorder.run_of(event.member).thawed_at = event.time
 
     def _misassigning(self, number: int, event: Misassigning) -> None:
         # The coordinator may still receive assignments that were computed before.
@@ -155,15 +151,15 @@ class _Facts:
 
     def _sent(self, number: int, event: Sent) -> None:
         run = self._recorder.run_of(event.member)
-        run.wired = True
-        run.assigned_to = run.assigned_to or event.api == CONSUMER_HEARTBEAT
+        run.has_wire_events = True
+        run.uses_consumer_protocol = run.uses_consumer_protocol or event.api == CONSUMER_HEARTBEAT
         run.in_flight[event.connection, event.correlation] = (number, event)
         if event.api == "JoinGroup":
             run.target, run.is_syncing = None, False
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)
-        if event.api != "Fetch" and event.error not in _QUIETLY:
+        if event.api != "Fetch" and event.error not in _EXPECTED_ERRORS:
             run.troubled_by = number
         if event.assigned is not None:
             run.target = frozenset(event.assigned)
@@ -174,8 +170,10 @@ class _Facts:
 
 
 def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
-    """Extend the lease of the member's ownership by one acknowledged heartbeat: the coordinator may
-    answer JoinGroup and SyncGroup without beginning a session.
+    """Extend the lease of the member's ownership after an acknowledged heartbeat.
+
+    The coordinator may answer JoinGroup and SyncGroup without beginning a session, so these only
+    show that no rebalance waits for the member.
 
     A group waits no longer than the rebalance timeout for a member that must rejoin, or report that
     it has revoked partitions, even if a request or response was lost.
@@ -192,9 +190,9 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
             run.owes_revocation = False
     expires_at = request.issued_at + run.opening.session_timeout
     if must_rejoin or run.owes_revocation:
-        expires_at = min(expires_at, run.rebalances_since + run.opening.rebalance_timeout)
+        expires_at = min(expires_at, run.stable_at + run.opening.rebalance_timeout)
     else:
-        run.rebalances_since = request.issued_at
+        run.stable_at = request.issued_at
     if event.api in ("JoinGroup", "SyncGroup"):
         return
     if event.time > run.lease_expires_at:
@@ -207,13 +205,13 @@ class _Cleanup:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.handlers = {Answered: self._answered, Killed: self._over, Ended: self._over}
+        self.handlers = {Answered: self._answered, Killed: self._ended, Ended: self._ended}
 
     def _answered(self, number: int, event: Answered) -> None:
         in_flight = self._recorder.run_of(event.member).in_flight
         in_flight.pop((event.connection, event.correlation), None)
 
-    def _over(self, number: int, event: Killed | Ended) -> None:
+    def _ended(self, number: int, event: Killed | Ended) -> None:
         run = self._recorder.run_of(event.member)
-        run.is_over = True
+        run.has_ended = True
         run.in_flight.clear()

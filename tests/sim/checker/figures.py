@@ -72,12 +72,12 @@ class Counting:
         for tp, end in self._ends.items():
             start, log = self._starts.get(tp, 0), self._recorder.log(tp)
             flags = log.flags[start:end]
-            missing = 0 if log.known else end - start - len(flags)
+            missing = 0 if log.has_appends else end - start - len(flags)
             records += sum(not flag & HIDDEN for flag in flags) + missing
             delivered += sum(flag & DELIVERED > 0 for flag in flags)
             unwanted += sum(flag & (DELIVERED | HIDDEN | PASSED) == PASSED for flag in flags)
         distinct = sum(
-            log.gone_deliveries + sum(flag & DELIVERED > 0 for flag in log.flags)
+            log.lost_deliveries + sum(flag & DELIVERED > 0 for flag in log.flags)
             for log in self._recorder.logs.values()
         )
         return Figures(

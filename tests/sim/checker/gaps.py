@@ -209,6 +209,6 @@ class Gaps:
 
     def _has(self, run: MemberRun, tp: TopicPartition, reach: int) -> bool:
         period = run.held.get(tp)
-        if period is None or period.revoking is not None or period.position is None:
+        if period is None or period.revoking_by is not None or period.position is None:
             return False
         return self._recorder.log(tp).next_visible(period.position) < reach

@@ -47,8 +47,8 @@ from .recorder import (
     MemberRun,
     Recorder,
     is_heartbeat,
-    joins,
-    leaves,
+    is_join,
+    is_leave,
     longest_wait,
 )
 
@@ -177,7 +177,7 @@ class Liveness:
         if event.api in _RETRIES:
             self._check_retry(number, event, run, deadlines)
             deadlines.retry_due = None
-        if event.api in _RETURNS and not leaves(event):
+        if event.api in _RETURNS and not is_leave(event):
             deadlines.failure, deadlines.return_due_at = "", 0.0
         if event.api == "FindCoordinator":
             # The coordinator is unknown, so no heartbeat is due.
@@ -187,7 +187,7 @@ class Liveness:
             deadlines.lookup_since = event.time
         elif event.api in MEMBERSHIP or event.api == "LeaveGroup":
             self._check_heartbeat(number, event, run, deadlines)
-        if joins(event) or leaves(event):
+        if is_join(event) or is_leave(event):
             # A KIP-848 heartbeat is answered at once.
             deadlines.join_pending, deadlines.must_rejoin_since, deadlines.rejoin_due = (
                 event.api != CONSUMER_HEARTBEAT,
@@ -323,7 +323,7 @@ class Liveness:
         if deadlines.join_pending or event.error not in _CONFIRMATIONS:
             return
         if event.api == CONSUMER_HEARTBEAT and request is not None:
-            if leaves(request[1]):
+            if is_leave(request[1]):
                 return
             self._on_target(number, event, run, deadlines)
         deadlines.heartbeat_answered_at, deadlines.heartbeat_answered_by = event.time, number
@@ -425,7 +425,7 @@ class Liveness:
         self._check_retry(number, event, run, deadlines)
         deadlines.retry_due = None
         self._check_takeovers(number, event, self._unowned)
-        if not run.wired:
+        if not run.has_wire_events:
             return
         outside = self._recorder.elapsed_healthy(
             run, event.time, deadlines.confirmed_at, run.opening.time, deadlines.return_due_at
@@ -450,7 +450,7 @@ class Liveness:
         limit = _time_to_take_over(run) if recovered else longest_wait(run)
         for tp, period in run.periods.items():
             # Partitions assigned to another member while this one was frozen have an owner.
-            if period.ended_by == number and self._recorder.log(tp).holder is period:
+            if period.ended_by == number and self._recorder.log(tp).current is period:
                 self._unowned[tp] = (run, event.time, number, limit)
 
     def _assigned(self, number: int, event: Assigned) -> None:
@@ -492,7 +492,7 @@ class Liveness:
 
     def _finished(self, number: int, event: Finished) -> None:
         for run in self._recorder.runs.values():
-            if run.is_over:
+            if run.has_ended:
                 continue
             self._check_cancelled(number, event, run)
             if run.closing is not None:
@@ -504,7 +504,11 @@ class Liveness:
         for tp, end in event.ends.items():
             log = self._recorder.logs.get(tp)
             at = event.committed.get(tp, -1)
-            if log is not None and log.known and log.next_visible(max(at, log.reached)) < end:
+            if (
+                log is not None
+                and log.has_appends
+                and log.next_visible(max(at, log.highest_stored)) < end
+            ):
                 text = f"{tp} is left at {at} of {end}, {since:.1f} s after the last fault"
                 self._recorder.report("L2", event, text, number)
 

@@ -27,7 +27,7 @@ from ..events import (
     Sent,
 )
 from .epochs import ENDS_MEMBERSHIP
-from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, Handlers, MemberRun, Recorder, leaves
+from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, Handlers, MemberRun, Recorder, is_leave
 
 _PASSING = frozenset(
     (
@@ -123,8 +123,8 @@ class Membership:
                 self._check_generation(number, event, state)
             case "LeaveGroup":
                 state.id_gone = True
-        if leaves(event) and run.ended is None:
-            run.ended = (number, event.time, event.member_id, state.generation)
+        if is_leave(event) and run.membership_end is None:
+            run.membership_end = (number, event.time, event.member_id, state.generation)
         self._recorder.run_of_member_id[event.member_id] = run
 
     def _check_id(self, number: int, event: Sent, run: MemberRun, state: MemberState) -> None:
@@ -185,7 +185,7 @@ class Membership:
             state.generation_at = event.time
             state.member_id, state.used_by = event.member_id, number
             state.id_gone, state.unknown = False, None
-            run.ended = None
+            run.membership_end = None
         elif event.api == "SyncGroup":
             state.assigned, state.assigned_by = event.assigned, number
 
@@ -193,7 +193,7 @@ class Membership:
         self, number: int, event: Answered, run: MemberRun, state: MemberState, sent: Sent
     ) -> None:
         state.excused_by = number
-        run.ended = (number, event.time, sent.member_id, state.generation)
+        run.membership_end = (number, event.time, sent.member_id, state.generation)
         state.generation, state.generation_by, state.generation_at = -1, number, event.time
         if event.error in _UNKNOWN_ID:
             state.id_gone, state.unknown = True, (number, event.time)
@@ -205,13 +205,13 @@ class Membership:
     ) -> None:
         if event.error == "NONE":
             if sent.generation == 0:
-                run.ended = None
+                run.membership_end = None
         elif event.error not in _PASSING:
             state.excused_by = number
             if event.error == "FENCED_INSTANCE_ID":
                 state.fenced = state.fenced or (number, event.time)
             if event.error in ENDS_MEMBERSHIP and sent.generation > 0:
-                run.ended = (number, event.time, sent.member_id, sent.generation)
+                run.membership_end = (number, event.time, sent.member_id, sent.generation)
 
     def _is_stale(self, by: int, event: Answered, sent: Sent, state: MemberState) -> bool:
         if sent.api == "JoinGroup":
@@ -225,7 +225,7 @@ class Membership:
 
     def _assigned(self, number: int, event: Assigned) -> None:
         run, state = self._state(event.member)
-        if not run.wired or run.assigned_to:
+        if not run.has_wire_events or run.uses_consumer_protocol:
             return
         name = run.name
         if event.generation != state.generation:
@@ -243,11 +243,11 @@ class Membership:
     def _lost(self, number: int, event: Lost) -> None:
         run, state = self._state(event.member)
         closing = run.closing is not None
-        caused = max(state.excused_by, run.raised_by) > run.joined_by or closing
+        caused = max(state.excused_by, run.raised_by) > run.assigned_by or closing
         caused = caused or run.polls.expired or self._recorder.fails_by_assignment(run, event.time)
-        if run.wired and event.partitions and not caused:
+        if run.has_wire_events and event.partitions and not caused:
             text = f"{run.name} loses its partitions, and nothing has ended its generation"
-            self._recorder.report("S10", event, text, run.joined_by, number)
+            self._recorder.report("S10", event, text, run.assigned_by, number)
 
     def _delivered(self, number: int, event: Delivered) -> None:
         run, state = self._state(event.member)

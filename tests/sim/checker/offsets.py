@@ -51,8 +51,8 @@ from .recorder import (
     MemberRun,
     OwnershipPeriod,
     Recorder,
-    joins,
-    leaves,
+    is_join,
+    is_leave,
 )
 
 _TIMEOUT = 0.45
@@ -98,8 +98,8 @@ class Offsets:
 
     def _appended(self, number: int, event: Appended) -> None:
         log = self._recorder.log(event.partition)
-        log.known = True
-        log.flag(event.offset, HIDDEN if event.sequence < 0 else 0)
+        log.has_appends = True
+        log.set_flag(event.offset, HIDDEN if event.sequence < 0 else 0)
         log.sequences.extend([-1] * (event.offset - len(log.sequences)))
         log.sequences.append(event.sequence)
         log.appended_at = event.time
@@ -118,13 +118,13 @@ class Offsets:
         """The records from `end` on are no longer in the log."""
         for run in self._recorder.runs.values():
             if (period := run.periods.get(tp)) is not None:
-                period.cuts.add(end)
-                period.least = min(period.least, end)
+                period.truncations.add(end)
+                period.minimum_commit = min(period.minimum_commit, end)
 
     # ------------------------------------------------------------ delivery
 
     def _assigned(self, number: int, event: Assigned) -> None:
-        self._recorder.run_of(event.member).joined_by = number
+        self._recorder.run_of(event.member).assigned_by = number
 
     def _delivered(self, number: int, event: Delivered) -> None:
         tp, offset = event.partition, event.offset
@@ -133,25 +133,25 @@ class Offsets:
         run.polled_by = number
         period = run.held.get(tp)
         written = log.sequences[offset] if offset < len(log.sequences) else -1
-        as_written = not log.known or event.sequence == written >= 0
+        as_written = not log.has_appends or event.sequence == written >= 0
         is_gone = not as_written and _was_cut_off(period, event, log)
         if is_gone:
-            log.gone_deliveries += 1
+            log.lost_deliveries += 1
         else:
             if not as_written:
                 self._misread(number, event, log)
-            log.flag(offset, DELIVERED)
+            log.set_flag(offset, DELIVERED)
             log.read_by.setdefault(run.name, set()).add(offset)
         if period is None:
             return
-        if period.is_anywhere:
-            period.is_anywhere = False
+        if period.is_position_unknown:
+            period.is_position_unknown = False
         elif period.position is None:
             self._first(number, event, period, log)
         else:
             self._next(number, event, period, log, period.position, is_gone=is_gone)
         if not is_gone:
-            period.cuts = {cut for cut in period.cuts if cut > offset}
+            period.truncations = {cut for cut in period.truncations if cut > offset}
         period.position = offset + 1
         period.delivered_by = number
 
@@ -168,7 +168,7 @@ class Offsets:
         """S8 of a record that is not the first. Records above a cut that were delivered before it
         have been replaced: everything from the cut on is read again."""
         offset = event.offset
-        cuts = [cut for cut in period.cuts if cut < expected]
+        cuts = [cut for cut in period.truncations if cut < expected]
         if is_gone:
             lawful = any(log.adjoins(at, offset) for at in (expected, *cuts))
         elif cuts:
@@ -203,13 +203,13 @@ class Offsets:
         offset = event.offset
         what = f"{event.member} starts {event.partition} at {offset}"
         committed = max(period.starts, default=0)
-        cuts = [cut for cut in log.cuts if cut < committed]
-        if period.run.wired and not period.starts:
+        cuts = [cut for cut in log.truncations if cut < committed]
+        if period.run.has_wire_events and not period.starts:
             text = f"{what} before it has fetched the committed offset"
-            self._recorder.report("S12", event, text, period.began, number)
+            self._recorder.report("S12", event, text, period.began_by, number)
         elif not period.run.opening.resets and max(period.starts, default=0) < 0:
             text = f"{what}, but nothing is committed, and its options forbid a reset"
-            self._recorder.report("S12", event, text, period.began, number)
+            self._recorder.report("S12", event, text, period.began_by, number)
         elif cuts and any(
             log.adjoins(at, offset)
             for at in (committed, *(cuts if period.run.opening.resets else ()))
@@ -217,13 +217,13 @@ class Offsets:
             pass  # the commit may be of the log before the cut
         elif offset < log.floor and not self._recorder.is_replaced(period.run):
             text = f"{what}, though {log.floor} was committed"
-            self._recorder.report("S7", event, text, log.floor_by, period.began, number)
+            self._recorder.report("S7", event, text, log.floor_by, period.began_by, number)
         elif period.starts:
             starts = {max(start, 0) for start in period.starts}
             if not any(log.adjoins(start, offset) for start in starts):
                 places = sorted({log.next_visible(start) for start in starts})
                 text = f"{what} instead of {' or '.join(map(str, places))}"
-                self._recorder.report("S8", event, text, period.began, number)
+                self._recorder.report("S8", event, text, period.began_by, number)
 
     def _sought(self, number: int, event: Sought) -> None:
         tp = event.partition
@@ -233,20 +233,20 @@ class Offsets:
             return
         before = period.position if period.position is not None else log.floor
         for offset in range(before, event.offset):
-            log.flag(offset, PROCESSED | PASSED)  # skipped by the application
+            log.set_flag(offset, PROCESSED | PASSED)  # skipped by the application
         _move(period, log, event.offset, number, event.time)
 
     def _processed(self, number: int, event: Processed) -> None:
         run, log = self._recorder.run_of(event.member), self._recorder.log(event.partition)
         if event.offset in log.read_by.get(run.name, ()):
-            log.flag(event.offset, PROCESSED)
+            log.set_flag(event.offset, PROCESSED)
             log.processed_end = max(log.processed_end, event.offset + 1)
         period = run.held.get(event.partition)
         # A record of an earlier period does not count for this one.
         if period is None or period.position is None or event.offset >= period.position:
             return
         if period.run.polled_by > period.processed_by:
-            period.safe, period.safe_at = period.processed, period.processed_at
+            period.reported_processed, period.reported_at = period.processed, period.processed_at
         period.processed = max(period.processed or 0, event.offset + 1)
         period.processed_by, period.processed_at = number, event.time
 
@@ -269,7 +269,7 @@ class Offsets:
         if event.outcome != "ok":
             # Its response is not awaited any more; the next commit covers its offsets.
             for period, _ in asked.values():
-                period.called_at, period.given_up = None, (number, event.time)
+                period.called_at, period.failed_commit = None, (number, event.time)
             return
         run = self._recorder.run_of(event.member)
         for tp, (period, offset) in asked.items():
@@ -279,7 +279,7 @@ class Offsets:
             log = self._recorder.log(tp)
             # A commit that timed out may be stored after the acknowledged one.
             stored = max(log.floor, period.acked or 0, *period.starts)
-            if run.wired and stored < min((offset, *period.cuts)):
+            if run.has_wire_events and stored < min((offset, *period.truncations)):
                 text = f"{run.name}: commit of {tp}@{offset} succeeded, but {log.floor} is stored"
                 self._recorder.report("S6", event, text, log.floor_by, number)
             self._happened(tp, offset, number)
@@ -301,7 +301,7 @@ class Offsets:
                 if period is not None and 0 <= event.generation < period.generation:
                     continue  # a retry from an earlier period: the broker rejects it
                 last = run.periods.get(tp)
-                if period is None and last is not None and last.ended == "revoked":
+                if period is None and last is not None and last.end_reason == "revoked":
                     # Revoked, but other members cannot get it before this one rejoins.
                     period = last if last.ended_by > last.released_by else None
                 if period is None:
@@ -309,8 +309,8 @@ class Offsets:
                 else:
                     self._commit(number, event, period, offset)
         elif (
-            joins(event)
-            or leaves(event)
+            is_join(event)
+            or is_leave(event)
             or (event.api == CONSUMER_HEARTBEAT and event.owned is not None)
         ):
             self._gone(number, event)
@@ -325,10 +325,10 @@ class Offsets:
         last one. Each as far as the member knew when it issued the commit. The application may
         commit any offsets."""
         tp, log, run = period.tp, self._recorder.log(period.tp), period.run
-        if run.ended is not None:
-            by, at, member_id, generation = run.ended
+        if run.membership_end is not None:
+            by, at, member_id, generation = run.membership_end
             # KIP-848: the id is constant in a run, so an older epoch does not excuse the commit.
-            same = run.assigned_to or generation == event.generation
+            same = run.uses_consumer_protocol or generation == event.generation
             same = same and member_id == event.member_id
             if same and self._recorder.knew(by, at, event):
                 text = f"{run.name} commits {tp}@{offset} for a membership that has ended"
@@ -339,15 +339,15 @@ class Offsets:
             text = f"{run.name} commits {tp}@{offset} and has processed up to {done}"
             self._recorder.report("S4", event, text, period.processed_by, number)
         if is_of_position:
-            if not event.explicit and offset < period.least:
-                text = f"{run.name} commits {tp}@{offset} after {period.least}"
+            if not event.explicit and offset < period.minimum_commit:
+                text = f"{run.name} commits {tp}@{offset} after {period.minimum_commit}"
                 self._recorder.report("S5", event, text, period.sent_by, number)
             # An explicit commit does not move the position: after a seek back, the next commit of
             # processed records may be below it.
             least = min(offset, done) if event.explicit else offset
-            period.least = min((least, *period.cuts))
+            period.minimum_commit = min((least, *period.truncations))
         period.sent, period.sent_by = offset, number
-        if period.given_up is None or self._recorder.knew(*period.given_up, event):
+        if period.failed_commit is None or self._recorder.knew(*period.failed_commit, event):
             period.called_at = event.called_at
 
     def _foreign(
@@ -357,8 +357,8 @@ class Offsets:
         last = run.periods.get(tp)
         if last is not None and not self._recorder.knew(last.ended_by, last.ended_at, event):
             return
-        rule = "S13" if last is not None and last.ended == "lost" else "S3"
-        state = "never owned it" if last is None else f"no longer owns it ({last.ended})"
+        rule = "S13" if last is not None and last.end_reason == "lost" else "S3"
+        state = "never owned it" if last is None else f"no longer owns it ({last.end_reason})"
         text = f"{run.name} commits {tp}@{offset} and {state}"
         self._recorder.report(rule, event, text, -1 if last is None else last.ended_by, number)
 
@@ -383,19 +383,19 @@ class Offsets:
             for tp, offset in event.offsets.items():
                 period = run.held.get(tp)
                 # The response to a request of an earlier period does not count for this one.
-                if period is not None and period.began < by:
+                if period is not None and period.began_by < by:
                     period.starts.add(offset)
-                    offset = min((offset, *self._recorder.log(tp).cuts))
+                    offset = min((offset, *self._recorder.log(tp).truncations))
                     self._happened(tp, offset, number)
                     if period.moved is None and period.sent is None:
-                        period.least = max(period.least, offset)
+                        period.minimum_commit = max(period.minimum_commit, offset)
 
     def _acknowledged(
         self, number: int, event: Answered, run: MemberRun, by: int, sent: Sent
     ) -> None:
         for tp, offset in sent.offsets.items():
             period = run.periods.get(tp)
-            if period is None or period.began > by:
+            if period is None or period.began_by > by:
                 continue
             if period.sent_by <= by:
                 period.called_at = None
@@ -411,7 +411,7 @@ class Offsets:
             # The member's later commits are checked when it leaves. A commit that timed out may
             # still be stored, even after the next one.
             if self._was_sent(event):
-                log.reached = max(log.reached, log.stored)
+                log.highest_stored = max(log.highest_stored, log.stored)
             else:
                 text = f"the commit of {tp} goes back from {log.stored} to {offset}"
                 self._recorder.report("S5", event, text, log.stored_by, number)
@@ -422,7 +422,7 @@ class Offsets:
         log.floor, log.floor_by = offset, number
         # A member that does not know of a cut yet may commit offsets above it; but no member may do
         # so for a recreated topic.
-        end = offset if log.deleted_by >= 0 else min((offset, *log.cuts))
+        end = offset if log.deleted_by >= 0 else min((offset, *log.truncations))
         self._check_processed(number, event, tp, log, end)
 
     def _was_sent(self, event: Stored) -> bool:
@@ -435,19 +435,19 @@ class Offsets:
         self, number: int, event: Event, tp: TopicPartition, log: Log, end: int
     ) -> None:
         """S6: every record below a commit was processed, by any member."""
-        flags, offset = log.flags, log.checked
+        flags, offset = log.flags, log.checked_end
         missing = 0
         first = -1
         while offset < end:
             if offset >= len(flags):
-                missing += 0 if log.known else end - offset
+                missing += 0 if log.has_appends else end - offset
                 first = offset if first < 0 and missing else first
                 break
             if not flags[offset] & (PROCESSED | HIDDEN):
                 missing += 1
                 first = offset if first < 0 else first
             offset += 1
-        log.checked = max(log.checked, end)
+        log.checked_end = max(log.checked_end, end)
         if missing:
             text = f"{tp}@{end} is committed; {missing} below were not processed, first {first}"
             self._recorder.report("S6", event, text, number)
@@ -460,7 +460,7 @@ class Offsets:
             period = run.periods.get(tp)
             if period is None or period.ended_by != number:
                 continue
-            if run.wired:
+            if run.has_wire_events:
                 self._released(number, event, period)
             elif period.processed is not None and run.opening.auto_commit:
                 # Without wire events: the revocation was its last chance to commit.
@@ -470,7 +470,7 @@ class Offsets:
         """S3: what is processed is committed before the partition is released. A coordinator error
         since the assignment, or a passed deadline, excuses a missing commit."""
         run, tp = period.run, period.tp
-        if run.troubled_by > run.joined_by:
+        if run.troubled_by > run.assigned_by:
             return
         acked = -1 if period.acked is None else period.acked
         if period.sent is not None and period.sent > acked:
@@ -478,12 +478,12 @@ class Offsets:
             return
         done, done_at = period.processed, period.processed_at
         if run.polled_by <= period.processed_by:
-            done, done_at = period.safe, period.safe_at
+            done, done_at = period.reported_processed, period.reported_at
         if (
             not run.opening.auto_commit
             or done is None
-            or period.processed_by > (period.revoking or 0)
-            or any(cut < done for cut in period.cuts)
+            or period.processed_by > (period.revoking_by or 0)
+            or any(cut < done for cut in period.truncations)
         ):
             return
         start = max(period.starts, default=0)
@@ -508,7 +508,7 @@ class Offsets:
             if tp in kept:
                 self._unanswered.setdefault(event.member, []).append(period)
                 continue
-            excused = run.troubled_by > run.joined_by
+            excused = run.troubled_by > run.assigned_by
             if (
                 period.called_at is not None
                 and not excused
@@ -525,7 +525,7 @@ class Offsets:
             if offset < log.floor:
                 text = f"{tp}@{log.floor} was committed; the group is left at {offset}"
                 self._recorder.report("S5", event, text, log.floor_by, number)
-            log.checked = max(log.checked, event.starts.get(tp, 0))
+            log.checked_end = max(log.checked_end, event.starts.get(tp, 0))
             self._check_processed(number, event, tp, log, offset)
             self._check_end(number, event, tp, log, offset)
 
@@ -534,20 +534,20 @@ class Offsets:
     ) -> None:
         """S8: a commit after the last visible record also covers the control and aborted records
         after it, once there was time to fetch them; else the lag would never reach zero."""
-        period, end = log.holder, event.ends.get(tp, 0)
-        if period is None or not log.known or not period.run.opening.auto_commit:
+        period, end = log.current, event.ends.get(tp, 0)
+        if period is None or not log.has_appends or not period.run.opening.auto_commit:
             return
         healed_at = self._recorder.healed_at if self._recorder.healed_at < math.inf else 0.0
         since = max(log.appended_at, period.began_at, healed_at)
-        quiet = period.ended == "revoked" and period.ended_at - since > _QUIET
+        quiet = period.end_reason == "revoked" and period.ended_at - since > _QUIET
         if quiet and offset < end <= log.next_visible(offset):
             text = f"{tp} is left at {offset}, with nothing to read up to its end at {end}"
-            self._recorder.report("S8", event, text, period.began, period.ended_by, number)
+            self._recorder.report("S8", event, text, period.began_by, period.ended_by, number)
 
 
 def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> bool:
     """Whether the record was in the log when it may have been fetched."""
-    was_cut = period is not None and any(cut <= event.offset for cut in period.cuts)
+    was_cut = period is not None and any(cut <= event.offset for cut in period.truncations)
     return was_cut and log.has_lost(event.offset, event.sequence)
 
 
@@ -556,10 +556,10 @@ def _move(period: OwnershipPeriod, log: Log, offset: int | None, number: int, no
     # A commit issued before this may still cover the records processed until now.
     period.processed_before_move = max(period.processed_before_move, _done(period, log))
     period.moved = number, now
-    period.is_anywhere = offset is None
-    period.position = period.processed = period.safe = offset
-    period.least = 0
-    if log.holder is period:  # a former owner's seek does not concern the group's commits
+    period.is_position_unknown = offset is None
+    period.position = period.processed = period.reported_processed = offset
+    period.minimum_commit = 0
+    if log.current is period:  # a former owner's seek does not concern the group's commits
         log.floor = min(log.floor, offset or 0)
 
 
@@ -567,4 +567,4 @@ def _done(period: OwnershipPeriod, log: Log) -> int:
     """Return the offset after the last processed record, or the start offset."""
     if period.processed is not None:
         return period.processed
-    return max((*period.starts, 0 if period.run.wired else log.floor, 0))
+    return max((*period.starts, 0 if period.run.has_wire_events else log.floor, 0))

@@ -8,7 +8,7 @@ from collections import deque
 import attrs
 
 from ..events import Answered, Sent, Throttled
-from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder, leaves
+from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder, is_leave
 
 _RATE = 20
 """Maximum requests of one type per second."""
@@ -99,7 +99,7 @@ class Pace:
         if event.api == "JoinGroup":
             self._check_rejoin(number, event, run, requests)
         refused_at = requests.refused_at.pop(event.api, None)
-        if refused_at is not None and not leaves(event):
+        if refused_at is not None and not is_leave(event):
             pause = event.time - refused_at
             self._check_jitter(number, event, run, pause)
             if event.api in _ALONE and pause < _SHORT and run.thawed_at < refused_at:
@@ -126,7 +126,7 @@ class Pace:
         """KIP-219: a member sends nothing to a broker that throttles it."""
         at, until, by = requests.throttled.get(event.node or -event.connection, (0.0, 0.0, -1))
         # Requests in transit do not count, nor does the ApiVersions of a new connection.
-        asked = event.time > max(at, run.thawed_at) + self._recorder.race
+        asked = event.time > max(at, run.thawed_at) + self._recorder.notice_delay
         if asked and event.time < until - _EARLY and event.api != "ApiVersions":
             left = until - event.time
             text = (

@@ -24,7 +24,7 @@ from ..events import (
     Revoking,
     Sent,
 )
-from .recorder import Handlers, MemberRun, Recorder, joins, leaves
+from .recorder import Handlers, MemberRun, Recorder, is_join, is_leave
 
 
 class PollClocks:
@@ -63,7 +63,7 @@ class PollClocks:
             clock.expired = True
 
     def _sent(self, number: int, event: Sent) -> None:
-        if leaves(event):
+        if is_leave(event):
             self._recorder.run_of(event.member).polls.had_partitions = False
 
     def _assigned(self, number: int, event: Assigned) -> None:
@@ -150,10 +150,10 @@ class PollTimer:
 
     def _sent(self, number: int, event: Sent) -> None:
         run, membership = self._of(event)
-        if joins(event):
+        if is_join(event):
             membership.joined_by, membership.released = number, False
             run.polls.expired = False
-        elif leaves(event) and run.closing is None and not run.opening.shards:
+        elif is_leave(event) and run.closing is None and not run.opening.shards:
             self._check_leave(number, event, run, membership)
 
     def _check_leave(

@@ -1,8 +1,11 @@
 """The checker's record of a run: members, ownership, logs, and the violations found.
 
-All rules share one recorder. Each fact has one writer: `ownership` opens and closes periods,
-`offsets` updates positions and logs, `membership` updates memberships, and the pass itself updates
-requests and the state of processes.
+All rules share one recorder, and each module writes what its rules are about: `ownership` periods,
+`offsets` positions and logs, `membership` memberships, `polls` poll clocks, `pace` throttles, and
+`examine` requests in flight, leases and the state of processes.
+
+A field `x_by` is the index of the event that last caused x, -1 or None before the first; `x_at` is
+its time.
 """
 
 from __future__ import annotations
@@ -56,23 +59,25 @@ class OwnershipPeriod:
 
     run: MemberRun
     tp: TopicPartition
-    began: int
+    began_by: int
     began_at: float
     generation: int
-    ended: str = ""
+    end_reason: str = ""
     """"revoked", "lost", "killed" or "closed"; "" while it lasts."""
     ended_by: int = -1
     ended_at: float = math.inf
     released_by: int = -1
     """The last event by which others could learn that this member does not own it."""
-    revoking: int | None = None
+    revoking_by: int | None = None
     """The event from which on nothing of it may be delivered."""
-    was_lost: bool = False
-    """The partition was lost before, so no commit waits for its processing."""
-    is_anywhere: bool = False
-    """The log no longer contains the position: the next delivery may be anywhere."""
-    cuts: set[int] = attrs.field(factory=set)
-    """The log's truncation offsets, until what was written there since is delivered."""
+    membership_was_lost: bool = False
+    """Whether the membership had ended when this revocation began (shards only), so that the member
+    may rejoin during it."""
+    is_position_unknown: bool = False
+    """Whether the log no longer contains the position: the next delivery may be anywhere."""
+    truncations: set[int] = attrs.field(factory=set)
+    """The offsets at which the log was truncated, each until a record of the current log at or
+    above it is delivered."""
     starts: set[int] = attrs.field(factory=set)
     """Possible start offsets, from responses; -1 if nothing is committed."""
     position: int | None = None
@@ -82,24 +87,26 @@ class OwnershipPeriod:
     """Offset after the last processed record; None before the first."""
     processed_by: int = -1
     processed_at: float = -math.inf
-    safe: int | None = None
-    """The part of `processed` that the client knows of: the application has polled since."""
-    safe_at: float = -math.inf
-    """When that part was processed."""
+    reported_processed: int | None = None
+    """The value of `processed` at the application's last poll, by which the client learns of it."""
+    reported_at: float = -math.inf
+    """When the records below `reported_processed` were processed."""
     processed_before_move: int = -1
-    """The highest value that `processed` had when the position was last moved."""
+    """The highest processed or start offset before any move of the position."""
     moved: tuple[int, float] | None = None
-    """By which event the application, or the end of the log, last moved the position, and when."""
+    """The event and time at which a seek, a truncation or an out-of-range response last moved the
+    position."""
     sent: int | None = None
     """The offset of the last commit request."""
     sent_by: int = -1
-    least: int = 0
-    """No commit of processed records may be below it: the last commit since the position moved, as
-    far as it was of processed records, or else the start."""
+    minimum_commit: int = 0
+    """A commit of processed records below it goes back (S5): the last such commit since the
+    position moved, or the start."""
     called_at: float | None = None
-    """When the call that sent the last commit began; None once it is answered or has timed out."""
-    given_up: tuple[int, float] | None = None
-    """By which event a commit of the application was last cancelled or failed, and when."""
+    """When the call that sent the last commit began; None once it is answered, or the application's
+    call was cancelled or failed."""
+    failed_commit: tuple[int, float] | None = None
+    """The event and time at which a commit of the application was last cancelled or failed."""
     acked: int | None = None
     """The offset of the last acknowledged commit."""
 
@@ -117,7 +124,8 @@ class PollClock:
     waiting_by: int | None = None
     """The event since which it waits in the client; None while it does not."""
     expired: bool = False
-    """The interval has passed since the member last joined: it leaves, if it has not."""
+    """Whether the application has once, since the member last joined, not polled for the interval:
+    so the member leaves."""
     had_partitions: bool = False
     """Whether its last assignment in this membership had partitions, so that it had to poll."""
 
@@ -128,49 +136,49 @@ class MemberRun:
 
     name: str
     opening: Opening
-    opened: bool = False
-    """Its `Opening` is among the events, and so is its `Closing`, if it closes."""
+    has_opening: bool = False
+    """Whether its `Opening` is among the events, and so is its `Closing`, if it closes."""
     held: dict[TopicPartition, OwnershipPeriod] = attrs.field(factory=dict)
     """The current periods."""
     periods: dict[TopicPartition, OwnershipPeriod] = attrs.field(factory=dict)
     """The last period of each partition that it ever owned."""
-    assigned_to: bool = False
-    """The coordinator assigns: the member sends KIP-848 heartbeats."""
-    wired: bool = False
-    """Its requests are among the events."""
+    uses_consumer_protocol: bool = False
+    """Whether it sends KIP-848 heartbeats."""
+    has_wire_events: bool = False
+    """Whether its requests are among the events."""
     in_flight: dict[tuple[int, int], tuple[int, Sent]] = attrs.field(factory=dict)
     """Connection and correlation id -> the request, and its number."""
     target: frozenset[TopicPartition] | None = None
     """Its last assignment by the group; None if a join has made that outdated."""
     is_syncing: bool = False
-    """Whether its JoinGroup was answered without error, and its SyncGroup was not."""
+    """Whether its last JoinGroup succeeded, and the SyncGroup after it is not answered yet."""
     lease_since: float = 0.0
-    """Since when it has been sure, without a break, that it owns what it holds."""
+    """Since when its lease has not expired."""
     lease_expires_at: float = 0.0
-    """Until when it is: as of `kafkagroup.member.ownership`, the session timeout after it issued
-    the last request that the group acknowledged."""
-    rebalances_since: float = 0.0
-    """When it issued the last request whose answer required nothing of it."""
+    """When its lease expires (`kafkagroup.member.ownership`): one session timeout after it issued
+    the last acknowledged heartbeat, or earlier while a rebalance waits for it."""
+    stable_at: float = 0.0
+    """When it issued the last request whose response showed no rebalance."""
     owes_revocation: bool = False
     """Whether the coordinator waits for it to report a revocation (KIP-848)."""
-    frozen: bool = False
     thawed_at: float = -math.inf
     throttled_until: dict[int, float] = attrs.field(factory=dict)
     """Broker -> until when it throttles this member (KIP-219)."""
     closing: tuple[int, float] | None = None
-    is_over: bool = False
-    """It was killed, or has ended."""
+    has_ended: bool = False
+    """Whether the process was killed or has ended."""
     polls: PollClock = attrs.field(factory=PollClock)
-    ended: tuple[int, float, str, int] | None = None
-    """How its last membership ended, until it is in the group again: the event of the response, or
-    of its request to leave, the time, and the member id and generation that ended."""
+    membership_end: tuple[int, float, str, int] | None = None
+    """The end of its last membership: the event (a response, or its own request to leave), time,
+    member id and generation. None while it is a member."""
     troubled_by: int = -1
-    """The last event with a coordinator error."""
+    """The last response, other than to Fetch, with an error that a healthy broker does not
+    return."""
     raised_by: int = -1
     """The last event in which a call of the client raised."""
     polled_by: int = -1
     """The last event that shows that the application called the client."""
-    joined_by: int = -1
+    assigned_by: int = -1
     """The event of its last assignment, even if it was empty."""
     misassigns_until: float = -math.inf
     """Until when, as a leader, it may compute bad assignments."""
@@ -185,49 +193,47 @@ class MemberRun:
 class Log:
     """The log of one partition, as far as the events show it."""
 
-    known: bool = False
-    """Its records are among the events."""
+    has_appends: bool = False
+    """Whether its records are among the events."""
     flags: bytearray = attrs.field(factory=bytearray)
     sequences: list[int] = attrs.field(factory=list)
-    holder: OwnershipPeriod | None = None
-    """The last period that began; with two, the one of the later generation."""
+    current: OwnershipPeriod | None = None
+    """The period of the current owner: that of the latest generation."""
     stored: int | None = None
     """The group's commit on the broker; None before the first."""
     stored_by: int = -1
-    reached: int = 0
-    """The highest commit that was stored, if one that arrived late has moved the commit back: no
-    member has a reason to commit it again."""
+    highest_stored: int = 0
+    """The highest stored commit, if a commit that arrived late has replaced it; else 0. No member
+    has a reason to commit it again."""
     floor: int = 0
     """No record below it may be delivered again: the last commit known to have happened."""
     floor_by: int = -1
     appended_at: float = -math.inf
-    cuts: list[int] = attrs.field(factory=list)
+    truncations: list[int] = attrs.field(factory=list)
     """Where the log ended after each truncation."""
-    gone: dict[int, set[int]] = attrs.field(factory=dict)
-    """Offset -> the sequence numbers of the records lost there."""
-    gone_deliveries: int = 0
-    """Number of deliveries of records that were lost, then or since."""
+    lost: dict[int, set[int]] = attrs.field(factory=dict)
+    """Offset -> the sequence numbers of the records lost there; -1 if it had no visible record."""
+    lost_deliveries: int = 0
+    """How many records were delivered before or after they were lost."""
     read_by: dict[str, set[int]] = attrs.field(factory=dict)
     """Member -> the offsets of the records that were delivered to it and are still in the log."""
     processed_end: int = 0
-    """The offset after the last of these that was processed."""
+    """The offset after the last processed record."""
     deleted_by: int = -1
     """The event that deleted the topic of this name before the current one; -1 if none did."""
-    checked: int = 0
+    checked_end: int = 0
     """Every record below it was processed, or is part of a reported violation."""
 
-    def flag(self, offset: int, flag: int) -> int:
-        """Set a flag of an offset; return the flags before."""
+    def set_flag(self, offset: int, flag: int) -> None:
+        """Set a flag of an offset."""
         flags = self.flags
         if offset >= len(flags):
             # In a known log, offsets without a record were removed by compaction.
-            fill = HIDDEN if self.known else 0
+            fill = HIDDEN if self.has_appends else 0
             flags.extend(bytes((fill,)) * (offset - len(flags)))
             flags.append(flag)
-            return 0
-        before = flags[offset]
-        flags[offset] = before | flag
-        return before
+        else:
+            flags[offset] |= flag
 
     def next_visible(self, offset: int) -> int:
         """Return the offset of the first visible record at or above `offset`."""
@@ -237,29 +243,29 @@ class Log:
         return offset
 
     def adjoins(self, start: int, offset: int) -> bool:
-        """Whether a reader at `start` may read `offset` next: no visible record lies between, or
-        those that did were lost in a truncation."""
+        """Whether a reader at `start` may read `offset` next: at each offset between, this log or a
+        truncated one has no visible record."""
         return start <= offset and all(
-            (at < len(self.flags) and self.flags[at] & HIDDEN) or -1 in self.gone.get(at, ())
+            (at < len(self.flags) and self.flags[at] & HIDDEN) or -1 in self.lost.get(at, ())
             for at in range(start, offset)
         )
 
     def cut(self, end: int) -> None:
         """Truncate the log to `end`."""
         for offset, sequence in enumerate(self.sequences[end:], end):
-            self.gone.setdefault(offset, set()).add(sequence)
-        self.gone_deliveries += sum(flag & DELIVERED > 0 for flag in self.flags[end:])
+            self.lost.setdefault(offset, set()).add(sequence)
+        self.lost_deliveries += sum(flag & DELIVERED > 0 for flag in self.flags[end:])
         del self.sequences[end:], self.flags[end:]
-        self.cuts.append(end)
-        self.floor, self.checked = min(self.floor, end), min(self.checked, end)
-        self.reached = min(self.reached, end)
+        self.truncations.append(end)
+        self.floor, self.checked_end = min(self.floor, end), min(self.checked_end, end)
+        self.highest_stored = min(self.highest_stored, end)
         self.processed_end = min(self.processed_end, end)
         for member, offsets in self.read_by.items():
             self.read_by[member] = {offset for offset in offsets if offset < end}
 
     def has_lost(self, offset: int, sequence: int) -> bool:
-        """Whether a record was in a log that was truncated or deleted, and is not in this one."""
-        return sequence >= 0 and sequence in self.gone.get(offset, ())
+        """Whether a record was in a part of the log that was truncated or deleted."""
+        return sequence >= 0 and sequence in self.lost.get(offset, ())
 
     def delete(self, number: int) -> None:
         """Delete the log and the group's commit, as its topic was deleted."""
@@ -268,15 +274,16 @@ class Log:
 
 
 DELIVERED, PROCESSED, HIDDEN, PASSED = 1, 2, 4, 8
-"""Flags of an offset. PASSED: the application skipped it."""
+"""Flags of an offset. HIDDEN: no reader may see it, or compaction has removed it. PASSED: the
+application skipped it."""
 
 
-def joins(event: Sent) -> bool:
+def is_join(event: Sent) -> bool:
     """Whether the request joins the group."""
     return event.api == "JoinGroup" or (event.api == CONSUMER_HEARTBEAT and event.generation == 0)
 
 
-def leaves(event: Sent) -> bool:
+def is_leave(event: Sent) -> bool:
     """Whether the request leaves the group."""
     return event.api == "LeaveGroup" or (event.api == CONSUMER_HEARTBEAT and event.generation < 0)
 
@@ -298,8 +305,8 @@ class Recorder:
 
     def __init__(self, *, virtual: bool) -> None:
         self.virtual = virtual
-        """Time is virtual: what happens at once takes no time."""
-        self.race = 0.0 if virtual else 0.05
+        """Whether time is virtual: what happens at once takes no time."""
+        self.notice_delay = 0.0 if virtual else 0.05
         """Seconds that a process may take to notice an event."""
         self.runs: dict[str, MemberRun] = {}
         self.logs: dict[TopicPartition, Log] = {}
@@ -307,7 +314,7 @@ class Recorder:
         self.healed_at = math.inf
         """When the last fault ended."""
         self.sees_broker = False
-        """Broker events exist, and alone determine what is committed."""
+        """Whether there are events of the broker, which alone determine what is committed."""
         self.run_of_member_id: dict[str, MemberRun] = {}
         """Member id -> the run that uses it."""
         self.instances: dict[str, MemberRun] = {}
@@ -336,7 +343,7 @@ class Recorder:
         return now - max(*since, run.hindered_until)
 
     def elapsed_healthy(self, run: MemberRun, now: float, *since: float) -> float:
-        """Return the same, counted from the end of the last fault; below 0 before that."""
+        """Return `elapsed`, counted from the end of the last fault; below 0 before that."""
         return self.elapsed(run, now, self.healed_at, *since)
 
     def is_replaced(self, run: MemberRun) -> bool:
@@ -349,9 +356,9 @@ class Recorder:
         """Whether the member knew of the event `by`, of time `at`, when it issued a request or
         delivered a record."""
         if not isinstance(decision, Sent):
-            return decision.time > at + self.race
+            return decision.time > at + self.notice_delay
         if decision.issued_after is None:
-            return decision.issued_at > at + self.race
+            return decision.issued_at > at + self.notice_delay
         return decision.issued_after > by
 
     def log(self, tp: TopicPartition) -> Log:

@@ -123,7 +123,7 @@ class Revocations:
         going: set[TopicPartition],
     ) -> None:
         for tp in sorted(going):
-            if run.held[tp].revoking is None:
+            if run.held[tp].revoking_by is None:
                 member.due.setdefault(tp, (number, event.time))
 
     def _sent(self, number: int, event: Sent) -> None:
@@ -158,12 +158,12 @@ class Revocations:
         for tp in event.partitions:
             member.due.pop(tp, None)
             last = member.in_flight.pop(tp, None)
-            if last is None or not run.opened or run.closing is not None:
+            if last is None or not run.has_opening or run.closing is not None:
                 continue
             by, at, offset = last
             # A member may have to rejoin as soon as it is assigned something: its listener's
             # callback still runs, and records are delivered meanwhile.
-            since = min(at, run.rebalances_since)
+            since = min(at, run.stable_at)
             if member.rejoins_since:
                 since = min(since, member.rejoins_since[1])
             if event.time - since < drain and run.thawed_at < at:
@@ -174,11 +174,11 @@ class Revocations:
 
     def _check_member(self, number: int, event: Revoking, run: MemberRun) -> None:
         """S21: partitions are reported as revoked only while the membership lasts."""
-        if run.closing is not None or run.ended is None:
+        if run.closing is not None or run.membership_end is None:
             return
-        by, _, _, _ = run.ended
+        by, _, _, _ = run.membership_end
         began = min(
-            (run.held[tp].began for tp in event.partitions if tp in run.held), default=number
+            (run.held[tp].began_by for tp in event.partitions if tp in run.held), default=number
         )
         if by > began:
             text = f"{run.name} reports partitions as revoked, but its membership has ended"
