@@ -1,4 +1,7 @@
-"""Files wherever Spark can write them, by Hadoop's file systems."""
+"""Files wherever Spark can write them, by Hadoop's file systems.
+
+A session of Spark Connect has no JVM, through which they are called: it only reads, as tables.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,32 @@ import os
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
+
+from kafkagroup.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
     "can_exchange",
+    "check_has_jvm",
     "exists",
     "last_number",
     "read_text",
     "replace_folder",
     "write_text",
 ]
+
+
+def check_has_jvm(spark: SparkSession, what: str) -> None:
+    """Raises: ConfigurationError in a session of Spark Connect."""
+    if _is_connect(spark):
+        raise ConfigurationError(
+            f"{what} needs the JVM of the Spark driver, which a Spark Connect session does not"
+            " have; use a classic session: SparkSession.builder.master(...), without .remote(...),"
+            " SPARK_REMOTE and spark.api.mode=connect"
+        )
 
 
 def exists(spark: SparkSession, name: str) -> bool:
@@ -29,15 +47,30 @@ def exists(spark: SparkSession, name: str) -> bool:
 
 def last_number(spark: SparkSession, folder: str) -> int | None:
     """Return the highest number that is the name of a file; None if there is none."""
+    return max((int(name) for name in _names(spark, folder) if name.isdecimal()), default=None)
+
+
+def _names(spark: SparkSession, folder: str) -> list[str]:
+    """Return the names of the files in a folder; none if there is no such folder."""
+    if _is_connect(spark):
+        try:
+            found = spark.read.format("binaryFile").load(folder).select("path").collect()
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return []
+        return [row.path.rpartition("/")[2] for row in found]
     files, path = _file_system(spark, folder)
     if not files.exists(path):
-        return None
-    names = (status.getPath().getName() for status in files.listStatus(path))
-    return max((int(name) for name in names if name.isdecimal()), default=None)
+        return []
+    return [status.getPath().getName() for status in files.listStatus(path)]
 
 
 def read_text(spark: SparkSession, file: str) -> str:
     """Return the content of a file."""
+    if _is_connect(spark):
+        (row,) = spark.read.format("binaryFile").load(file).select("content").collect()
+        return bytes(row.content).decode("utf-8")
     files, path = _file_system(spark, file)
     stream = files.open(path)
     try:
@@ -120,9 +153,15 @@ def _rename(files: Any, source: Any, target: Any) -> None:
 
 def _file_system(spark: SparkSession, name: str) -> tuple[Any, Any]:
     """Return Hadoop's file system for a name, and the path in it."""
+    check_has_jvm(spark, f"access to the file or folder {name}")
     jvm = _jvm(spark)
     path = jvm.org.apache.hadoop.fs.Path(name)
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    # The class cannot be imported without gRPC, which only Spark Connect needs.
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def _jvm(spark: SparkSession) -> Any:

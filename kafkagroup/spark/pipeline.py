@@ -22,6 +22,7 @@ from kafkagroup.spark.commits import commit
 from kafkagroup.spark.ends import kept_ends, lag_history, log_ends
 from kafkagroup.spark.files import (
     can_exchange,
+    check_has_jvm,
     exists,
     last_number,
     read_text,
@@ -154,10 +155,11 @@ def run(
     health of groups needs. `told` is called with the name of each step. Of two runs with the same
     `out` the second waits for `patience` seconds.
 
-    Raises: ConfigurationError, also if `retention` is given and the tables cannot be replaced
-    safely; IllegalStateError if the group has members, or another run does not
-    end; BrokerError; TransportError; Spark's exception if a query failed.
+    Raises: ConfigurationError, also in a session of Spark Connect, and if `retention` is given and
+    the tables cannot be replaced safely; IllegalStateError if the group has members, or another
+    run does not end; BrokerError; TransportError; Spark's exception if a query failed.
     """
+    check_has_jvm(spark, f"the pipeline to {out}")
     tables = Tables(spark, out, format, namespace)
     if retention is not None and not tables.is_safe:
         raise ConfigurationError(
