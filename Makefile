@@ -203,7 +203,7 @@ clean: ## remove the virtual environments and all that tools have left
 
 .venv/spark.stamp: pyproject.toml constraints.txt .venv/compiled.stamp
 	@echo "installing Spark into .venv, half a gigabyte"
-	@$(BIN)/python $(INSTALL) --editable '.[pipeline]'
+	@$(BIN)/python $(INSTALL) --editable '.[pipeline]' 'pyspark[connect]'
 	@touch $@
 
 .venv/bench.stamp: pyproject.toml constraints.txt .venv/compiled.stamp
