@@ -50,8 +50,6 @@ def compare(
     left: Any, right: Any, version: int, left_names: Names, right_names: Names
 ) -> list[Difference]:
     """Return how two responses in this version differ."""
-    if left == right:
-        return []  # most are equal as they are
     return list(
         _compare(_plain(left, version, left_names), _plain(right, version, right_names), "")
     )
