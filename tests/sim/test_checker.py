@@ -1451,11 +1451,15 @@ def test_l2_a_member_looks_up_its_coordinator_again_once_faults_are_healed():
 
 
 def test_l2_a_coordinator_lookup_in_flight_may_time_out_before_it_is_repeated():
-    """The request was lost before `Healed`, and has to time out first."""
+    """A connection that a fault has killed without a reset stays so after `Healed`: the request has
+    to time out first."""
     looks, again = (request("FindCoordinator", answer=False, connection=n) for n in (2, 3))
     begin, well = [opening(), starts(1, {T0: 0})], Healed(time=0.0)
     refused = heartbeats("UNKNOWN_MEMBER_ID")
     assert broken(begin, looks, well, refused, 4.0, again) == []
+    used = request("Metadata", answer=False, connection=2)
+    assert broken(begin, used, well, looks, refused, 4.0, again) == []
+    assert broken(begin, well, looks, refused, 4.0, again) == ["L2"]
     assert broken(begin, request("FindCoordinator"), well, refused, 4.0, again) == ["L2"]
     assert broken(begin, looks, well, again, refused, 4.0, request("Metadata")) == ["L2"]
 

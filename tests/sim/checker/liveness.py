@@ -116,8 +116,11 @@ class Deadlines:
     """From when it must try to return. After a failure: when the application first polled, as a
     client may have to report an error that ends the membership; infinity before that, and once a
     call has raised that error. After it left by its poll timeout: the next poll."""
-    lookup_since: float | None = None
-    """When it last sent FindCoordinator, if that is unanswered."""
+    connections: dict[int, float] = attrs.field(factory=dict)
+    """Connection -> when its first request was sent."""
+    lookup_connection_since: float | None = None
+    """When the first request was sent on the connection of the last FindCoordinator; None if that
+    is answered."""
     cancelling: tuple[float, int] | None = None
     """When a call was cancelled that has not ended."""
 
@@ -174,6 +177,7 @@ class Liveness:
     def _sent(self, number: int, event: Sent) -> None:
         run = self._recorder.run_of(event.member)
         deadlines = self._of(run)
+        first_sent_at = deadlines.connections.setdefault(event.connection, event.time)
         if event.api in _RETRIES:
             self._check_retry(number, event, run, deadlines)
             deadlines.retry_due = None
@@ -184,7 +188,7 @@ class Liveness:
             deadlines.heartbeat_answered_at = deadlines.must_rejoin_since = deadlines.rejoin_due = (
                 None
             )
-            deadlines.lookup_since = event.time
+            deadlines.lookup_connection_since = first_sent_at
         elif event.api in MEMBERSHIP or event.api == "LeaveGroup":
             self._check_heartbeat(number, event, run, deadlines)
         if is_join(event) or is_leave(event):
@@ -271,8 +275,9 @@ class Liveness:
             return
         if deadlines.busy_since is not None or deadlines.commit_count:
             return  # the application is notified first, or a commit is in flight
-        if deadlines.lookup_since is not None and deadlines.lookup_since < self._recorder.healed_at:
-            return  # its request was lost before `Healed`, and it has not timed out
+        since = deadlines.lookup_connection_since
+        if since is not None and since < self._recorder.healed_at:
+            return  # a fault may have killed the connection without a reset: the request times out
         at, by = deadlines.retry_due
         late = self._recorder.elapsed_healthy(run, event.time, at, deadlines.polled_at)
         if late > max(REJOIN, run.opening.heartbeat_interval) + _SLACK:
@@ -305,7 +310,7 @@ class Liveness:
         run = self._recorder.run_of(event.member)
         deadlines = self._of(run)
         if event.api == "FindCoordinator":
-            deadlines.lookup_since = None
+            deadlines.lookup_connection_since = None
         if event.api not in MEMBERSHIP:
             return
         request = self._recorder.request(event)
