@@ -185,9 +185,9 @@ def commits_released_partitions(stack: ExitStack) -> None:
     def make(commit: Any) -> Any:
         async def late(self: Any, timeout: float, *rest: Any, **named: Any) -> None:
             pending = self._delivery.to_commit()
-            if pending and self.offsets is not None and id(self._delivery) not in draining:
+            if pending and self.group_offsets is not None and id(self._delivery) not in draining:
                 await anyio.sleep(0.5)
-                await self.offsets.commit(self._membership.identity, pending, timeout=timeout)
+                await self.group_offsets.commit(self._membership.identity, pending, timeout=timeout)
                 return
             await commit(self, timeout, *rest, **named)
 
