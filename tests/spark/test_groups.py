@@ -20,6 +20,7 @@ def generations(timelines: Any) -> dict[str, list[int]]:
     return {group: sorted(numbers) for group, numbers in rows.collect()}
 
 
+@pytest.mark.long
 def test_only_groups_with_new_records_are_computed(spark: Any, tmp_path: Path) -> None:
     earlier = [epoch("a", 1, 10), epoch("b", 1, 10), epoch("gone", 1, 10)]
     folder = str(tmp_path / "timelines")

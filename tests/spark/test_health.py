@@ -127,6 +127,7 @@ def test_rates_are_of_the_time_up_to_the_run(spark: Any) -> None:
     assert row.evaluated_at.timestamp() == 7300
 
 
+@pytest.mark.long
 def test_records_of_a_group_that_is_left_out_are_no_gap(spark: Any) -> None:
     """With every few commits of the pipeline's own, coverage began anew."""
     own = [commit("own", 0, 110)] * 3
