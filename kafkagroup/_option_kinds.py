@@ -23,12 +23,12 @@ __all__ = [
     "Choice",
     "Function",
     "Given",
+    "Integer",
     "Kind",
     "Milliseconds",
     "Option",
     "Seconds",
     "Text",
-    "Whole",
     "checked_values",
     "declared",
     "option",
@@ -51,21 +51,21 @@ class Kind:
     text_type: type | None = None
     """The type that the command line parses text into; None if no text can express the value."""
     noun = ""
-    """The type, for the error message, if `expected` gives the range alone."""
+    """The type, for the error message, if `expectation` gives the range alone."""
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         """Return the accepted values in words, for the error message."""
         raise NotImplementedError
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         """Return whether the value has the right type."""
         raise NotImplementedError
 
-    def allows(self, value: Any, given: Given) -> bool:
+    def is_in_range(self, value: Any, given: Given) -> bool:
         """Return whether a value of the right type is within the range."""
         return True
 
-    def converted(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         """Return the value as the library stores it."""
         return value
 
@@ -76,15 +76,15 @@ class Boolean(Kind):
     annotation = "bool"
     text_type = bool
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "True or False"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, bool)
 
 
-class Whole(Kind):
-    """A whole number."""
+class Integer(Kind):
+    """An integer."""
 
     annotation = "int"
     text_type: type | None = int
@@ -98,24 +98,24 @@ class Whole(Kind):
         bound: int = given[self._least] if isinstance(self._least, str) else self._least
         return bound
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return f"{self._bound(given)} to {MAX_INT32}"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
 
-    def allows(self, value: Any, given: Given) -> bool:
+    def is_in_range(self, value: Any, given: Given) -> bool:
         return bool(self._bound(given) <= value <= MAX_INT32)
 
 
-class Seconds(Whole):
+class Seconds(Integer):
     """A duration in seconds."""
 
     annotation = "float"
     text_type: type | None = float
     noun = "a number"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -127,7 +127,7 @@ class Milliseconds(Seconds):
     suffix = "_ms"
     text_type = int
 
-    def converted(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         return value / 1000
 
 
@@ -137,10 +137,10 @@ class Text(Kind):
     annotation = "str"
     text_type = str
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "a string"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, str)
 
 
@@ -153,16 +153,16 @@ class Choice(Kind):
         self._values = values
         self.annotation = f"Literal[{', '.join(map(repr, values))}]"
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return f"one of {list(self._values)}"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, str)
 
-    def allows(self, value: Any, given: Given) -> bool:
+    def is_in_range(self, value: Any, given: Given) -> bool:
         return value in self._values
 
-    def converted(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         return self._values[value]
 
 
@@ -172,10 +172,10 @@ class Function(Kind):
     def __init__(self, annotation: str) -> None:
         self.annotation = annotation
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "a function"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return callable(value)
 
 
@@ -203,10 +203,10 @@ class Option:
         if value is None and self.default is None:
             return None
         kind = self.kind
-        fits = kind.fits(value)
-        if fits and kind.allows(value, given):
-            return kind.converted(value)
-        expected = kind.expected(given)
+        fits = kind.has_type(value)
+        if fits and kind.is_in_range(value, given):
+            return kind.convert(value)
+        expected = kind.expectation(given)
         if fits:
             raise ConfigurationError(f"{name}={value!r}; expected {expected}")
         noun = f"{kind.noun}, " if kind.noun else ""

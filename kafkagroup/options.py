@@ -22,11 +22,11 @@ from kafkagroup._option_kinds import (
     Choice,
     Function,
     Given,
+    Integer,
     Kind,
     Milliseconds,
     Seconds,
     Text,
-    Whole,
     checked_values,
     option,
 )
@@ -118,10 +118,10 @@ class _Servers(Kind):
     annotation = "str | Sequence[str]"
     text_type = str
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "'host:port,host:port' or a list of 'host:port'"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         if isinstance(value, str):
             return True
         return isinstance(value, Sequence) and all(isinstance(one, str) for one in value)
@@ -131,10 +131,10 @@ class _Pattern(Kind):
     annotation = "str | re.Pattern[str]"
     text_type = str
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "a regular expression"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, str) or hasattr(value, "fullmatch")
 
 
@@ -142,14 +142,14 @@ class _Reset(Kind):
     annotation = "OffsetReset"
     text_type = str
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "'earliest', 'latest', 'none' or a timedelta back from now"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         # A timedelta, without importing datetime: that would take 2% of importing a consumer.
         return isinstance(value, str) or hasattr(value, "total_seconds")
 
-    def allows(self, value: Any, given: Given) -> bool:
+    def is_in_range(self, value: Any, given: Given) -> bool:
         if isinstance(value, str):
             return value in ("earliest", "latest", "none")
         return bool(value.total_seconds() >= 0)
@@ -158,23 +158,23 @@ class _Reset(Kind):
 class _Assignors(Kind):
     annotation = "Sequence[Assignor]"
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "a list of assignors"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, Sequence) and not isinstance(value, str)
 
-    def converted(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         return tuple(value)
 
 
 class _Membership(Kind):
     annotation = "Membership"
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "a ZooKeeperMembership"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return hasattr(value, "begin")
 
 
@@ -184,30 +184,30 @@ class _Security(Kind):
 
     annotation = "Security"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return True
 
 
 class _ErrorPolicy(Kind):
     annotation = "DeserializationErrorPolicy"
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "'raise', 'skip' or a function"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, str) or callable(value)
 
-    def allows(self, value: Any, given: Given) -> bool:
+    def is_in_range(self, value: Any, given: Given) -> bool:
         return value in ("raise", "skip") or callable(value)
 
 
 class _Codec(Kind):
     annotation = "Codec"
 
-    def expected(self, given: Given) -> str:
+    def expectation(self, given: Given) -> str:
         return "a Codec, such as Codec.ZSTD"
 
-    def fits(self, value: Any) -> bool:
+    def has_type(self, value: Any) -> bool:
         return isinstance(value, Codec)
 
 
@@ -290,7 +290,7 @@ class _MembershipOptions(CommonOptions):
         "how long members may take to finish their work and rejoin in a rebalance",
     )
     rebalance_max_retries: int | None = option(
-        Whole(0),
+        Integer(0),
         None,
         "how often in a row joining may be retried before the client fails with `JoinFailedError`;"
         " `None`: without limit",
@@ -391,7 +391,7 @@ class ConsumerOptions(_MembershipOptions):
     )
     auto_commit_interval: float = option(Milliseconds(1), 5_000, "time between these commits")
     offsets_commit_max_retries: int | None = option(
-        Whole(0),
+        Integer(0),
         None,
         "how often a commit is retried after a retriable error; `None`: until `request_timeout_ms`"
         " expires",
@@ -439,15 +439,15 @@ class ConsumerOptions(_MembershipOptions):
         otherwise="retry_backoff_ms",
     )
     fetch_min_bytes: int = option(
-        Whole(0),
+        Integer(0),
         1,
         "minimum bytes of a fetch response; the broker waits for them at most `fetch_max_wait_ms`."
         " With more than 1, the first fetch after a seek, a resume or a new partition waits too,"
         " unless another fetch is pending at the broker: then this first fetch returns at once",
     )
-    fetch_max_bytes: int = option(Whole(1), 52_428_800, "limit of one fetch response")
+    fetch_max_bytes: int = option(Integer(1), 52_428_800, "limit of one fetch response")
     max_partition_fetch_bytes: int = option(
-        Whole(1), 1_048_576, "limit of one partition in a fetch response"
+        Integer(1), 1_048_576, "limit of one partition in a fetch response"
     )
     fetch_max_wait: float = option(
         Milliseconds(0),
@@ -457,14 +457,14 @@ class ConsumerOptions(_MembershipOptions):
         " a resume or a new partition does not wait for a pending fetch",
     )
     num_consumer_fetchers: int = option(
-        Whole(1),
+        Integer(1),
         1,
         "fetch connections to each broker; the partitions are distributed over them. One more is"
         " opened when a seek, a resume or a new partition needs it, and closed after a minute"
         " without use",
     )
     queued_max_records: int = option(
-        Whole(1),
+        Integer(1),
         None,
         "do not fetch a partition with this many records buffered; `None`: only bytes count",
         otherwise=MAX_INT32,
@@ -479,10 +479,10 @@ class ConsumerOptions(_MembershipOptions):
         Boolean(), True, "check each batch's CRC-32C before its records are delivered"
     )
     max_batch_bytes: int = option(
-        Whole(1), 134_217_728, "limit of one batch, decompressed; a larger one is an error"
+        Integer(1), 134_217_728, "limit of one batch, decompressed; a larger one is an error"
     )
     max_frame_bytes: int = option(
-        Whole("fetch_max_bytes"),
+        Integer("fetch_max_bytes"),
         104_857_600,
         "limit of one response of a broker; a larger one closes the connection",
     )
