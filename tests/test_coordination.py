@@ -189,6 +189,7 @@ def test_undecodable_metadata_raises_nothing_in_the_leader(data):
         (lambda: Shards("g", 0), "shards=0 must lie between 1 and 65536"),
         (lambda: Shards("g", MAX_SHARDS + 1), "shards=65537 must lie between"),
         (lambda: Shards("", 4), "group_id is empty"),
+        (lambda: Shards("g", 4, group_instance_id=""), "group_instance_id is empty"),
     ],
 )
 def test_invalid_arguments_raise(make, message):

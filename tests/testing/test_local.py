@@ -457,6 +457,10 @@ class TestListeners:
         with pytest.raises(ConfigurationError, match=r"\['GSSAPI'\]"):
             Listener(mechanisms=["PLAIN", "GSSAPI"])
 
+    def test_without_tls_there_are_no_client_certificates(self) -> None:
+        with pytest.raises(ConfigurationError, match="client_ca needs certificate"):
+            Listener(client_ca=self.CHAIN, mechanisms=["PLAIN"])
+
     @pytest.mark.parametrize("name", ["CLIENT", "CONTROLLER", "lower", "A-B", ""])
     def test_invalid_listener_names_are_refused(self, name: str) -> None:
         with pytest.raises(ConfigurationError, match=f"listener {name!r}"):
