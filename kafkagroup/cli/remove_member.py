@@ -31,18 +31,17 @@ def command(
 ) -> None:
     """Remove a member from a group: other members get its partitions at once, not when its session
     times out. A member that is still running joins again."""
-    if bool(instance) == bool(member):
+    instance, member = instance or None, member or None
+    if (instance is None) == (member is None):
         raise click.UsageError("give either --instance ID or --member ID, not both")
     name = instance or member
     confirm_or_exit(f"Remove {name!r} from group {group!r}?", yes)
     connection.run(
         lambda admin: admin.remove_member(
-            group, member_id=member or None, instance_id=instance or None, reason=reason
+            group, member_id=member, instance_id=instance, reason=reason
         )
     )
     if as_json:
-        print_json(
-            {"group_id": group, "member_id": member or None, "instance_id": instance or None}
-        )
+        print_json({"group_id": group, "member_id": member, "instance_id": instance})
     else:
         print_line(f"{group}: {name} is removed")

@@ -18,8 +18,7 @@ __all__ = ["frame"]
 def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
     """Return a table of these rows, in their order; `schema` is Spark's DDL.
 
-    The rows go to the JVM as Arrow: `createDataFrame(rows)` would check and pickle each value,
-    which takes longer than all else for the lag of 400,000 partitions.
+    The rows go to the JVM as Arrow: `createDataFrame(rows)` would check and pickle each value.
     """
     arrow_schema = to_arrow_schema(StructType.fromDDL(schema), timezone="UTC")
     columns = zip(*rows, strict=True) if rows else ((),) * len(arrow_schema)

@@ -45,7 +45,7 @@ class Logs(Session):
         return self._call(self._partitions)
 
     async def _partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        self._cluster.requests_all_topics = self._options.pattern is not None
+        self._cluster.request_all_topics(self._options.pattern is not None)
         await self._cluster.refresh()
 
         async def select() -> tuple[list[TopicPartition], dict[str, str]]:

@@ -6,7 +6,6 @@ What a coordinator chooses, such as member ids, differs from run to run. A reque
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import attrs
@@ -143,14 +142,12 @@ class Clients:
             found = getattr(self._client(value.client), value.what)
             return found + value.plus if value.plus and found else found
         if isinstance(value, tuple):
-            items = tuple(map(self.resolve, value))
-            return value if all(map(operator.is_, items, value)) else items
+            return tuple(map(self.resolve, value))
         if not _is_message(value):
             return value
-        fields = {name: getattr(value, name) for name in defaults_of(type(value))}
-        resolved = {name: self.resolve(field) for name, field in fields.items()}
-        changes = {name: field for name, field in resolved.items() if field is not fields[name]}
-        return attrs.evolve(value, **changes) if changes else value
+        return attrs.evolve(
+            value, **{n: self.resolve(getattr(value, n)) for n in defaults_of(type(value))}
+        )
 
     def learn(self, name: str, response: Any) -> None:
         """Let the client take note of a response to an honest request."""
