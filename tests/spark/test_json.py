@@ -109,6 +109,7 @@ def test_a_malformed_value_fails_a_query_and_is_named(spark: Any, broker: Any, n
         frame.collect()
 
 
+@pytest.mark.long
 def test_a_stream_leaves_malformed_values_out(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
