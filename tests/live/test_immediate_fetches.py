@@ -100,7 +100,9 @@ async def test_a_resumed_partition_is_fetched_at_once(name, fill, produce, consu
 async def test_an_assigned_partition_is_fetched_at_once(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 1), 1: numbered(1, 1)})
     t0, t1 = (TopicPartition(name, n) for n in range(2))
-    async with Consumer(bootstrap_servers=bootstrap, fetch_max_wait_ms=1_000 * LONG_POLL) as consumer:
+    async with Consumer(
+        bootstrap_servers=bootstrap, fetch_max_wait_ms=1_000 * LONG_POLL
+    ) as consumer:
         await consumer.assign([t0])
         assert await take(consumer, 1) == [(0, 0)]
         await anyio.sleep(0.2)

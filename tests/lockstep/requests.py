@@ -6,7 +6,6 @@ Not generated, because the two coordinators are known to differ, or because no c
   broker has no groups of both, and no migration between them.
 - A commit without membership whose metadata is too large: it creates a group in Kafka's memory, but
   no record, so that the group cannot be described until another group's record is written.
-- A member of a consumer group that changes its instance id: Kafka then knows it under both.
 - A static member of a classic group with a rebalance timeout of 0 or less: while the group waits
   for such members only, Kafka tries again and again to complete the rebalance, without a pause. In
   virtual time that never ends.
@@ -240,11 +239,12 @@ class _Writer:
             places = (place for topic in request.topics for place in topic.partitions)
             if any(place.committed_metadata == _TOO_LARGE for place in places):
                 return None
-        if isinstance(request, ConsumerGroupHeartbeatRequest):
-            if name == "member_id" and client.instance_id is not None:
-                return None
-            if name == "instance_id":
-                request = attrs.evolve(request, member_id=f"{client.name}-other")
+        if (
+            isinstance(request, ConsumerGroupHeartbeatRequest)
+            and name == "instance_id"
+            and self.random.random() < 0.5
+        ):
+            request = attrs.evolve(request, member_id=f"{client.name}-other")
         return attrs.evolve(request, **{name: value})  # type: ignore[misc]
 
     # ------------------------------------------------------------ classic groups

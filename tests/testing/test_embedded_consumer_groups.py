@@ -193,6 +193,30 @@ def test_a_restarted_static_member_with_another_id_keeps_its_partitions() -> Non
     assert one_group.state() == "Empty"
 
 
+def test_a_member_that_changes_its_instance_id_holds_the_old_one_too() -> None:
+    one_group = OneGroup()
+    one_group.join("a", instance_id="i")
+    one_group.join("a", instance_id="j")
+    for instance_id in "i", "j":
+        assert one_group.join("b", instance_id=instance_id) == (E.UNRELEASED_INSTANCE_ID,)
+    assert one_group.result_of(one_group.ask("a", -1, instance_id="i")) == (-1, None)
+    assert one_group.join("b", instance_id="i") == (E.UNKNOWN_MEMBER_ID,)
+    one_group.wait(1)
+    assert one_group.join("b", instance_id="j") == (4, {T: (0, 1, 2, 3)})
+
+
+def test_a_dynamic_member_that_becomes_static_gets_nothing_until_the_next_target() -> None:
+    one_group = OneGroup(group_consumer_assignment_interval=1.0)
+    one_group.join("a")
+    one_group.wait(1)
+    one_group.join("b")
+    both = ("t", "u")
+    assert one_group.join("a", instance_id="i", subscribed_topic_names=both) == (3, {})
+    assert one_group.heartbeat("a", 3) == (3, None)
+    one_group.wait(1)
+    assert one_group.heartbeat("a", 3) == (4, {T: (0, 1)})
+
+
 def test_wrong_epochs_are_fenced() -> None:
     one_group = OneGroup()
     one_group.join("a")

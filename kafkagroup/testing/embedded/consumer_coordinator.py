@@ -143,6 +143,7 @@ class ConsumerCoordinator:
             {topic_id for topic, (topic_id, _) in image.items() if topic in subscribed},
             is_subscription_new=change is not _Change.NONE,
         )
+        group.note_instance(member)
         self._set_session_deadline(group, member, caller.now)
         if _state(member) != state_before:
             self._set_revocation_deadline(group, member, caller.now)
@@ -182,7 +183,7 @@ class ConsumerCoordinator:
         holder = None
         if instance_id is not None:
             holder = group.static_member(instance_id)
-            if holder is None and not joins:
+            if holder is None and (not joins or instance_id in group.static_ids):
                 raise _Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
             if holder is not None and joins and holder.epoch != AWAY:
                 raise _Rejected(ErrorCode.UNRELEASED_INSTANCE_ID)

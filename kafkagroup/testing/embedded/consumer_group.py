@@ -108,6 +108,9 @@ class ConsumerGroup:
     resolved_creations: int = 0
     """How many topics had been created until then."""
     members: dict[str, ConsumerMember] = attrs.field(factory=dict)
+    static_ids: dict[str, str] = attrs.field(factory=dict)
+    """Instance id -> member id, as heartbeats have named them. As in Kafka, the entry remains when
+    the member gets another instance id, and then refers to a removed member after its removal."""
     computed_at: float = float("-inf")
 
     @property
@@ -125,7 +128,12 @@ class ConsumerGroup:
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         """Return the member that holds this instance id."""
-        return next((m for m in self.members.values() if m.instance_id == instance_id), None)
+        return self.members.get(self.static_ids.get(instance_id, ""))
+
+    def note_instance(self, member: ConsumerMember) -> None:
+        """Note which instance id the member holds."""
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = member.member_id
 
     def subscribed(self, member: ConsumerMember) -> frozenset[str]:
         """Return the topics that the member subscribes to by name, or by a resolved pattern."""
@@ -154,6 +162,8 @@ class ConsumerGroup:
             # `topics` is updated here, so that a later change back would be missed.
             self.image = None
         del self.members[member.member_id]
+        if member.instance_id is not None:
+            self.static_ids.pop(member.instance_id, None)
         self.target.pop(member.member_id, None)
         if not self.subscribers(member.pattern):
             self.resolved.pop(member.pattern, None)
@@ -165,6 +175,7 @@ class ConsumerGroup:
         new = attrs.evolve(old, member_id=member_id, epoch=0, previous_epoch=0)
         del self.members[old.member_id]
         self.members[member_id] = new
+        self.note_instance(new)
         self.target[member_id] = self.target.pop(old.member_id, frozenset())
         return new
 
@@ -202,6 +213,8 @@ class ConsumerGroup:
             for m in self.members
         }
         self.target_epoch, self.computed_at = self.epoch, now
+        for member in self.members.values():
+            self.note_instance(member)
 
     def reconcile(
         self,
@@ -248,9 +261,12 @@ class ConsumerGroup:
         owned: Collection[AssignedPartition] | None,
         subscribed_ids: Collection[UUID],
     ) -> None:
+        # Kafka finds the target of a static member by the instance id. A heartbeat that makes a
+        # member static finds none, unless it computes one.
+        is_noted = member.instance_id is None or member.instance_id in self.static_ids
         target = {
             partition
-            for partition in self.target.get(member.member_id, ())
+            for partition in (self.target.get(member.member_id, ()) if is_noted else ())
             if partition.topic_id in subscribed_ids
         }
         kept = {p: e for p, e in member.assigned.items() if p in target}
