@@ -77,7 +77,6 @@ def test_rows_keep_their_order_and_none_is_lost(spark: Any, broker: Any, name: s
             assert of_task == sorted(of_task)
 
 
-@pytest.mark.long
 def test_a_stream_from_topic_to_topic(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
     broker.create(name)
     broker.create(f"{name}-copy")

@@ -72,6 +72,7 @@ def expected(**counts: int) -> list[tuple[int, int, bytes]]:
     ]
 
 
+@pytest.mark.long
 def test_available_now_reads_in_batches_of_the_given_size(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
