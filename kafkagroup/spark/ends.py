@@ -1,8 +1,8 @@
-"""The log ends now and at past times, and the lag of groups at those times.
+"""The log ends now and at past times, and the lag of groups over time.
 
 A log's end at a past time is the offset of the first record with that timestamp or a later one. So
-a job that runs once an hour shows the whole hour, not one sample. It is as accurate as the
-producers' clocks.
+a job that runs once an hour shows the lag at each commit of the hour, not one sample. It is as
+accurate as the producers' clocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafkagroup.types import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LOG_ENDS", "LogEnd", "kept_ends", "lag_history", "log_ends", "look_up"]
+__all__ = ["LOG_ENDS", "LogEnd", "lag_history", "log_ends", "look_up"]
 
 LOG_ENDS = (
     "topic string, topic_id string, partition int, log_start bigint, log_end bigint,"
@@ -43,14 +43,14 @@ def log_ends(
     spark: SparkSession,
     options: Mapping[str, str],
     commits: DataFrame,
-    after: DataFrame | None = None,
+    before: DataFrame | None = None,
 ) -> DataFrame:
-    """Return the ends of the logs that groups read, now and at the times of their commits.
+    """Return the ends of the logs that groups read, now and at the times of these commits.
 
-    `options` are the connection options. `after` is the table of earlier runs: only later commits
-    are looked up. Raises: BrokerError; TransportError.
+    `options` are the connection options. `before`: the table of `latest_commits` before these
+    commits; of its partitions, the ends now are returned too. Raises: BrokerError; TransportError.
     """
-    found = look_up(options, _times(commits, after))
+    found = look_up(options, _times(commits, before))
     now = datetime.now(UTC)
     rows = [
         (
@@ -67,16 +67,7 @@ def log_ends(
     return frame(spark, rows, LOG_ENDS)
 
 
-def kept_ends(log_ends: DataFrame, commits: DataFrame, before: datetime) -> DataFrame:
-    """Return the ends of `before` and later, and those at the times of `commits`, whose lag is
-    computed from them."""
-    times = commits.selectExpr("topic", "partition", "coalesce(commit_time, log_time) AS time")
-    old = log_ends.where(F.col("time") < F.lit(before))
-    needed = old.join(times, ["topic", "partition", "time"], "leftsemi").select(log_ends.columns)
-    return log_ends.where(F.col("time") >= F.lit(before)).union(needed)
-
-
-def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, list[int]]:
+def _times(commits: DataFrame, before: DataFrame | None) -> dict[TopicPartition, list[int]]:
     """Return partition -> the times to look up besides now, in milliseconds, sorted."""
     times = commits.where("NOT removed").selectExpr(
         "topic",
@@ -84,12 +75,6 @@ def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, 
         "group_id",
         "unix_millis(coalesce(commit_time, log_time)) AS time",
     )
-    partitions = times.select("topic", "partition").distinct()
-    if after is not None:
-        known = after.groupBy("topic", "partition").agg(F.max("time").alias("known"))
-        times = times.join(known, ["topic", "partition"], "left").where(
-            "known IS NULL OR time > unix_millis(known)"
-        )
     ranked = times.selectExpr(
         "topic",
         "partition",
@@ -98,15 +83,21 @@ def _times(commits: DataFrame, after: DataFrame | None) -> dict[TopicPartition, 
         "row_number() OVER (PARTITION BY topic, partition ORDER BY time) AS n",
         "count(*) OVER (PARTITION BY topic, partition) AS total",
     )
-    wanted = (
-        ranked.where(f"latest <= {_LAST} OR n % ceil(total / {_SAMPLES}) = 0")
-        .groupBy("topic", "partition")
-        .agg(F.collect_set("time").alias("times"))
+    wanted = ranked.where(f"latest <= {_LAST} OR n % ceil(total / {_SAMPLES}) = 0").selectExpr(
+        "topic", "partition", "time"
     )
-    # Of a partition without new commits, only the end now is looked up.
-    found = partitions.join(wanted, ["topic", "partition"], "left").toArrow().to_pydict()
+    if before is not None:
+        # Of a partition without new commits, only the end now is looked up.
+        idle = before.selectExpr("topic", "partition", "CAST(NULL AS bigint) AS time")
+        wanted = wanted.union(idle.distinct())
+    found = (
+        wanted.groupBy("topic", "partition")
+        .agg(F.collect_set("time").alias("times"))
+        .toArrow()
+        .to_pydict()
+    )
     return {
-        TopicPartition(topic, partition): sorted(times or ())
+        TopicPartition(topic, partition): sorted(times)
         for topic, partition, times in zip(*found.values(), strict=True)
     }
 
@@ -147,58 +138,12 @@ def look_up(
     return [LogEnd(tp, ids[tp.topic], at, starts[tp], end) for tp, at, end in found]
 
 
-def lag_history(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
-    """Return the lag of each group in records, at all times with a known log end.
+def lag_history(measured: DataFrame, lag: DataFrame) -> DataFrame:
+    """Return the lag of each group in records over time.
 
-    There is no row for times before a group's first commit, or before a topic was recreated.
+    `measured`: the table of `measured_commits`; `lag`: the samples. The lag is known at the time of
+    each sample, and at that of each commit for which the log's end was looked up.
     """
-    committed = commits.selectExpr(
-        "group_id",
-        "topic",
-        "partition",
-        "topic_id AS commit_topic_id",
-        "coalesce(commit_time, log_time) AS time",
-        "log_offset AS log_position",
-        "IF(removed, -1, offset) AS committed",
-        "CAST(NULL AS bigint) AS log_end",
-        "CAST(NULL AS bigint) AS log_start",
-        "CAST(NULL AS string) AS end_topic_id",
-    )
-    readers = commits.select("group_id", "topic", "partition").distinct()
-    ends = readers.join(log_ends, ["topic", "partition"]).selectExpr(
-        "group_id",
-        "topic",
-        "partition",
-        "CAST(NULL AS string) AS commit_topic_id",
-        "time",
-        # Sorts a log end after the commits of the same time, which are part of its lag.
-        f"CAST({2**63 - 1} AS bigint) AS log_position",
-        "CAST(NULL AS bigint) AS committed",
-        "log_end",
-        "log_start",
-        "topic_id AS end_topic_id",
-    )
-    window = "OVER (PARTITION BY group_id, topic, partition ORDER BY time, log_position)"
-    joined = committed.union(ends).selectExpr(
-        "*",
-        # One struct, so that a missing id is not filled from an older commit.
-        f"last(IF(committed IS NULL, NULL, struct(committed, commit_topic_id)), true) {window}"
-        " AS latest",
-    )
-    is_same_topic = (
-        "(latest.commit_topic_id IS NULL OR end_topic_id IS NULL OR end_topic_id = ''"
-        " OR latest.commit_topic_id = end_topic_id)"
-    )
-    return (
-        joined.where(f"log_end IS NOT NULL AND latest.committed >= 0 AND {is_same_topic}")
-        .selectExpr(
-            "group_id",
-            "topic",
-            "partition",
-            "time",
-            "latest.committed AS committed",
-            "log_end",
-            "greatest(0, log_end - greatest(latest.committed, log_start)) AS lag",
-        )
-        .dropDuplicates(["group_id", "topic", "partition", "time"])
-    )
+    columns = ("group_id", "topic", "partition", "time", "committed", "log_end", "lag")
+    sampled = lag.where("lag IS NOT NULL").withColumnRenamed("sampled_at", "time")
+    return measured.select(*columns).union(sampled.select(*columns))

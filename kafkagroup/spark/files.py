@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = [
     "can_exchange",
     "check_has_jvm",
+    "delete_folder",
     "exists",
     "last_number",
+    "names",
     "read_text",
     "replace_folder",
     "write_text",
@@ -47,11 +49,12 @@ def exists(spark: SparkSession, name: str) -> bool:
 
 def last_number(spark: SparkSession, folder: str) -> int | None:
     """Return the highest number that is the name of a file; None if there is none."""
-    return max((int(name) for name in _names(spark, folder) if name.isdecimal()), default=None)
+    return max((int(name) for name in names(spark, folder) if name.isdecimal()), default=None)
 
 
-def _names(spark: SparkSession, folder: str) -> list[str]:
-    """Return the names of the files in a folder; none if there is no such folder."""
+def names(spark: SparkSession, folder: str) -> list[str]:
+    """Return the names of the files and folders in a folder; none if there is no such folder. In a
+    session of Spark Connect, only of the files."""
     if _is_connect(spark):
         try:
             found = spark.read.format("binaryFile").load(folder).select("path").collect()
@@ -92,6 +95,12 @@ def write_text(spark: SparkSession, file: str, text: str) -> None:
     _rename(files, draft, path)
 
 
+def delete_folder(spark: SparkSession, folder: str) -> None:
+    """Delete a folder with its content, if it exists."""
+    files, path = _file_system(spark, folder)
+    files.delete(path, True)
+
+
 def replace_folder(spark: SparkSession, draft: str, folder: str) -> None:
     """Put the folder `draft` in the place of `folder`, which never has a part of it.
 
@@ -105,6 +114,7 @@ def replace_folder(spark: SparkSession, draft: str, folder: str) -> None:
     old = _file_system(spark, f"{parent}/.{name}.old")[1]
     files.delete(old, True)
     if not files.exists(path):
+        files.mkdirs(path.getParent())
         _rename(files, new, path)
     elif _is_local(files) and _exchange(new.toUri().getPath(), path.toUri().getPath()):
         _rename(files, new, old)

@@ -1,7 +1,8 @@
 """Tables of rebalances, ownership and members of groups.
 
 All come from one pass over the events (the records of `__consumer_offsets`), group by group
-(`timeline`), in parallel tasks.
+(`timeline`), in parallel tasks. A later pass needs only the later events: it continues from the
+timelines of the one before.
 """
 
 from __future__ import annotations
@@ -14,20 +15,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kafkagroup.spark.timeline import timeline_of
+from kafkagroup.spark.timeline import Member, OwnershipSpan, Rebalance, State, timeline_of
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "members",
-    "ownership",
-    "rebalances",
-    "timelines",
-    "updated_timelines",
-    "with_topic_names",
-]
+__all__ = ["members", "ownership", "rebalances", "timelines", "with_topic_names"]
 
 _REBALANCE = (
     "kind: string, generation: int, cause: string, started: timestamp, ended: timestamp,"
@@ -42,8 +36,37 @@ _MEMBER = (
     " state: int, partitions: int, since: timestamp"
 )
 _TIMELINE = (
-    f"group_id string, until bigint, rebalances array<struct<{_REBALANCE}>>,"
-    f" ownership array<struct<{_SPAN}>>, members array<struct<{_MEMBER}>>"
+    f"group_id string, generation int, changes map<string, array<string>>,"
+    f" rebalances array<struct<{_REBALANCE}>>, ownership array<struct<{_SPAN}>>,"
+    f" members array<struct<{_MEMBER}>>, last_owners array<struct<topic: string,"
+    " topic_id: string, partition: int, owner: string>>"
+)
+
+_OPEN = {
+    "rebalances": "slice(rebalances, -1, 1)",
+    "ownership": "filter(ownership, s -> s.ended IS NULL)",
+}
+"""What later events may change, of each array."""
+_CLOSED = {
+    "rebalances": "slice(rebalances, 1, greatest(size(rebalances) - 1, 0))",
+    "ownership": "filter(ownership, s -> s.ended IS NOT NULL)",
+}
+"""What they may not."""
+
+
+def _in_micros(array: str, fields: str) -> str:
+    """Return SQL for an array of structs with these fields, and times as microseconds."""
+    found = []
+    for field in fields.split(", "):
+        name, kind = field.split(": ")
+        found.append(f"unix_micros(x.{name}) AS {name}" if kind == "timestamp" else f"x.{name}")
+    return f"transform({array}, x -> struct({', '.join(found)}))"
+
+
+_STATE = (
+    f"generation, changes, last_owners, {_in_micros('members', _MEMBER)} AS members,"
+    f" {_in_micros(_OPEN['rebalances'], _REBALANCE)} AS rebalances,"
+    f" {_in_micros(_OPEN['ownership'], _SPAN)} AS ownership"
 )
 
 _MEMBER_FIELDS = (
@@ -65,21 +88,34 @@ _MAX_GROUPS_IN_MEMORY = 100
 memory."""
 
 
-def timelines(events: DataFrame) -> DataFrame:
+def timelines(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Return a row for each group that has records other than commits: its rebalances, ownership
-    and members as arrays (empty for streams groups), and `until`, the offset of the last such
-    record. The tables of this module are views of it."""
+    and members as arrays, empty for streams groups, and the state from which the timelines of later
+    events continue. The tables of this module are views of it.
+
+    `before` are the timelines of the events before these. Then the arrays have only the rebalances
+    and the ownership that these events have changed or that later ones may change.
+    """
     records = (
-        _of_membership(events)
+        events.where("group_id IS NOT NULL AND kind <> 'offsets'")
         .selectExpr("group_id", f"struct({', '.join(_RECORD_FIELDS)}) AS record")
         .groupBy("group_id")
-        .agg(
-            F.max("record.log_offset").alias("until"),
-            # All records of a group are in one partition of `__consumer_offsets`, so offsets are
-            # their order.
-            F.array_sort(F.collect_list("record")).alias("records"),
-        )
+        # All records of a group are in one partition of `__consumer_offsets`, so offsets are their
+        # order.
+        .agg(F.array_sort(F.collect_list("record")).alias("records"))
     )
+    if before is None:
+        return _applied(records)
+    state = before.selectExpr("group_id", f"struct({_STATE}) AS state")
+    unchanged = before.join(records.select("group_id"), "group_id", "leftanti").selectExpr(
+        *(f"{_OPEN.get(column, column)} AS {column}" for column in before.columns)
+    )
+    return unchanged.unionByName(_applied(records.join(state, "group_id", "left")))
+
+
+def _applied(records: DataFrame) -> DataFrame:
+    """Return the timelines of groups, from their `records` and, if there is one, their `state`
+    before these."""
     arrow_schema = to_arrow_schema(StructType.fromDDL(_TIMELINE), timezone="UTC")
 
     def computed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -93,36 +129,27 @@ def timelines(events: DataFrame) -> DataFrame:
     return records.mapInArrow(computed, _TIMELINE)
 
 
-def updated_timelines(known: DataFrame, events: DataFrame) -> DataFrame:
-    """Return `timelines(events)`. `known` are the timelines of earlier events: only groups that
-    have a new last record are computed again. Raises: ValueError if `known` has other columns."""
-    if known.schema != StructType.fromDDL(_TIMELINE):
-        raise ValueError(f"not timelines: {known.schema.simpleString()}")
-    newest = _of_membership(events).groupBy("group_id").agg(F.max("log_offset").alias("until"))
-    unchanged = known.join(newest, ["group_id", "until"], "leftsemi")
-    changed = events.join(unchanged, "group_id", "leftanti")
-    return unchanged.unionByName(timelines(changed))
-
-
-def _of_membership(events: DataFrame) -> DataFrame:
-    """Return the events other than commits."""
-    return events.where("group_id IS NOT NULL AND kind <> 'offsets'")
-
-
-def rebalances(timelines: DataFrame) -> DataFrame:
-    """Return the rebalances of each group, with their cause and duration.
+def rebalances(timelines: DataFrame, *, may_change: bool | None = None) -> DataFrame:
+    """Return the rebalances of each group, with their cause and duration; `may_change`: only the
+    last one of each group, which later events may change, or only the others.
 
     `ended` is null if a rebalance has not ended, or if the next one began first. For a classic
     group, only the time after all members had joined is known, so `seconds` is a lower bound.
     """
-    return timelines.selectExpr("group_id", "inline(rebalances)")
+    return _rows("rebalances", timelines, may_change)
 
 
-def ownership(timelines: DataFrame) -> DataFrame:
+def ownership(timelines: DataFrame, *, may_change: bool | None = None) -> DataFrame:
     """Return which member owned which partition, in which generation and for how long; `ended` is
     null for the current owner. Between two owners, the partition was not consumed. A static member
-    that restarts has the same `instance_id` and another `member_id`."""
-    return timelines.selectExpr("group_id", "inline(ownership)")
+    that restarts has the same `instance_id` and another `member_id`. `may_change`: only the current
+    owners, which later events may change, or only the others."""
+    return _rows("ownership", timelines, may_change)
+
+
+def _rows(array: str, timelines: DataFrame, may_change: bool | None) -> DataFrame:
+    some = {None: array, True: _OPEN[array], False: _CLOSED[array]}[may_change]
+    return timelines.selectExpr("group_id", f"inline({some})")
 
 
 def members(timelines: DataFrame) -> DataFrame:
@@ -143,10 +170,12 @@ def with_topic_names(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
 
 def _timeline(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the row of a group; times are microseconds."""
-    timeline = timeline_of(row["records"])
+    timeline = timeline_of(row["records"], _state(row.get("state")))
+    state = timeline.state
     return {
         "group_id": row["group_id"],
-        "until": row["until"],
+        "generation": state.generation,
+        "changes": {word: list(owners) for word, owners in state.changes.items()},
         "rebalances": [
             {
                 **attrs.asdict(r),
@@ -155,5 +184,30 @@ def _timeline(row: Mapping[str, Any]) -> Mapping[str, Any]:
             for r in timeline.rebalances
         ],
         "ownership": [attrs.asdict(span) for span in timeline.ownership],
-        "members": [attrs.asdict(member) for member in timeline.members.values()],
+        "members": [attrs.asdict(member) for member in state.members],
+        "last_owners": [
+            {"topic": topic, "topic_id": topic_id, "partition": partition, "owner": owner}
+            for (topic, topic_id, partition), owner in state.last_owners.items()
+        ],
     }
+
+
+def _state(row: Mapping[str, Any] | None) -> State | None:
+    """Return the state in a row; None if there is none."""
+    if row is None:
+        return None
+    rebalances = [
+        Rebalance(**{name: value for name, value in found.items() if name != "seconds"})
+        for found in row["rebalances"]
+    ]
+    return State(
+        generation=row["generation"],
+        changes=dict(row["changes"]),
+        members=[Member(**member) for member in row["members"]],
+        last_owners={
+            (last["topic"], last["topic_id"], last["partition"]): last["owner"]
+            for last in row["last_owners"]
+        },
+        rebalance=rebalances[-1] if rebalances else None,
+        ownership=[OwnershipSpan(**span) for span in row["ownership"]],
+    )

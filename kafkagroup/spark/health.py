@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kafkagroup.spark.evaluation import WINDOW, Commit, Status, evaluate
+from kafkagroup.spark.evaluation import Commit, Status, evaluate
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = ["coverage", "evaluation", "group_health"]
+__all__ = ["coverage", "evaluation", "group_facts", "group_health"]
 
 _KEY = ("group_id", "topic", "partition")
 
@@ -39,42 +39,30 @@ may lie between them."""
 
 
 def evaluation(
-    lag: DataFrame, history: DataFrame, commits: DataFrame, *, allowed: int = 0
+    lag: DataFrame, latest: DataFrame, log_ends: DataFrame, *, allowed: int = 0
 ) -> DataFrame:
-    """Return the status of every group and partition with a committed offset, at the last sample of
-    its lag.
+    """Return the status of every group and partition with a committed offset, at the time of a
+    sample of its lag.
 
-    `lag`: the samples; `history`: the table of `lag_history`; `allowed`: a lag up to this counts as
-    none. `stuck`: the status is STALL or STOP. If the lag is unknown, `status` is null, and
-    `reason` has the cause.
+    `lag`: one sample of each; `latest`: the table of `latest_commits`; `log_ends`: at least the
+    recent ones; `allowed`: a lag up to this counts as none. `stuck`: the status is STALL or STOP.
+    If the lag is unknown, `status` is null, and `reason` has the cause.
     """
-    newest = lag.groupBy(*_KEY).agg(
-        F.max("sampled_at").alias("evaluated_at"),
-        *(F.expr(f"max_by({name}, sampled_at) AS {name}") for name in ("lag", "seconds", "reason")),
+    samples = lag.selectExpr(*_KEY, "sampled_at AS evaluated_at", "lag", "seconds", "reason")
+    sampled = samples.agg(F.max("evaluated_at").alias("sampled_at"))
+    # The rules ask only whether all recent ends are above an offset.
+    ends = (
+        log_ends.crossJoin(F.broadcast(sampled))
+        .where(f"time >= sampled_at - INTERVAL {_LATELY} SECONDS")
+        .groupBy("topic", "partition")
+        .agg(F.min("log_end").alias("least_end"))
     )
-    last = commits.groupBy(*_KEY).agg(F.expr("max_by(removed, log_offset) AS removed"))
-    newest = newest.join(last.where("NOT removed"), [*_KEY], "leftsemi")
-    times = commits.where("NOT removed").selectExpr(
-        *_KEY, "coalesce(commit_time, log_time) AS time"
+    window = "transform(recent, c -> struct(unix_micros(c.time) AS time, c.committed, c.lag))"
+    joined = (
+        samples.join(latest.selectExpr(*_KEY, f"{window} AS window"), [*_KEY], "left")
+        .join(ends, ["topic", "partition"], "left")
+        .select(*_KEY, "evaluated_at", "lag", "seconds", "reason", "window", "least_end")
     )
-    windows = (
-        history.join(times.distinct(), [*_KEY, "time"])
-        .selectExpr(
-            "*", f"row_number() OVER (PARTITION BY {', '.join(_KEY)} ORDER BY time DESC) AS n"
-        )
-        .where(f"n <= {WINDOW}")
-        .groupBy(*_KEY)
-        .agg(
-            F.expr("collect_list(struct(unix_micros(time) AS time, committed, lag)) AS window"),
-        )
-    )
-    lately = (
-        history.join(newest.select(*_KEY, "evaluated_at"), [*_KEY])
-        .where(f"time >= evaluated_at - INTERVAL {_LATELY} SECONDS")
-        .groupBy(*_KEY)
-        .agg(F.collect_list("log_end").alias("ends"))
-    )
-    joined = newest.join(windows, [*_KEY], "left").join(lately, [*_KEY], "left")
     arrow_schema = to_arrow_schema(StructType.fromDDL(_EVALUATION), timezone="UTC")
     now = joined.columns.index("evaluated_at")
 
@@ -93,13 +81,13 @@ def evaluation(
 
 def _evaluated(row: dict[str, object], allowed: int) -> dict[str, object]:
     """Return a row of the table; times are microseconds."""
-    window = sorted(row["window"] or (), key=lambda c: c["time"])  # type: ignore[call-overload]
+    window: Any = row["window"] or ()
     commits = [Commit(c["time"] / 1e6, c["committed"], c["lag"]) for c in window]
     status = None
     if row["lag"] is not None:
         status = evaluate(
             commits,
-            row["ends"] or (),  # type: ignore[arg-type]
+            () if row["least_end"] is None else (row["least_end"],),  # type: ignore[arg-type]
             row["evaluated_at"] / 1e6,  # type: ignore[operator]
             lag=row["lag"],  # type: ignore[arg-type]
             allowed=allowed,
@@ -112,27 +100,70 @@ def _evaluated(row: dict[str, object], allowed: int) -> dict[str, object]:
     }
 
 
-def coverage(events: DataFrame) -> DataFrame:
-    """Return for each partition of `__consumer_offsets` the time since which all records are known.
+def coverage(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
+    """Return for each partition of `__consumer_offsets` the time since which all records are known,
+    and the offset of the last one.
 
-    `events` must be those of all groups: a record that is left out is a gap.
+    `events` must be those of all groups: a record that is left out is a gap. `before`: this table
+    before these events.
     """
-    apart = events.selectExpr(
+    if before is None:
+        known = events.selectExpr(
+            "log_partition", "CAST(NULL AS timestamp) AS known", "CAST(NULL AS bigint) AS last"
+        ).limit(0)
+    else:
+        known = before.selectExpr("log_partition", "coverage AS known", "last_offset AS last")
+    apart = events.join(known, "log_partition", "left").selectExpr(
         "log_partition",
         "log_offset",
         "log_time",
-        "lag(log_offset) OVER (PARTITION BY log_partition ORDER BY log_offset) AS before",
+        "coalesce(lag(log_offset) OVER (PARTITION BY log_partition ORDER BY log_offset), last)"
+        " AS before",
     )
-    return (
-        apart.where(f"before IS NULL OR log_offset - before > {_GAP}")
-        .groupBy("log_partition")
-        .agg(F.expr("max_by(log_time, log_offset) AS coverage"))
+    # Offsets begin again if the topic was recreated.
+    is_gap = f"before IS NULL OR log_offset - before NOT BETWEEN 0 AND {_GAP}"
+    new = apart.groupBy("log_partition").agg(
+        F.expr(f"max_by(log_time, log_offset) FILTER (WHERE {is_gap}) AS since"),
+        F.max("log_offset").alias("new_last"),
+    )
+    return new.join(known, "log_partition", "full").selectExpr(
+        "log_partition",
+        "coalesce(since, known) AS coverage",
+        "coalesce(new_last, last) AS last_offset",
+    )
+
+
+def group_facts(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
+    """Return for each group its partition of `__consumer_offsets`, its kind, when it last lost a
+    record, and whether it has a record of its own, beside offsets. `before`: this table before
+    these events."""
+    facts = (
+        events.where("group_id IS NOT NULL")
+        .groupBy("group_id")
+        .agg(
+            F.first("log_partition").alias("log_partition"),
+            F.expr("max_by(kind, log_offset) FILTER (WHERE kind <> 'offsets') AS kind"),
+            F.expr("max(log_time) FILTER (WHERE removed) AS removed_at"),
+            F.expr(
+                "max_by(NOT removed, log_offset) FILTER (WHERE record LIKE '%GroupMetadata')"
+                " AS has_record"
+            ),
+        )
+    )
+    if before is None:
+        return facts
+    known = before.select(
+        "group_id", *(before[name].alias(f"known_{name}") for name in facts.columns[1:])
+    )
+    return facts.join(known, "group_id", "full").selectExpr(
+        "group_id", *(f"coalesce({name}, known_{name}) AS {name}" for name in facts.columns[1:])
     )
 
 
 def group_health(
-    events: DataFrame,
+    facts: DataFrame,
     covered: DataFrame,
+    latest: DataFrame,
     evaluation: DataFrame,
     rebalances: DataFrame,
     members: DataFrame,
@@ -140,7 +171,8 @@ def group_health(
 ) -> DataFrame:
     """Return one row for each group, as of `now`: the time at which the events had been read.
 
-    `covered`: the table of `coverage`. `status` is the status of the group's worst partition.
+    `facts`: the table of `group_facts`; `covered`: that of `coverage`; `latest`: that of
+    `latest_commits`. `status` is the status of the group's worst partition.
     Rebalances are counted since its `coverage`; `unstable_seconds` is their total duration, and
     `unstable_share` its share of the time since.
     `skew` is the highest partition count of a member divided by the mean, `lag_skew` the highest
@@ -149,24 +181,11 @@ def group_health(
     """
     worst = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     names = " ".join(f"WHEN {status.value} THEN '{status.name}'" for status in Status)
-    places = (
-        events.where("group_id IS NOT NULL")
-        .groupBy("group_id")
-        .agg(
-            F.first("log_partition").alias("log_partition"),
-            F.expr("max_by(kind, log_offset) FILTER (WHERE kind <> 'offsets') AS kind"),
-            F.expr("max(log_time) FILTER (WHERE removed) AS removed_at"),
-        )
-    )
-    # What says that a group exists: its own record, of whatever kind, and each of its offsets.
-    kept = (
-        events.where("commit IS NOT NULL OR record LIKE '%GroupMetadata'")
-        .groupBy("group_id", "commit.topic", "commit.partition")
-        .agg(F.expr("max_by(removed, log_offset) AS removed"))
-        .where("NOT removed")
+    with_offsets = (
+        latest.where("NOT removed")
         .select("group_id")
         .distinct()
-        .withColumn("exists", F.lit(True))
+        .withColumn("has_offsets", F.lit(True))
     )
     by_partition = evaluation.groupBy("group_id").agg(
         F.expr(f"max(CASE status {worst} END) AS worst"),
@@ -180,7 +199,7 @@ def group_health(
         F.count("*").alias("members"),
         F.expr("max(partitions) / nullif(avg(partitions), 0) AS skew"),
     )
-    groups = places.join(covered, "log_partition")
+    groups = facts.join(covered, "log_partition")
     counted = (
         rebalances.where("members > 0")
         .join(groups.select("group_id", "coverage"), "group_id")
@@ -192,7 +211,7 @@ def group_health(
         groups.join(by_partition, "group_id", "left")
         .join(by_member, "group_id", "left")
         .join(counted, "group_id", "left")
-        .join(kept, "group_id", "left")
+        .join(with_offsets, "group_id", "left")
         .withColumn("evaluated_at", F.timestamp_micros(F.lit(_micros(now))))
     )
     span = "(unix_micros(evaluated_at) - unix_micros(coverage)) / 1e6"
@@ -212,7 +231,7 @@ def group_health(
         f"coalesce(rebalances, 0) * 3600 / nullif(greatest({span}, 0), 0) AS rebalances_per_hour",
         "coalesce(unstable_seconds, 0) AS unstable_seconds",
         f"coalesce(unstable_seconds, 0) / nullif(greatest({span}, 0), 0) AS unstable_share",
-        "CASE WHEN exists IS NULL THEN removed_at END AS gone_at",
+        "IF(has_record OR has_offsets, NULL, removed_at) AS gone_at",
         "evaluated_at",
     )
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
-from pyspark.sql import functions as F
 
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, DecodeError
@@ -66,16 +65,14 @@ class Lag:
     """Why a value is null."""
 
 
-def lag(spark: SparkSession, options: Mapping[str, str], commits: DataFrame) -> DataFrame:
+def lag(spark: SparkSession, options: Mapping[str, str], latest: DataFrame) -> DataFrame:
     """Return the current lag of every group and partition, in the schema `LAG`.
 
-    `commits` is the table of `history.commits`; `options` are the connection options.
+    `latest` is the table of `latest_commits`; `options` are the connection options.
     """
     last = (
-        commits.groupBy("group_id", "topic", "partition")
-        .agg(F.expr("max_by(struct(offset, topic_id, removed), log_offset) AS last"))
-        .where("NOT last.removed")
-        .selectExpr("group_id", "topic", "partition", "last.offset", "last.topic_id")
+        latest.where("NOT removed")
+        .select("group_id", "topic", "partition", "offset", "topic_id")
         .toArrow()
     )
     wanted = [

@@ -1,15 +1,20 @@
 """The pipeline from `__consumer_offsets` to tables of the health of groups; run it repeatedly.
 
-Each run appends events and samples, drops the duplicates that an interrupted run leaves, and
-computes all other tables again. The tables are folders under `out`, or in a catalog; the position
-of the next run is in `out`/positions.
+A run costs what is new. It appends the new records of the topic to the events, as one part for each
+batch; `positions` has the end of each. Then it adds a part to each table that grows, and replaces
+the small ones. What it needs of earlier events is in four tables of state, which it writes anew as
+a part of its own: the timelines, the latest commits, the facts of groups, and the coverage.
+
+`runs` has the number of the last batch of each run, written when all tables are. An interrupted run
+is not there: the next one has the same number, continues from the same state, and writes the same
+parts again. The tables are folders under `out`, or in a catalog; `positions` and `runs` are under
+`out`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -19,22 +24,22 @@ from pyspark.sql import functions as F
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark import groups, history
 from kafkagroup.spark.commits import commit
-from kafkagroup.spark.ends import kept_ends, lag_history, log_ends
+from kafkagroup.spark.ends import lag_history, log_ends
 from kafkagroup.spark.files import (
-    can_exchange,
     check_has_jvm,
-    exists,
+    delete_folder,
     last_number,
     read_text,
-    replace_folder,
     write_text,
 )
-from kafkagroup.spark.health import coverage, evaluation, group_health
+from kafkagroup.spark.health import coverage, evaluation, group_facts, group_health
 from kafkagroup.spark.lag import lag
+from kafkagroup.spark.latest_commits import latest_commits, measured_commits
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 from kafkagroup.spark.ranges import Positions, capped
 from kafkagroup.spark.source import register
+from kafkagroup.spark.tables import Tables
 from kafkagroup.spark.turns import election_of, elections_of, turn
 from kafkagroup.spark.weights import weights
 from kafkagroup.types import TopicPartition
@@ -51,85 +56,39 @@ has not read yet, so it always has a lag."""
 _ROWS = 1_000_000
 """The maximum of offsets in one batch."""
 
+_LAYOUT = 1
+"""The version of the columns of all tables. After a change, a run computes all tables but the
+events again."""
+
+_UNFINISHED = -1
+"""In place of a run's number: rows that the next run may change."""
+
+_RATE_WINDOW = timedelta(minutes=10)
+"""The time over which the rate of new records is measured."""
+
 _PRUNED_SHARE = 0.1
-"""The least share of the events that retention removes at once: it writes all others again."""
+"""The least share of a table that retention removes at once: it writes the rest again."""
 
-_FILES = ("parquet", "orc", "json", "csv", "text", "avro")
-"""Formats of plain files. While they are overwritten there is no table; other formats have versions
-of a table."""
+_MAX_PARTS = 100
+"""The number of parts of a table that are merged into one: each has a file, which costs time to
+list and to open."""
 
+_GROWING = {
+    "events": "log_time",
+    "commits": "log_time",
+    "generations": "time",
+    "assignments": "time",
+    "undecoded": "log_time",
+    "log_ends": "time",
+    "lag": "sampled_at",
+    "lag_history": "time",
+    "rebalances": "started",
+    "ownership": "ended",
+    "topic_names": None,
+}
+"""The tables that grow with each run -> the column by which retention applies."""
 
-def _nothing() -> None:
-    pass
-
-
-@attrs.frozen
-class Tables:
-    """Tables by name: in a folder, or in a catalog."""
-
-    spark: SparkSession
-    root: str
-    """A path or URL that Spark can write to."""
-    format: str = "parquet"
-    """Also "delta" or "iceberg", if the session has it."""
-    namespace: str | None = None
-    """A namespace of a catalog of the session, such as "lake.kafka", which then has the tables
-    instead of `root`."""
-    before_write: Callable[[], None] = attrs.field(default=_nothing, kw_only=True, repr=False)
-    """Called before each write. May raise: then nothing is written."""
-
-    def path(self, name: str) -> str:
-        """Return the path of a table below `root`."""
-        return f"{self.root.rstrip('/')}/{name}"
-
-    def exists(self, name: str) -> bool:
-        """Whether the table exists."""
-        if self.namespace is not None:
-            return bool(self.spark.catalog.tableExists(self._named(name)))
-        return exists(self.spark, self.path(name))
-
-    def read(self, name: str) -> DataFrame:
-        """Return the table."""
-        if self.namespace is not None:
-            return self.spark.read.table(self._named(name))
-        return self.spark.read.format(self.format).load(self.path(name))
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether a table is replaced in one step: interrupted, there is the old or the new one."""
-        if self.format not in _FILES:
-            return True
-        return self.namespace is None and can_exchange(self.spark, self.root)
-
-    def append(self, name: str, rows: DataFrame) -> None:
-        """Append rows to the table."""
-        self._write(name, rows, "append")
-
-    def replace(self, name: str, rows: DataFrame) -> None:
-        """Replace the whole table. `rows` may be read from it only if `is_safe`.
-
-        A table of files is written beside it, and then takes its place.
-        """
-        if self.namespace is not None or self.format not in _FILES:
-            self._write(name, rows, "overwrite")
-            return
-        draft = f".{name}.draft"
-        self._write(draft, rows, "overwrite")
-        self.before_write()
-        replace_folder(self.spark, self.path(draft), self.path(name))
-
-    def _write(self, name: str, rows: DataFrame, mode: str) -> None:
-        self.before_write()
-        # A later release may have other columns: without this option, Delta refuses them.
-        writer = rows.write.format(self.format).mode(mode)
-        writer = writer.option("overwriteSchema", mode == "overwrite")
-        if self.namespace is not None:
-            writer.saveAsTable(self._named(name))
-        else:
-            writer.save(self.path(name))
-
-    def _named(self, name: str) -> str:
-        return f"{self.namespace}.{name}"
+_STATES = ("timelines", "latest_commits", "group_facts", "log_coverage")
 
 
 def run(
@@ -151,13 +110,14 @@ def run(
     `options` are the connection options; `out`, `format` and `namespace` are as in `Tables`: the
     positions are always under `out`. The job commits its offsets to `group`; each run commits them
     again, so that they do not expire. `allowed` and `horizon` are as in `evaluation` and `weights`.
-    `retention`: how long events and samples are kept at least; of older ones remain those that the
-    health of groups needs. `told` is called with the name of each step. Of two runs with the same
-    `out` the second waits for `patience` seconds.
+    `retention`: how long the rows of growing tables are kept at least; of older events remain those
+    that the state of groups comes from. `told` is called with the name of each step. Of two runs
+    with the same `out` the second waits for `patience` seconds.
 
-    Raises: ConfigurationError, also in a session of Spark Connect, and if `retention` is given and
-    the tables cannot be replaced safely; IllegalStateError if the group has members, or another
-    run does not end; BrokerError; TransportError; Spark's exception if a query failed.
+    Raises: ConfigurationError, also in a session of Spark Connect, if `out` has tables of an
+    earlier version, and if `retention` is given and the tables cannot be replaced safely;
+    IllegalStateError if the group has members, or another run does not end; BrokerError;
+    TransportError; Spark's exception if a query failed.
     """
     check_has_jvm(spark, f"the pipeline to {out}")
     tables = Tables(spark, out, format, namespace)
@@ -186,24 +146,27 @@ def _run(
     told: Callable[[str], object],
 ) -> None:
     told("events")
-    _read(tables, options, group)
+    batch = _read(tables, options, group)
     now = datetime.now(UTC)
-    if retention is not None:
-        told("retention")
-        _prune(tables, now - retention)
-    events = tables.read("events").dropDuplicates(["log_partition", "log_offset"]).persist()
-    try:
-        commits = history.commits(_others(events, group))
-        told("log_ends")
-        known = tables.read("log_ends") if tables.exists("log_ends") else None
-        tables.append("log_ends", log_ends(tables.spark, options, commits, known))
-        told("lag")
-        tables.append("lag", lag(tables.spark, options, commits))
-        for name, rows in _derived(tables, events, group, now, allowed, horizon):
-            told(name)
-            tables.replace(name, rows)
-    finally:
-        events.unpersist()
+    this = _Run.next(tables)
+    events = tables.read("events").where(F.col("batch") > this.batch_before).drop("batch")
+    others = _others(events, group)
+    for name, rows in _grown(this, others, options):
+        told(name)
+        this.add(name, rows)
+    for name, rows in _states_of_groups(this, events, others):
+        told(name)
+        this.add(name, rows)
+    for name, rows, unfinished in _timeline_tables(this):
+        told(name)
+        this.add(name, rows)
+        tables.replace_part(name, unfinished, "run", _UNFINISHED)
+    for name, rows in _replaced(this, now, allowed, horizon):
+        told(name)
+        tables.replace(name, rows)
+    this.finish(batch)
+    told("cleanup")
+    _tidy(this, batch, None if retention is None else now - retention)
 
 
 def _others(events: DataFrame, group: str) -> DataFrame:
@@ -212,12 +175,69 @@ def _others(events: DataFrame, group: str) -> DataFrame:
     return events.where(~F.coalesce(own, F.lit(False)))
 
 
-def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
-    """Append the events since the last run, batch by batch, and commit their end to the group.
+@attrs.frozen
+class _Run:
+    """One run, and what it continues from."""
 
-    A run that is interrupted, or without its positions, reads events again: they are then
-    duplicated, and `run` drops the duplicates when it reads them.
+    tables: Tables
+    number: int
+    """0 if all tables are computed from all events."""
+    batch_before: int
+    """The last batch of events that the run before has used; -1 for number 0."""
+
+    @classmethod
+    def next(cls, tables: Tables) -> _Run:
+        """Return the run after the last one that has ended."""
+        folder = tables.path("runs")
+        last = last_number(tables.spark, folder)
+        if last is not None:
+            found = json.loads(read_text(tables.spark, f"{folder}/{last}"))
+            if found["layout"] == _LAYOUT:
+                return cls(tables, last + 1, found["batch"])
+        return cls(tables, 0, -1)
+
+    def add(self, name: str, rows: DataFrame) -> None:
+        """Write this run's part of a table. The first run begins the table anew."""
+        if self.number == 0 and self.tables.exists(name):
+            self.tables.delete_parts(name, "run", keep=self.number)
+        self.tables.replace_part(name, rows, "run", self.number)
+
+    def added(self, name: str) -> DataFrame:
+        """Return what this run has added to a table."""
+        return self._part(name, self.number)
+
+    def earlier(self, name: str) -> DataFrame | None:
+        """Return what the runs before have added to a table."""
+        if self.number == 0:
+            return None
+        return self.tables.read(name).where(F.col("run") < self.number).drop("run")
+
+    def before(self, name: str) -> DataFrame | None:
+        """Return a table of state as the run before has left it."""
+        return None if self.number == 0 else self._part(name, self.number - 1)
+
+    def _part(self, name: str, number: int) -> DataFrame:
+        return self.tables.read(name).where(F.col("run") == number).drop("run")
+
+    def finish(self, batch: int) -> None:
+        """Let the next run continue from this one."""
+        text = json.dumps({"layout": _LAYOUT, "batch": batch})
+        write_text(self.tables.spark, f"{self.tables.path('runs')}/{self.number}", text)
+        for name in _STATES:
+            self.tables.delete_parts(name, "run", keep=self.number)
+
+
+def _read(tables: Tables, options: Mapping[str, str], group: str) -> int:
+    """Append the events since the last run, batch by batch, and commit their end to the group.
+    Return the number of the last batch.
+
+    A batch that was interrupted is written again, by the next run.
     """
+    if tables.exists("events") and "batch" not in tables.read("events").columns:
+        raise ConfigurationError(
+            f"{tables.root} has tables of an earlier version of kafkagroup; give another folder and"
+            " namespace, or delete these"
+        )
     source = {
         **options,
         # Compaction and the deletion of groups remove records regularly, without data loss.
@@ -227,32 +247,35 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> None:
     with Logs(parse_options({**source, "subscribe": history.TOPIC, "group.id": group})) as session:
         partitions, ids = session.partitions()
         starts, ends = session.log_bounds(partitions)
-        done = _next_positions(tables, starts, ends, ids, group)
-        while done.offsets != ends:
+        batch, done = _last_positions(tables, starts, ends, ids, group)
+        if batch < 0:  # of earlier runs, whose positions were deleted, nothing is used
+            delete_folder(tables.spark, tables.path("runs"))
+            if tables.exists("events"):
+                tables.delete_parts("events", "batch", keep=0)
+        while done.offsets != ends or batch < 0:
             until = Positions(capped(done.offsets, ends, _ROWS), ids, group)
             bounds = {
                 "startingOffsets": json.dumps(done.by_topic()),
                 "endingOffsets": json.dumps(until.by_topic()),
             }
-            tables.append("events", history.events(tables.spark, {**source, **bounds}))
-            done = until
-            _keep_positions(tables, done)
-        if not tables.exists("events"):
-            tables.append("events", history.events(tables.spark, {**source, **_NO_EVENTS}))
+            batch, done = batch + 1, until
+            rows = history.events(tables.spark, {**source, **bounds})
+            tables.replace_part("events", rows, "batch", batch)
+            text = json.dumps(done.to_json())
+            write_text(tables.spark, f"{tables.path('positions')}/{batch}", text)
         commit(session, group, done, renew=True)
+    return batch
 
 
-_NO_EVENTS = {"startingOffsets": "latest", "endingOffsets": "latest"}
-
-
-def _next_positions(
+def _last_positions(
     tables: Tables,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     ids: Mapping[str, str],
     group: str,
-) -> Positions:
-    """Return where this run begins: where the last one ended, if its records still exist."""
+) -> tuple[int, Positions]:
+    """Return the number of the last batch, -1 if there is none, and where the next one begins:
+    where that one ended, if its records still exist."""
     folder = tables.path("positions")
     last = last_number(tables.spark, folder)
     before: Mapping[TopicPartition, int] = {}
@@ -261,74 +284,95 @@ def _next_positions(
         if found.topic_ids == ids:
             before = found.offsets
     begin = {tp: min(max(before.get(tp, 0), starts[tp]), ends[tp]) for tp in starts}
-    return Positions(begin, ids, group)
+    return -1 if last is None else last, Positions(begin, ids, group)
 
 
-def _keep_positions(tables: Tables, done: Positions) -> None:
-    folder = tables.path("positions")
-    last = last_number(tables.spark, folder)
-    text = json.dumps(done.to_json())
-    write_text(tables.spark, f"{folder}/{0 if last is None else last + 1}", text)
-
-
-def _prune(tables: Tables, before: datetime) -> None:
-    """Remove older events and samples, if they are a considerable share.
-
-    The positions stay: they are those of the topic, wherever the events before them are.
-    """
-    events = tables.read("events")
-    kept = history.compacted(events.dropDuplicates(["log_partition", "log_offset"]), before)
-    if kept.count() > (1 - _PRUNED_SHARE) * events.count():
-        return
-    tables.replace("events", kept)
-    if tables.exists("log_ends"):
-        commits = history.commits(tables.read("events"))
-        tables.replace("log_ends", kept_ends(tables.read("log_ends"), commits, before))
-    if tables.exists("lag"):
-        tables.replace("lag", tables.read("lag").where(F.col("sampled_at") >= F.lit(before)))
-
-
-def _derived(
-    tables: Tables, events: DataFrame, group: str, now: datetime, allowed: int, horizon: float
+def _grown(
+    this: _Run, events: DataFrame, options: Mapping[str, str]
 ) -> Iterator[tuple[str, DataFrame]]:
-    """Yield the name and rows of each table that a run replaces. Some rows are computed from tables
-    that must be written before."""
-    read, others = tables.read, _others(events, group)
-    yield "commits", history.commits(others)
-    yield "generations", history.generations(others)
-    yield "assignments", history.assignments(others)
-    yield "topic_names", history.topic_names(others)
-    yield "undecoded", history.undecoded(others)
-    yield "timelines", _timelines(tables, others)
-    yield "rebalances", groups.rebalances(read("timelines"))
+    """Yield the name and new rows of each table that new commits and records add to, and the latest
+    commits. Some rows are computed from those that must be written before."""
+    yield "commits", history.commits(events)
+    yield "generations", history.generations(events)
+    yield "assignments", history.assignments(events)
+    yield "undecoded", history.undecoded(events)
+    names, known = history.topic_names(events), this.earlier("topic_names")
     yield (
-        "ownership",
-        groups.with_topic_names(groups.ownership(read("timelines")), read("topic_names")),
+        "topic_names",
+        names if known is None else names.join(known, ["topic_id", "topic"], "leftanti"),
     )
-    yield "members", groups.members(read("timelines"))
-    yield "lag_history", lag_history(read("commits"), read("log_ends"))
-    yield (
-        "evaluation",
-        evaluation(read("lag"), read("lag_history"), read("commits"), allowed=allowed),
-    )
+    spark, commits, before = this.tables.spark, this.added("commits"), this.before("latest_commits")
+    yield "log_ends", log_ends(spark, options, commits, before)
+    measured = measured_commits(commits, this.added("log_ends"))
+    yield "latest_commits", latest_commits(commits, measured, before)
+    yield "lag", lag(spark, options, this.added("latest_commits"))
+    yield "lag_history", lag_history(measured, this.added("lag"))
+
+
+def _states_of_groups(
+    this: _Run, events: DataFrame, others: DataFrame
+) -> Iterator[tuple[str, DataFrame]]:
+    """Yield the name and rows of each table of the state of groups."""
+    yield "timelines", groups.timelines(others, this.before("timelines"))
+    yield "group_facts", group_facts(others, this.before("group_facts"))
+    yield "log_coverage", coverage(events, this.before("log_coverage"))
+
+
+def _timeline_tables(this: _Run) -> Iterator[tuple[str, DataFrame, DataFrame]]:
+    """Yield the name of each table of timelines, its new rows, and those that may change."""
+    timelines, names = this.added("timelines"), this.tables.read("topic_names").drop("run")
+
+    def spans(may_change: bool) -> DataFrame:
+        return groups.with_topic_names(groups.ownership(timelines, may_change=may_change), names)
+
+    closed = groups.rebalances(timelines, may_change=False)
+    yield "rebalances", closed, groups.rebalances(timelines, may_change=True)
+    yield "ownership", spans(may_change=False), spans(may_change=True)
+
+
+def _replaced(
+    this: _Run, now: datetime, allowed: int, horizon: float
+) -> Iterator[tuple[str, DataFrame]]:
+    """Yield the name and rows of each table that a run replaces."""
+    tables, latest = this.tables, this.added("latest_commits")
+    recent_ends = tables.read("log_ends").where(F.col("time") >= F.lit(now - _RATE_WINDOW))
+    yield "members", groups.members(this.added("timelines"))
+    yield "evaluation", evaluation(this.added("lag"), latest, recent_ends, allowed=allowed)
     yield (
         "group_health",
         group_health(
-            others,
-            coverage(events),
-            read("evaluation"),
-            read("rebalances"),
-            read("members"),
+            this.added("group_facts"),
+            this.added("log_coverage"),
+            latest,
+            tables.read("evaluation"),
+            tables.read("rebalances"),
+            tables.read("members"),
             now,
         ),
     )
-    yield "weights", weights(read("evaluation"), read("log_ends"), horizon=horizon)
+    yield "weights", weights(tables.read("evaluation"), recent_ends, horizon=horizon)
 
 
-def _timelines(tables: Tables, events: DataFrame) -> DataFrame:
-    """Return the timelines; of groups without new records, those that the last run has written."""
-    if tables.is_safe and tables.exists("timelines"):
-        # Another release may have written another table.
-        with suppress(ValueError):
-            return groups.updated_timelines(tables.read("timelines"), events)
-    return groups.timelines(events)
+def _tidy(this: _Run, batch: int, before: datetime | None) -> None:
+    """Remove the rows of growing tables from `before` a time, if they are a considerable share, and
+    merge many parts into one."""
+    tables = this.tables
+    if not tables.is_safe:
+        return  # a run that is killed here would lose the table
+    for name, time in _GROWING.items():
+        column, number = ("batch", batch) if name == "events" else ("run", this.number)
+        rows = tables.read(name)
+        kept = rows if before is None or time is None else _kept(name, rows, time, before)
+        has_old = kept is not rows and 0 < kept.count() <= (1 - _PRUNED_SHARE) * rows.count()
+        if has_old or (tables.is_folder and len(tables.parts(name, column)) > _MAX_PARTS):
+            is_final = F.col(column) > _UNFINISHED
+            merged = kept.withColumn(column, F.when(is_final, number).otherwise(_UNFINISHED))
+            tables.replace(name, merged, part_by=column)
+
+
+def _kept(name: str, rows: DataFrame, time: str, before: datetime) -> DataFrame:
+    """Return the rows that retention keeps."""
+    if name == "events":
+        return history.compacted(rows, before)
+    is_old = F.coalesce(F.col(time) < F.lit(before), F.lit(False))
+    return rows.where(~is_old | (F.col("run") == _UNFINISHED))

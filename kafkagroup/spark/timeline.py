@@ -1,5 +1,8 @@
 """The timeline of one group, from its records in their order: rebalances and ownership. Pure.
 
+A timeline may begin with the state after earlier records: then it has only what the new records
+have changed, and what a later record may still change.
+
 Times are microseconds since the epoch. The broker does not record everything: of a classic group,
 the records show when all members had joined and when they had their assignments, but not when the
 rebalance began. They never show why a member left.
@@ -10,12 +13,12 @@ is the instance id, or without one the member id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import attrs
 
-__all__ = ["Member", "OwnershipSpan", "Rebalance", "Timeline", "timeline_of"]
+__all__ = ["Member", "OwnershipSpan", "Rebalance", "State", "Timeline", "timeline_of"]
 
 _REACHED_TARGET = 0
 """The state of a member of a consumer or share group that has reached its target assignment."""
@@ -74,11 +77,27 @@ class Member:
         return _owner(self.member_id, self.instance_id)
 
 
+@attrs.frozen(kw_only=True)
+class State:
+    """What the timeline of later records begins with."""
+
+    generation: int | None
+    changes: Mapping[str, Iterable[str]]
+    """The changes since the last epoch: "joined", "left" or "subscribed anew" -> owners."""
+    members: Sequence[Member]
+    last_owners: Mapping[_Partition, str]
+    rebalance: Rebalance | None
+    """The last one."""
+    ownership: Sequence[OwnershipSpan]
+    """The spans that have not ended."""
+
+
 @attrs.define
 class Timeline:
     """The rebalances, ownership and members of one group."""
 
     rebalances: list[Rebalance] = attrs.field(factory=list)
+    """Only the last one may still change."""
     ownership: list[OwnershipSpan] = attrs.field(factory=list)
     members: dict[str, Member] = attrs.field(factory=dict)
     """Member id -> member."""
@@ -87,7 +106,35 @@ class Timeline:
     _last_owner: dict[_Partition, str] = attrs.field(factory=dict)
     _generation: int | None = None
     _changes: dict[str, set[str]] = attrs.field(factory=dict)
-    """The changes since the last epoch: "joined", "left" or "subscribed anew" -> owners."""
+
+    @classmethod
+    def after(cls, state: State) -> Timeline:
+        """Return the timeline that continues from a state."""
+        spans = list(state.ownership)
+        owned: dict[str, dict[_Partition, OwnershipSpan]] = {}
+        for span in spans:
+            owned.setdefault(span.member_id, {})[span.topic, span.topic_id, span.partition] = span
+        return cls(
+            rebalances=[] if state.rebalance is None else [state.rebalance],
+            ownership=spans,
+            members={member.member_id: member for member in state.members},
+            owned=owned,
+            last_owner=dict(state.last_owners),
+            generation=state.generation,
+            changes={word: set(owners) for word, owners in state.changes.items()},
+        )
+
+    @property
+    def state(self) -> State:
+        """What the timeline of later records begins with."""
+        return State(
+            generation=self._generation,
+            changes=self._changes,
+            members=list(self.members.values()),
+            last_owners=self._last_owner,
+            rebalance=self.rebalances[-1] if self.rebalances else None,
+            ownership=[span for span in self.ownership if span.ended is None],
+        )
 
     # ------------------------------------------------------------ classic groups
 
@@ -239,13 +286,14 @@ class Timeline:
         self.members, self._generation, self._changes = {}, None, {}
 
 
-def timeline_of(records: Iterable[Mapping[str, Any]]) -> Timeline:
-    """Return the timeline of a group from its records, in the order of the log.
+def timeline_of(records: Iterable[Mapping[str, Any]], before: State | None = None) -> Timeline:
+    """Return the timeline of a group from its records, in the order of the log, and its state
+    before them.
 
     A record has `record`, `kind`, `removed`, `time`, `generation`, `state_time` and `members`, as
     events have them. Only records of generations, members and assignments have an effect.
     """
-    timeline = Timeline()
+    timeline = Timeline() if before is None else Timeline.after(before)
     for record in records:
         match record["record"]:
             case "GroupMetadata":

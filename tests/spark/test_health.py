@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,10 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafkagroup.spark import groups, health, history
+from kafkagroup.spark.ends import LOG_ENDS
 from kafkagroup.spark.events import schema
+from kafkagroup.spark.lag import LAG
+from kafkagroup.spark.latest_commits import latest_commits, measured_commits
 
 
 def at(seconds: int) -> datetime:
@@ -57,29 +61,46 @@ def epoch(group: str, number: int | None, seconds: int, kind: str = "Share") -> 
 def group_health(spark: Any, events: Any, now: datetime, left_out: str = "none") -> dict[str, Any]:
     """Return the row of each group but `left_out`, whose records are there as the pipeline's own
     are."""
-    covered = health.coverage(events)
-    events = events.where(f"group_id <> '{left_out}'")
-    no_samples = spark.createDataFrame(
-        [],
-        "group_id string, topic string, partition int, lag bigint, seconds double,"
-        " reason string, sampled_at timestamp",
-    )
-    no_history = spark.createDataFrame(
-        [],
-        "group_id string, topic string, partition int, committed bigint, log_end bigint,"
-        " lag bigint, time timestamp",
-    )
-    evaluation = health.evaluation(no_samples, no_history, history.commits(events))
-    timelines = groups.timelines(events)
-    found = health.group_health(
-        events,
-        covered,
-        evaluation,
-        groups.rebalances(timelines),
-        groups.members(timelines),
-        now,
-    )
-    return {row.group_id: row for row in found.collect()}
+    (found,) = _health(spark, events, ["true"], now, left_out)
+    return found
+
+
+def group_health_in_two_runs(spark: Any, events: Any, now: datetime) -> dict[str, Any]:
+    middle = events.count() // 2
+    parts = (f"log_offset < {middle}", f"log_offset >= {middle}")
+    return _health(spark, events, parts, now, "none")[-1]
+
+
+def _health(
+    spark: Any, events: Any, parts: Sequence[str], now: datetime, left_out: str
+) -> list[dict[str, Any]]:
+    no_samples = spark.createDataFrame([], LAG)
+    no_ends = spark.createDataFrame([], LOG_ENDS)
+    covered = facts = latest = timelines = None
+    found, closed = [], []
+    for part in parts:
+        new = events.where(part)
+        covered = health.coverage(new, covered)
+        others = new.where(f"group_id <> '{left_out}'")
+        facts = health.group_facts(others, facts)
+        commits = history.commits(others)
+        latest = latest_commits(commits, measured_commits(commits, no_ends), latest)
+        timelines = groups.timelines(others, timelines)
+        closed.append(groups.rebalances(timelines, may_change=False))
+        rebalances = groups.rebalances(timelines, may_change=True)
+        for more in closed:
+            rebalances = rebalances.union(more)
+        rows = health.group_health(
+            facts,
+            covered,
+            latest,
+            health.evaluation(no_samples, latest, no_ends),
+            rebalances,
+            groups.members(timelines),
+            now,
+        )
+        found.append({row.group_id: row for row in rows.collect()})
+    return found
 
 
 @pytest.mark.long
@@ -113,6 +134,7 @@ def test_groups_that_were_deleted_or_expired_are_gone(spark: Any) -> None:
         "kept": None,
         "migrated": None,
     }
+    assert group_health_in_two_runs(spark, events, at(1000)) == found
 
 
 def test_rates_are_of_the_time_up_to_the_run(spark: Any) -> None:

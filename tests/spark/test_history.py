@@ -13,7 +13,9 @@ from kafkagroup import TopicPartition
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
 from kafkagroup.spark import history
+from kafkagroup.spark.ends import log_ends
 from kafkagroup.spark.lag import lag
+from kafkagroup.spark.latest_commits import latest_commits, measured_commits
 
 pytestmark = pytest.mark.long
 
@@ -101,7 +103,10 @@ def test_the_history_as_a_stream(
 
 def test_lag_is_computed_from_commits(spark: Any, module_broker: Any, group_log: Any) -> None:
     options = {"bootstrap.servers": module_broker.address}
-    rows = lag(spark, options, history.commits(group_log)).where("partition = 0").collect()
+    commits = history.commits(group_log)
+    latest = latest_commits(commits, measured_commits(commits, log_ends(spark, options, commits)))
+    assert {len(row.recent) for row in latest.where("partition = 0").collect()} == {1}
+    rows = lag(spark, options, latest).where("partition = 0").collect()
     assert {(r.group_id, r.topic, r.committed, r.log_end, r.lag) for r in rows} == {
         ("history-classic", "history", 1, 3, 2),
         ("history-848", "history", 1, 3, 2),

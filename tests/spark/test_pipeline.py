@@ -14,12 +14,14 @@ import confluent_kafka
 import pytest
 from brokers import numbered, set_heartbeat_interval
 
-from kafkagroup import TopicPartition
+from kafkagroup import ConfigurationError, TopicPartition
 from kafkagroup.assign.loads import decode_loads
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
 from kafkagroup.spark import pipeline
+from kafkagroup.spark.logs import Logs
+from kafkagroup.spark.tables import Tables
 from kafkagroup.spark.weights import weights, write_loads
 
 HEARTBEAT_MS = 100
@@ -90,19 +92,20 @@ def restart(address: str, group: str, **more: str) -> None:
 
 @pytest.fixture(scope="module")
 def out(spark: Any, module_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the tables after two runs without events in between."""
+    """Return the tables after two runs: in each, groups have new records."""
     broker, folder = module_broker, tmp_path_factory.mktemp("pipeline")
     broker.create("pipe", 4)
     for partition in range(4):
         broker.fill("pipe", partition, numbered(partition, 5))
     set_heartbeat_interval(broker.address, "pipe-848", HEARTBEAT_MS)
+    broker.commit("pipe-alone", {TopicPartition("pipe", 0): 2})
     live(broker.address, "pipe-classic", heartbeat_interval_ms=str(HEARTBEAT_MS))
+    restart(broker.address, "pipe-static-848", group_protocol="consumer")
+    pipeline.run(spark, {"bootstrap.servers": broker.address}, str(folder))
     live(broker.address, "pipe-848", group_protocol="consumer")
     restart(broker.address, "pipe-static-classic")
     restart(broker.address, "pipe-static-848", group_protocol="consumer")
-    broker.commit("pipe-alone", {TopicPartition("pipe", 0): 2})
-    for _ in range(2):
-        pipeline.run(spark, {"bootstrap.servers": broker.address}, str(folder))
+    pipeline.run(spark, {"bootstrap.servers": broker.address}, str(folder))
     return folder
 
 
@@ -115,7 +118,7 @@ def rows(spark: Any, out: Path, table: str, where: str = "true") -> list[Any]:
 
 def test_every_table_is_written_without_the_jobs_own_group(spark: Any, out: Path) -> None:
     folders = {folder.name for folder in out.iterdir() if not folder.name.startswith(".")}
-    tables = folders - {"positions", "events"}
+    tables = folders - {"positions", "runs", "events"}
     assert len(tables) >= 14
     for table in tables:
         frame = spark.read.parquet(str(out / table))
@@ -148,13 +151,13 @@ def test_ownership_of_partitions_over_time(spark: Any, out: Path) -> None:
 
 
 def test_a_static_member_that_restarts_is_the_same_owner(spark: Any, out: Path) -> None:
-    for group in STATIC:
+    for group, processes in zip(STATIC, (2, 4), strict=True):
         moved = [r.moved for r in rows(spark, out, "rebalances", f"group_id = '{group}'")]
         assert moved
         assert not any(moved)
         found = rows(spark, out, "ownership", f"group_id = '{group}'")
         assert {r.instance_id for r in found} == {"instance"}
-        assert len({r.member_id for r in found}) == 2
+        assert len({r.member_id for r in found}) == processes
 
 
 def test_lag_is_known_at_the_time_of_each_commit(spark: Any, out: Path) -> None:
@@ -184,16 +187,28 @@ def test_evaluation_and_health(spark: Any, out: Path) -> None:
 
 
 @pytest.mark.parametrize("namespace", [None, "kept"], ids=["folder", "catalog"])
-def test_tables_grow_and_are_replaced(spark: Any, tmp_path: Path, namespace: str | None) -> None:
-    tables = pipeline.Tables(spark, str(tmp_path / "out"), namespace=namespace)
+def test_parts_of_tables_are_added_and_replaced(
+    spark: Any, tmp_path: Path, namespace: str | None
+) -> None:
+    tables = Tables(spark, str(tmp_path / "out"), namespace=namespace)
     if namespace is not None:
         spark.sql(f"CREATE DATABASE {namespace} LOCATION '{tmp_path}/catalog'")
+
+    def content() -> list[tuple[int, int]]:
+        return sorted((row.run, row.id) for row in tables.read("numbers").collect())
+
     try:
         assert not tables.exists("numbers")
-        for _ in range(2):
-            tables.append("numbers", spark.range(2))
+        for part, count in ((-1, 1), (1, 3), (2, 1), (1, 2), (3, 0)):
+            tables.replace_part("numbers", spark.range(count), "run", part)
             assert tables.exists("numbers")
-        assert sorted(row.id for row in tables.read("numbers").collect()) == [0, 0, 1, 1]
+        assert content() == [(-1, 0), (1, 0), (1, 1), (2, 0)]
+        tables.delete_parts("numbers", "run", keep=2)
+        assert (content(), tables.parts("numbers", "run")) == ([(2, 0)], [2])
+        for _ in range(2):
+            rows = spark.range(3).selectExpr("id", "IF(id = 0, -1, 7) AS run")
+            tables.replace("numbers", rows, part_by="run")
+        assert content() == [(-1, 0), (7, 1), (7, 2)]
         tables.replace("numbers", spark.range(1).selectExpr("id", "'x' AS name"))
         assert tables.read("numbers").collect() == [(0, "x")]
     finally:
@@ -206,7 +221,7 @@ def test_the_report_shows_the_groups(spark: Any, out: Path, tmp_path: Path) -> N
     report = pytest.importorskip("kafkagroup.spark.report", reason="NOT TESTED: no matplotlib")
     # It shows the worst of the groups, and others have many on this broker.
     shutil.copytree(out, tmp_path / "ours")
-    tables = pipeline.Tables(spark, str(tmp_path / "ours"))
+    tables = Tables(spark, str(tmp_path / "ours"))
     health = spark.read.parquet(str(out / "group_health"))
     tables.replace("group_health", health.where("group_id LIKE 'pipe-%'"))
     path = report.write_report(tables)
@@ -239,35 +254,58 @@ def test_a_weight_is_the_rate_plus_the_backlog(spark: Any) -> None:
     assert [(r.partition, r.rate, r.load) for r in found] == [(0, 3.0, 4.0), (1, 0, 0), (2, 0, 0.1)]
 
 
+def test_a_run_adds_only_new_rows(spark: Any, out: Path) -> None:
+    for table in ("commits", "assignments", "rebalances", "ownership", "lag"):
+        found = spark.read.parquet(str(out / table))
+        groups = {
+            run: {
+                row.group_id
+                for row in found.where(f"run = {run} AND group_id LIKE 'pipe-%'")
+                .select("group_id")
+                .distinct()
+                .collect()
+            }
+            for run in (0, 1)
+        }
+        assert "pipe-848" not in groups[0], table
+        assert "pipe-848" in groups[1], table
+        assert ("pipe-classic" in groups[1]) == (table == "lag"), table
+    events = spark.read.parquet(str(out / "events"))
+    places = events.select("log_partition", "log_offset")
+    assert places.distinct().count() == places.count()
+    assert Tables(spark, str(out)).parts("timelines", "run") == [1]
+
+
 @pytest.mark.long
 def test_events_read_twice_are_counted_once(
     spark: Any, module_broker: Any, out: Path, tmp_path: Path
 ) -> None:
-    """A job without its positions, which died before they were written, reads events again."""
+    """A job whose positions were deleted reads all events again."""
     shutil.copytree(out, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "positions")
-    before = spark.read.parquet(str(tmp_path / "again" / "events")).count()
     pipeline.run(spark, {"bootstrap.servers": module_broker.address}, str(tmp_path / "again"))
-    events = spark.read.parquet(str(tmp_path / "again" / "events"))
-    assert events.count() >= 2 * before
+    places = spark.read.parquet(str(tmp_path / "again" / "events")).select(
+        "log_partition", "log_offset"
+    )
+    assert places.distinct().count() == places.count()
     for table in DERIVED:
         assert content(spark, tmp_path / "again", table) == content(spark, out, table), table
 
 
-DERIVED = ("commits", "rebalances", "ownership", "generations")
+DERIVED = ("commits", "rebalances", "ownership", "generations", "assignments")
 
 
 def content(spark: Any, out: Path, table: str) -> list[str]:
     """Return the rows of a table, sorted; only of groups whose members have left. A static member
     stays until its session times out."""
     found = rows(spark, out, table, f"group_id IN {GROUPS}")
-    columns = [c for c in found[0].__fields__ if c != "members"]
+    columns = [c for c in found[0].__fields__ if c not in ("members", "run")]
     return sorted(str([row[c] for c in columns]) for row in found)
 
 
 @pytest.mark.long
 def test_a_run_that_died_is_repaired_by_the_next(
-    spark: Any, module_broker: Any, out: Path, tmp_path: Path
+    spark: Any, module_broker: Any, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, again = {"bootstrap.servers": module_broker.address}, tmp_path / "again"
 
@@ -281,12 +319,48 @@ def test_a_run_that_died_is_repaired_by_the_next(
 
         return told
 
-    for step in ("log_ends", "lag", "rebalances", "ownership", "group_health"):
-        with pytest.raises(Died):
-            pipeline.run(spark, address, str(again), told=die_at(step))
-    (again / "rebalances" / "rest-of-a-file").write_text("no Parquet")
+    def run_and_die() -> None:
+        for step in ("log_ends", "lag", "rebalances", "ownership", "group_health", "cleanup"):
+            with pytest.raises(Died):
+                pipeline.run(spark, address, str(again), told=die_at(step))
+
+    class Earlier(Logs):
+        """The topic when it had half of its records."""
+
+        def log_bounds(self, partitions: Any) -> Any:
+            starts, ends = super().log_bounds(partitions)
+            return starts, {tp: (starts[tp] + end) // 2 for tp, end in ends.items()}
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(pipeline, "Logs", Earlier)
+        run_and_die()
+    run_and_die()
+    (again / "rebalances" / "run=-1" / "rest-of-a-file").write_text("no Parquet")
     (again / ".rebalances.draft").mkdir(exist_ok=True)
     pipeline.run(spark, address, str(again))
     for table in DERIVED:
         assert content(spark, again, table) == content(spark, out, table), table
     assert [f.name for f in again.iterdir() if f.name.endswith(".draft")] == []
+
+
+@pytest.mark.long
+def test_many_parts_are_merged(
+    spark: Any, module_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_MAX_PARTS", 2)
+    tables = [
+        pipeline.run(spark, {"bootstrap.servers": module_broker.address}, str(tmp_path))
+        for _ in range(4)
+    ][-1]
+    assert tables.parts("lag", "run") == [2, 3]
+    assert tables.parts("rebalances", "run") == [-1, 3]
+    lag = tables.read("lag").where("group_id = 'pipe-alone'")
+    assert lag.select("sampled_at").distinct().count() == lag.count() == 4
+
+
+def test_tables_of_an_earlier_version_are_refused(
+    spark: Any, module_broker: Any, tmp_path: Path
+) -> None:
+    spark.range(1).write.parquet(str(tmp_path / "events"))
+    with pytest.raises(ConfigurationError, match="tables of an earlier version"):
+        pipeline.run(spark, {"bootstrap.servers": module_broker.address}, str(tmp_path))

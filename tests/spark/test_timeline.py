@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+
 from kafkagroup.spark.timeline import Timeline, timeline_of
 
 UNKNOWN_MEMBER: dict[str, Any] = dict.fromkeys(
@@ -193,3 +195,56 @@ def test_a_deleted_group_starts_again() -> None:
     ]
     assert ownership(timeline) == [("a", 0, 7, 10, 20)]
     assert list(timeline.members) == ["a"]
+
+
+def history() -> list[dict[str, Any]]:
+    """Return the records of a classic group that becomes one of the consumer protocol, with a
+    static member that restarts in each."""
+    static = {"instance_id": "i"}
+    who = {**static, "epoch": 1, "state": 0}
+
+    def events(of: str, *members: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return record(f"ConsumerGroup{of}", members=list(members), **more)
+
+    return [
+        classic(1, 10, member("a", 0, 1), took=3),
+        classic(2, 20, member("a", 0), member("i-1", 1, **static), took=5),
+        classic(2, 25, member("a", 0), member("i-2", 1, **static)),
+        classic(3, 30, member("a", 0, 1)),
+        record("GroupMetadata", 40, removed=True),
+        joined("a", 50),
+        events("MemberMetadata", member("m-1", **static), time=50),
+        epoch(1, 50),
+        current("a", 1, 0, 51, 0, 2),
+        events("CurrentMemberAssignment", member("m-1", 1, **who), time=52),
+        events("CurrentMemberAssignment", member("m-1"), time=60, removed=True),
+        events("MemberMetadata", member("m-1"), time=60, removed=True),
+        events("MemberMetadata", member("m-2", **static), time=60),
+        events("CurrentMemberAssignment", member("m-2", 1, **who), time=60),
+        joined("b", 70),
+        epoch(2, 70),
+        current("a", 1, 1, 71, 0),
+        current("a", 2, 0, 72, 0),
+        current("b", 2, 0, 73, 2),
+        events("CurrentMemberAssignment", member("m-2", 1, **who | {"epoch": 2}), time=74),
+    ]
+
+
+def test_a_timeline_in_two_parts_is_that_of_all_records() -> None:
+    records = history()
+    whole = timeline_of(records)
+    assert [r.moved for r in whole.rebalances] == [0, 1, 1, 1, 1]
+    for n in range(len(records) + 1):
+        first = timeline_of(records[:n])
+        closed = list(map(attrs.asdict, first.rebalances[:-1]))
+        ended = [attrs.asdict(span) for span in first.ownership if span.ended is not None]
+        second = timeline_of(records[n:], first.state)
+        assert closed + list(map(attrs.asdict, second.rebalances)) == list(
+            map(attrs.asdict, whole.rebalances)
+        )
+        spans = ended + list(map(attrs.asdict, second.ownership))
+        assert sorted(spans, key=str) == sorted(map(attrs.asdict, whole.ownership), key=str)
+        assert {**attrs.asdict(second.state), "ownership": None} == {
+            **attrs.asdict(whole.state),
+            "ownership": None,
+        }

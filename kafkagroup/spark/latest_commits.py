@@ -1,0 +1,87 @@
+"""The last commits of each group and partition, kept from run to run.
+
+A run merges the new commits into them. So neither the lag nor the status of a partition needs the
+older ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from kafkagroup.spark.evaluation import WINDOW
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["latest_commits", "measured_commits"]
+
+_KEY = ("group_id", "topic", "partition")
+
+
+def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
+    """Return the commits at whose time the log's end was looked up, with the lag at that time.
+
+    `commits`: the table of `history.commits`; `log_ends`: that of `ends.log_ends`. Commits to a
+    topic that was recreated since are left out.
+    """
+    made = commits.where("NOT removed").selectExpr(
+        *_KEY,
+        "coalesce(commit_time, log_time) AS time",
+        "log_offset",
+        "offset AS committed",
+        "topic_id AS commit_topic_id",
+    )
+    ends = log_ends.where("looked_up").dropDuplicates(["topic", "partition", "time"])
+    is_same_topic = "commit_topic_id IS NULL OR topic_id = '' OR commit_topic_id = topic_id"
+    return (
+        made.join(ends, ["topic", "partition", "time"])
+        .where(is_same_topic)
+        .groupBy(*_KEY, "time")
+        .agg(F.expr("max_by(struct(committed, log_end, log_start), log_offset) AS last"))
+        .selectExpr(
+            *_KEY,
+            "time",
+            "last.committed",
+            "last.log_end",
+            "greatest(0, last.log_end - greatest(last.committed, last.log_start)) AS lag",
+        )
+    )
+
+
+def latest_commits(
+    commits: DataFrame, measured: DataFrame, before: DataFrame | None = None
+) -> DataFrame:
+    """Return a row for each group and partition: its last commit, and in `recent` the time, offset
+    and lag of the last `WINDOW` commits whose lag is known, oldest first. `removed`: the offset
+    expired or was deleted.
+
+    `measured`: the table of `measured_commits`; `before`: this table before these commits.
+    """
+    last = commits.groupBy(*_KEY).agg(
+        F.expr("max_by(struct(offset, topic_id, removed), log_offset) AS last")
+    )
+    recent = (
+        measured.selectExpr(
+            "*", f"row_number() OVER (PARTITION BY {', '.join(_KEY)} ORDER BY time DESC) AS nth"
+        )
+        .where(f"nth <= {WINDOW}")
+        .groupBy(*_KEY)
+        .agg(F.expr("array_sort(collect_list(struct(time, committed, lag))) AS recent"))
+    )
+    new = last.join(recent, [*_KEY], "left").selectExpr(
+        *_KEY, "last", "coalesce(recent, array()) AS recent"
+    )
+    if before is not None:
+        known = before.selectExpr(
+            *_KEY, "struct(offset, topic_id, removed) AS known_last", "recent AS known_recent"
+        )
+        new = new.join(known, [*_KEY], "full").selectExpr(
+            *_KEY,
+            "coalesce(last, known_last) AS last",
+            "array_sort(concat(coalesce(known_recent, array()), coalesce(recent, array())))"
+            " AS recent",
+        )
+    newest = f"reverse(slice(reverse(recent), 1, {WINDOW}))"
+    return new.selectExpr(*_KEY, "last.*", f"{newest} AS recent")
