@@ -51,17 +51,22 @@ def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
 
 
 def latest_commits(
-    commits: DataFrame, measured: DataFrame, before: DataFrame | None = None
+    commits: DataFrame, measured: DataFrame | None = None, before: DataFrame | None = None
 ) -> DataFrame:
     """Return a row for each group and partition: its last commit, and in `recent` the time, offset
     and lag of the last `WINDOW` commits whose lag is known, oldest first. `removed`: the offset
     expired or was deleted.
 
-    `measured`: the table of `measured_commits`; `before`: this table before these commits.
+    `measured`: the table of `measured_commits`, None if no lag is known; `before`: this table
+    before these commits.
     """
     last = commits.groupBy(*_KEY).agg(
         F.expr("max_by(struct(offset, topic_id, removed), log_offset) AS last")
     )
+    if measured is None:
+        measured = commits.limit(0).selectExpr(
+            *_KEY, "log_time AS time", "offset AS committed", "offset AS lag"
+        )
     recent = (
         measured.selectExpr(
             "*", f"row_number() OVER (PARTITION BY {', '.join(_KEY)} ORDER BY time DESC) AS nth"

@@ -361,10 +361,17 @@ def _tidy(this: _Run, batch: int, before: datetime | None) -> None:
         return  # a run that is killed here would lose the table
     for name, time in _GROWING.items():
         column, number = ("batch", batch) if name == "events" else ("run", this.number)
-        rows = tables.read(name)
-        kept = rows if before is None or time is None else _kept(name, rows, time, before)
-        has_old = kept is not rows and 0 < kept.count() <= (1 - _PRUNED_SHARE) * rows.count()
-        if has_old or (tables.is_folder and len(tables.parts(name, column)) > _MAX_PARTS):
+        kept = rows = tables.read(name)
+        count = -1
+        if before is not None and time is not None:
+            kept = _kept(name, rows, time, before)
+            count = kept.count()
+        if count == 0:
+            tables.replace_part(name, kept.drop(column), column, number)
+            tables.delete_parts(name, column, keep=number)
+        elif (0 < count <= (1 - _PRUNED_SHARE) * rows.count()) or (
+            tables.is_folder and len(tables.parts(name, column)) > _MAX_PARTS
+        ):
             is_final = F.col(column) > _UNFINISHED
             merged = kept.withColumn(column, F.when(is_final, number).otherwise(_UNFINISHED))
             tables.replace(name, merged, part_by=column)

@@ -52,7 +52,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.driver.memory", "700m")
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+            # With one tier the cache has 48 MB, which all tests together fill: the JVM then
+            # compiles nothing more.
+            .config(
+                "spark.driver.extraJavaOptions",
+                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+            )
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")

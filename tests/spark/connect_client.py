@@ -23,6 +23,7 @@ import kafkagroup.spark
 from kafkagroup import TopicPartition
 from kafkagroup.spark import CommitListener, history, pipeline, reconcile
 from kafkagroup.spark.lag import lag
+from kafkagroup.spark.latest_commits import latest_commits
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 
@@ -146,9 +147,8 @@ class Uses:
         rows = history.commits(history.events(self.spark, self.connection)).where(
             f"group_id = '{self.topic}-to_topic'"
         )
-        return sorted(
-            [row.partition, row.lag] for row in lag(self.spark, self.connection, rows).collect()
-        )
+        found = lag(self.spark, self.connection, latest_commits(rows)).collect()
+        return sorted([row.partition, row.lag] for row in found)
 
     def pipeline(self) -> Any:
         return pipeline.run(self.spark, self.connection, str(self.folder / "pipeline"))
