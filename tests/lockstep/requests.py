@@ -6,6 +6,8 @@ Not generated, because the two coordinators are known to differ, or because no c
   broker has no groups of both, and no migration between them.
 - A commit without membership whose metadata is too large: it creates a group in Kafka's memory, but
   no record, so that the group cannot be described until another group's record is written.
+- A static member of a consumer group that returns under the id of another member: for the time of
+  that request, Kafka counts the partitions of the member that it displaces as taken.
 - A static member of a classic group with a rebalance timeout of 0 or less: while the group waits
   for such members only, Kafka tries again and again to complete the rebalance, without a pause. In
   virtual time that never ends.
@@ -239,12 +241,11 @@ class _Writer:
             places = (place for topic in request.topics for place in topic.partitions)
             if any(place.committed_metadata == _TOO_LARGE for place in places):
                 return None
-        if (
-            isinstance(request, ConsumerGroupHeartbeatRequest)
-            and name == "instance_id"
-            and self.random.random() < 0.5
-        ):
-            request = attrs.evolve(request, member_id=f"{client.name}-other")
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            if name == "instance_id" and self.random.random() < 0.5:
+                request = attrs.evolve(request, member_id=f"{client.name}-other")
+            if name == "member_id" and client.instance_id and value not in ("", "nobody"):
+                return None
         return attrs.evolve(request, **{name: value})  # type: ignore[misc]
 
     # ------------------------------------------------------------ classic groups
