@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 __all__ = [
     "can_exchange",
     "check_has_jvm",
-    "delete_folder",
+    "delete",
     "exists",
     "last_number",
     "names",
     "read_text",
     "replace_folder",
+    "write_numbered",
     "write_text",
 ]
 
@@ -95,9 +96,17 @@ def write_text(spark: SparkSession, file: str, text: str) -> None:
     _rename(files, draft, path)
 
 
-def delete_folder(spark: SparkSession, folder: str) -> None:
-    """Delete a folder with its content, if it exists."""
-    files, path = _file_system(spark, folder)
+def write_numbered(spark: SparkSession, folder: str, number: int, text: str) -> None:
+    """Write the file that `last_number` finds from then on, and delete those before it."""
+    write_text(spark, f"{folder}/{number}", text)
+    for name in names(spark, folder):
+        if name.isdecimal() and int(name) < number:
+            delete(spark, f"{folder}/{name}")
+
+
+def delete(spark: SparkSession, name: str) -> None:
+    """Delete a file, or a folder with its content, if it exists."""
+    files, path = _file_system(spark, name)
     files.delete(path, True)
 
 

@@ -27,10 +27,10 @@ from kafkagroup.spark.commits import commit
 from kafkagroup.spark.ends import lag_history, log_ends
 from kafkagroup.spark.files import (
     check_has_jvm,
-    delete_folder,
+    delete,
     last_number,
     read_text,
-    write_text,
+    write_numbered,
 )
 from kafkagroup.spark.health import coverage, evaluation, group_facts, group_health
 from kafkagroup.spark.lag import lag
@@ -67,7 +67,8 @@ _RATE_WINDOW = timedelta(minutes=10)
 """The time over which the rate of new records is measured."""
 
 _PRUNED_SHARE = 0.1
-"""The least share of a table that retention removes at once: it writes the rest again."""
+"""Rows are removed each time that the retention has passed this share of itself: that writes all
+other rows again."""
 
 _MAX_PARTS = 100
 """The number of parts of a table that are merged into one: each has a file, which costs time to
@@ -166,7 +167,10 @@ def _run(
         tables.replace(name, rows)
     this.finish(batch)
     told("cleanup")
-    _tidy(this, batch, None if retention is None else now - retention)
+    if tables.is_safe:  # else a run that is killed here would lose a table
+        if retention is not None:
+            _prune(this, batch, now, retention)
+        _merge(this, batch)
 
 
 def _others(events: DataFrame, group: str) -> DataFrame:
@@ -194,6 +198,7 @@ class _Run:
             found = json.loads(read_text(tables.spark, f"{folder}/{last}"))
             if found["layout"] == _LAYOUT:
                 return cls(tables, last + 1, found["batch"])
+            delete(tables.spark, folder)
         return cls(tables, 0, -1)
 
     def add(self, name: str, rows: DataFrame) -> None:
@@ -222,7 +227,7 @@ class _Run:
     def finish(self, batch: int) -> None:
         """Let the next run continue from this one."""
         text = json.dumps({"layout": _LAYOUT, "batch": batch})
-        write_text(self.tables.spark, f"{self.tables.path('runs')}/{self.number}", text)
+        write_numbered(self.tables.spark, self.tables.path("runs"), self.number, text)
         for name in _STATES:
             self.tables.delete_parts(name, "run", keep=self.number)
 
@@ -249,7 +254,7 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> int:
         starts, ends = session.log_bounds(partitions)
         batch, done = _last_positions(tables, starts, ends, ids, group)
         if batch < 0:  # of earlier runs, whose positions were deleted, nothing is used
-            delete_folder(tables.spark, tables.path("runs"))
+            delete(tables.spark, tables.path("runs"))
             if tables.exists("events"):
                 tables.delete_parts("events", "batch", keep=0)
         while done.offsets != ends or batch < 0:
@@ -262,7 +267,7 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> int:
             rows = history.events(tables.spark, {**source, **bounds})
             tables.replace_part("events", rows, "batch", batch)
             text = json.dumps(done.to_json())
-            write_text(tables.spark, f"{tables.path('positions')}/{batch}", text)
+            write_numbered(tables.spark, tables.path("positions"), batch, text)
         commit(session, group, done, renew=True)
     return batch
 
@@ -353,28 +358,50 @@ def _replaced(
     yield "weights", weights(tables.read("evaluation"), recent_ends, horizon=horizon)
 
 
-def _tidy(this: _Run, batch: int, before: datetime | None) -> None:
-    """Remove the rows of growing tables from `before` a time, if they are a considerable share, and
-    merge many parts into one."""
-    tables = this.tables
-    if not tables.is_safe:
-        return  # a run that is killed here would lose the table
+def _prune(this: _Run, batch: int, now: datetime, retention: timedelta) -> None:
+    """Remove the rows of growing tables that are older than the retention, if it is time to."""
+    tables, before = this.tables, now - retention
+    folder = tables.path("pruned")
+    last = last_number(tables.spark, folder)
+    if last is not None and before.timestamp() < last + _PRUNED_SHARE * retention.total_seconds():
+        return
     for name, time in _GROWING.items():
-        column, number = ("batch", batch) if name == "events" else ("run", this.number)
-        kept = rows = tables.read(name)
-        count = -1
-        if before is not None and time is not None:
-            kept = _kept(name, rows, time, before)
-            count = kept.count()
-        if count == 0:
+        if time is None:
+            continue
+        column, number = _part_of(this, batch, name)
+        kept = _kept(name, tables.read(name), time, before)
+        if kept.isEmpty():
             tables.replace_part(name, kept.drop(column), column, number)
             tables.delete_parts(name, column, keep=number)
-        elif (0 < count <= (1 - _PRUNED_SHARE) * rows.count()) or (
-            tables.is_folder and len(tables.parts(name, column)) > _MAX_PARTS
-        ):
-            is_final = F.col(column) > _UNFINISHED
-            merged = kept.withColumn(column, F.when(is_final, number).otherwise(_UNFINISHED))
-            tables.replace(name, merged, part_by=column)
+        else:
+            _replace_by_one_part(tables, name, kept, column, number)
+    write_numbered(tables.spark, folder, int(before.timestamp()), "")
+
+
+def _merge(this: _Run, batch: int) -> None:
+    """Merge the parts of each table that has many."""
+    tables = this.tables
+    if not tables.is_folder:
+        return  # such formats merge files themselves
+    for name in _GROWING:
+        column, number = _part_of(this, batch, name)
+        if len(tables.parts(name, column)) > _MAX_PARTS:
+            _replace_by_one_part(tables, name, tables.read(name), column, number)
+
+
+def _part_of(this: _Run, batch: int, name: str) -> tuple[str, int]:
+    """Return the column that has the parts of a table, and the number of the last one."""
+    return ("batch", batch) if name == "events" else ("run", this.number)
+
+
+def _replace_by_one_part(
+    tables: Tables, name: str, rows: DataFrame, column: str, number: int
+) -> None:
+    """Replace a table by these of its rows, as one part; rows that the next run may change stay in
+    theirs."""
+    is_final = F.col(column) > _UNFINISHED
+    merged = rows.withColumn(column, F.when(is_final, number).otherwise(_UNFINISHED))
+    tables.replace(name, merged, part_by=column)
 
 
 def _kept(name: str, rows: DataFrame, time: str, before: datetime) -> DataFrame:

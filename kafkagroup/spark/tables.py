@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 from pyspark.sql import functions as F
 
-from kafkagroup.spark.files import can_exchange, delete_folder, exists, names, replace_folder
+from kafkagroup.spark.files import can_exchange, delete, exists, names, replace_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +115,7 @@ class Tables:
                 continue
             self.before_write()
             if self.is_folder:
-                delete_folder(self.spark, f"{self.path(name)}/{column}={value}")
+                delete(self.spark, f"{self.path(name)}/{column}={value}")
             elif self.format in _FILES:
                 self.spark.sql(
                     f"ALTER TABLE {self._in_sql(name)} DROP IF EXISTS PARTITION ({column}={value})"
