@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = ["coverage", "evaluation", "group_facts", "group_health"]
+__all__ = ["coverage", "evaluation", "group_facts", "group_health", "without_gone"]
 
 _KEY = ("group_id", "topic", "partition")
 
@@ -160,6 +160,15 @@ def group_facts(events: DataFrame, before: DataFrame | None = None) -> DataFrame
     )
 
 
+def without_gone(facts: DataFrame, latest: DataFrame, before: datetime) -> DataFrame:
+    """Return the table of `group_facts` without the groups that were deleted or expired before a
+    time. `latest`: the table of `latest_commits`."""
+    is_old = F.coalesce(F.col("removed_at") < F.lit(before), F.lit(False))
+    old = facts.where(is_old & ~F.coalesce("has_record", F.lit(False)))
+    gone = old.join(latest, "group_id", "leftanti").select("group_id")
+    return facts.join(gone, "group_id", "leftanti")
+
+
 def group_health(
     facts: DataFrame,
     covered: DataFrame,
@@ -181,12 +190,7 @@ def group_health(
     """
     worst = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     names = " ".join(f"WHEN {status.value} THEN '{status.name}'" for status in Status)
-    with_offsets = (
-        latest.where("NOT removed")
-        .select("group_id")
-        .distinct()
-        .withColumn("has_offsets", F.lit(True))
-    )
+    with_offsets = latest.select("group_id").distinct().withColumn("has_offsets", F.lit(True))
     by_partition = evaluation.groupBy("group_id").agg(
         F.expr(f"max(CASE status {worst} END) AS worst"),
         F.count("*").alias("partitions"),

@@ -70,11 +70,7 @@ def lag(spark: SparkSession, options: Mapping[str, str], latest: DataFrame) -> D
 
     `latest` is the table of `latest_commits`; `options` are the connection options.
     """
-    last = (
-        latest.where("NOT removed")
-        .select("group_id", "topic", "partition", "offset", "topic_id")
-        .toArrow()
-    )
+    last = latest.select("group_id", "topic", "partition", "offset", "topic_id").toArrow()
     wanted = [
         Committed(group, TopicPartition(topic, partition), offset, topic_id)
         for group, topic, partition, offset, topic_id in zip(

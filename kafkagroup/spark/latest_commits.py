@@ -53,9 +53,8 @@ def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
 def latest_commits(
     commits: DataFrame, measured: DataFrame | None = None, before: DataFrame | None = None
 ) -> DataFrame:
-    """Return a row for each group and partition: its last commit, and in `recent` the time, offset
-    and lag of the last `WINDOW` commits whose lag is known, oldest first. `removed`: the offset
-    expired or was deleted.
+    """Return a row for each group and partition with a committed offset: its last commit, and in
+    `recent` the time, offset and lag of the last `WINDOW` commits whose lag is known, oldest first.
 
     `measured`: the table of `measured_commits`, None if no lag is known; `before`: this table
     before these commits.
@@ -80,7 +79,9 @@ def latest_commits(
     )
     if before is not None:
         known = before.selectExpr(
-            *_KEY, "struct(offset, topic_id, removed) AS known_last", "recent AS known_recent"
+            *_KEY,
+            "struct(offset, topic_id, false AS removed) AS known_last",
+            "recent AS known_recent",
         )
         new = new.join(known, [*_KEY], "full").selectExpr(
             *_KEY,
@@ -89,4 +90,6 @@ def latest_commits(
             " AS recent",
         )
     newest = f"reverse(slice(reverse(recent), 1, {WINDOW}))"
-    return new.selectExpr(*_KEY, "last.*", f"{newest} AS recent")
+    return new.where("NOT last.removed").selectExpr(
+        *_KEY, "last.offset", "last.topic_id", f"{newest} AS recent"
+    )

@@ -32,7 +32,7 @@ from kafkagroup.spark.files import (
     read_text,
     write_numbered,
 )
-from kafkagroup.spark.health import coverage, evaluation, group_facts, group_health
+from kafkagroup.spark.health import coverage, evaluation, group_facts, group_health, without_gone
 from kafkagroup.spark.lag import lag
 from kafkagroup.spark.latest_commits import latest_commits, measured_commits
 from kafkagroup.spark.logs import Logs
@@ -155,7 +155,8 @@ def _run(
     for name, rows in _grown(this, others, options):
         told(name)
         this.add(name, rows)
-    for name, rows in _states_of_groups(this, events, others):
+    before = None if retention is None else now - retention
+    for name, rows in _states_of_groups(this, events, others, before):
         told(name)
         this.add(name, rows)
     for name, rows, unfinished in _timeline_tables(this):
@@ -315,11 +316,18 @@ def _grown(
 
 
 def _states_of_groups(
-    this: _Run, events: DataFrame, others: DataFrame
+    this: _Run, events: DataFrame, others: DataFrame, before: datetime | None
 ) -> Iterator[tuple[str, DataFrame]]:
-    """Yield the name and rows of each table of the state of groups."""
-    yield "timelines", groups.timelines(others, this.before("timelines"))
-    yield "group_facts", group_facts(others, this.before("group_facts"))
+    """Yield the name and rows of each table of the state of groups, without those that were gone
+    `before` a time."""
+    facts = group_facts(others, this.before("group_facts"))
+    if before is not None:
+        facts = without_gone(facts, this.added("latest_commits"), before)
+    yield "group_facts", facts
+    timelines = groups.timelines(others, this.before("timelines"))
+    if before is not None:
+        timelines = timelines.join(this.added("group_facts"), "group_id", "leftsemi")
+    yield "timelines", timelines
     yield "log_coverage", coverage(events, this.before("log_coverage"))
 
 

@@ -136,6 +136,10 @@ def test_groups_that_were_deleted_or_expired_are_gone(spark: Any) -> None:
     }
     assert group_health_in_two_runs(spark, events, at(1000)) == found
 
+    facts, commits = health.group_facts(events), history.commits(events)
+    kept = health.without_gone(facts, latest_commits(commits), at(220)).select("group_id")
+    assert {row.group_id for row in kept.collect()} == found.keys() - {"deleted"}
+
 
 def test_rates_are_of_the_time_up_to_the_run(spark: Any) -> None:
     """The last record of a share group may be much older: nothing commits to this log."""
