@@ -39,7 +39,7 @@ from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 from kafkagroup.spark.ranges import Positions, capped
 from kafkagroup.spark.source import register
-from kafkagroup.spark.tables import Tables
+from kafkagroup.spark.stored_tables import Tables
 from kafkagroup.spark.turns import election_of, elections_of, turn
 from kafkagroup.spark.weights import weights
 from kafkagroup.types import TopicPartition

@@ -5,7 +5,8 @@ python -m tests.bench.pipeline [--bootstrap HOST:PORT] [--records N] [--groups N
 One of 20 records is a generation of a group with two members, the others are commits; the groups
 are in 50 partitions, as in `__consumer_offsets`, in whose place the pipeline reads another topic.
 The topics of the groups do not exist, so no time goes to looking up log ends. On local[2]; the
-memory is the peak of the JVM and the Python workers together. The time of each step goes to stderr.
+memory is the peak of the JVM and the Python workers together, the shuffled bytes are those that
+tasks wrote for others. The time and the peak at each step go to stderr.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import anyio
+import attrs
 
 from kafkagroup import TopicPartition, encode_assignment, encode_subscription
 from kafkagroup.cli.pipeline import session
@@ -131,9 +134,23 @@ def peak_memory(pid: int) -> Iterator[list[int]]:
         sampler.join()
 
 
-def measure(bootstrap: str, records: int, groups: int) -> tuple[float, float, int]:
-    """Return the seconds of the first run and of the next, and the peak of the memory in bytes."""
-    options, spark, seconds = {"bootstrap.servers": bootstrap}, session(), []
+def shuffled(spark: Any) -> int:
+    """Return the bytes that all tasks of the session have written for others."""
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)
+    return sum(executors.apply(n).totalShuffleWrite() for n in range(executors.size()))
+
+
+@attrs.frozen
+class Measured:
+    """The cost of one run."""
+
+    seconds: float
+    shuffled: int
+
+
+def measure(bootstrap: str, records: int, groups: int) -> tuple[list[Measured], int]:
+    """Return the cost of the first run and of the next, and the peak of the memory in bytes."""
+    options, spark, runs = {"bootstrap.servers": bootstrap}, session(), []
     with (
         broker.topic(bootstrap, PARTITIONS) as topic,
         tempfile.TemporaryDirectory() as out,
@@ -142,18 +159,17 @@ def measure(bootstrap: str, records: int, groups: int) -> tuple[float, float, in
         history.TOPIC = topic
         for numbers in (range(records), range(records, records + records // 100)):
             anyio.run(fill, bootstrap, topic, groups, numbers)
-            started = time.perf_counter()
+            started, before = time.perf_counter(), shuffled(spark)
 
             def told(step: str, started: float = started) -> None:
-                print(
-                    f"{time.perf_counter() - started:7.1f} s  {step}", file=sys.stderr, flush=True
-                )
+                passed = f"{time.perf_counter() - started:7.1f} s"
+                print(f"{passed}  {peak[0] / 1e9:4.1f} GB  {step}", file=sys.stderr, flush=True)
 
             run(spark, options, out, told=told)
-            seconds.append(time.perf_counter() - started)
+            runs.append(Measured(time.perf_counter() - started, shuffled(spark) - before))
             told("done")
     spark.stop()
-    return seconds[0], seconds[1], peak[0]
+    return runs, peak[0]
 
 
 def main() -> None:
@@ -164,13 +180,11 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[2] --driver-memory 4g pyspark-shell"
     with broker.kafka(given.bootstrap) as bootstrap:
-        first, following, peak = measure(bootstrap, given.records, given.groups)
+        runs, peak = measure(bootstrap, given.records, given.groups)
     print("| records | groups | first run | next run, 1% new | peak memory |")
     print("|---|---|---|---|---|")
-    print(
-        f"| {given.records:,} | {given.groups:,} | {first:.0f} s | {following:.0f} s |"
-        f" {peak / 1e9:.1f} GB |"
-    )
+    cells = [f"{run.seconds:.0f} s, {run.shuffled / 1e6:.0f} MB" for run in runs]
+    print(f"| {given.records:,} | {given.groups:,} | {' | '.join(cells)} | {peak / 1e9:.1f} GB |")
 
 
 if __name__ == "__main__":

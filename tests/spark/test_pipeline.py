@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 
 from kafkagroup.spark import pipeline
 from kafkagroup.spark.logs import Logs
-from kafkagroup.spark.tables import Tables
+from kafkagroup.spark.stored_tables import Tables
 from kafkagroup.spark.weights import weights, write_loads
 
 HEARTBEAT_MS = 100
