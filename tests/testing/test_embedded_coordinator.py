@@ -651,3 +651,14 @@ def test_due_timers_run_in_order() -> None:
     timers.run(3.0)
     assert ran == [("a", 3.0), ("moved", 3.0), ("c", 3.0)]
     assert (timers.next(), woken) == (5.0, [5.0, 2.0, 1.0])
+
+
+def test_timers_due_in_the_same_millisecond_run_in_the_order_of_their_scheduling() -> None:
+    timers = Timers()
+    ran: list[str] = []
+    inexact = 30.048 + 30.034
+    assert inexact < 60.082, "the sum has no rounding error"
+    timers.schedule("first", 60.082, lambda _: ran.append("first"))
+    timers.schedule("second", inexact, lambda _: ran.append("second"))
+    timers.run(inexact)
+    assert ran == ["first", "second"]

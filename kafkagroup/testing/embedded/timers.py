@@ -28,6 +28,7 @@ class Timers:
     def schedule(self, key: Hashable, at: float, action: Action) -> None:
         """Run `action` at time `at`, or at the first `run` after it."""
         before = self.next()
+        at = _without_rounding_errors(at)
         self._sequence += 1
         self._due[key] = (at, self._sequence, action)
         if before is None or at < before:
@@ -43,10 +44,17 @@ class Timers:
 
     def run(self, now: float) -> None:
         """Run all due actions, including those that these actions schedule."""
-        while due := [(at, n, key) for key, (at, n, _) in self._due.items() if at <= now]:
+        until = _without_rounding_errors(now)
+        while due := [(at, n, key) for key, (at, n, _) in self._due.items() if at <= until]:
             _, _, key = min(due, key=lambda item: item[:2])
             _, _, action = self._due.pop(key)
             action(now)
+
+
+def _without_rounding_errors(moment: float) -> float:
+    """Return a moment to the microsecond: sums of seconds that are equal in milliseconds may differ
+    in their last bits, which would decide what runs first."""
+    return round(moment, 6)
 
 
 def elapsed_ms(since: float, now: float) -> float:
