@@ -213,6 +213,7 @@ class ConsumerGroup:
             for m in self.members
         }
         self.target_epoch, self.computed_at = self.epoch, now
+        # Without this, `_move` would not find the target of a member that has just become static.
         for member in self.members.values():
             self.note_instance(member)
 
