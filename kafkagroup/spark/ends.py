@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import attrs
 from pyspark.sql import functions as F
 
+from kafkagroup.spark.evaluation import WINDOW
 from kafkagroup.spark.frames import frame
+from kafkagroup.spark.latest_commits import KEY
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 from kafkagroup.types import TopicPartition
@@ -30,13 +32,9 @@ LOG_ENDS = (
 )
 """The schema, as Spark's DDL."""
 
-_LAST = 10
-"""For how many of the last commits of each group and partition the log end is looked up: those that
-`evaluation` uses."""
-
 _SAMPLES = 60
-"""For how many other commits of a partition one run looks the log end up, evenly spread: as many
-as a plot can show."""
+"""For how many commits of a partition one run looks the log end up, evenly spread, beside the last
+ones of each group, which `evaluation` uses: as many as a plot can show."""
 
 
 def log_ends(
@@ -83,7 +81,7 @@ def _times(commits: DataFrame, before: DataFrame | None) -> dict[TopicPartition,
         "row_number() OVER (PARTITION BY topic, partition ORDER BY time) AS n",
         "count(*) OVER (PARTITION BY topic, partition) AS total",
     )
-    wanted = ranked.where(f"latest <= {_LAST} OR n % ceil(total / {_SAMPLES}) = 0").selectExpr(
+    wanted = ranked.where(f"latest <= {WINDOW} OR n % ceil(total / {_SAMPLES}) = 0").selectExpr(
         "topic", "partition", "time"
     )
     if before is not None:
@@ -144,6 +142,6 @@ def lag_history(measured: DataFrame, lag: DataFrame) -> DataFrame:
     `measured`: the table of `measured_commits`; `lag`: the samples. The lag is known at the time of
     each sample, and at that of each commit for which the log's end was looked up.
     """
-    columns = ("group_id", "topic", "partition", "time", "committed", "log_end", "lag")
+    columns = (*KEY, "time", "committed", "log_end", "lag")
     sampled = lag.where("lag IS NOT NULL").withColumnRenamed("sampled_at", "time")
     return measured.select(*columns).union(sampled.select(*columns))

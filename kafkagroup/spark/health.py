@@ -16,14 +16,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafkagroup.spark.evaluation import Commit, Status, evaluate
+from kafkagroup.spark.latest_commits import KEY
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-__all__ = ["coverage", "evaluation", "group_facts", "group_health", "without_gone"]
-
-_KEY = ("group_id", "topic", "partition")
+__all__ = ["coverage", "evaluation", "group_facts", "group_health", "without_removed_groups"]
 
 _EVALUATION = (
     "group_id string, topic string, partition int, status string, stuck boolean, lag bigint,"
@@ -48,7 +47,7 @@ def evaluation(
     recent ones; `allowed`: a lag up to this counts as none. `stuck`: the status is STALL or STOP.
     If the lag is unknown, `status` is null, and `reason` has the cause.
     """
-    samples = lag.selectExpr(*_KEY, "sampled_at AS evaluated_at", "lag", "seconds", "reason")
+    samples = lag.selectExpr(*KEY, "sampled_at AS evaluated_at", "lag", "seconds", "reason")
     sampled = samples.agg(F.max("evaluated_at").alias("sampled_at"))
     # The rules ask only whether all recent ends are above an offset.
     ends = (
@@ -59,9 +58,9 @@ def evaluation(
     )
     window = "transform(recent, c -> struct(unix_micros(c.time) AS time, c.committed, c.lag))"
     joined = (
-        samples.join(latest.selectExpr(*_KEY, f"{window} AS window"), [*_KEY], "left")
+        samples.join(latest.selectExpr(*KEY, f"{window} AS window"), [*KEY], "left")
         .join(ends, ["topic", "partition"], "left")
-        .select(*_KEY, "evaluated_at", "lag", "seconds", "reason", "window", "least_end")
+        .select(*KEY, "evaluated_at", "lag", "seconds", "reason", "window", "least_end")
     )
     arrow_schema = to_arrow_schema(StructType.fromDDL(_EVALUATION), timezone="UTC")
     now = joined.columns.index("evaluated_at")
@@ -160,13 +159,13 @@ def group_facts(events: DataFrame, before: DataFrame | None = None) -> DataFrame
     )
 
 
-def without_gone(facts: DataFrame, latest: DataFrame, before: datetime) -> DataFrame:
+def without_removed_groups(facts: DataFrame, latest: DataFrame, before: datetime) -> DataFrame:
     """Return the table of `group_facts` without the groups that were deleted or expired before a
     time. `latest`: the table of `latest_commits`."""
     is_old = F.coalesce(F.col("removed_at") < F.lit(before), F.lit(False))
     old = facts.where(is_old & ~F.coalesce("has_record", F.lit(False)))
-    gone = old.join(latest, "group_id", "leftanti").select("group_id")
-    return facts.join(gone, "group_id", "leftanti")
+    removed = old.join(latest, "group_id", "leftanti").select("group_id")
+    return facts.join(removed, "group_id", "leftanti")
 
 
 def group_health(

@@ -17,6 +17,7 @@ import attrs
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, DecodeError
 from kafkagroup.spark.frames import frame
+from kafkagroup.spark.latest_commits import KEY
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 from kafkagroup.types import TopicPartition
@@ -70,7 +71,7 @@ def lag(spark: SparkSession, options: Mapping[str, str], latest: DataFrame) -> D
 
     `latest` is the table of `latest_commits`; `options` are the connection options.
     """
-    last = latest.select("group_id", "topic", "partition", "offset", "topic_id").toArrow()
+    last = latest.select(*KEY, "offset", "topic_id").toArrow()
     wanted = [
         Committed(group, TopicPartition(topic, partition), offset, topic_id)
         for group, topic, partition, offset, topic_id in zip(

@@ -15,9 +15,10 @@ from kafkagroup.spark.evaluation import WINDOW
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["latest_commits", "measured_commits"]
+__all__ = ["KEY", "latest_commits", "measured_commits"]
 
-_KEY = ("group_id", "topic", "partition")
+KEY = ("group_id", "topic", "partition")
+"""The columns that identify a partition with a committed offset."""
 
 
 def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
@@ -27,7 +28,7 @@ def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
     topic that was recreated since are left out.
     """
     made = commits.where("NOT removed").selectExpr(
-        *_KEY,
+        *KEY,
         "coalesce(commit_time, log_time) AS time",
         "log_offset",
         "offset AS committed",
@@ -38,10 +39,10 @@ def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
     return (
         made.join(ends, ["topic", "partition", "time"])
         .where(is_same_topic)
-        .groupBy(*_KEY, "time")
+        .groupBy(*KEY, "time")
         .agg(F.expr("max_by(struct(committed, log_end, log_start), log_offset) AS last"))
         .selectExpr(
-            *_KEY,
+            *KEY,
             "time",
             "last.committed",
             "last.log_end",
@@ -59,37 +60,37 @@ def latest_commits(
     `measured`: the table of `measured_commits`, None if no lag is known; `before`: this table
     before these commits.
     """
-    last = commits.groupBy(*_KEY).agg(
+    last = commits.groupBy(*KEY).agg(
         F.expr("max_by(struct(offset, topic_id, removed), log_offset) AS last")
     )
     if measured is None:
         measured = commits.limit(0).selectExpr(
-            *_KEY, "log_time AS time", "offset AS committed", "offset AS lag"
+            *KEY, "log_time AS time", "offset AS committed", "offset AS lag"
         )
     recent = (
         measured.selectExpr(
-            "*", f"row_number() OVER (PARTITION BY {', '.join(_KEY)} ORDER BY time DESC) AS nth"
+            "*", f"row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY time DESC) AS nth"
         )
         .where(f"nth <= {WINDOW}")
-        .groupBy(*_KEY)
+        .groupBy(*KEY)
         .agg(F.expr("array_sort(collect_list(struct(time, committed, lag))) AS recent"))
     )
-    new = last.join(recent, [*_KEY], "left").selectExpr(
-        *_KEY, "last", "coalesce(recent, array()) AS recent"
+    new = last.join(recent, [*KEY], "left").selectExpr(
+        *KEY, "last", "coalesce(recent, array()) AS recent"
     )
     if before is not None:
         known = before.selectExpr(
-            *_KEY,
+            *KEY,
             "struct(offset, topic_id, false AS removed) AS known_last",
             "recent AS known_recent",
         )
-        new = new.join(known, [*_KEY], "full").selectExpr(
-            *_KEY,
+        new = new.join(known, [*KEY], "full").selectExpr(
+            *KEY,
             "coalesce(last, known_last) AS last",
             "array_sort(concat(coalesce(known_recent, array()), coalesce(recent, array())))"
             " AS recent",
         )
     newest = f"reverse(slice(reverse(recent), 1, {WINDOW}))"
     return new.where("NOT last.removed").selectExpr(
-        *_KEY, "last.offset", "last.topic_id", f"{newest} AS recent"
+        *KEY, "last.offset", "last.topic_id", f"{newest} AS recent"
     )

@@ -2,8 +2,8 @@
 
 A run costs what is new. It appends the new records of the topic to the events, as one part for each
 batch; `positions` has the end of each. Then it adds a part to each table that grows, and replaces
-the small ones. What it needs of earlier events is in four tables of state, which it writes anew as
-a part of its own: the timelines, the latest commits, the facts of groups, and the coverage.
+the small ones. What it needs of earlier events is in four tables of state, of each of which it
+writes a new part: the timelines, the latest commits, the facts of groups, and the coverage.
 
 `runs` has the number of the last batch of each run, written when all tables are. An interrupted run
 is not there: the next one has the same number, continues from the same state, and writes the same
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
@@ -32,7 +33,13 @@ from kafkagroup.spark.files import (
     read_text,
     write_numbered,
 )
-from kafkagroup.spark.health import coverage, evaluation, group_facts, group_health, without_gone
+from kafkagroup.spark.health import (
+    coverage,
+    evaluation,
+    group_facts,
+    group_health,
+    without_removed_groups,
+)
 from kafkagroup.spark.lag import lag
 from kafkagroup.spark.latest_commits import latest_commits, measured_commits
 from kafkagroup.spark.logs import Logs
@@ -152,11 +159,10 @@ def _run(
     this = _Run.next(tables)
     events = tables.read("events").where(F.col("batch") > this.batch_before).drop("batch")
     others = _others(events, group)
-    for name, rows in _grown(this, others, options):
-        told(name)
-        this.add(name, rows)
     before = None if retention is None else now - retention
-    for name, rows in _states_of_groups(this, events, others, before):
+    for name, rows in chain(
+        _grown(this, others, options), _states_of_groups(this, events, others, before)
+    ):
         told(name)
         this.add(name, rows)
     for name, rows, unfinished in _timeline_tables(this):
@@ -203,7 +209,7 @@ class _Run:
         return cls(tables, 0, -1)
 
     def add(self, name: str, rows: DataFrame) -> None:
-        """Write this run's part of a table. The first run begins the table anew."""
+        """Write this run's part of a table. The first run deletes all other parts."""
         if self.number == 0 and self.tables.exists(name):
             self.tables.delete_parts(name, "run", keep=self.number)
         self.tables.replace_part(name, rows, "run", self.number)
@@ -309,20 +315,23 @@ def _grown(
     )
     spark, commits, before = this.tables.spark, this.added("commits"), this.before("latest_commits")
     yield "log_ends", log_ends(spark, options, commits, before)
-    measured = measured_commits(commits, this.added("log_ends"))
-    yield "latest_commits", latest_commits(commits, measured, before)
-    yield "lag", lag(spark, options, this.added("latest_commits"))
-    yield "lag_history", lag_history(measured, this.added("lag"))
+    measured = measured_commits(commits, this.added("log_ends")).persist()
+    try:
+        yield "latest_commits", latest_commits(commits, measured, before)
+        yield "lag", lag(spark, options, this.added("latest_commits"))
+        yield "lag_history", lag_history(measured, this.added("lag"))
+    finally:
+        measured.unpersist()
 
 
 def _states_of_groups(
     this: _Run, events: DataFrame, others: DataFrame, before: datetime | None
 ) -> Iterator[tuple[str, DataFrame]]:
-    """Yield the name and rows of each table of the state of groups, without those that were gone
-    `before` a time."""
+    """Yield the name and rows of each table of the state of groups, without those that were deleted
+    or expired `before` a time."""
     facts = group_facts(others, this.before("group_facts"))
     if before is not None:
-        facts = without_gone(facts, this.added("latest_commits"), before)
+        facts = without_removed_groups(facts, this.added("latest_commits"), before)
     yield "group_facts", facts
     timelines = groups.timelines(others, this.before("timelines"))
     if before is not None:

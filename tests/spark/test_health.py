@@ -16,7 +16,7 @@ from kafkagroup.spark import groups, health, history
 from kafkagroup.spark.ends import LOG_ENDS
 from kafkagroup.spark.events import schema
 from kafkagroup.spark.lag import LAG
-from kafkagroup.spark.latest_commits import latest_commits, measured_commits
+from kafkagroup.spark.latest_commits import latest_commits
 
 
 def at(seconds: int) -> datetime:
@@ -84,7 +84,7 @@ def _health(
         others = new.where(f"group_id <> '{left_out}'")
         facts = health.group_facts(others, facts)
         commits = history.commits(others)
-        latest = latest_commits(commits, measured_commits(commits, no_ends), latest)
+        latest = latest_commits(commits, before=latest)
         timelines = groups.timelines(others, timelines)
         closed.append(groups.rebalances(timelines, may_change=False))
         rebalances = groups.rebalances(timelines, may_change=True)
@@ -137,7 +137,7 @@ def test_groups_that_were_deleted_or_expired_are_gone(spark: Any) -> None:
     assert group_health_in_two_runs(spark, events, at(1000)) == found
 
     facts, commits = health.group_facts(events), history.commits(events)
-    kept = health.without_gone(facts, latest_commits(commits), at(220)).select("group_id")
+    kept = health.without_removed_groups(facts, latest_commits(commits), at(220)).select("group_id")
     assert {row.group_id for row in kept.collect()} == found.keys() - {"deleted"}
 
 
