@@ -28,7 +28,8 @@ class OwnedPartition(Progress):
 
     tp: TopicPartition
     committed: int = UNKNOWN
-    """The last committed offset that the coordinator acknowledged or reported; UNKNOWN for none."""
+    """The last committed offset that the coordinator acknowledged or reported; UNKNOWN for none,
+    and while it may have stored a later commit of another offset."""
     covered: int = UNKNOWN
     """The position at which there is nothing to commit: where delivery started, or the offset that
     the coordinator acknowledged."""
@@ -265,6 +266,12 @@ class OwnedPartition(Progress):
         """Whether there is something to commit: records that were delivered, processed or not, or a
         seek of the application. A position that a reset found does not count."""
         return self.position not in (UNKNOWN, self.covered)
+
+    def begin_commit(self, offset: int) -> None:
+        """Note that this offset is being committed. The coordinator may store it and its response
+        may be lost: the previous offset, after a seek back to it, must then be committed again."""
+        if self.committed not in (UNKNOWN, offset):
+            self.committed = self.covered = UNKNOWN
 
     def acknowledge(self, offset: int) -> None:
         """Note that the coordinator has acknowledged a commit of this offset."""

@@ -284,6 +284,8 @@ class Committer:
             still_owned = all(owned_now.get(tp) is one for tp, one in owned.items())
             return still_owned and membership.identity is identity and membership.may_commit
 
+        for tp, offset in offsets.items():
+            owned[tp].begin_commit(offset.offset)
         while True:
             until = deadline
             if driver is not None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import NO_ID
@@ -70,3 +70,20 @@ def test_the_leader_epoch_belongs_to_the_fetch_offset() -> None:
     owned.position, owned.leader_epoch = 1, 3
     owned.drop_buffer()
     assert (owned.fetch_offset, owned.fetch_epoch) == (1, 3)
+
+
+def test_an_offset_is_committed_again_after_a_commit_of_another_one_had_no_response() -> None:
+    owned = OwnedPartition(TP)
+    owned.start_at(0)
+    owned.position = owned.processed = 3
+    owned.acknowledge(3)
+    assert (owned.to_commit(), owned.is_uncommitted) == (None, False)
+    owned.seek(1)
+    owned.begin_commit(1)
+    owned.position = owned.processed = 3
+    assert (owned.to_commit(), owned.is_uncommitted) == (OffsetAndMetadata(3), True)
+    owned.begin_commit(3)
+    owned.acknowledge(3)
+    assert (owned.to_commit(), owned.is_uncommitted) == (None, False)
+    owned.begin_commit(3)
+    assert (owned.to_commit(), owned.is_uncommitted) == (None, False)

@@ -20,7 +20,7 @@ from kafkagroup import (
     TopicPartition,
 )
 from kafkagroup.errors import ErrorCode, UnsupportedVersionError
-from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka, Swallow, Throttle
+from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
@@ -224,6 +224,28 @@ async def test_manually_assigned_partitions_are_committed_without_a_member_id_af
         assert (await consumer.getone()).offset == 0
         await consumer.commit()
         assert kafka.committed("g", "t") == {0: 1}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_an_offset_is_committed_again_after_a_cancelled_commit_of_an_earlier_one(
+    network: Any, protocol: str
+) -> None:
+    options = {"enable_auto_commit": False, "group_protocol": protocol}
+    async with cluster(network) as kafka, member(**options) as consumer:
+        await until(lambda: consumer.assignment() == {T0, T1})
+        consumer.pause(T1)
+        for _ in range(2):
+            await consumer.getone()
+        await consumer.commit()
+        consumer.seek(T0, 0)
+        await consumer.getone()
+        kafka.fail(OffsetCommitRequest, Delay(1.0))
+        with anyio.move_on_after(0.5):
+            await consumer.commit()
+        assert kafka.committed("g", "t")[0] == 1
+        await consumer.getone()
+        await consumer.commit()
+        assert kafka.committed("g", "t")[0] == 2
 
 
 async def test_a_commit_of_partitions_lost_in_the_meantime_fails(network: Any) -> None:
