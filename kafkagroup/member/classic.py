@@ -9,6 +9,7 @@ out member ids before the join), KIP-345 (static members), KIP-559 (protocol che
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, assert_never
 
@@ -274,6 +275,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             heartbeat_in_flight=None,  # it names the old generation: the coordinator rejects it
             next_heartbeat_at=self.now + config.heartbeat_interval,
             stable_at=self.member.join_sent_at,
+            rebalancing_at=max(self.member.rebalancing_at, self.member.join_sent_at),
             joined_at=self.now,
             session_ends_at=self.now + config.session_timeout,
         )
@@ -419,18 +421,25 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
         While the group rebalances, extend the lease no further than the rebalance timeout, after
         which the coordinator removes a member that has not rejoined. That timeout began after the
-        last request that found no rebalance."""
-        member, config = self.member, self.member.config
-        sent, stable_at = member.heartbeat_sent_at, member.stable_at
+        last request that found no rebalance. A second one begins when the members have joined: the
+        coordinator then removes a member whose SyncGroup has not arrived (KAFKA-12890)."""
+        member = self.member
+        sent, is_syncing = (
+            member.heartbeat_sent_at,
+            member.phase in (Phase.COMPUTING, Phase.SYNCING),
+        )
         if code == ErrorCode.NONE:
-            stable_at = sent
-        elif member.phase in (Phase.COMPUTING, Phase.SYNCING):
+            began_after = member.rebalancing_at if is_syncing else math.inf
+            self._set(stable_at=sent)
+        elif is_syncing:
             # Between JoinGroup and SyncGroup, brokers before 2.7 answer so without beginning a
             # session (KAFKA-10134).
             return self._set(**changes)
         else:
-            sent = min(sent, stable_at + config.rebalance_timeout - config.session_timeout)
-        return self._set(ownership=self._acknowledged(sent), stable_at=stable_at, **changes)
+            began_after = member.stable_at
+            self._set(rebalancing_at=sent)
+        grace = member.config.rebalance_timeout - member.config.session_timeout
+        return self._set(ownership=self._acknowledged(min(sent, began_after + grace)), **changes)
 
     def _on_error(self, code: int, request: str) -> None:
         """Handle an error code of JoinGroup, SyncGroup or Heartbeat."""

@@ -6,9 +6,9 @@ request was *sent*: the group knew the member after that, but how long after is 
 
 Each protocol has one rule for which acknowledgement extends the lease, and for how long:
 
-- classic: heartbeats, for one session timeout; while the group rebalances, no further than the
-  rebalance timeout allows (`classic._extend_lease`). The application gets an assignment once it has
-  a lease.
+- classic: heartbeats, for one session timeout; while the group rebalances, or waits for SyncGroup,
+  no further than the rebalance timeout allows (`classic._extend_lease`). The application gets an
+  assignment once it has a lease.
 - KIP-848: heartbeats, for one session timeout. While the coordinator waits for a revocation, no
   further than the rebalance timeout allows (`consumer_protocol._extend_lease`).
 - ZooKeeper: confirmations by ZooKeeper's leader, for `LEASE_FRACTION` of the granted session

@@ -180,6 +180,9 @@ class Member(CoordinatedMember):
     stable_at: float = 0.0
     """When the last request was sent whose answer ruled out an earlier rebalance: a JoinGroup, a
     SyncGroup, or a heartbeat that found the group stable."""
+    rebalancing_at: float = 0.0
+    """When the last request was sent that the coordinator handled while members joined: JoinGroup,
+    or a heartbeat that found the group rebalancing."""
     must_rejoin: bool = False
     """Whether a rejoin was requested while the member was joining."""
     revokes_all: bool = False

@@ -126,6 +126,7 @@ COMPUTING = evolve(
     joined_at=10.0,
     next_heartbeat_at=13.0,
     stable_at=10.0,
+    rebalancing_at=10.0,
     session_ends_at=20.0,
     pending=4,
     last_token=4,
@@ -616,6 +617,7 @@ def test_line_4_rebalance_in_progress_extends_the_session_and_revokes() -> None:
             phase=Phase.REVOKING,
             heartbeat_in_flight=None,
             acknowledged_at=13.0,
+            rebalancing_at=13.0,
             session_ends_at=23.0,
             pending=7,
             last_token=7,
@@ -628,7 +630,13 @@ def test_line_4_rebalance_in_progress_extends_the_session_and_revokes() -> None:
 def test_line_4_heartbeats_continue_while_the_application_drains() -> None:
     assert step(REVOKING, Woke(now=13.0)) == (DRAINING, (send_heartbeat(7, 7.0), WakeAt(time=20.0)))
     assert step(DRAINING, reply(7, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
-        evolve(DRAINING, heartbeat_in_flight=None, acknowledged_at=13.0, session_ends_at=23.0),
+        evolve(
+            DRAINING,
+            heartbeat_in_flight=None,
+            acknowledged_at=13.0,
+            rebalancing_at=13.0,
+            session_ends_at=23.0,
+        ),
         (WakeAt(time=16.0),),
     )
 
@@ -1310,12 +1318,19 @@ def test_a_heartbeat_beside_the_pending_join_extends_the_lease_of_retained_parti
     )
 
 
-@pytest.mark.parametrize(("code", "stable_at"), [(0, 15.0), (E.REBALANCE_IN_PROGRESS, 10.0)])
+@pytest.mark.parametrize(
+    ("code", "stable_at", "rebalancing_at"),
+    [(0, 15.0, 10.0), (E.REBALANCE_IN_PROGRESS, 10.0, 15.0)],
+)
 def test_a_heartbeat_accepted_beside_the_pending_join_keeps_ownership(
-    code: int, stable_at: float
+    code: int, stable_at: float, rebalancing_at: float
 ) -> None:
     known = evolve(
-        JOIN_AND_HEARTBEAT_SENT, heartbeat_in_flight=None, acknowledged_at=15.0, stable_at=stable_at
+        JOIN_AND_HEARTBEAT_SENT,
+        heartbeat_in_flight=None,
+        acknowledged_at=15.0,
+        stable_at=stable_at,
+        rebalancing_at=rebalancing_at,
     )
     assert step(JOIN_AND_HEARTBEAT_SENT, reply(8, heartbeat_response(code), now=15.5)) == (
         known,
@@ -1352,6 +1367,27 @@ def test_the_lease_ends_with_the_rebalance_timeout_of_the_group(member: Member, 
         step(late, reply(token, heartbeat_response(), now=65.0))[0].ownership.lease_expires_at
         == 75.0
     )
+
+
+@pytest.mark.parametrize("member", [COMPUTING, FOLLOWING], ids=lambda m: m.phase.value)
+def test_the_lease_ends_with_the_rebalance_timeout_while_sync_group_is_pending(
+    member: Member,
+) -> None:
+    """The coordinator removes a member whose SyncGroup is lost a rebalance timeout after the last
+    join, and until then answers its heartbeats. It once kept its partitions for a session more."""
+    token = member.last_token + 1
+    late = evolve(member, is_assigned=True, heartbeat_in_flight=token, last_token=token)
+    for sent, expires_at in ((13.0, 23.0), (59.0, 69.0), (65.0, 70.0), (71.0, 70.0)):
+        late = evolve(late, heartbeat_in_flight=token, heartbeat_sent_at=sent)
+        late, _ = step(late, reply(token, heartbeat_response(), now=sent))
+        assert late.ownership.lease_expires_at == expires_at
+
+
+def test_a_heartbeat_that_found_members_joining_begins_the_timeout_of_sync_group() -> None:
+    heard = evolve(JOIN_AND_HEARTBEAT_SENT, heartbeat_in_flight=8)
+    heard, _ = step(heard, reply(8, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=15.5))
+    synced, _ = step(heard, reply(7, joined(), now=20.0))
+    assert (synced.phase, synced.rebalancing_at) == (Phase.SYNCING, 15.0)
 
 
 def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -> None:

@@ -175,8 +175,9 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
     The coordinator may answer JoinGroup and SyncGroup without beginning a session, so these only
     show that no rebalance waits for the member.
 
-    A group waits no longer than the rebalance timeout for a member that must rejoin, or report that
-    it has revoked partitions, even if a request or response was lost.
+    A group waits no longer than the rebalance timeout for a member that must rejoin, then as long
+    for its SyncGroup, or for a report that it has revoked partitions, even if a request or response
+    was lost.
     """
     must_rejoin = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
     if event.error != "NONE" and not must_rejoin:
@@ -188,11 +189,18 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
             run.owes_revocation = True
         elif request.owned is not None:
             run.owes_revocation = False
-    expires_at = request.issued_at + run.opening.session_timeout
+    waits_since = math.inf
+    if must_rejoin or event.api == "JoinGroup":
+        run.rebalancing_at = max(run.rebalancing_at, request.issued_at)
     if must_rejoin or run.owes_revocation:
-        expires_at = min(expires_at, run.stable_at + run.opening.rebalance_timeout)
+        waits_since = run.stable_at
     else:
         run.stable_at = request.issued_at
+        if event.api == "Heartbeat" and run.is_syncing:
+            waits_since = run.rebalancing_at
+    expires_at = min(
+        request.issued_at + run.opening.session_timeout, waits_since + run.opening.rebalance_timeout
+    )
     if event.api in ("JoinGroup", "SyncGroup"):
         return
     if event.time > run.lease_expires_at:

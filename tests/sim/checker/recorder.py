@@ -80,6 +80,10 @@ class OwnershipPeriod:
     above it is delivered."""
     starts: set[int] = attrs.field(factory=set)
     """Possible start offsets, from responses; -1 if nothing is committed."""
+    committed_before: int = 0
+    """The offset that was committed when the member issued the request for a start offset. After
+    that, the coordinator may store a commit that the member issued before it lost the partition, if
+    it has rejoined in the same generation."""
     position: int | None = None
     """Offset after the last delivered record; None before the first."""
     delivered_by: int = -1
@@ -159,6 +163,8 @@ class MemberRun:
     the last acknowledged heartbeat, or earlier while a rebalance waits for it."""
     stable_at: float = 0.0
     """When it issued the last request whose response showed no rebalance."""
+    rebalancing_at: float = 0.0
+    """When it issued the last JoinGroup, or heartbeat whose response showed a rebalance."""
     owes_revocation: bool = False
     """Whether the coordinator waits for it to report a revocation (KIP-848)."""
     thawed_at: float = -math.inf
@@ -208,6 +214,8 @@ class Log:
     floor: int = 0
     """No record below it may be delivered again: the last commit known to have happened."""
     floor_by: int = -1
+    committer: MemberRun | None = None
+    """Whose commit the broker stored last, if that is known."""
     appended_at: float = -math.inf
     truncations: list[int] = attrs.field(factory=list)
     """Where the log ended after each truncation."""
