@@ -11,7 +11,7 @@ from functools import cache
 
 from kafkagroup import TopicPartition
 from kafkagroup.testing.embedded.settings import BrokerSettings
-from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
+from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest, Member
 from kafkagroup.wire.messages.group import DescribeGroupsRequest, SyncGroupRequest
 from tests.lockstep.apache import ApacheCoordinator
 from tests.lockstep.apache_groups import ApacheGroups
@@ -87,24 +87,23 @@ class ApacheView:
         }
         # A pattern is evaluated after the first assignment, and what it matches is not described.
         # When its member joins while another assignment is due, Kafka 4.3.1 takes all members for
-        # subscribed to the same topics, and until the next epoch it may assign nothing: in a group
-        # with patterns, count only the topics of which a partition is assigned.
+        # subscribed to the same topics. Until the next epoch a member may then have no partition,
+        # or those of a topic that it does not subscribe to. So in a group with patterns, count the
+        # topics that the member is assigned, and of its own those of which any is assigned.
         assigned = {tp.topic for partitions in target.values() for tp in partitions}
         has_pattern = any(m.subscribed_topic_regex for m in group.members)
 
-        def topics(names: tuple[str, ...], pattern: str | None) -> tuple[str, ...]:
+        def topics(member: Member) -> tuple[str, ...]:
+            names, pattern = member.subscribed_topic_names, member.subscribed_topic_regex
             if not has_pattern:
                 return tuple(sorted(names))
             found = {t for t in assigned if t in names or (pattern and re.fullmatch(pattern, t))}
-            return tuple(sorted(found))
+            return tuple(sorted(found.union(tp.topic for tp in target[member.member_id])))
 
         return Target(
             group.assignment_epoch,
             group.assignor_name,
             target,
-            {
-                m.member_id: topics(m.subscribed_topic_names, m.subscribed_topic_regex)
-                for m in group.members
-            },
+            {m.member_id: topics(m) for m in group.members},
             self._groups.partition_counts(),
         )

@@ -145,6 +145,13 @@ class Committed(OfMember):
 
 
 @attrs.frozen(kw_only=True)
+class Subscribing(OfMember):
+    """The application replaces its subscription."""
+
+    topics: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
 class Sought(OfMember):
     """The application sought to an offset."""
 

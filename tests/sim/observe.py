@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any
@@ -24,6 +24,7 @@ from kafkagroup.runtime.committer import Committer
 from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.testing.embedded.broker import Incoming, read_request
 from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.wire.codec import decode
 from kafkagroup.wire.group_log import decode_assignment, decode_subscription
@@ -81,6 +82,9 @@ _COMMIT_ISSUED: ContextVar[_Moment | None] = ContextVar("commit_issued", default
 
 _COMMIT_CALLED_AT: ContextVar[float | None] = ContextVar("commit_called_at", default=None)
 """When the call began that sends this commit."""
+
+_FETCH_ISSUED: ContextVar[_Moment] = ContextVar("fetch_issued")
+"""When the current task issued the fetch request that it is sending."""
 
 _EXPLICIT: ContextVar[bool] = ContextVar("explicit", default=False)
 """Whether the current task commits offsets that the application gave."""
@@ -151,7 +155,12 @@ class WireTap:
     def _watch_requests(self, stack: ExitStack) -> None:
         """Record when members issue requests, which may wait before they leave: for a connection,
         for the end of a throttle, a commit also for the coordinator or for a second attempt."""
-        send = BrokerConnection._send
+        request_from, send = BrokerClient.request, BrokerConnection._send
+
+        def watched_request(broker: Any, request: Any, **options: Any) -> Awaitable[Any]:
+            if isinstance(request, FetchRequest):
+                _FETCH_ISSUED.set(self._log.now())
+            return request_from(broker, request, **options)
 
         def watched_send(connection: Any, request: Any, version: int) -> int:
             correlation = send(connection, request, version)
@@ -161,7 +170,8 @@ class WireTap:
             if isinstance(request, OffsetCommitRequest):
                 tapped.issued[correlation] = _how_committed(now)
             elif isinstance(request, FetchRequest):
-                tapped.issued[correlation] = {"issued_after": now[1]}
+                _, issued_after = _FETCH_ISSUED.get()
+                tapped.issued[correlation] = {"issued_after": issued_after}
             elif effect is not None and effect.request is request:
                 tapped.tokens[correlation] = effect.token
                 issued_at, issued_after = self._issued.pop((PROCESS.get(), effect.token), now)
@@ -171,6 +181,7 @@ class WireTap:
                 }
             return correlation
 
+        _patch(stack, BrokerClient, "request", watched_request)
         _patch(stack, BrokerConnection, "_send", watched_send)
 
     def _watch_commits(self, stack: ExitStack) -> None:

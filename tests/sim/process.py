@@ -49,6 +49,7 @@ from .events import (
     Revoked,
     Revoking,
     Sought,
+    Subscribing,
 )
 from .loop import PROCESS
 from .misassign import MISASSIGNMENTS
@@ -340,6 +341,7 @@ class Process:
 
     async def _do_subscribe(self, action: PlannedAction) -> None:
         topics = action.code.split(",")
+        self._record_event(Subscribing, topics=tuple(topics))
         if self.plan.pattern:
             await self.consumer.subscribe(pattern=_pattern(topics))
         else:

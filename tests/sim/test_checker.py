@@ -45,6 +45,7 @@ from sim.events import (
     Sent,
     Sought,
     Stored,
+    Subscribing,
     Thawed,
     Throttled,
     Truncated,
@@ -677,6 +678,22 @@ def test_s7_a_replaced_static_member_may_deliver_committed_records_until_it_is_f
     assert broken(twice("j")) == ["S1", "S7"]
 
 
+def test_s7_a_commit_of_a_lost_ownership_may_be_stored_after_the_member_has_rejoined():
+    """The coordinator gave it the same generation again, so it accepted the late commit."""
+
+    def rejoined(*late):
+        sent, stored, _ = commits(1)
+        lost = [opening(), starts(1, {T0: 0}), delivers(0), sent, of(Lost, partitions=(T0,))]
+        again = [joins(1, T0), assigned(1, T0)]
+        asked, found = fetches_offsets()({T0: 0})
+        story = {"stored": stored, "again": again, "asked": asked, "found": found}
+        return lost, [story[part] for part in late], delivers(0, processed=False)
+
+    assert "S7" not in broken(rejoined("again", "asked", "stored", "found"))
+    assert "S7" not in broken(rejoined("again", "asked", "found", "stored"))
+    assert "S7" in broken(rejoined("again", "stored", "asked", "found"))
+
+
 def test_s7_records_processed_before_a_revocation_are_not_delivered_again():
     """Without events of the wire and the broker, a revocation counts as a commit."""
     first = [of(Assigned, partitions=(T0,), generation=-1), delivers(0, 1)]
@@ -1136,6 +1153,11 @@ def test_l1_no_delivery_is_expected_while_the_application_is_away_paused_or_froz
     assert broken(rejoining(of(Frozen), 0.5, of(Thawed), delivers(1))) == []
 
 
+def test_l1_no_delivery_is_expected_of_a_topic_that_the_application_has_unsubscribed():
+    assert broken(rejoining(of(Subscribing, topics=("other",)), 0.5, delivers(1))) == []
+    assert broken(rejoining(of(Subscribing, topics=(T0.topic,)), 0.5, delivers(1))) == ["L1"]
+
+
 def test_l1_no_delivery_is_expected_once_the_application_closes_the_client():
     """A rebalance that had begun before ends while the client closes, and its last long poll is
     answered: the checker counted these records as waiting."""
@@ -1175,16 +1197,24 @@ def test_l1_after_a_session_without_responses_delivery_waits_for_a_heartbeat_res
 def test_l1_a_rebalance_before_sync_group_is_answered_extends_no_lease():
     """Brokers before 2.7 answer so without beginning a session (KAFKA-10134)."""
 
-    def syncing(error):
-        sent, answer, *rest = joins(2, T0, owned=(T0,))
-        polls = of(Processed, partition=T0, offset=0)
-        begun = rejoining()[:5]
-        heartbeat = heartbeats(error, generation=2, connection=2)
-        waits = [of(Away), sent, answer, rest[:1], 4.0, heartbeat, 3.0, polls, 0.5, delivers(1)]
-        return [begun, waits]
+    assert broken(_syncing("NONE", 4.0)) == ["L1"]
+    assert broken(_syncing("REBALANCE_IN_PROGRESS", 4.0)) == []
 
-    assert broken(syncing("NONE")) == ["L1"]
-    assert broken(syncing("REBALANCE_IN_PROGRESS")) == []
+
+def test_l1_delivery_may_stop_once_the_rebalance_timeout_has_passed_without_sync_group():
+    """The coordinator removes the member then, though it has answered its heartbeats."""
+    assert broken(_syncing("NONE", 4.4)) == ["L1"]
+    assert broken(_syncing("NONE", 5.4)) == []
+
+
+def _syncing(error, seconds):
+    """A heartbeat so long after JoinGroup, without an answer to SyncGroup; 3.5 s later, records."""
+    sent, answer, *rest = joins(2, T0, owned=(T0,))
+    polls = of(Processed, partition=T0, offset=0)
+    begun = rejoining()[:5]
+    heartbeat = heartbeats(error, generation=2, connection=2)
+    waits = [of(Away), sent, answer, rest[:1], seconds, heartbeat, 3.0, polls, 0.5, delivers(1)]
+    return [begun, waits]
 
 
 def test_l1_the_session_of_a_delayed_heartbeat_starts_when_it_was_issued():

@@ -1,8 +1,8 @@
 """How long deliverable records wait while a cooperative group rebalances: L1.
 
 A gap is a time in which the member rejoins, the application waits in the client, and the client has
-records of a partition that the member keeps: at the current position, not paused, and with a
-membership that is not in doubt.
+records of a partition that the member keeps: at the current position, of a subscribed topic, not
+paused, and with a membership that is not in doubt.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..events import (
     Processed,
     Sent,
     Sought,
+    Subscribing,
     Truncated,
 )
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
@@ -52,6 +53,8 @@ class _Window:
     sought: dict[TopicPartition, int] = attrs.field(factory=dict)
     """Partition -> the event of the application's last seek in it."""
     paused: frozenset[TopicPartition] = frozenset()
+    topics: tuple[str, ...] | None = None
+    """The topics of the application's last subscription; None before it changes the first one."""
 
 
 class Gaps:
@@ -68,6 +71,7 @@ class Gaps:
             Lost: self._lost,
             Paused: self._paused,
             Sought: self._sought,
+            Subscribing: self._subscribing,
             Truncated: self._truncated,
             Deleted: self._deleted,
             Away: self._away,
@@ -136,6 +140,10 @@ class Gaps:
         window.reach.pop(event.partition, None)  # fetched for the previous position
         window.sought[event.partition] = number
 
+    def _subscribing(self, number: int, event: Subscribing) -> None:
+        _, window = self._of(event.member)
+        window.topics = event.topics
+
     def _truncated(self, number: int, event: Truncated) -> None:
         self._forget(number, event.partition)
 
@@ -195,6 +203,7 @@ class Gaps:
             max(since, came)
             for tp, (reach, came) in window.reach.items()
             if tp not in window.paused
+            and (window.topics is None or tp.topic in window.topics)
             and (run.target is None or tp in run.target)
             and self._has(run, tp, reach)
         ]

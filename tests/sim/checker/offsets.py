@@ -74,6 +74,8 @@ class Offsets:
         was processed yet: the commit may then contain the position at which the member started."""
         self._sent_offsets: dict[tuple[str, TopicPartition], set[int]] = {}
         """Member and partition -> the offsets that it has sent in commits."""
+        self._floors: dict[tuple[str, int, int], dict[TopicPartition, int]] = {}
+        """Member, connection and correlation id of a request for offsets -> what was committed."""
         self._unanswered: dict[str, list[OwnershipPeriod]] = {}
         """Member -> the periods that ended while one of its commits was unanswered."""
         self.handlers: Handlers = {
@@ -203,6 +205,8 @@ class Offsets:
         offset = event.offset
         what = f"{event.member} starts {event.partition} at {offset}"
         committed = max(period.starts, default=0)
+        is_own = log.committer is period.run
+        expected = min(log.floor, period.committed_before) if is_own else log.floor
         cuts = [cut for cut in log.truncations if cut < committed]
         if period.run.has_wire_events and not period.starts:
             text = f"{what} before it has fetched the committed offset"
@@ -215,8 +219,8 @@ class Offsets:
             for at in (committed, *(cuts if period.run.opening.resets else ()))
         ):
             pass  # the commit may be of the log before the cut
-        elif offset < log.floor and not self._recorder.is_replaced(period.run):
-            text = f"{what}, though {log.floor} was committed"
+        elif offset < expected and not self._recorder.is_replaced(period.run):
+            text = f"{what}, though {expected} was committed"
             self._recorder.report("S7", event, text, log.floor_by, period.began_by, number)
         elif period.starts:
             starts = {max(start, 0) for start in period.starts}
@@ -293,7 +297,10 @@ class Offsets:
     # ------------------------------------------------------------ commits: requests
 
     def _sent(self, number: int, event: Sent) -> None:
-        if event.api == "OffsetCommit":
+        if event.api == "OffsetFetch":
+            floors = {tp: log.floor for tp, log in self._recorder.logs.items()}
+            self._floors[event.member, event.connection, event.correlation] = floors
+        elif event.api == "OffsetCommit":
             run = self._recorder.run_of(event.member)
             for tp, offset in event.offsets.items():
                 self._sent_offsets.setdefault((run.name, tp), set()).add(offset)
@@ -380,11 +387,13 @@ class Offsets:
                     if tp in sent.offsets or not sent.offsets:
                         _move(period, self._recorder.log(tp), None, number, event.time)
         else:
+            floors = self._floors.pop((event.member, event.connection, event.correlation))
             for tp, offset in event.offsets.items():
                 period = run.held.get(tp)
                 # The response to a request of an earlier period does not count for this one.
                 if period is not None and period.began_by < by:
                     period.starts.add(offset)
+                    period.committed_before = floors.get(tp, 0)
                     offset = min((offset, *self._recorder.log(tp).truncations))
                     self._happened(tp, offset, number)
                     if period.moved is None and period.sent is None:
@@ -420,6 +429,7 @@ class Offsets:
             self._recorder.report("S19", event, text, log.deleted_by, number)
         log.stored, log.stored_by = offset, number
         log.floor, log.floor_by = offset, number
+        log.committer = self._recorder.run_of_member_id.get(event.member_id)
         # A member that does not know of a cut yet may commit offsets above it; but no member may do
         # so for a recreated topic.
         end = offset if log.deleted_by >= 0 else min((offset, *log.truncations))
