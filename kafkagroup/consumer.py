@@ -429,7 +429,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     async def wait_assignment(self) -> frozenset[TopicPartition]:
         """Wait until the group has assigned partitions to this consumer, possibly none; return
-        them.
+        them. With KIP-848 the first assignment may be empty, and partitions follow within seconds.
 
         Without membership this returns at once. Raises: the error that ended the membership;
         ConsumerClosedError; ConfigurationError when nothing is subscribed to.

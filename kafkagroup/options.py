@@ -369,9 +369,9 @@ class ConsumerOptions(_MembershipOptions):
         Choice({protocol.value: protocol for protocol in ConsumerProtocol}),
         "classic",
         'who assigns partitions: `"classic"`, one of the members; `"consumer"`, the coordinator'
-        ' (KIP-848; brokers 4.0 and later); `"auto"`, the coordinator if it supports KIP-848 and'
-        " can upgrade the group, else a member; always a member with `assignors`, which"
-        ' `"consumer"` does not accept. With `"consumer"` the broker matches a'
+        ' (KIP-848; brokers 4.0 and later); `"auto"`, the coordinator if it supports KIP-848,'
+        " can upgrade the group and accepts the pattern, else a member; always a member with"
+        ' `assignors`, which `"consumer"` does not accept. With `"consumer"` the broker matches a'
         " `pattern` (RE2J), and looks for new topics at most every 10 s",
     )
     group_remote_assignor: str | None = option(

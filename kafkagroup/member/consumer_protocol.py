@@ -93,8 +93,15 @@ _MEMBERSHIP_LOST = frozenset(
 )
 """The coordinator has removed the member, or has never known it."""
 
-_PROTOCOL_UNAVAILABLE = frozenset((ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND))
-"""Errors of a join: the broker has disabled this protocol, or cannot upgrade the classic group."""
+_PROTOCOL_UNAVAILABLE = frozenset(
+    (
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+    )
+)
+"""Errors of a join: the broker has disabled this protocol, cannot upgrade the classic group, or
+cannot match the pattern, which Python can."""
 
 
 def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEffect, ...]]:

@@ -194,6 +194,22 @@ async def test_auto_chooses_the_consumer_protocol_where_the_broker_has_it(bootst
         assert (await describe(bootstrap, name))[2] == [1]
 
 
+@pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
+async def test_line_40_auto_chooses_classic_for_a_pattern_that_the_broker_refuses(
+    bootstrap, name, fill
+):
+    """RE2J has no look-ahead."""
+    if await is_embedded(bootstrap):
+        pytest.skip("the embedded broker matches patterns as Python does")
+    await fill(1)
+    options = {"bootstrap_servers": bootstrap, "group_id": name, "pattern": f"(?!no){name}"}
+    async with Consumer(**options, group_protocol="auto") as consumer:
+        await until(lambda: consumer.assignment() == {(name, 0)})
+    with pytest.raises(BrokerError, match="INVALID_REGULAR_EXPRESSION"):
+        async with Consumer(**options, **NEW) as consumer:
+            await consumer.getone()
+
+
 @pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
 async def test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded(
     bootstrap, name, fill

@@ -467,6 +467,18 @@ async def test_line_40_a_broker_with_the_consumer_protocol_disabled(network: Any
                 await consumer.getone()
 
 
+async def test_line_40_a_pattern_that_the_broker_refuses(network: Any) -> None:
+    """It has a look-ahead, which RE2J does not know."""
+    async with cluster(network) as kafka:
+        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.INVALID_REGULAR_EXPRESSION, times=None)
+        async with member(group_protocol="auto", topics=(), pattern="(?!u)t") as consumer:
+            assert len(await consumer.wait_assignment()) == 2
+            assert epochs(kafka) == []
+        with pytest.raises(BrokerError, match="INVALID_REGULAR_EXPRESSION"):
+            async with member(topics=(), pattern="(?!u)t") as consumer:
+                await consumer.getone()
+
+
 async def test_line_40_a_broker_without_the_consumer_protocol(network: Any) -> None:
     async with cluster(network, settings=BrokerSettings(consumer_groups=False)) as kafka:
         async with member(group_protocol="auto", topics=(), pattern="t") as consumer:
