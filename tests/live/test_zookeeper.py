@@ -174,6 +174,8 @@ async def test_a_member_whose_session_expired_loses_its_partitions_and_rejoins(
             thief.close()
 
         await anyio.to_thread.run_sync(end_session)
+        # Without this wait, a member that reads fast ends before it notices.
+        await until(lambda: len(worker.story) == 3)
         await until(lambda: len(set(worker.seen)) == 1000)
         await worker.consumer.stop()
     assert worker.story == [
