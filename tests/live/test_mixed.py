@@ -231,6 +231,8 @@ class Group:
             auto_offset_reset="earliest",
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
+            # A leader without metadata of the new topic assigns nothing until it reads it again.
+            metadata_max_age_ms=1_000,
         )
         while not over.is_set():
             batches = consumer.poll(timeout_ms=20)
