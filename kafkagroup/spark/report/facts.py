@@ -12,9 +12,11 @@ import attrs
 from kafkagroup.spark.evaluation import Status
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from kafkagroup.spark.pipeline import Tables
 
-__all__ = ["Bar", "Facts", "Group", "Rebalance", "Stuck", "gather", "total_lag"]
+__all__ = ["Bar", "Facts", "Group", "Rebalance", "Stuck", "gather", "lag_over_time", "total_lag"]
 
 MAX_GROUPS = 12
 """Most groups that have a section of their own."""
@@ -115,9 +117,9 @@ def gather(tables: Tables) -> Facts:
         .limit(MAX_STUCK)
         .collect()
     ]
-    samples = _by_group(tables, "lag_history", "time", MAX_POINTS, names)
-    rebalances = _by_group(tables, "rebalances", "started", MAX_REBALANCES, names)
-    bars = _by_group(tables, "ownership", "started", MAX_BARS, names)
+    samples = _by_group(lag_over_time(tables, names), "time", MAX_POINTS)
+    rebalances = _by_group(_of(tables, "rebalances", names), "started", MAX_REBALANCES)
+    bars = _by_group(_of(tables, "ownership", names), "started", MAX_BARS)
     groups = [
         Group(
             name=name,
@@ -148,23 +150,58 @@ def gather(tables: Tables) -> Facts:
     return Facts(made_at, stuck, groups, count - len(groups))
 
 
-def _by_group(
-    tables: Tables, table: str, time: str, most: int, names: Sequence[str]
-) -> dict[str, list[Any]]:
-    """Return the last rows of each of these groups, in order of time."""
+def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
+    """Return the lag of each partition of these groups over time: the rows of `lag_history`, and
+    between its first and last one those for each other time at which the log's end is known.
+
+    Without these, the lag of a group that stopped would seem to grow evenly. They are not in the
+    table, because they would be many: for each group all times of each partition that it reads.
+    """
     from pyspark.sql import functions as F
 
+    from kafkagroup.spark.latest_commits import KEY
+
+    known = _of(tables, "lag_history", names)
+    partitions = known.groupBy(*KEY).agg(F.min("time").alias("first"), F.max("time").alias("last"))
+    others = (
+        tables.read("log_ends")
+        .dropDuplicates(["topic", "partition", "time"])
+        .join(F.broadcast(partitions), ["topic", "partition"])
+        .where("time BETWEEN first AND last")
+        .join(known, [*KEY, "time"], "leftanti")
+    )
+    nothing = F.lit(None).cast("bigint")
     rows = (
-        tables.read(table)
-        .where(F.col("group_id").isin(list(names)))
-        .selectExpr("*", f"row_number() OVER (PARTITION BY group_id ORDER BY {time} DESC) AS nth")
+        known.withColumn("log_start", nothing)
+        .unionByName(others.withColumns({"committed": nothing, "lag": nothing}), True)
+        .selectExpr(
+            *(*KEY, "time", "lag", "log_start", "log_end"),
+            f"last_value(committed, true) OVER (PARTITION BY {', '.join(KEY)} ORDER BY time)"
+            " AS committed",
+        )
+    )
+    at_others = "greatest(0, log_end - greatest(committed, log_start))"
+    return rows.selectExpr(
+        *KEY, "time", "committed", "log_end", f"coalesce(lag, {at_others}) AS lag"
+    )
+
+
+def _of(tables: Tables, name: str, groups: Sequence[str]) -> DataFrame:
+    rows = tables.read(name)
+    return rows.where(rows.group_id.isin(list(groups)))
+
+
+def _by_group(rows: DataFrame, time: str, most: int) -> dict[str, list[Any]]:
+    """Return the last rows of each group, in order of time."""
+    found = (
+        rows.selectExpr(
+            "*", f"row_number() OVER (PARTITION BY group_id ORDER BY {time} DESC) AS nth"
+        )
         .where(f"nth <= {most}")
         .orderBy("group_id", time)
         .collect()
     )
-    return {
-        group_id: list(found) for group_id, found in groupby(rows, key=lambda row: row.group_id)
-    }
+    return {group_id: list(some) for group_id, some in groupby(found, key=lambda row: row.group_id)}
 
 
 def total_lag(samples: Iterable[tuple[datetime, object, int]]) -> list[tuple[datetime, int]]:
