@@ -424,10 +424,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         last request that found no rebalance. A second one begins when the members have joined: the
         coordinator then removes a member whose SyncGroup has not arrived (KAFKA-12890)."""
         member = self.member
-        sent, is_syncing = (
-            member.heartbeat_sent_at,
-            member.phase in (Phase.COMPUTING, Phase.SYNCING),
-        )
+        sent = member.heartbeat_sent_at
+        is_syncing = member.phase in (Phase.COMPUTING, Phase.SYNCING)
         if code == ErrorCode.NONE:
             began_after = member.rebalancing_at if is_syncing else math.inf
             self._set(stable_at=sent)
