@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
 import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,9 +74,11 @@ class BuildExt(build_ext):
         super().finalize_options()
 
     def run(self) -> None:
-        # setuptools uses the `-g` with which Python itself was built: with debug information the
-        # wheel has 10 MB. The user's CFLAGS follow `-g0`, so that a `-g` in them still applies.
-        os.environ["CFLAGS"] = f"-g0 {os.environ.get('CFLAGS', '')}"
+        # Python's own flags have a `-g`: with debug information the wheel has 10 MB. They are
+        # repeated here, because in recent releases of setuptools CFLAGS takes their place: without
+        # an `-O` the modules are half as fast. The user's CFLAGS come last: they still apply.
+        own, users = sysconfig.get_config_var("CFLAGS") or "", os.environ.get("CFLAGS", "")
+        os.environ["CFLAGS"] = f"{own} -g0 {users}"
         try:
             super().run()
         except Exception as error:  # each compiler raises other exceptions
