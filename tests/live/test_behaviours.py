@@ -183,7 +183,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_40": (
         NEW + "test_line_40_auto_falls_back_to_classic_where_the_protocol_is_missing",
-        NEW_CONSUMERS + "test_line_40_a_broker_with_the_consumer_protocol_disabled",
+        NEW_CONSUMERS + "test_line_40_auto_falls_back_when_the_broker_refuses_the_join",
         NEW_LIVE + "test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
     ),
     "line_41": (

@@ -454,28 +454,27 @@ async def test_heartbeats_slow_down_to_the_idle_interval(network: Any) -> None:
         assert math.isclose(len(after) - len(before), 60, abs_tol=1)
 
 
-async def test_line_40_a_broker_with_the_consumer_protocol_disabled(network: Any) -> None:
+@pytest.mark.parametrize(
+    ("code", "pattern", "options"),
+    [
+        (ErrorCode.UNSUPPORTED_VERSION, "t", {}),
+        # A look-ahead, which RE2J does not know.
+        (ErrorCode.INVALID_REGULAR_EXPRESSION, "(?!u)t", {"topics": (), "pattern": "(?!u)t"}),
+    ],
+    ids=["the protocol is disabled", "the broker refuses the pattern"],
+)
+async def test_line_40_auto_falls_back_when_the_broker_refuses_the_join(
+    network: Any, code: ErrorCode, pattern: str, options: dict[str, Any]
+) -> None:
     async with cluster(network) as kafka:
-        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNSUPPORTED_VERSION, times=None)
-        async with member(group_protocol="auto", topics=(), pattern="t") as consumer:
+        kafka.fail(ConsumerGroupHeartbeatRequest, code, times=None)
+        async with member(group_protocol="auto", topics=(), pattern=pattern) as consumer:
             assert len(await consumer.wait_assignment()) == 2
             assert epochs(kafka) == []
             await consumer.getone()
             await consumer.commit()
-        with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
-            async with member() as consumer:
-                await consumer.getone()
-
-
-async def test_line_40_a_pattern_that_the_broker_refuses(network: Any) -> None:
-    """It has a look-ahead, which RE2J does not know."""
-    async with cluster(network) as kafka:
-        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.INVALID_REGULAR_EXPRESSION, times=None)
-        async with member(group_protocol="auto", topics=(), pattern="(?!u)t") as consumer:
-            assert len(await consumer.wait_assignment()) == 2
-            assert epochs(kafka) == []
-        with pytest.raises(BrokerError, match="INVALID_REGULAR_EXPRESSION"):
-            async with member(topics=(), pattern="(?!u)t") as consumer:
+        with pytest.raises(BrokerError, match=code.name):
+            async with member(**options) as consumer:
                 await consumer.getone()
 
 
