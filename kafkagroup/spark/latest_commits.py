@@ -15,10 +15,13 @@ from kafkagroup.spark.evaluation import WINDOW
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["KEY", "latest_commits", "measured_commits"]
+__all__ = ["KEY", "LAG_OF_COMMIT", "latest_commits", "measured_commits"]
 
 KEY = ("group_id", "topic", "partition")
 """The columns that identify a partition with a committed offset."""
+
+LAG_OF_COMMIT = "greatest(0, log_end - greatest(committed, log_start))"
+"""The lag of a committed offset by a log's start and end, as an expression of SQL."""
 
 
 def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
@@ -41,13 +44,8 @@ def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
         .where(is_same_topic)
         .groupBy(*KEY, "time")
         .agg(F.expr("max_by(struct(committed, log_end, log_start), log_offset) AS last"))
-        .selectExpr(
-            *KEY,
-            "time",
-            "last.committed",
-            "last.log_end",
-            "greatest(0, last.log_end - greatest(last.committed, last.log_start)) AS lag",
-        )
+        .selectExpr(*KEY, "time", "last.*")
+        .selectExpr(*KEY, "time", "committed", "log_end", f"{LAG_OF_COMMIT} AS lag")
     )
 
 

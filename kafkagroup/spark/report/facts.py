@@ -159,7 +159,7 @@ def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    from kafkagroup.spark.latest_commits import KEY
+    from kafkagroup.spark.latest_commits import KEY, LAG_OF_COMMIT
 
     known = _of(tables, "lag_history", names)
     partitions = known.groupBy(*KEY).agg(F.min("time").alias("first"), F.max("time").alias("last"))
@@ -180,9 +180,8 @@ def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
             " AS committed",
         )
     )
-    at_others = "greatest(0, log_end - greatest(committed, log_start))"
     return rows.selectExpr(
-        *KEY, "time", "committed", "log_end", f"coalesce(lag, {at_others}) AS lag"
+        *KEY, "time", "committed", "log_end", f"coalesce(lag, {LAG_OF_COMMIT}) AS lag"
     )
 
 
