@@ -2,7 +2,8 @@
 
 python -m tests.bench [--preset small|large] [--only NAME ...] [--bootstrap HOST:PORT] [--json FILE]
 
-Small takes some minutes, large about an hour; both need an otherwise idle machine.
+Small takes about an hour, large some hours; both need an otherwise idle machine. `--only` measures
+a part. The table of each part is printed when it has ended.
 """
 
 from . import (

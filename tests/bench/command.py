@@ -1,4 +1,4 @@
-"""The command line of all benchmarks: settings, the broker, the table, the JSON file."""
+"""The command line of all benchmarks: settings, the broker, the tables, the JSON file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from .broker import kafka
-from .figures import Figure, show, write
+from .figures import Figure, show, write_json, write_table
 
 __all__ = ["LARGE", "SMALL", "Settings", "main"]
 
@@ -44,7 +44,8 @@ Measure = Callable[[str, Settings], list[Figure]]
 
 
 def main(what: str | None, benchmarks: Mapping[str, Measure]) -> None:
-    """Run benchmarks on one broker; exit with 1 if one of our targets is missed."""
+    """Run benchmarks on one broker, and print the table of each when it has ended; exit with 1 if
+    one of our targets is missed."""
     parser = ArgumentParser(description=(what or "").split("\n\n")[0])
     parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
     parser.add_argument("--preset", choices=("small", "large"), default="large")
@@ -61,10 +62,13 @@ def main(what: str | None, benchmarks: Mapping[str, Measure]) -> None:
     with kafka(given["bootstrap"]) as bootstrap:
         for name in given.get("only", benchmarks):
             print(f"measuring: {name}", file=sys.stderr, flush=True)
-            figures += benchmarks[name](bootstrap, settings)
-    show(figures, TABLE)
-    if given["json"] is not None:
-        write(given["json"], figures, attrs.asdict(settings))
+            measured = benchmarks[name](bootstrap, settings)
+            show(measured)
+            figures += measured
+            # After each: a run that is interrupted keeps what it has measured.
+            write_table(TABLE, figures)
+            if given["json"] is not None:
+                write_json(given["json"], figures, attrs.asdict(settings))
     missed = [
         f"{figure.what}, {figure.client}: {figure.target}" for figure in figures if figure.missed
     ]

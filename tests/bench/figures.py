@@ -1,7 +1,7 @@
 """The figures of a benchmark, and their output: medians with their spread, ours beside the peers.
 
-Pure, except for `show` and `write`. A figure without a peer in the same run proves nothing:
-absolute numbers belong to one machine, ratios carry over.
+Pure, except for `show`, `write_table` and `write_json`. A figure without a peer in the same run
+proves nothing: absolute numbers belong to one machine, ratios carry over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["OURS", "Figure", "Least", "Target", "percentile", "ratios", "show", "summary", "write"]
+__all__ = [
+    "OURS",
+    "Figure",
+    "Least",
+    "Target",
+    "percentile",
+    "ratios",
+    "show",
+    "summary",
+    "write_json",
+    "write_table",
+]
 
 OURS = "kafkagroup"
 """Names of our clients begin with this, those of peers never."""
@@ -129,16 +140,19 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def show(figures: Iterable[Figure], path: Path) -> None:
-    """Print one table, a block for each quantity, ours first; and write it to a file."""
-    figures = list(figures)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        Console(file=file, width=_WIDTH).print(_table(figures))
+def show(figures: Iterable[Figure]) -> None:
+    """Print one table, a block for each quantity, ours first."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     console.print(_table(figures))
+
+
+def write_table(path: Path, figures: Iterable[Figure]) -> None:
+    """Write the table that `show` prints."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        Console(file=file, width=_WIDTH).print(_table(figures))
 
 
 def _table(figures: Iterable[Figure]) -> Table:
@@ -179,7 +193,7 @@ def _cells(figure: Figure, ours: Figure | None) -> Sequence[str]:
     )
 
 
-def write(path: Path, figures: Iterable[Figure], settings: Mapping[str, object]) -> None:
+def write_json(path: Path, figures: Iterable[Figure], settings: Mapping[str, object]) -> None:
     """Write every value and the measurement's settings as JSON."""
     kept = {
         "python": platform.python_version(),
