@@ -387,11 +387,7 @@ def _prune(this: _Run, batch: int, now: datetime, retention: timedelta) -> None:
             continue
         column, number = _part_of(this, batch, name)
         kept = _kept(name, tables.read(name), time, before)
-        if kept.isEmpty():
-            tables.replace_part(name, kept.drop(column), column, number)
-            tables.delete_parts(name, column, keep=number)
-        else:
-            _replace_by_one_part(tables, name, kept, column, number)
+        _replace_by_one_part(tables, name, kept, column, number)
     write_numbered(tables.spark, folder, int(before.timestamp()), "")
 
 

@@ -79,6 +79,9 @@ class Tables:
             return
         draft = f".{name}.draft"
         self._write(draft, rows, part_by)
+        if part_by is not None and not self.parts(draft, part_by):
+            # Spark has written no file, and could not read the columns of the table.
+            self._write(f"{draft}/{part_by}=0", rows.limit(0).drop(part_by))
         self.before_write()
         replace_folder(self.spark, self.path(draft), self.path(name))
 

@@ -209,6 +209,8 @@ def test_parts_of_tables_are_added_and_replaced(
             rows = spark.range(3).selectExpr("id", "IF(id = 0, -1, 7) AS run")
             tables.replace("numbers", rows, part_by="run")
         assert content() == [(-1, 0), (7, 1), (7, 2)]
+        tables.replace("numbers", rows.limit(0), part_by="run")
+        assert content() == []
         tables.replace("numbers", spark.range(1).selectExpr("id", "'x' AS name"))
         assert tables.read("numbers").collect() == [(0, "x")]
     finally:
