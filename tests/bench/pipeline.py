@@ -19,7 +19,6 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from struct import pack
 from typing import Any
 
@@ -41,6 +40,7 @@ from kafkagroup.wire.coordinator.offsets import OffsetCommitKey, OffsetCommitVal
 from kafkagroup.wire.group_log import Subscription
 
 from . import broker
+from .processes import memory
 
 PARTITIONS = 50
 BATCH = 1000
@@ -99,21 +99,6 @@ async def fill(bootstrap: str, topic: str, groups: int, numbers: range) -> None:
                 await append(group % PARTITIONS)
         for partition in [p for p in ready if ready[p]]:
             await append(partition)
-
-
-def memory(pid: int) -> int:
-    """Return the resident bytes of a process and of all that it has started."""
-    pages = 0
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
-        children = [
-            int(child)
-            for task in Path(f"/proc/{pid}/task").glob("*/children")
-            for child in task.read_text("ascii").split()
-        ]
-    except OSError:  # it has ended
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE") + sum(map(memory, children))
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """Rows of a topic into Spark: our source, Spark's own, and prepared Arrow batches.
 
-python -m tests.bench.spark [--bootstrap HOST:PORT] [--rows N] [--rounds N]
+python -m tests.bench.spark [--bootstrap HOST:PORT] [--bytes SIZE ...] [--rows N] [--rounds N]
 
-Values of 100 bytes, two partitions, local[2], without a sink; one after another, round by round.
-Prepared batches, from a Python source that reads nothing, are the maximum of any Python source. All
-have the columns of Spark's own connector, then only the values, and then fields of the values,
-parsed by the source or by `from_json`; ours and the prepared ones are also measured with all of our
-columns. PySpark's Ivy downloads Spark's own connector; if that fails,
-it is skipped with a message. The first round, in which the JVM warms up, does not count.
+Values of 100 and of 1,000 bytes, two partitions, local[2], without a sink; one after another, round
+by round. Prepared batches, from a Python source that reads nothing, are the maximum of any Python
+source. All have the columns of Spark's own connector, then only the values, and then fields of the
+values, parsed by the source or by `from_json`; ours and the prepared ones are also measured with
+all of our columns. The CPU time is that of the JVM and its Python workers. PySpark's Ivy downloads
+Spark's own connector; if that fails, it is skipped with a message. The first round, in which the
+JVM warms up, does not count.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 
 from . import broker
 from .command import TABLE
-from .figures import Figure, show
+from .figures import Figure, show, write_table
+from .processes import cpu_time
 
 PARTITIONS = 2
-BATCH = 150
-"""Records of one produced batch: about 16 KB, as producers send by default."""
+ROWS = {100: 6_000_000, 1000: 1_500_000}
+"""The bytes of a value -> how many are read: enough that the start of a job does not count."""
 
-VALUE = b'{"id": 123456789, "name": "a customer", "price": 12.5, "paid": true, "comment": "%s"}'
-VALUE %= b"x" * (102 - len(VALUE))
-"""100 bytes."""
+BATCH_BYTES = 16_000
+"""The values of one produced batch: producers send about 16 KB by default."""
+
+READY_BYTES = 7_000_000
+"""The values of a prepared batch: those of one of our fetches."""
 
 FIELDS = "id bigint, name string, price double, paid boolean"
 """The fields that are parsed."""
-
-READY_ROWS = 70_000
-"""Rows of a ready-made batch: those of one of our fetches."""
 
 SAME = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type", "headers")
 """The columns that Spark's own connector has."""
@@ -66,8 +67,15 @@ CONNECTOR = (
 )
 
 
+def value_of(size: int) -> bytes:
+    """Return a value of this many bytes."""
+    text = b'{"id": 123456789, "name": "a customer", "price": 12.5, "paid": true, "comment": "%s"}'
+    return text % (b"x" * (size + len(b"%s") - len(text)))
+
+
 class Ready(DataSource):
-    """Returns as many rows as the option `rows` says, by repeating one batch."""
+    """Returns as many rows as the option `rows` says, by repeating one batch; `bytes` are those of
+    a value."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,13 +86,14 @@ class Ready(DataSource):
         return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return ReadyReader(schema, int(self.options["rows"]))
+        return ReadyReader(schema, int(self.options["rows"]), int(self.options["bytes"]))
 
 
 class ReadyReader(DataSourceReader):
-    def __init__(self, schema: Any, rows: int) -> None:
+    def __init__(self, schema: Any, rows: int, size: int) -> None:
         self._schema = schema
         self._rows = rows
+        self._size = size
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(self._rows // PARTITIONS) for _ in range(PARTITIONS)]
@@ -99,18 +108,19 @@ class ReadyReader(DataSourceReader):
             "offset": 5,
             "timestamp": datetime.datetime.now(datetime.UTC),
             "timestamp_type": 0,
-            "value": VALUE,
+            "value": value_of(self._size),
             "headers": [],
             "leader_epoch": 0,
             "transactional": False,
         }
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        columns = [pyarrow.array([row.get(f.name)] * READY_ROWS, f.type) for f in schema]
+        count = READY_BYTES // self._size
+        columns = [pyarrow.array([row.get(f.name)] * count, f.type) for f in schema]
         batch = pyarrow.RecordBatch.from_arrays(columns, schema=schema)
         left = partition.value
         while left > 0:
-            yield batch.slice(0, min(left, READY_ROWS))
-            left -= READY_ROWS
+            yield batch.slice(0, min(left, count))
+            left -= count
 
 
 def connector() -> list[str]:
@@ -134,16 +144,19 @@ def connector() -> list[str]:
     return [str(jar) for jar in sorted(JARS.glob("*.jar"))]
 
 
-async def fill(bootstrap: str, name: str, rows: int) -> None:
-    batch = encode_batch([NewRecord(None, VALUE, 1000 + n) for n in range(BATCH)])
+async def fill(bootstrap: str, topic: str, size: int, rows: int) -> None:
+    count = BATCH_BYTES // size
+    batch = encode_batch([NewRecord(None, value_of(size), 1000 + n) for n in range(count)])
     async with broker.connected(bootstrap) as node:
-        for n in range(0, rows // BATCH, PARTITIONS):
-            places = range(min(PARTITIONS, rows // BATCH - n))
-            await broker.produce(node, {TopicPartition(name, p): batch for p in places})
+        for n in range(0, rows // count, PARTITIONS):
+            places = range(min(PARTITIONS, rows // count - n))
+            await broker.produce(node, {TopicPartition(topic, p): batch for p in places})
 
 
-def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Callable[[], Any]]:
-    """Return client -> a function that creates its table."""
+def frames(
+    spark: Any, bootstrap: str, topic: str, size: int, rows: int
+) -> Mapping[tuple[str, str], Callable[[], Any]]:
+    """Return what is read, client -> a function that creates its table."""
 
     def own() -> Any:
         reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
@@ -154,7 +167,7 @@ def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Ca
         return reader.option("subscribe", topic).option("columns", ",".join(columns)).load()
 
     def ready(columns: Iterable[str]) -> Any:
-        reader = spark.read.format("ready").option("rows", str(rows))
+        reader = spark.read.format("ready").option("rows", str(rows)).option("bytes", str(size))
         return reader.option("columns", ",".join(columns)).load()
 
     def parsed() -> Any:
@@ -165,24 +178,51 @@ def frames(spark: Any, bootstrap: str, topic: str, rows: int) -> Mapping[str, Ca
         return frame.selectExpr(f"from_json(string(value), '{FIELDS}') AS j").select("j.*")
 
     return {
-        "kafkagroup": partial(ours, SAME),
-        "Spark's own": own,
-        "ready-made Arrow": partial(ready, SAME),
-        "kafkagroup, all columns": partial(ours, COLUMNS),
-        "ready-made Arrow, all columns": partial(ready, COLUMNS),
-        "kafkagroup, values": partial(ours, ["value"]),
-        "Spark's own, values": lambda: own().select("value"),
-        "ready-made Arrow, values": partial(ready, ["value"]),
-        "kafkagroup, parse=json": parsed,
-        "kafkagroup, from_json": lambda: by_spark(ours(["value"])),
-        "Spark's own, from_json": lambda: by_spark(own()),
+        ("its columns", "kafkagroup"): partial(ours, SAME),
+        ("its columns", "Spark's own"): own,
+        ("its columns", "ready-made Arrow"): partial(ready, SAME),
+        ("all columns", "kafkagroup"): partial(ours, COLUMNS),
+        ("all columns", "ready-made Arrow"): partial(ready, COLUMNS),
+        ("values", "kafkagroup"): partial(ours, ["value"]),
+        ("values", "Spark's own"): lambda: own().select("value"),
+        ("values", "ready-made Arrow"): partial(ready, ["value"]),
+        ("JSON fields", "kafkagroup, parse=json"): parsed,
+        ("JSON fields", "Spark's own, from_json"): lambda: by_spark(own()),
+        ("JSON fields", "from_json of our values"): lambda: by_spark(ours(["value"])),
     }
+
+
+def measure(spark: Any, bootstrap: str, size: int, rows: int, rounds: int) -> list[Figure]:
+    """Return the time and the CPU time of a row of each client."""
+    jvm = spark.sparkContext._gateway.proc.pid
+    times: dict[tuple[str, str], list[float]] = {}
+    cpu: dict[tuple[str, str], list[float]] = {}
+    with broker.topic(bootstrap, PARTITIONS) as topic:
+        anyio.run(fill, bootstrap, topic, size, rows)
+        for n in range(rounds + 1):
+            for which, frame in frames(spark, bootstrap, topic, size, rows).items():
+                if "Spark's own" in which[1] and not spark.conf.get("spark.jars"):
+                    continue
+                started, used = time.perf_counter(), cpu_time(jvm)
+                frame().write.format("noop").mode("overwrite").save()
+                took, used = time.perf_counter() - started, cpu_time(jvm) - used
+                speed = f"{rows / took:,.0f} rows/s, {used / rows * 1e6:.2f} us of CPU a row"
+                print(f"{size} B: {', '.join(which)}: {speed}", file=sys.stderr, flush=True)
+                if n:
+                    times.setdefault(which, []).append(took / rows * 1e6)
+                    cpu.setdefault(which, []).append(used / rows * 1e6)
+    return [
+        Figure(what=f"{size} B, {read}: us {unit} row", client=client, values=tuple(values))
+        for unit, found in (("a", times), ("of CPU a", cpu))
+        for (read, client), values in found.items()
+    ]
 
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
-    parser.add_argument("--rows", type=int, default=6_000_000)
+    parser.add_argument("--bytes", type=int, nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rows", type=int, help="of each size; else 6 and 1.5 million")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -191,8 +231,8 @@ def main() -> None:
     except (OSError, subprocess.SubprocessError) as error:
         print(f"WITHOUT Spark's own connector, which cannot be fetched: {error}", file=sys.stderr)
         jars = []
-    with broker.kafka(given.bootstrap) as bootstrap, broker.topic(bootstrap, PARTITIONS) as topic:
-        anyio.run(fill, bootstrap, topic, given.rows)
+    figures: list[Figure] = []
+    with broker.kafka(given.bootstrap) as bootstrap:
         spark = (
             SparkSession.builder.master(f"local[{PARTITIONS}]")
             .config("spark.ui.enabled", "false")
@@ -203,22 +243,13 @@ def main() -> None:
         )
         kafkagroup.spark.register(spark)
         spark.dataSource.register(Ready)
-        made = dict(frames(spark, bootstrap, topic, given.rows))
-        if not jars:
-            made = {client: of for client, of in made.items() if "Spark's own" not in client}
-        times: dict[str, list[float]] = {client: [] for client in made}
-        for n in range(given.rounds + 1):
-            for client, frame in made.items():
-                start = time.perf_counter()
-                frame().write.format("noop").mode("overwrite").save()
-                took = time.perf_counter() - start
-                print(f"{client}: {given.rows / took:,.0f} rows/s", file=sys.stderr, flush=True)
-                if n:
-                    times[client].append(took / given.rows * 1e6)
+        for size in given.bytes:
+            rows = given.rows or ROWS[size]
+            measured = measure(spark, bootstrap, size, rows, given.rounds)
+            show(measured)
+            figures += measured
         spark.stop()
-    what = f"{given.rows:,} rows into Spark, us a row"
-    figures = [Figure(what=what, client=client, values=tuple(of)) for client, of in times.items()]
-    show(figures, TABLE)
+    write_table(TABLE, figures)
 
 
 if __name__ == "__main__":
