@@ -107,7 +107,7 @@ def peak_memory(pid: int) -> Iterator[list[int]]:
     peak, is_done = [0], threading.Event()
 
     def sample() -> None:
-        while not is_done.wait(0.5):
+        while not is_done.wait(1.0):
             peak[0] = max(peak[0], memory(pid))
 
     sampler = threading.Thread(target=sample)
