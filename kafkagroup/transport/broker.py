@@ -100,7 +100,7 @@ class BrokerClient:
         self._options = options or ClientOptions()
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
-        self._throttle = throttle or BrokerThrottle()
+        self._throttle = throttle or BrokerThrottle((host, port), {})
         self._troubles = troubles
         self._close_count = 0
         self._last_unanswered_at = float("-inf")

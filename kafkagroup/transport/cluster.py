@@ -81,9 +81,9 @@ class Cluster:
         self._tasks = tasks
         self._brokers: dict[int, BrokerClient] = {}
         self._bootstrap: dict[Address, BrokerClient] = {}
-        self._throttles: dict[Address, BrokerThrottle] = {}
-        """By address: a throttle remains in force if the broker gets another node id, or leaves the
-        metadata and returns."""
+        self._throttled_until: dict[Address, float] = {}
+        """By address, not in the clients: a throttle remains in force if the broker gets another
+        node id, or leaves the metadata and returns, when it has a second client."""
         self._refreshing = anyio.Lock()
         self._request_number = 0
         """Of the last metadata request."""
@@ -150,13 +150,9 @@ class Cluster:
                 await self._brokers.pop(node_id).aclose()
         while self._bootstrap:
             await self._bootstrap.popitem()[1].aclose()
-        used = {(broker.host, broker.port) for broker in self._brokers.values()}
         now = anyio.current_time()
-        self._throttles = {
-            address: throttle
-            for address, throttle in self._throttles.items()
-            if address in used or throttle.throttled_until > now
-        }
+        for address in [a for a, until in self._throttled_until.items() if until <= now]:
+            del self._throttled_until[address]
 
     def apply_leader(
         self, tp: TopicPartition, leader: LeaderIdAndEpoch, response: FetchResponse
@@ -259,13 +255,12 @@ class Cluster:
             yield self._bootstrap[address]
 
     def _create_client(self, node_id: int, address: Address) -> BrokerClient:
-        throttle = self._throttles.setdefault(address, BrokerThrottle())
         return BrokerClient(
             node_id,
             *address,
             self._tasks,
             self.options,
-            throttle=throttle,
+            throttle=BrokerThrottle(address, self._throttled_until),
             troubles=self.troubles,
         )
 

@@ -157,6 +157,24 @@ async def test_a_throttle_survives_the_brokers_absence_from_metadata(network: An
         assert anyio.current_time() - start == pytest.approx(2.0)
 
 
+async def test_a_throttle_applies_to_both_clients_of_a_broker_that_has_returned(
+    network: Any,
+) -> None:
+    """A group may still use the first one, and its heartbeats were sent at once."""
+    network.handlers[A] = serving(throttling(2.0))
+    async with network, open_cluster(A) as cluster:
+        first = cluster.broker(Node(1, *A))
+        await cluster.replace_metadata(ClusterMetadata(nodes={2: Node(2, *B)}))
+        await cluster.replace_metadata(ClusterMetadata(nodes={1: Node(1, *A)}))
+        second = cluster.broker(Node(1, *A))
+        assert first is not second
+        await second.request(MetadataRequest(topics=()))
+        start = anyio.current_time()
+        await first.request(MetadataRequest(topics=()))
+        assert anyio.current_time() - start == pytest.approx(2.0)
+        await first.aclose()
+
+
 async def test_a_starting_cluster_may_report_no_brokers(network: Any) -> None:
     answers = iter([metadata_of(), metadata_of(n1=A)])
     network.handlers[A] = serving(lambda request: next(answers)(request))
