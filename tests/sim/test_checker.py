@@ -829,6 +829,16 @@ def test_s8_the_last_commit_passes_control_records_at_the_end_of_the_log():
     assert broken(first, commits(1), closes(T0), finished(1, 2)) == []
 
 
+def test_s8_control_records_are_passed_by_an_application_that_polls():
+    """It processed a record of another partition all the time, and then it closed."""
+    first = [written(0, -1), opening(), starts(1, {T0: 0, T1: 0}), delivers(0), commits(1)]
+    got, processed = delivers(0, tp=T1)
+    ends = [commits(1, tp=T1), closes(T0, T1), finished(1, 2)]
+    assert broken(first, got, 9.0, processed, ends) == []
+    assert broken(first, got, processed, 9.0, ends) == ["S8"]
+    assert broken(first, 9.0, got, processed, ends) == ["S8"]
+
+
 @pytest.mark.parametrize(
     "end", [of(Revoking, partitions=(T0,)), revokes(T0), of(Lost, partitions=(T0,))]
 )

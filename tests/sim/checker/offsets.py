@@ -543,12 +543,16 @@ class Offsets:
         self, number: int, event: Finished, tp: TopicPartition, log: Log, offset: int
     ) -> None:
         """S8: a commit after the last visible record also covers the control and aborted records
-        after it, once there was time to fetch them; else the lag would never reach zero."""
+        after it, once there was time to fetch them and the application polls, which passes them;
+        else the lag would never reach zero."""
         period, end = log.current, event.ends.get(tp, 0)
         if period is None or not log.has_appends or not period.run.opening.auto_commit:
             return
         healed_at = self._recorder.healed_at if self._recorder.healed_at < math.inf else 0.0
         since = max(log.appended_at, period.began_at, healed_at)
+        polls = period.run.polls
+        if polls.delivered_at < since + _QUIET:  # it may still have been processing these records
+            since = max(since, polls.processed_at)
         quiet = period.end_reason == "revoked" and period.ended_at - since > _QUIET
         if quiet and offset < end <= log.next_visible(offset):
             text = f"{tp} is left at {offset}, with nothing to read up to its end at {end}"

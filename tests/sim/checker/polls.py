@@ -82,6 +82,7 @@ class PollClocks:
         run = self._recorder.run_of(event.member)
         if run.held:
             self._check(number, event)
+        run.polls.processed_at = event.time
         if event.time > run.polls.polled_at:
             run.polls.polled_before, run.polls.polled_at = run.polls.polled_at, event.time
 

@@ -125,6 +125,8 @@ class PollClock:
     """The time before that."""
     delivered_at: float = 0.0
     """When it last got records."""
+    processed_at: float = 0.0
+    """When it had last processed one."""
     waiting_by: int | None = None
     """The event since which it waits in the client; None while it does not."""
     expired: bool = False
