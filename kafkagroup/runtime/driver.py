@@ -138,8 +138,10 @@ class PollTimer:
             # An application without an assignment need not poll; with one, a poll is due sooner.
             await self._applied.wait(due)
         logger.warning(
-            "group %s: the application has not polled for max_poll_interval_ms (of a GroupMember:"
-            " its event loop was blocked for rebalance_timeout_ms); the member leaves the group",
+            "group %s: the member leaves the group: its application has not polled for"
+            " max_poll_interval_ms, or has blocked the event loop of a GroupMember for"
+            " rebalance_timeout_ms; process records faster, run blocking code in a thread, or raise"
+            " the limit",
             group_id,
         )
 
@@ -223,7 +225,7 @@ class Driver:
 
     @property
     def leads(self) -> bool:
-        """Whether this member computed the current assignment."""
+        """Whether this member leads a stable generation, and rejoins when the topics change."""
         return self.member.leads
 
     def is_current(self, generation_id: int) -> bool:
@@ -364,7 +366,7 @@ class Driver:
 
     async def _send(self, send: Send) -> None:
         event: DriverEvent
-        sent = self._clock()
+        sent_at = self._clock()
         try:
             if send.coordinator is None:
                 with anyio.fail_after(send.timeout):
@@ -377,6 +379,7 @@ class Driver:
                     # Without this, an outdated request would report partitions that were added
                     # since as released, and the coordinator would assign them to other members.
                     return
+                sent_at = self._clock()
                 response = await broker.request(
                     send.request,
                     connection_id=connection_id,
@@ -396,7 +399,7 @@ class Driver:
                 now=self._clock(), jitter=random.random(), token=send.token, error=error
             )
         else:
-            self._measure(send.request, response, sent)
+            self._measure(send.request, response, sent_at)
             event = Replied(
                 now=self._clock(), jitter=random.random(), token=send.token, message=response
             )
@@ -488,18 +491,19 @@ class Driver:
                 continue
             try:
                 names = await self._cluster.topic_names(self._unnamed_topics)
-            except (TransportError, RemoteProtocolError) as error:
+            except (TransportError, RemoteProtocolError) as error:  # the connection reports it
                 logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
-                names = {}
+                await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
+                continue
             if names:
-                self._unnamed_topics -= names.keys()
+                self._unnamed_topics = self._unnamed_topics.difference(names)
                 self._post(TopicsNamed(now=anyio.current_time(), names=names))
             elif self._unnamed_topics:  # they may have been withdrawn meanwhile
                 # A broker may not know a new topic yet.
                 problem = Problem(
                     subject=f"assignment of group {group_id}",
-                    cause="partitions are assigned of a topic that no broker knows, of id"
-                    f" {min(self._unnamed_topics)}",
+                    cause="the coordinator has assigned partitions of the topic with the id"
+                    f" {min(self._unnamed_topics)}, which no broker knows",
                     advice="check whether the topic was deleted, and that the brokers agree on it",
                 )
                 troubles.failed((group_id, "names"), self._clock(), problem)

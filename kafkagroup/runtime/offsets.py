@@ -1,4 +1,5 @@
-"""Commit and fetch a group's offsets, on a connection of their own.
+"""Commit and fetch a group's offsets, on the main connection to the coordinator, where no JoinGroup
+in its purgatory delays them.
 
 The sets of error codes below define how each code is handled; a code in none of them is permanent.
 A commit succeeds or fails as a whole; a look-up has a result for each partition. The caller sends
@@ -80,7 +81,6 @@ _MEMBERSHIP_ENDED = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+: the member's group no longer exists
     )
 )
@@ -198,11 +198,12 @@ class GroupOffsets:
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
         ids = self._topic_ids(offsets, topic_ids)
-        lost = await self._lost_topics({tp.topic for tp in offsets}, ids)
+        deadline = anyio.current_time() + timeout
+        lost = await self._lost_topics({tp.topic for tp in offsets}, ids, deadline)
         rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in lost}
         if rest:
             send = partial(self._commit_once, identity, rest, ids, is_current, epoch, meter)
-            await self._commit_with_retries(send, rest, ids, timeout)
+            await self._commit_with_retries(send, rest, ids, deadline, timeout)
         if lost:
             # Not sent: an application that commits each record would send as many requests.
             raise self._lost_error(min(lost), ids)
@@ -212,11 +213,12 @@ class GroupOffsets:
         send: Callable[[], Awaitable[None]],
         offsets: Iterable[TopicPartition],
         ids: Mapping[str, UUID],
+        deadline: float,
         timeout: float,
     ) -> None:
         last: Exception | None = None
         pauses = self.pauses()
-        with anyio.move_on_after(timeout):
+        with anyio.CancelScope(deadline=deadline):
             for retry in count():
                 if retry:
                     if self._max_retries is not None and retry > self._max_retries:
@@ -239,15 +241,21 @@ class GroupOffsets:
                 else:
                     self._reset_lost_counts(offsets, ids)
                     return self._report_success("committing")
-        raise last or RequestTimeoutError(f"the commit was not answered within {timeout:g} s")
+        raise last or RequestTimeoutError(
+            f"the coordinator did not answer the commit of group {self._group_id!r} within"
+            f" {timeout:g} s: check its broker, or allow more time"
+        )
 
-    async def _lost_topics(self, topics: Collection[str], ids: Mapping[str, UUID]) -> set[str]:
+    async def _lost_topics(
+        self, topics: Collection[str], ids: Mapping[str, UUID], deadline: float
+    ) -> set[str]:
         """Return the topics that were deleted or recreated, as earlier commits have found. The
-        metadata is refreshed for them once a second at most."""
+        metadata is refreshed for them once a second at most, and not beyond the deadline."""
         keys = {topic: (topic, ids.get(topic, NO_ID)) for topic in topics}
         lost = {t for t, key in keys.items() if self._lost_counts.get(key, 0) >= _MAX_ATTEMPTS}
         if lost and anyio.current_time() >= self._lost_checked_at + _RECHECK_INTERVAL:
-            await self._refresh_for_lost()
+            with anyio.CancelScope(deadline=deadline):
+                await self._refresh_for_lost()
         for topic in sorted(lost):
             if not self._cluster.was_deleted_or_recreated(*keys[topic]):
                 lost.remove(topic)
@@ -310,13 +318,18 @@ class GroupOffsets:
         meter: Meter | None,
     ) -> None:
         broker = await self._coordinator()
-        await broker.connect()
+        # Also waits while the broker throttles: the checks below must directly precede the request.
+        await broker.ready()
         if not is_current():
             # The member left the generation meanwhile: the coordinator would refuse the commit. If
             # this static member has rejoined, the code would be FENCED_INSTANCE_ID, as if another
             # process had replaced it.
-            raise CommitFailedError(f"the group has rebalanced before {min(offsets)} was committed")
-        sent = anyio.current_time()
+            raise CommitFailedError(
+                f"commit of {min(offsets)} failed: group {self._group_id!r} has rebalanced since"
+                f" generation {identity.generation_id}; the next owner of the partition starts at"
+                " the last commit that succeeded"
+            )
+        sent_at = anyio.current_time()
         response = await commit_offsets(
             broker,
             self._group_id,
@@ -327,13 +340,16 @@ class GroupOffsets:
             topic_ids=topic_ids,
         )
         if meter is not None:
-            meter.record(anyio.current_time(), anyio.current_time() - sent)
+            meter.record(anyio.current_time(), anyio.current_time() - sent_at)
         try:
             self._check_commit(response, offsets)
-        except FencedError as error:
+        except FencedError:
             if is_current():
                 raise
-            raise CommitFailedError(f"{error}: this consumer itself, which has rejoined") from None
+            raise CommitFailedError(
+                f"commit of {min(offsets)} failed: this static member has rejoined group"
+                f" {self._group_id!r} since the commit began; commit again in the new generation"
+            ) from None
 
     def _check_commit(
         self, response: OffsetCommitResponse, offsets: Iterable[TopicPartition]
@@ -345,6 +361,11 @@ class GroupOffsets:
                 if (code := partition.error_code) == ErrorCode.NONE:
                     continue
                 where = f"committing {escaped(topic.name)}/{partition.partition_index}"
+                if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    raise CommitFailedError(
+                        f"{where}: {BrokerError(code)}: commit again when the member has rejoined,"
+                        " if it still owns the partition"
+                    )
                 if code in _MEMBERSHIP_ENDED:
                     raise CommitFailedError(
                         f"{where}: {BrokerError(code)}: the group has rebalanced; the partition's"
@@ -420,9 +441,9 @@ class GroupOffsets:
             found = self._parse(response, partitions, unknown)
             if len(found.offsets) == len(partitions):
                 self._report_success(_READING)
-            if unknown:
+            if any(tp in unknown for tp in partitions):
                 # The topic may have been recreated; the next request then has its new id.
-                await self._cluster.refresh()
+                await self._refresh_for_lost()
             return found
         except _Retry as retry:
             self._report_failure(_READING, retry.error)

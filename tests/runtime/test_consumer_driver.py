@@ -19,8 +19,9 @@ from kafkagroup import (
     GroupProtocol,
     TopicPartition,
 )
-from kafkagroup.errors import ErrorCode, UnsupportedVersionError
+from kafkagroup.errors import ErrorCode, TransportError, UnsupportedVersionError
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow, Throttle
+from kafkagroup.transport.cluster import Cluster
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
@@ -72,6 +73,22 @@ def epochs(kafka: EmbeddedKafka) -> list[int]:
 async def until(condition: Any) -> None:
     while not condition():
         await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+async def test_a_topic_counts_as_unknown_only_if_a_broker_has_answered(
+    network: Any, monkeypatch: pytest.MonkeyPatch, reachable: bool
+) -> None:
+    async def no_names(self: Cluster, topic_ids: Any) -> dict[Any, str]:
+        if reachable:
+            return {}
+        raise TransportError("no broker can be reached")
+
+    monkeypatch.setattr(Cluster, "topic_names", no_names)
+    async with cluster(network), member() as consumer:
+        await anyio.sleep(20)
+        causes = [t.problem.cause for t in consumer._session.troubles.open.values()]
+        assert ["which no broker knows" in cause for cause in causes] == [True] * reachable
 
 
 async def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id(

@@ -23,7 +23,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.runtime.offsets import NO_MEMBERSHIP, GroupOffsets, Identity
-from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -95,7 +95,12 @@ async def reconnect(network: Any) -> None:
 
 SAME = (E.COORDINATOR_LOAD_IN_PROGRESS, E.UNKNOWN_TOPIC_OR_PARTITION, E.UNSTABLE_OFFSET_COMMIT)
 REDISCOVER = (E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.REQUEST_TIMED_OUT)
-OVER = (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.REBALANCE_IN_PROGRESS, E.GROUP_ID_NOT_FOUND)
+OVER = {
+    E.UNKNOWN_MEMBER_ID: "the group has rebalanced",
+    E.ILLEGAL_GENERATION: "the group has rebalanced",
+    E.GROUP_ID_NOT_FOUND: "the group has rebalanced",
+    E.REBALANCE_IN_PROGRESS: "commit again when the member has rejoined",
+}
 RAISED = (
     E.UNKNOWN_SERVER_ERROR,
     E.OFFSET_METADATA_TOO_LARGE,
@@ -128,7 +133,7 @@ async def test_a_commit_rejected_after_a_rebalance_is_not_retried(
 ) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, code)
-        with pytest.raises(CommitFailedError, match=f"^committing t/0: {code.name}.*rebalanced"):
+        with pytest.raises(CommitFailedError, match=f"^committing t/0: {code.name}.*{OVER[code]}"):
             await group.commit(7)
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
@@ -137,11 +142,26 @@ async def test_a_commit_is_not_retried_after_the_membership_has_ended(network: A
     """After a process freeze, a commit was sent for a membership that the group had ended."""
     async with grouped(network) as group:
         refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR)
-        with pytest.raises(CommitFailedError, match=r"^the group has rebalanced before t/0 was"):
+        with pytest.raises(
+            CommitFailedError, match=r"^commit of t/0 failed: group 'g' has rebalanced"
+        ):
             await group.offsets.commit(
                 NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: not refused.hits
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
+
+
+async def test_a_throttled_commit_is_not_sent_after_the_membership_has_ended(network: Any) -> None:
+    """It waited for the throttle after it had looked whether the member still was one."""
+    async with grouped(network) as group:
+        group.kafka.fail(OffsetFetchRequest, Throttle(2.0))
+        await group.offsets.committed([TP])
+        ends_at = anyio.current_time() + 1
+        with pytest.raises(CommitFailedError, match="has rebalanced"):
+            await group.offsets.commit(
+                NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: anyio.current_time() < ends_at
+            )
+        assert (group.committed, group.count(OffsetCommitRequest)) == (None, 0)
 
 
 async def test_a_rejoined_static_member_is_not_fenced_by_its_earlier_commit(
@@ -151,7 +171,7 @@ async def test_a_rejoined_static_member_is_not_fenced_by_its_earlier_commit(
     another process had replaced it. That once ended the application."""
     async with grouped(network) as group:
         fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
-        with pytest.raises(CommitFailedError, match="this consumer itself, which has rejoined"):
+        with pytest.raises(CommitFailedError, match="this static member has rejoined group"):
             await group.offsets.commit(
                 NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: not fenced.hits
             )
@@ -210,7 +230,9 @@ async def test_a_permanent_error_is_raised_at_the_deadline_without_a_hot_loop(
 async def test_a_commit_without_a_response_fails_at_its_deadline(network: Any) -> None:
     async with grouped(network) as group:
         group.kafka.fail(OffsetCommitRequest, Swallow(), times=None)
-        with pytest.raises(TransportError, match="the commit was not answered within 2 s"):
+        with pytest.raises(
+            TransportError, match=r"did not answer the commit of group 'g' within 2 s"
+        ):
             await group.commit(7, timeout=2)
 
 
@@ -637,6 +659,22 @@ async def test_a_commit_survives_metadata_that_briefly_omits_the_topic(network: 
         assert (commits, group.committed) == (10, 7)
 
 
+async def test_a_commit_does_not_wait_for_metadata_beyond_its_timeout(network: Any) -> None:
+    """The last commit of a revocation may have half a second, and the group waits for it."""
+    async with knowing_t(network) as group:
+        group.owned.topic_id = group.offsets._cluster.metadata.topics["t"].topic_id
+        group.kafka.delete_topic("t")
+        with pytest.raises(BrokerError):
+            await group.commit(7)
+        await anyio.sleep(2)
+        group.kafka.fail(MetadataRequest, Swallow(), times=None)
+        start = anyio.current_time()
+        with pytest.raises(BrokerError) as caught:
+            await group.commit(7, timeout=0.5)
+        assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
+        assert anyio.current_time() - start == pytest.approx(0.5)
+
+
 async def test_a_commit_is_retried_while_metadata_is_unavailable(network: Any) -> None:
     async with knowing_t(network) as group:
         group.kafka.fail(OffsetCommitRequest, E.UNKNOWN_TOPIC_ID, times=3)
@@ -651,6 +689,26 @@ async def test_an_offset_fetch_finds_a_recreated_topic(network: Any) -> None:
         group.kafka.create_topic("t", 2)
         assert await group.offsets.committed([TP]) == {TP: None}
         assert [seen.version for seen in group.kafka.requests(OffsetFetchRequest)] == [10, 10]
+
+
+async def test_an_offset_fetch_does_not_depend_on_the_metadata(network: Any) -> None:
+    """A failed refresh discarded the offsets of the other partitions, and the coordinator."""
+    async with knowing_t(network) as group:
+        group.kafka.create_topic("u", 1)
+        cluster = group.offsets._cluster
+        cluster.topics.add("u")
+        await cluster.refresh()
+        group.kafka.delete_topic("t")
+        fault = group.kafka.fail(MetadataRequest, Close(), times=None)
+        unknown: dict[TopicPartition, int] = {}
+        other = TopicPartition("u", 0)
+        assert (await group.offsets.fetch_once([TP, other], unknown)).offsets == {other: None}
+        assert unknown == {TP: 1}
+        fault.stop()
+        refreshed = group.count(MetadataRequest)
+        assert (await group.offsets.fetch_once([other], unknown)).offsets == {other: None}
+        assert group.count(MetadataRequest) == refreshed, "for a partition of an earlier call"
+        assert group.count(FindCoordinatorRequest) == 1
 
 
 # ---------------------------------------------------------------- retries, and notes
