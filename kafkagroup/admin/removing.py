@@ -19,15 +19,23 @@ __all__ = ["delete_group", "remove_member"]
 
 
 async def remove_member(cluster: Cluster, group_id: str, member: MemberIdentity) -> None:
-    """Remove a member from a group. Raises: BrokerError; UnsupportedVersionError for an instance id
-    where the broker is too old."""
+    """Remove a member from a group.
+
+    If the response to an earlier call was lost, UNKNOWN_MEMBER_ID may mean that it removed it.
+    Raises: BrokerError; UnsupportedVersionError for an instance id where the broker is too old.
+    """
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     request = LeaveGroupRequest(group_id=group_id, members=(member,))
     try:
         answer = await broker.request(request)
-    except LocalProtocolError as error:
-        # KIP-345: instance ids need version 3, of Kafka 2.4.
-        raise UnsupportedVersionError(str(error)) from None
+    except LocalProtocolError:
+        if member.group_instance_id is None:
+            raise
+        # KIP-345: instance ids need version 3.
+        raise UnsupportedVersionError(
+            f"removing {member.group_instance_id!r} of group {group_id!r}: the coordinator's broker"
+            " is older than Kafka 2.4; remove the member by its member id, or upgrade the broker"
+        ) from None
     for code in (answer.error_code, *(one.error_code for one in answer.members)):
         if code:
             who = member.group_instance_id or member.member_id

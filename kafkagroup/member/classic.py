@@ -71,14 +71,15 @@ from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 __all__ = ["step"]
 
 _JOIN_GRACE = 5.0
-"""Seconds on top of the rebalance timeout before a JoinGroup counts as unanswered (as Java)."""
+"""Seconds on top of the rebalance timeout before a JoinGroup or SyncGroup counts as unanswered (as
+Java)."""
 
 _INTERVAL_GROWTH = 0.25
 """The heartbeat interval grows to this fraction of the time since the last rebalance."""
 
-_MAX_ATTEMPTS = 5
-"""How often in a row a member rejoins without a pause when the group rebalances before SyncGroup is
-answered."""
+_MAX_IMMEDIATE_REJOINS = 5
+"""Failures in a row after which a member pauses before it rejoins, even if the group has only
+rebalanced before SyncGroup was answered."""
 
 
 def step(member: Member, event: Event) -> tuple[Member, tuple[Effect, ...]]:
@@ -310,7 +311,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         member = self.member
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             # Rejoin at once, as the group waits for this member, but not endlessly.
-            if member.attempts < _MAX_ATTEMPTS:
+            if member.attempts < _MAX_IMMEDIATE_REJOINS:
                 self._set(attempts=member.attempts + 1)
             else:
                 self._back_off()
@@ -338,7 +339,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         return self._begin_generation()
 
     def _begin_generation(self) -> None:
-        """Give the application its assignment, once it has a lease, which a heartbeat begins."""
+        """Give the application its assignment if it has a lease; else send a heartbeat, whose
+        response begins the lease."""
         member = self.member
         ownership = member.ownership.assign()
         if self.now >= ownership.lease_expires_at:
@@ -360,11 +362,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         return self._revoke(member.reason) if member.must_rejoin else None
 
     def _heartbeat_often(self) -> None:
-        """Send heartbeats more often for a while: when one member joins or releases, others follow,
-        and a member that learns of it early finishes early."""
+        """Send heartbeats more often for a while: another rebalance often follows, and a member
+        that notices it late delays the group."""
         config = self.member.config
-        # If each first heartbeat ends its generation, its delay sets the rate of all requests. With
-        # a smaller factor there are more than 20 in the first second.
+        # If every generation ends at its first heartbeat, this delay is the only pause between
+        # joins. With a smaller factor a member sends more than 20 requests in the first second.
         pause = max(config.settling_interval, 4 * self.member.first_heartbeat_delay)
         pause = min(pause, config.heartbeat_interval)
         self._set(
@@ -436,8 +438,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         else:
             began_after = member.stable_at
             self._set(rebalancing_at=sent)
-        grace = member.config.rebalance_timeout - member.config.session_timeout
-        return self._set(ownership=self._acknowledged(min(sent, began_after + grace)), **changes)
+        # The lease, a session timeout from there, must not outlast the rebalance timeout.
+        limit = began_after + member.config.rebalance_timeout - member.config.session_timeout
+        return self._set(ownership=self._acknowledged(min(sent, limit)), **changes)
 
     def _on_error(self, code: int, request: str) -> None:
         """Handle an error code of JoinGroup, SyncGroup or Heartbeat."""
@@ -448,7 +451,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._set(member_id="")
                 self._reset_generation("the coordinator does not know this member")
             case ErrorCode.ILLEGAL_GENERATION:
-                self._reset_generation("the generation is over")
+                self._reset_generation("the generation has ended")
             case ErrorCode.FENCED_INSTANCE_ID:
                 self._fail_fenced()
             case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

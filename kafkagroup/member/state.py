@@ -195,7 +195,7 @@ class Member(CoordinatedMember):
 
     @property
     def leads(self) -> bool:
-        """Whether this member computed the current assignment."""
+        """Whether this member leads a stable generation, and rejoins when the topics change."""
         return self.phase is Phase.STABLE and self.is_leader
 
     def is_current(self, generation_id: int) -> bool:

@@ -1,14 +1,14 @@
 """The pipeline from `__consumer_offsets` to tables of the health of groups; run it repeatedly.
 
-A run costs what is new. It appends the new records of the topic to the events, as one part for each
-batch; `positions` has the end of each. Then it adds a part to each table that grows, and replaces
-the small ones. What it needs of earlier events is in four tables of state, of each of which it
-writes a new part: the timelines, the latest commits, the facts of groups, and the coverage.
+The cost of a run depends on the new records. A run appends them to `events` in batches, one part
+for each, and writes the end of each batch to `positions`. Then it adds a part to each table that
+grows, and replaces the small ones. Four tables of state have what it needs of earlier events: the
+timelines, the latest commits, the facts of groups, and the coverage. It writes a new part of each.
 
-`runs` has the number of the last batch of each run, written when all tables are. An interrupted run
-is not there: the next one has the same number, continues from the same state, and writes the same
-parts again. The tables are folders under `out`, or in a catalog; `positions` and `runs` are under
-`out`.
+A run is recorded in `runs`, with the number of its last batch, after all tables are written. If it
+is interrupted, the next run takes the same number, continues from the same state, and writes the
+same parts again. The tables are folders under `out`, or in a catalog; `positions`, `runs` and
+`pruned`, the time of the last removal, are always under `out`.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ _UNFINISHED = -1
 _RATE_WINDOW = timedelta(minutes=10)
 """The time over which the rate of new records is measured."""
 
-_PRUNED_SHARE = 0.1
-"""Rows are removed each time that the retention has passed this share of itself: that writes all
-other rows again."""
+_PRUNE_INTERVAL = 0.1
+"""Expired rows are removed once in this fraction of the retention: a removal writes all other rows
+again."""
 
 _MAX_PARTS = 100
 """The number of parts of a table that are merged into one: each has a file, which costs time to
@@ -117,15 +117,15 @@ def run(
 
     `options` are the connection options; `out`, `format` and `namespace` are as in `Tables`: the
     positions are always under `out`. The job commits its offsets to `group`; each run commits them
-    again, so that they do not expire. `allowed` and `horizon` are as in `evaluation` and `weights`.
-    `retention`: how long the rows of growing tables are kept at least; of older events remain those
-    that the state of groups comes from. `told` is called with the name of each step. Of two runs
-    with the same `out` the second waits for `patience` seconds.
+    again, so that they do not expire. `allowed`, in records of lag, and `horizon`, in seconds, are
+    as in `evaluation` and `weights`. `retention`: how long the rows of growing tables are kept at
+    least; older events are kept if the state of a group depends on them. `told` is called with the
+    name of each step. A second run with the same `out` waits `patience` seconds for the first.
 
-    Raises: ConfigurationError, also in a session of Spark Connect, if `out` has tables of an
-    earlier version, and if `retention` is given and the tables cannot be replaced safely;
-    IllegalStateError if the group has members, or another run does not end; BrokerError;
-    TransportError; Spark's exception if a query failed.
+    Raises: ConfigurationError in a session of Spark Connect, if `out` has tables of an earlier
+    version, or if `retention` is given and the tables cannot be replaced safely; IllegalStateError
+    if the group has members, or if another run does not end in time; BrokerError; TransportError;
+    Spark's exception if a query failed.
     """
     check_has_jvm(spark, f"the pipeline to {out}")
     tables = Tables(spark, out, format, namespace)
@@ -380,7 +380,7 @@ def _prune(this: _Run, batch: int, now: datetime, retention: timedelta) -> None:
     tables, before = this.tables, now - retention
     folder = tables.path("pruned")
     last = last_number(tables.spark, folder)
-    if last is not None and before.timestamp() < last + _PRUNED_SHARE * retention.total_seconds():
+    if last is not None and before.timestamp() < last + _PRUNE_INTERVAL * retention.total_seconds():
         return
     for name, time in _GROWING.items():
         if time is None:

@@ -20,7 +20,7 @@ import attrs
 
 __all__ = ["Member", "OwnershipSpan", "Rebalance", "State", "Timeline", "timeline_of"]
 
-_REACHED_TARGET = 0
+_STABLE = 0
 """The state of a member of a consumer or share group that has reached its target assignment."""
 
 _Partition = tuple[str | None, str | None, int]
@@ -39,7 +39,8 @@ class Rebalance:
     """None if it has not ended, or if the next rebalance began before."""
     members: int = 0
     moved: int = 0
-    """How many partitions had another owner before; partitions without an owner do not count."""
+    """The number of partitions whose last owner, even one that has left since, was another member.
+    A partition that never had an owner does not count."""
 
 
 @attrs.define(kw_only=True)
@@ -141,10 +142,10 @@ class Timeline:
     def classic(self, record: Mapping[str, Any]) -> None:
         """Apply a record of a classic group, which has a whole generation."""
         time = record["time"]
-        found = {} if record["removed"] else {m["member_id"]: m for m in record["members"] or ()}
         if record["removed"] or record["generation"] is None:
             self._end(time)
             return
+        found = {m["member_id"]: m for m in record["members"] or ()}
         if (number := record["generation"]) != self._generation:
             rebalance = Rebalance(
                 generation=number,
@@ -237,9 +238,7 @@ class Timeline:
         if not self.rebalances or self.rebalances[-1].ended is not None:
             return
         last = self.rebalances[-1]
-        if all(
-            m.epoch >= last.generation and m.state == _REACHED_TARGET for m in self.members.values()
-        ):
+        if all(m.epoch >= last.generation and m.state == _STABLE for m in self.members.values()):
             last.ended = time
 
     # ------------------------------------------------------------ both
@@ -287,8 +286,8 @@ class Timeline:
 
 
 def timeline_of(records: Iterable[Mapping[str, Any]], before: State | None = None) -> Timeline:
-    """Return the timeline of a group from its records, in the order of the log, and its state
-    before them.
+    """Return the timeline of a group from its records, in the order of the log, continuing from
+    its state `before` them.
 
     A record has `record`, `kind`, `removed`, `time`, `generation`, `state_time` and `members`, as
     events have them. Only records of generations, members and assignments have an effect.

@@ -683,7 +683,7 @@ def test_a_new_coordinator_gets_a_heartbeat_at_once() -> None:
     ("code", "member_id", "reason"),
     [
         (E.UNKNOWN_MEMBER_ID, "", "the coordinator does not know this member"),
-        (E.ILLEGAL_GENERATION, "m1", "the generation is over"),
+        (E.ILLEGAL_GENERATION, "m1", "the generation has ended"),
     ],
 )
 class TestLine10TheGenerationIsReset:
@@ -1482,7 +1482,7 @@ def test_a_late_heartbeat_response_may_end_the_membership() -> None:
         assert step(doubting, reply(6, heartbeat_response(code), now=13.0))[0] == doubting
     over, effects = step(doubting, reply(6, heartbeat_response(E.ILLEGAL_GENERATION), now=13.0))
     assert (over.phase, over.member_id, over.ownership.is_assigned) == (Phase.LOSING, "m1", False)
-    assert effects[0] == Lose(token=8, reason="the generation is over")
+    assert effects[0] == Lose(token=8, reason="the generation has ended")
     earlier = evolve(doubting, generation_token=6)
     assert step(earlier, reply(6, heartbeat_response(E.ILLEGAL_GENERATION), now=13.0))[0] == earlier
     over, effects = step(doubting, reply(6, heartbeat_response(E.UNKNOWN_MEMBER_ID), now=13.0))

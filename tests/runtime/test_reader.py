@@ -90,7 +90,7 @@ async def test_no_record_is_ready_after_the_lease_expired() -> None:
         lambda session: session.errors.report(ConfigurationError("told")),
         lambda session: session.errors.fail(ConfigurationError("failed")),
         lambda session: session.notify(),
-        lambda session: session.note_lost([TP], "the generation is over"),
+        lambda session: session.note_lost([TP], "the generation has ended"),
     ],
     ids=["tell", "fail", "notify", "lose"],
 )

@@ -175,7 +175,9 @@ async def test_a_blocked_loop_does_not_count_as_polling(kafka: EmbeddedKafka) ->
         tasks.start_soon(read)
         await until(lambda: recorder.callbacks == ["assigned"])
         await consumer.seek_to_end()
-        await anyio.sleep(2)  # that long it may wait
+        await anyio.sleep(
+            2
+        )  # longer than max_poll_interval_ms: waiting in the client counts as polling
         assert (recorder.callbacks, len(kafka.requests(LeaveGroupRequest))) == (["assigned"], 0)
         until_blocking(lambda: kafka.group_state("g") == "Empty")
         await until(lambda: recorder.callbacks == ["assigned", "lost", "assigned"])
@@ -206,7 +208,7 @@ async def test_a_revocation_waits_for_a_blocked_loop_while_heartbeats_continue(
 async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
     kafka: EmbeddedKafka,
 ) -> None:
-    """behaviours, line 22: the commit would be rejected; it delayed the rejoin."""
+    """The commit would be rejected, and delay the rejoin."""
     recorder = RecordingConsumer(kafka)
     async with recorder.consumer as consumer:
         await consumer.getone()
@@ -367,7 +369,7 @@ class FaultyApplication:
         self._fail("on_lease_extended")
 
     def on_fatal_error(self, error: Exception) -> None:
-        self._fail("on_fatal_error")
+        pass
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         self._fail("poll_due_at")
@@ -393,7 +395,7 @@ class FaultyApplication:
 async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership(
     kafka: EmbeddedKafka, where: str
 ) -> None:
-    """An error raised in a callback of the loop would be lost, or end trio."""
+    """asyncio would only log an error raised in a callback of the loop, and trio would end."""
     config = Config(group_id="g", protocol_type="x", heartbeat_interval=0.05, session_timeout=6)
     host, port = kafka.bootstrap_servers.split(":")
     async with anyio.create_task_group() as tasks:

@@ -11,9 +11,10 @@ from random import Random
 __all__ = ["MANGLERS", "Mangler"]
 
 Mangler = Callable[[bytes], list[bytes] | None]
-"""Frame with its length -> the chunks that arrive; None for its first half and then the end."""
+"""Takes a frame with its length, and returns the chunks that arrive; None: its first half arrives,
+and then the connection closes."""
 
-_HEAD = 8
+_HEADER_SIZE = 8
 """Bytes of the length and the correlation id."""
 
 
@@ -31,7 +32,7 @@ def _truncate(random: Random) -> Mangler:
     """Shorten the frame and its length, so that the message ends too early."""
 
     def mangle(frame: bytes) -> list[bytes]:
-        keep = max(_HEAD, len(frame) - random.randint(1, 8))
+        keep = max(_HEADER_SIZE, len(frame) - random.randint(1, 8))
         return [(keep - 4).to_bytes(4, "big") + frame[4:keep]]
 
     return mangle

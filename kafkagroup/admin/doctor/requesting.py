@@ -1,4 +1,4 @@
-"""Send one request, on connections of its own."""
+"""Run one call to a cluster, on connections of its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 async def request_from(
     servers: Sequence[Address],
     options: ClientOptions,
-    request: Callable[[Cluster], Awaitable[T]],
+    call: Callable[[Cluster], Awaitable[T]],
 ) -> T:
-    """Call `request` with a new `Cluster`, and close it; return the result.
+    """Return the result of a call with a new `Cluster`, which is closed then.
 
     Retriable errors are retried until the request timeout: a coordinator that is still starting is
     not a finding. Raises: an error that is not retriable, or the last retriable one.
@@ -34,7 +34,7 @@ async def request_from(
         calls = RetriedCalls(options, options.request_timeout)
         calls.open(cluster)
         try:
-            answers.append(await calls.once(request))
+            answers.append(await calls.once(call))
         except KafkaGroupError as error:
             # Raised below: the task group would wrap it.
             errors.append(error)

@@ -12,7 +12,7 @@ __all__ = ["loads_by_member", "partitions_by_member", "sorted_partitions"]
 
 def loads_by_member(spec: GroupSpec, owner: Mapping[TopicPartition, str]) -> dict[str, float]:
     """Return member id -> the sum of its loads, added in the partitions' order: in another order
-    the last digit may differ."""
+    a sum may differ in its last digit, and equal loads would not compare as equal."""
     loads = dict.fromkeys(spec.members, 0.0)
     for tp in sorted(owner):
         loads[owner[tp]] += spec.loads.get(tp, 1.0)

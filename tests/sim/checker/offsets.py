@@ -12,8 +12,8 @@ After a truncation (`Truncated`), a member that has read beyond it goes back to 
 until then it may deliver what it has fetched before. Records that replace the lost ones are like
 any others: at the end they were processed, or no commit lies above them. The client recognizes a
 cut by the leader epoch, so this holds only if every commit and position has one: in a run with
-truncated logs, no application uses bare offsets, except for a log's start. If the client may not
-reset positions by itself, its application is notified of the truncation, and seeks.
+truncated logs, no application uses offsets without one, except for a log's start. If the client may
+not reset positions by itself, its application is notified of the truncation, and seeks.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ from .recorder import (
     is_leave,
 )
 
-_TIMEOUT = 0.45
-"""Minimum seconds for the last commit: half of a second, or of the remaining time."""
+_LAST_COMMIT_TIMEOUT = 0.45
+"""The last commit before a release gets half a second at least. A member that releases sooner, by
+more than a tolerance of 0.05 s, has not waited for the response."""
 
 _QUIET = 5.0
 """Seconds after which a healthy member has fetched and skipped new control records."""
@@ -92,7 +93,7 @@ class Offsets:
             Sent: self._sent,
             Answered: self._answered,
             Stored: self._stored,
-            Ended: self._gone,
+            Ended: self._on_release,
             Finished: self._finished,
         }
 
@@ -136,8 +137,8 @@ class Offsets:
         period = run.held.get(tp)
         written = log.sequences[offset] if offset < len(log.sequences) else -1
         as_written = not log.has_appends or event.sequence == written >= 0
-        is_gone = not as_written and _was_cut_off(period, event, log)
-        if is_gone:
+        is_truncated = not as_written and _was_truncated_away(period, event, log)
+        if is_truncated:
             log.lost_deliveries += 1
         else:
             if not as_written:
@@ -149,15 +150,17 @@ class Offsets:
         if period.is_position_unknown:
             period.is_position_unknown = False
         elif period.position is None:
-            self._first(number, event, period, log)
+            self._check_first_delivery(number, event, period, log)
         else:
-            self._next(number, event, period, log, period.position, is_gone=is_gone)
-        if not is_gone:
+            self._check_next_delivery(
+                number, event, period, log, period.position, is_truncated=is_truncated
+            )
+        if not is_truncated:
             period.truncations = {cut for cut in period.truncations if cut > offset}
         period.position = offset + 1
         period.delivered_by = number
 
-    def _next(
+    def _check_next_delivery(
         self,
         number: int,
         event: Delivered,
@@ -165,20 +168,20 @@ class Offsets:
         log: Log,
         expected: int,
         *,
-        is_gone: bool,
+        is_truncated: bool,
     ) -> None:
         """S8 of a record that is not the first. Records above a cut that were delivered before it
         have been replaced: everything from the cut on is read again."""
         offset = event.offset
         cuts = [cut for cut in period.truncations if cut < expected]
-        if is_gone:
-            lawful = any(log.adjoins(at, offset) for at in (expected, *cuts))
+        if is_truncated:
+            is_allowed = any(log.adjoins(at, offset) for at in (expected, *cuts))
         elif cuts:
-            lawful = period.run.opening.resets and offset == log.next_visible(min(cuts))
+            is_allowed = period.run.opening.resets and offset == log.next_visible(min(cuts))
             _move(period, log, min(cuts), number, event.time)
         else:
-            lawful = offset == expected or offset == log.next_visible(expected)
-        if not lawful:
+            is_allowed = offset == expected or offset == log.next_visible(expected)
+        if not is_allowed:
             how = "goes back" if offset < expected else "skips"
             since = f", and the log was cut at {min(cuts)}" if cuts else ""
             text = f"{event.member} {how}: {period.tp}@{offset} after {expected - 1}{since}"
@@ -200,7 +203,9 @@ class Offsets:
             text = f"{what} as record {event.sequence}; it is {log.sequences[event.offset]}"
         self._recorder.report("S8", event, text, number)
 
-    def _first(self, number: int, event: Delivered, period: OwnershipPeriod, log: Log) -> None:
+    def _check_first_delivery(
+        self, number: int, event: Delivered, period: OwnershipPeriod, log: Log
+    ) -> None:
         """S12, S7 and S8: a member starts at the committed offset, once it has fetched that."""
         offset = event.offset
         what = f"{event.member} starts {event.partition} at {offset}"
@@ -286,9 +291,9 @@ class Offsets:
             if run.has_wire_events and stored < min((offset, *period.truncations)):
                 text = f"{run.name}: commit of {tp}@{offset} succeeded, but {log.floor} is stored"
                 self._recorder.report("S6", event, text, log.floor_by, number)
-            self._happened(tp, offset, number)
+            self._raise_floor(tp, offset, number)
 
-    def _happened(self, tp: TopicPartition, offset: int, number: int) -> None:
+    def _raise_floor(self, tp: TopicPartition, offset: int, number: int) -> None:
         """Record that the group's commit is at least this offset."""
         log = self._recorder.log(tp)
         if offset > log.floor and not self._recorder.sees_broker:
@@ -312,7 +317,7 @@ class Offsets:
                     # Revoked, but other members cannot get it before this one rejoins.
                     period = last if last.ended_by > last.released_by else None
                 if period is None:
-                    self._foreign(number, event, run, tp, offset)
+                    self._check_commit_of_others(number, event, run, tp, offset)
                 else:
                     self._commit(number, event, period, offset)
         elif (
@@ -320,7 +325,7 @@ class Offsets:
             or is_leave(event)
             or (event.api == CONSUMER_HEARTBEAT and event.owned is not None)
         ):
-            self._gone(number, event)
+            self._on_release(number, event)
         elif event.api == "Fetch":
             for tp, offset in event.offsets.items():
                 if offset < 0:
@@ -357,7 +362,7 @@ class Offsets:
         if period.failed_commit is None or self._recorder.knew(*period.failed_commit, event):
             period.called_at = event.called_at
 
-    def _foreign(
+    def _check_commit_of_others(
         self, number: int, event: Sent, run: MemberRun, tp: TopicPartition, offset: int
     ) -> None:
         """S3 and S13: a member commits only partitions that it owned when it issued the commit."""
@@ -395,7 +400,7 @@ class Offsets:
                     period.starts.add(offset)
                     period.committed_before = floors.get(tp, 0)
                     offset = min((offset, *self._recorder.log(tp).truncations))
-                    self._happened(tp, offset, number)
+                    self._raise_floor(tp, offset, number)
                     if period.moved is None and period.sent is None:
                         period.minimum_commit = max(period.minimum_commit, offset)
 
@@ -410,7 +415,7 @@ class Offsets:
                 period.called_at = None
             if tp in event.offsets:
                 period.acked = offset
-                self._happened(tp, offset, number)
+                self._raise_floor(tp, offset, number)
 
     def _stored(self, number: int, event: Stored) -> None:
         tp, offset = event.partition, event.offset
@@ -474,7 +479,7 @@ class Offsets:
                 self._released(number, event, period)
             elif period.processed is not None and run.opening.auto_commit:
                 # Without wire events: the revocation was its last chance to commit.
-                self._happened(tp, period.processed, number)
+                self._raise_floor(tp, period.processed, number)
 
     def _released(self, number: int, event: Revoked, period: OwnershipPeriod) -> None:
         """S3: what is processed is committed before the partition is released. A coordinator error
@@ -497,13 +502,13 @@ class Offsets:
         ):
             return
         start = max(period.starts, default=0)
-        if done > max(acked, start) and event.time - done_at < _TIMEOUT:
+        if done > max(acked, start) and event.time - done_at < _LAST_COMMIT_TIMEOUT:
             text = (
                 f"{run.name} releases {tp} with {done} processed and {max(acked, start)} committed"
             )
             self._recorder.report("S3", event, text, period.processed_by, number)
 
-    def _gone(self, number: int, event: Sent | Ended) -> None:
+    def _on_release(self, number: int, event: Sent | Ended) -> None:
         """S3: other members may get the released partitions from now on."""
         kept = (
             (event.owned or ())
@@ -522,7 +527,7 @@ class Offsets:
             if (
                 period.called_at is not None
                 and not excused
-                and event.time - period.called_at < _TIMEOUT
+                and event.time - period.called_at < _LAST_COMMIT_TIMEOUT
             ):
                 text = f"{run.name} releases {tp} before its commit of {period.sent} is answered"
                 self._recorder.report("S3", event, text, period.sent_by, number)
@@ -559,8 +564,8 @@ class Offsets:
             self._recorder.report("S8", event, text, period.began_by, period.ended_by, number)
 
 
-def _was_cut_off(period: OwnershipPeriod | None, event: Delivered, log: Log) -> bool:
-    """Whether the record was in the log when it may have been fetched."""
+def _was_truncated_away(period: OwnershipPeriod | None, event: Delivered, log: Log) -> bool:
+    """Whether a truncation or deletion has removed the record since it may have been fetched."""
     was_cut = period is not None and any(cut <= event.offset for cut in period.truncations)
     return was_cut and log.has_lost(event.offset, event.sequence)
 
