@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers soak sim lockstep bench bench-spark bench-loop bench-pipeline pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers test-lakes soak sim lockstep bench bench-spark bench-loop bench-pipeline pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -29,6 +29,8 @@ PARALLEL := -n auto --maxprocesses 8
 ROOMS_WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # Brokers are waited for: more workers than CPUs, each with a Kafka of its own.
 WAITING_WORKERS := 6
+# Tests of tables, which do without streams: PySpark 4.1 has none for sources in Python.
+LAKES := $(patsubst %,tests/spark/test_%.py,json pipeline retention tables) -k "not stream"
 WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio pytest-xdist trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
@@ -130,6 +132,10 @@ soak: .venv/compiled.stamp ## a million records, and a pipeline where all fails;
 test-brokers: .venv/compiled.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python -m pytest tests/old_brokers tests/testing/test_local.py -m brokers
 
+test-lakes: .venv-lakes/stamp ## PySpark 4.1, the oldest, and tables of Delta and Iceberg, which have releases for it
+	@# PySpark 4.1 leaves its sockets to the garbage collector.
+	.venv-lakes/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning $(LAKES)
+
 hostile: .venv/compiled.stamp ## brokers that mean harm: how each attack ends, its memory and time
 	$(BIN)/python -m tests.hostile
 
@@ -167,7 +173,7 @@ docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they 
 
 clean: ## remove the virtual environments and all that tools have left
 	find kafkagroup -name '*.so' -delete
-	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-packages build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-lakes .venv-packages build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@python=$$($(call first_usable,$(or $(PYTHON),$(ANY_PYTHON)))); \
@@ -209,6 +215,15 @@ clean: ## remove the virtual environments and all that tools have left
 .venv/bench.stamp: pyproject.toml constraints.txt .venv/compiled.stamp
 	@echo "installing what benchmarks draw with into .venv"
 	@$(BIN)/python $(INSTALL) --editable '.[bench]'
+	@touch $@
+
+.venv-lakes/stamp: pyproject.toml constraints.txt .venv/compiled.stamp
+	@echo "installing PySpark 4.1 and tests into .venv-lakes"
+	@$(BIN)/python tests/jars.py
+	@$(BIN)/python -m venv .venv-lakes
+	@sed 's/^pyspark==.*/pyspark==4.1.*/' constraints.txt > .venv-lakes/constraints.txt
+	@KAFKAGROUP_PURE=1 .venv-lakes/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint .venv-lakes/constraints.txt --editable '.[pipeline,test]'
 	@touch $@
 
 .venv-packages/stamp: constraints.txt | .venv/bin/python

@@ -1,8 +1,9 @@
-"""Tables of Spark from rows of the driver."""
+"""Tables of Spark from rows of the driver, and their schemas in Arrow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +13,14 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["frame"]
+__all__ = ["arrow_schema", "frame"]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema in Arrow, with timestamps in UTC."""
+    if "timezone" in signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)  # PySpark 4.1: all are in UTC
 
 
 def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
@@ -20,9 +28,7 @@ def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> 
 
     The rows go to the JVM as Arrow: `createDataFrame(rows)` would check and pickle each value.
     """
-    arrow_schema = to_arrow_schema(StructType.fromDDL(schema), timezone="UTC")
-    columns = zip(*rows, strict=True) if rows else ((),) * len(arrow_schema)
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, arrow_schema, strict=True)
-    ]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=arrow_schema))
+    fields = arrow_schema(StructType.fromDDL(schema))
+    columns = zip(*rows, strict=True) if rows else ((),) * len(fields)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=fields))

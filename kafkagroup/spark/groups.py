@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from kafkagroup.spark.frames import arrow_schema
 from kafkagroup.spark.timeline import Member, OwnershipSpan, Rebalance, State, timeline_of
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def timelines(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
 def _applied(records: DataFrame) -> DataFrame:
     """Return the timelines of groups, from their `records` and, if there is one, their `state`
     before these."""
-    arrow_schema = to_arrow_schema(StructType.fromDDL(_TIMELINE), timezone="UTC")
+    schema = arrow_schema(StructType.fromDDL(_TIMELINE))
 
     def computed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
@@ -124,7 +124,7 @@ def _applied(records: DataFrame) -> DataFrame:
         for batch in batches:
             for n in range(0, batch.num_rows, _MAX_GROUPS_IN_MEMORY):
                 rows = batch.slice(n, _MAX_GROUPS_IN_MEMORY).to_pylist()
-                yield pa.RecordBatch.from_pylist(list(map(_timeline, rows)), schema=arrow_schema)
+                yield pa.RecordBatch.from_pylist(list(map(_timeline, rows)), schema=schema)
 
     return records.mapInArrow(computed, _TIMELINE)
 

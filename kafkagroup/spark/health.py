@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafkagroup.spark.evaluation import Commit, Status, evaluate
+from kafkagroup.spark.frames import arrow_schema
 from kafkagroup.spark.latest_commits import KEY
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def evaluation(
         .join(ends, ["topic", "partition"], "left")
         .select(*KEY, "evaluated_at", "lag", "seconds", "reason", "window", "least_end")
     )
-    arrow_schema = to_arrow_schema(StructType.fromDDL(_EVALUATION), timezone="UTC")
+    schema = arrow_schema(StructType.fromDDL(_EVALUATION))
     now = joined.columns.index("evaluated_at")
 
     def evaluated(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -73,7 +73,7 @@ def evaluation(
             micros = batch.column(now).cast(pa.int64())
             rows = batch.set_column(now, "evaluated_at", micros).to_pylist()
             found = [_evaluated(row, allowed) for row in rows]
-            yield pa.RecordBatch.from_pylist(found, schema=arrow_schema)
+            yield pa.RecordBatch.from_pylist(found, schema=schema)
 
     return joined.mapInArrow(evaluated, _EVALUATION)
 

@@ -140,12 +140,11 @@ def read(
 
     Raises: DataLossError; BrokerError; DecodeError for a damaged batch.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
+    from kafkagroup.spark.frames import arrow_schema
     from kafkagroup.spark.rows import Rows
     from kafkagroup.spark.worker_sessions import session_of_task
 
-    rows = Rows(options, planned, to_arrow_schema(schema, timezone="UTC"))
+    rows = Rows(options, planned, arrow_schema(schema))
     size = FetchSize(options.max_partition_fetch_bytes)
     position, empty_responses = planned.start, 0
     with session_of_task(options) as session:

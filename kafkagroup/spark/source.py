@@ -7,8 +7,10 @@ task is all that it needs to read.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,7 +24,6 @@ from kafkagroup.spark.option_values import COLUMNS, record_types
 from kafkagroup.spark.options import SinkOptions, SourceOptions, parse_options, parse_sink_options
 from kafkagroup.spark.parsed_schema import check_parsed_schema
 from kafkagroup.spark.sink import StreamWriter, TableWriter, check_schema
-from kafkagroup.spark.stream import StreamReader
 from kafkagroup.spark.table import FilteringTableReader, TableReader
 
 if TYPE_CHECKING:
@@ -61,6 +62,14 @@ class KafkaGroupSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        # PySpark 4.1 has no limits of batches for sources in Python.
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise ConfigurationError(
+                f"a stream from Kafka needs PySpark 4.2 or later; this is {pyspark.__version__},"
+                " in which tables work"
+            )
+        from kafkagroup.spark.stream import StreamReader
+
         return StreamReader(self._source(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

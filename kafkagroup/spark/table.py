@@ -60,10 +60,12 @@ class TableReader(DataSourceReader):
                 ranges.append(Range(tp, ids[tp.topic], start, end))
         return [InputPartition(r) for r in split(ranges, options.min_partitions)]
 
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        # With an empty plan, Spark starts one task whose partition has no value.
-        planned = partition.value
-        return iter(()) if planned is None else read(self._options, self._schema, planned)
+    def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
+        # With an empty plan, Spark starts one task, whose partition has no value; PySpark 4.1 gives
+        # no partition at all.
+        if partition is None or partition.value is None:
+            return iter(())
+        return read(self._options, self._schema, partition.value)
 
 
 class FilteringTableReader(TableReader):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.metadata
 import os
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 import confluent_kafka
@@ -24,6 +24,31 @@ from kafkagroup.wire.messages.admin import CreatableTopic, CreatableTopicConfig,
 
 T = TypeVar("T")
 
+LAKES_VERSION = "4.1"
+"""The last PySpark for which both Delta and Iceberg have a release."""
+
+LAKES = {
+    "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.4.0,"
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.lake.type": "hadoop",
+    # Else reading the log of a small Delta table takes 50 tasks.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+"""What a session needs for them."""
+
+TABLES = {
+    "folder": ("parquet", None),
+    "catalog": ("parquet", "spark_catalog"),
+    "delta": ("delta", None),
+    "delta-catalog": ("delta", "spark_catalog"),
+    "iceberg": ("iceberg", "lake"),
+}
+"""Where tables may be -> their format and catalog."""
+
 
 def why_no_spark() -> str | None:
     try:
@@ -32,6 +57,10 @@ def why_no_spark() -> str | None:
     except (ImportError, LocalKafkaUnavailable) as error:
         return str(error)
     return None
+
+
+def has_lakes() -> bool:
+    return importlib.metadata.version("pyspark").startswith(f"{LAKES_VERSION}.")
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +76,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
     # Else workers are another Python, and die at once.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
+    lakes = {**LAKES, "spark.sql.catalog.lake.warehouse": str(folder / "lake")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = (
@@ -66,11 +96,27 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.log.level", "ERROR")
+            .config(map=lakes if has_lakes() else {})
             .getOrCreate()
         )
         kafkagroup.spark.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def stored(request: pytest.FixtureRequest, spark: Any) -> Mapping[str, str]:
+    """Return the arguments of `Tables` and the pipeline for a key of `TABLES`."""
+    form, catalog = TABLES[request.param]
+    if form != "parquet" and not has_lakes():
+        pytest.skip(
+            f"NOT TESTED with {form}, which has no release for this PySpark: make test-lakes"
+        )
+    if catalog is None:
+        return {"format": form}
+    namespace = f"{catalog}.kept_{uuid.uuid4().hex[:8]}"
+    spark.sql(f"CREATE NAMESPACE {namespace}")
+    return {"format": form, "namespace": namespace}
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -186,37 +187,37 @@ def test_evaluation_and_health(spark: Any, out: Path) -> None:
         assert 0 <= of.unstable_share < 1
 
 
-@pytest.mark.parametrize("namespace", [None, "kept"], ids=["folder", "catalog"])
+@pytest.mark.parametrize(
+    "stored", ["folder", "catalog", "delta", "delta-catalog", "iceberg"], indirect=True
+)
 def test_parts_of_tables_are_added_and_replaced(
-    spark: Any, tmp_path: Path, namespace: str | None
+    spark: Any, tmp_path: Path, stored: Mapping[str, str]
 ) -> None:
-    tables = Tables(spark, str(tmp_path / "out"), namespace=namespace)
-    if namespace is not None:
-        spark.sql(f"CREATE DATABASE {namespace} LOCATION '{tmp_path}/catalog'")
+    tables = Tables(spark, str(tmp_path / "out"), **stored)
 
     def content() -> list[tuple[int, int]]:
         return sorted((row.run, row.id) for row in tables.read("numbers").collect())
 
-    try:
-        assert not tables.exists("numbers")
-        for part, count in ((-1, 1), (1, 3), (2, 1), (1, 2), (3, 0)):
-            tables.replace_part("numbers", spark.range(count), "run", part)
-            assert tables.exists("numbers")
-        assert content() == [(-1, 0), (1, 0), (1, 1), (2, 0)]
-        tables.delete_parts("numbers", "run", keep=2)
-        assert (content(), tables.parts("numbers", "run")) == ([(2, 0)], [2])
-        for _ in range(2):
-            rows = spark.range(3).selectExpr("id", "IF(id = 0, -1, 7) AS run")
-            tables.replace("numbers", rows, part_by="run")
-        assert content() == [(-1, 0), (7, 1), (7, 2)]
-        tables.replace("numbers", rows.limit(0), part_by="run")
-        assert content() == []
-        tables.replace("numbers", spark.range(1).selectExpr("id", "'x' AS name"))
-        assert tables.read("numbers").collect() == [(0, "x")]
-    finally:
-        if namespace is not None:
-            spark.sql(f"DROP DATABASE {namespace} CASCADE")
-    assert (tmp_path / "out").exists() is (namespace is None)
+    assert not tables.exists("numbers")
+    for part, count in ((-1, 1), (1, 3), (2, 1), (1, 2), (3, 0)):
+        tables.replace_part("numbers", spark.range(count), "run", part)
+        assert tables.exists("numbers")
+    assert content() == [(-1, 0), (1, 0), (1, 1), (2, 0)]
+    tables.delete_parts("numbers", "run", keep=2)
+    assert (content(), tables.parts("numbers", "run")) == ([(2, 0)], [2])
+    for _ in range(2):
+        rows = spark.range(3).selectExpr("id", "IF(id = 0, -1, 7) AS run")
+        tables.replace("numbers", rows, part_by="run")
+    assert content() == [(-1, 0), (7, 1), (7, 2)]
+    if tables.is_safe:
+        kept = tables.read("numbers").where("id < 2")
+        tables.replace("numbers", kept, part_by="run")
+        assert content() == [(-1, 0), (7, 1)]
+    tables.replace("numbers", rows.limit(0), part_by="run")
+    assert content() == []
+    tables.replace("numbers", spark.range(1).selectExpr("id", "'x' AS name"))
+    assert tables.read("numbers").collect() == [(0, "x")]
+    assert (tmp_path / "out").exists() is ("namespace" not in stored)
 
 
 def test_the_report_shows_the_groups(spark: Any, out: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,9 @@ def test_of_old_events_the_state_at_that_time_is_kept(spark: Any) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("stored", ["folder", "delta", "delta-catalog", "iceberg"], indirect=True)
 def test_retention_leaves_the_health_of_groups(
-    spark: Any, broker: Any, name: str, tmp_path: Path
+    spark: Any, broker: Any, name: str, tmp_path: Path, stored: Mapping[str, str]
 ) -> None:
     address, out = {"bootstrap.servers": broker.address}, str(tmp_path / "out")
     broker.create(name, 1)
@@ -66,7 +68,7 @@ def test_retention_leaves_the_health_of_groups(
     for _ in range(2):
         for offset in range(2 * WINDOW):
             broker.commit(name, {TopicPartition(name, 0): offset % 7})
-        tables = pipeline.run(spark, address, out)
+        tables = pipeline.run(spark, address, out, **stored)
 
     def of_group(table: str, *columns: str) -> list[Any]:
         rows = tables.read(table).where(f"group_id = '{name}'")
@@ -85,7 +87,7 @@ def test_retention_leaves_the_health_of_groups(
         of_group("group_health", *health),
     )
     assert counts()[0] == 4 * WINDOW
-    pipeline.run(spark, address, out, retention=timedelta(microseconds=1))
+    pipeline.run(spark, address, out, retention=timedelta(microseconds=1), **stored)
     after = (
         of_group("evaluation", "status", "lag", "last_commit"),
         of_group("group_health", *health),
@@ -94,7 +96,7 @@ def test_retention_leaves_the_health_of_groups(
     assert counts() == (WINDOW, 1, 1)
     assert of_group("commits", "log_offset") == []
     broker.commit(name, {TopicPartition(name, 0): 9})
-    pipeline.run(spark, address, out, retention=timedelta(days=1))
+    pipeline.run(spark, address, out, retention=timedelta(days=1), **stored)
     assert counts()[0] == WINDOW + 1, "events were read again, or removed too early"
     assert len(of_group("commits", "log_offset")) == 1
     assert of_group("evaluation", "status", "lag")[0] == ("OK", 0)
