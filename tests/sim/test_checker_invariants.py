@@ -30,6 +30,7 @@ from sim.events import (
     Revoking,
     Sought,
     Stored,
+    Subscribing,
     Thawed,
 )
 from sim.test_checker import (
@@ -177,6 +178,16 @@ def test_s18_a_rejected_assignment_starts_no_revocation():
     for assignment, expected in ((bad, False), (good, True)):
         answered = joins(2, *assignment["A"], owned=(T0, T1))
         found = broken(kept, formed(assignment), answered, 7.2, revokes(T0))
+        assert ("S18" in found) is expected
+
+
+def test_s18_an_assignment_for_an_earlier_subscription_starts_no_revocation():
+    """The member rejoins with what it owns, as Kafka's own clients do."""
+    kept = [consuming(cooperative=True), delivers(0, processed=False)]
+    other = TopicPartition("other", 0)
+    assigned = joins(2, other, owned=(T0, T1))
+    for topics, expected in ((("t",), False), (("t", "other"), True)):
+        found = broken(kept, of(Subscribing, topics=topics), assigned, 7.2, revokes(T0))
         assert ("S18" in found) is expected
 
 

@@ -8,6 +8,8 @@ until it is processed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from kafkagroup import TopicPartition
@@ -25,6 +27,7 @@ from ..events import (
     Revoking,
     Sent,
     Sought,
+    Subscribing,
 )
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
 
@@ -46,10 +49,16 @@ class _Member:
     """Partition to revoke -> by which event, and when the member learned of it."""
     rejoins_since: tuple[int, float] | None = None
     """By which event its client had it rejoin, and since when it could; None after JoinGroup."""
+    topics: tuple[str, ...] | None = None
+    """What the application subscribed to last; None if it has not changed that."""
     calling: bool = False
     """A callback of the application is running."""
     called_at: float = 0.0
     """When the last callback ended."""
+
+    def is_outdated(self, assigned: Iterable[TopicPartition]) -> bool:
+        """Whether an assignment has topics from which the application has unsubscribed since."""
+        return self.topics is not None and any(tp.topic not in self.topics for tp in assigned)
 
 
 class Revocations:
@@ -65,6 +74,7 @@ class Revocations:
             Answered: self._answered,
             Sent: self._sent,
             Rejoining: self._rejoining,
+            Subscribing: self._subscribing,
             Assigned: self._assigned,
             Revoking: self._revoking,
             Revoked: self._revoked,
@@ -106,8 +116,10 @@ class Revocations:
                 self._expect(number, event, run, member, set(run.held))
             elif event.error == "NONE" and not run.opening.cooperative:
                 member.due.clear()
-        elif event.api == "SyncGroup" and self._recorder.refuses_assignment(run):
-            return
+        elif event.api == "SyncGroup" and (
+            self._recorder.refuses_assignment(run) or member.is_outdated(event.assigned or ())
+        ):
+            return  # it revokes nothing because of it, and rejoins
         elif event.api in ("SyncGroup", CONSUMER_HEARTBEAT) and event.assigned is not None:
             kept = set(event.assigned)
             for tp in kept & member.due.keys():
@@ -136,6 +148,9 @@ class Revocations:
     def _rejoining(self, number: int, event: Rejoining) -> None:
         _, member = self._of(event.member)
         member.rejoins_since = member.rejoins_since or (number, event.time)
+
+    def _subscribing(self, number: int, event: Subscribing) -> None:
+        self._of(event.member)[1].topics = event.topics
 
     def _check_due(self, number: int, event: Event, run: MemberRun, member: _Member) -> None:
         """S18: a revocation calls the application back by its deadline."""
