@@ -556,8 +556,8 @@ class Offsets:
         healed_at = self._recorder.healed_at if self._recorder.healed_at < math.inf else 0.0
         since = max(log.appended_at, period.began_at, healed_at)
         polls = period.run.polls
-        if polls.delivered_at < since + _QUIET:  # it may still have been processing these records
-            since = max(since, polls.processed_at)
+        if polls.delivered_at < since + _QUIET < polls.processed_at:
+            since = polls.processed_at  # it was still processing these records
         quiet = period.end_reason == "revoked" and period.ended_at - since > _QUIET
         if quiet and offset < end <= log.next_visible(offset):
             text = f"{tp} is left at {offset}, with nothing to read up to its end at {end}"
