@@ -19,6 +19,7 @@ from ..events import (
     Opening,
     Raised,
     Sent,
+    Subscribing,
     Thawed,
 )
 from .epochs import Epochs
@@ -115,6 +116,7 @@ class _Facts:
             Raised: self._raised,
             Misassigning: self._misassigning,
             Formed: self._formed,
+            Subscribing: self._subscribing,
             Sent: self._sent,
             Answered: self._answered,
         }
@@ -142,6 +144,9 @@ class _Facts:
             for member, assigned in event.assignment.items()
             if any(tp.topic not in event.subscriptions.get(member, ()) for tp in assigned)
         )
+
+    def _subscribing(self, number: int, event: Subscribing) -> None:
+        self._recorder.run_of(event.member).topics = event.topics
 
     def _healed(self, number: int, event: Healed) -> None:
         self._recorder.healed_at = event.time

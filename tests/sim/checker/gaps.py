@@ -28,7 +28,6 @@ from ..events import (
     Processed,
     Sent,
     Sought,
-    Subscribing,
     Truncated,
 )
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
@@ -53,8 +52,6 @@ class _Window:
     sought: dict[TopicPartition, int] = attrs.field(factory=dict)
     """Partition -> the event of the application's last seek in it."""
     paused: frozenset[TopicPartition] = frozenset()
-    topics: tuple[str, ...] | None = None
-    """The topics of the application's last subscription; None before it changes the first one."""
 
 
 class Gaps:
@@ -71,7 +68,6 @@ class Gaps:
             Lost: self._lost,
             Paused: self._paused,
             Sought: self._sought,
-            Subscribing: self._subscribing,
             Truncated: self._truncated,
             Deleted: self._deleted,
             Away: self._away,
@@ -140,10 +136,6 @@ class Gaps:
         window.reach.pop(event.partition, None)  # fetched for the previous position
         window.sought[event.partition] = number
 
-    def _subscribing(self, number: int, event: Subscribing) -> None:
-        _, window = self._of(event.member)
-        window.topics = event.topics
-
     def _truncated(self, number: int, event: Truncated) -> None:
         self._forget(number, event.partition)
 
@@ -203,7 +195,7 @@ class Gaps:
             max(since, came)
             for tp, (reach, came) in window.reach.items()
             if tp not in window.paused
-            and (window.topics is None or tp.topic in window.topics)
+            and (run.topics is None or tp.topic in run.topics)
             and (run.target is None or tp in run.target)
             and self._has(run, tp, reach)
         ]

@@ -148,6 +148,8 @@ class MemberRun:
     """The current periods."""
     periods: dict[TopicPartition, OwnershipPeriod] = attrs.field(factory=dict)
     """The last period of each partition that it ever owned."""
+    topics: tuple[str, ...] | None = None
+    """The topics of its application's last subscription; None before it changes the first one."""
     uses_consumer_protocol: bool = False
     """Whether it sends KIP-848 heartbeats."""
     has_wire_events: bool = False

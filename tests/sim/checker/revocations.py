@@ -27,7 +27,6 @@ from ..events import (
     Revoking,
     Sent,
     Sought,
-    Subscribing,
 )
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
 
@@ -49,16 +48,10 @@ class _Member:
     """Partition to revoke -> by which event, and when the member learned of it."""
     rejoins_since: tuple[int, float] | None = None
     """By which event its client had it rejoin, and since when it could; None after JoinGroup."""
-    topics: tuple[str, ...] | None = None
-    """What the application subscribed to last; None if it has not changed that."""
     calling: bool = False
     """A callback of the application is running."""
     called_at: float = 0.0
     """When the last callback ended."""
-
-    def is_outdated(self, assigned: Iterable[TopicPartition]) -> bool:
-        """Whether an assignment has topics from which the application has unsubscribed since."""
-        return self.topics is not None and any(tp.topic not in self.topics for tp in assigned)
 
 
 class Revocations:
@@ -74,7 +67,6 @@ class Revocations:
             Answered: self._answered,
             Sent: self._sent,
             Rejoining: self._rejoining,
-            Subscribing: self._subscribing,
             Assigned: self._assigned,
             Revoking: self._revoking,
             Revoked: self._revoked,
@@ -117,7 +109,7 @@ class Revocations:
             elif event.error == "NONE" and not run.opening.cooperative:
                 member.due.clear()
         elif event.api == "SyncGroup" and (
-            self._recorder.refuses_assignment(run) or member.is_outdated(event.assigned or ())
+            self._recorder.refuses_assignment(run) or _is_outdated(run, event.assigned or ())
         ):
             return  # it revokes nothing because of it, and rejoins
         elif event.api in ("SyncGroup", CONSUMER_HEARTBEAT) and event.assigned is not None:
@@ -148,9 +140,6 @@ class Revocations:
     def _rejoining(self, number: int, event: Rejoining) -> None:
         _, member = self._of(event.member)
         member.rejoins_since = member.rejoins_since or (number, event.time)
-
-    def _subscribing(self, number: int, event: Subscribing) -> None:
-        self._of(event.member)[1].topics = event.topics
 
     def _check_due(self, number: int, event: Event, run: MemberRun, member: _Member) -> None:
         """S18: a revocation calls the application back by its deadline."""
@@ -215,3 +204,8 @@ class Revocations:
 
     def _closing(self, number: int, event: Closing) -> None:
         self._of(event.member)[1].due.clear()
+
+
+def _is_outdated(run: MemberRun, assigned: Iterable[TopicPartition]) -> bool:
+    """Whether an assignment has topics from which the application has unsubscribed since."""
+    return run.topics is not None and any(tp.topic not in run.topics for tp in assigned)
