@@ -476,6 +476,13 @@ async def knowing_t(network: Any) -> AsyncIterator[Group]:
         yield group
 
 
+async def know_u(group: Group) -> None:
+    """Create the topic, and let the metadata have it."""
+    group.kafka.create_topic("u", 1)
+    group.offsets._cluster.topics.add("u")
+    await group.offsets._cluster.refresh()
+
+
 @pytest.mark.parametrize("known", [grouped, knowing_t])
 async def test_requests_use_the_topic_ids_of_the_metadata(network: Any, known: Any) -> None:
     async with known(network) as group:
@@ -593,10 +600,8 @@ async def test_the_next_commits_of_a_deleted_topic_are_not_sent(network: Any) ->
 
 async def test_a_commit_with_a_deleted_topic_commits_the_other_topics(network: Any) -> None:
     async with knowing_t(network) as group:
-        group.kafka.create_topic("u", 1)
+        await know_u(group)
         cluster = group.offsets._cluster
-        cluster.topics.add("u")
-        await cluster.refresh()
         topic_ids = {t: cluster.metadata.topics[t].topic_id for t in ("t", "u")}
         group.kafka.delete_topic("t")
         for offset in (7, 8):
@@ -694,10 +699,7 @@ async def test_an_offset_fetch_finds_a_recreated_topic(network: Any) -> None:
 async def test_an_offset_fetch_does_not_depend_on_the_metadata(network: Any) -> None:
     """A failed refresh discarded the offsets of the other partitions, and the coordinator."""
     async with knowing_t(network) as group:
-        group.kafka.create_topic("u", 1)
-        cluster = group.offsets._cluster
-        cluster.topics.add("u")
-        await cluster.refresh()
+        await know_u(group)
         group.kafka.delete_topic("t")
         fault = group.kafka.fail(MetadataRequest, Close(), times=None)
         unknown: dict[TopicPartition, int] = {}

@@ -175,9 +175,8 @@ async def test_a_blocked_loop_does_not_count_as_polling(kafka: EmbeddedKafka) ->
         tasks.start_soon(read)
         await until(lambda: recorder.callbacks == ["assigned"])
         await consumer.seek_to_end()
-        await anyio.sleep(
-            2
-        )  # longer than max_poll_interval_ms: waiting in the client counts as polling
+        # Longer than max_poll_interval_ms: waiting in the client counts as polling.
+        await anyio.sleep(2)
         assert (recorder.callbacks, len(kafka.requests(LeaveGroupRequest))) == (["assigned"], 0)
         until_blocking(lambda: kafka.group_state("g") == "Empty")
         await until(lambda: recorder.callbacks == ["assigned", "lost", "assigned"])
