@@ -101,11 +101,11 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case Started():
                 self._move(Phase.UNJOINED)
             case Replied(token=token, message=message):
-                self._take_reply(token, message)
+                self._on_reply(token, message)
             case SendFailed(token=token, error=error):
-                self._take_failure(token, error)
+                self._on_failure(token, error)
             case Revoked(token=token, protocols=protocols):
-                self._take_revoked(token, protocols)
+                self._on_revoked(token, protocols)
             case Computed(token=token, assignments=assignments):
                 if token == self.member.pending:
                     self._sync(assignments)
@@ -118,15 +118,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case Woke():
                 pass
             case RejoinRequested(reason=reason, protocols=protocols):
-                self._take_rejoin(reason, protocols)
+                self._on_rejoin(reason, protocols)
             case CoordinatorInvalidated():
                 self._lose_coordinator()
             case Leaving():
-                self._take_leaving(event)
+                self._on_leaving(event)
             case _:
                 assert_never(event)
 
-    def _take_reply(self, token: int, message: object) -> None:
+    def _on_reply(self, token: int, message: object) -> None:
         member = self.member
         if token == member.lookup_in_flight:
             assert isinstance(message, FindCoordinatorResponse)
@@ -150,7 +150,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         elif isinstance(message, HeartbeatResponse):
             self._on_late_heartbeat_response(token, message.error_code)
 
-    def _take_failure(self, token: int, error: Exception) -> None:
+    def _on_failure(self, token: int, error: Exception) -> None:
         member = self.member
         if not member.awaits(token):
             return
@@ -175,7 +175,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 member.heartbeat_in_flight if member.ownership.is_assigned else None,
             )
 
-    def _take_revoked(self, token: int, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
+    def _on_revoked(self, token: int, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
         if token != self.member.pending:
             return
         if protocols is not None:
@@ -198,7 +198,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         else:
             self._leave()
 
-    def _take_rejoin(self, reason: str, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
+    def _on_rejoin(self, reason: str, protocols: tuple[tuple[str, bytes], ...] | None) -> None:
         if protocols is not None:
             self._set(protocols=protocols)
         if self.member.phase is Phase.STABLE:
@@ -212,7 +212,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             # JoinGroup carried the old metadata: rejoin as soon as its generation is stable.
             self._set(must_rejoin=True, reason=reason)
 
-    def _take_leaving(self, event: Leaving) -> None:
+    def _on_leaving(self, event: Leaving) -> None:
         if self.member.leaving is not None:
             return
         self._set(leaving=event)

@@ -123,9 +123,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case Started():
                 self._move(Phase.UNJOINED)
             case Replied(token=token, message=message):
-                self._take_reply(token, message)
+                self._on_reply(token, message)
             case SendFailed(token=token, error=error):
-                self._take_failure(token, error)
+                self._on_failure(token, error)
             case AssignmentApplied(token=token):
                 if token == self.member.reconciling:
                     self._set(
@@ -159,11 +159,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case Woke():
                 pass
             case Leaving():
-                self._take_leaving(event)
+                self._on_leaving(event)
             case _:
                 assert_never(event)
 
-    def _take_reply(self, token: int, message: object) -> None:
+    def _on_reply(self, token: int, message: object) -> None:
         member = self.member
         if token == member.lookup_in_flight:
             assert isinstance(message, FindCoordinatorResponse)
@@ -185,7 +185,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._on_leave_response(message)
 
-    def _take_failure(self, token: int, error: Exception) -> None:
+    def _on_failure(self, token: int, error: Exception) -> None:
         member = self.member
         if not member.awaits(token):
             return
@@ -214,7 +214,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         else:
             self._restart(self.member.reason)
 
-    def _take_leaving(self, event: Leaving) -> None:
+    def _on_leaving(self, event: Leaving) -> None:
         if self.member.leaving is not None:
             return
         self._set(leaving=event)

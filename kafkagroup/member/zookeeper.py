@@ -160,7 +160,7 @@ class _Step:
                 # A new registration makes all members compute again.
                 self._set(must_register=True, protocols=protocols or member.protocols)
             case Leaving():
-                self._take_leaving(event)
+                self._on_leaving(event)
             case _:
                 assert_never(event)
 
@@ -293,7 +293,7 @@ class _Step:
         else:
             self._connect()
 
-    def _take_leaving(self, event: Leaving) -> None:
+    def _on_leaving(self, event: Leaving) -> None:
         member = self.member
         if member.leaving is not None:
             return

@@ -159,11 +159,11 @@ class GroupOffsets:
         self._group_id = group_id
         self._max_retries = max_retries
         self._backoff = backoff
-        self._lost_counts: dict[tuple[str, UUID], int] = {}
+        self._deleted_counts: dict[tuple[str, UUID], int] = {}
         """How often in a row commits were refused for a topic, by name and id, that the metadata
         did not have either. Kept between commits: each commit of a revocation and of a rejoin
         would retry again, and the group waits for them."""
-        self._lost_checked_at = float("-inf")
+        self._refreshed_at = float("-inf")
         """When the metadata was last refreshed for such a topic."""
 
     def invalidate_coordinator(self) -> None:
@@ -199,14 +199,14 @@ class GroupOffsets:
         # deleted topic must not be committed to a new topic of the same name.
         ids = self._topic_ids(offsets, topic_ids)
         deadline = anyio.current_time() + timeout
-        lost = await self._lost_topics({tp.topic for tp in offsets}, ids, deadline)
-        rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in lost}
+        deleted = await self._deleted_topics({tp.topic for tp in offsets}, ids, deadline)
+        rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in deleted}
         if rest:
             send = partial(self._commit_once, identity, rest, ids, is_current, epoch, meter)
             await self._commit_with_retries(send, rest, ids, deadline, timeout)
-        if lost:
+        if deleted:
             # Not sent: an application that commits each record would send as many requests.
-            raise self._lost_error(min(lost), ids)
+            raise self._deleted_error(min(deleted), ids)
 
     async def _commit_with_retries(
         self,
@@ -230,48 +230,50 @@ class GroupOffsets:
                 except _Retry as again:
                     last = again.error
                     self._report_failure("committing", again.error)
-                    topic = await self._lost_topic(again.error, offsets, ids)
+                    topic = await self._find_deleted_topic(again.error, offsets, ids)
                     if topic is None:
-                        self._reset_lost_counts(offsets, ids)
-                    elif self._count_lost(topic, ids) >= _MAX_ATTEMPTS:
-                        raise self._lost_error(topic, ids) from None
+                        self._reset_deleted_counts(offsets, ids)
+                    elif self._count_deleted(topic, ids) >= _MAX_ATTEMPTS:
+                        raise self._deleted_error(topic, ids) from None
                 except (TransportError, RemoteProtocolError) as error:
                     self.coordinator = None
                     last = error
                 else:
-                    self._reset_lost_counts(offsets, ids)
+                    self._reset_deleted_counts(offsets, ids)
                     return self._report_success("committing")
         raise last or RequestTimeoutError(
             f"the coordinator did not answer the commit of group {self._group_id!r} within"
             f" {timeout:g} s: check its broker, or allow more time"
         )
 
-    async def _lost_topics(
+    async def _deleted_topics(
         self, topics: Collection[str], ids: Mapping[str, UUID], deadline: float
     ) -> set[str]:
         """Return the topics that were deleted or recreated, as earlier commits have found. The
         metadata is refreshed for them once a second at most, and not beyond the deadline."""
         keys = {topic: (topic, ids.get(topic, NO_ID)) for topic in topics}
-        lost = {t for t, key in keys.items() if self._lost_counts.get(key, 0) >= _MAX_ATTEMPTS}
-        if lost and anyio.current_time() >= self._lost_checked_at + _RECHECK_INTERVAL:
+        deleted = {
+            t for t, key in keys.items() if self._deleted_counts.get(key, 0) >= _MAX_ATTEMPTS
+        }
+        if deleted and anyio.current_time() >= self._refreshed_at + _RECHECK_INTERVAL:
             with anyio.CancelScope(deadline=deadline):
-                await self._refresh_for_lost()
-        for topic in sorted(lost):
+                await self._try_refresh()
+        for topic in sorted(deleted):
             if not self._cluster.was_deleted_or_recreated(*keys[topic]):
-                lost.remove(topic)
-                del self._lost_counts[keys[topic]]
-        return lost
+                deleted.remove(topic)
+                del self._deleted_counts[keys[topic]]
+        return deleted
 
-    async def _refresh_for_lost(self) -> bool:
+    async def _try_refresh(self) -> bool:
         """Refresh the metadata; return whether that succeeded."""
-        self._lost_checked_at = anyio.current_time()
+        self._refreshed_at = anyio.current_time()
         try:
             await self._cluster.refresh()
         except (TransportError, RemoteProtocolError):
             return False
         return True
 
-    def _lost_error(self, topic: str, ids: Mapping[str, UUID]) -> BrokerError:
+    def _deleted_error(self, topic: str, ids: Mapping[str, UUID]) -> BrokerError:
         has_id = ids.get(topic, NO_ID) != NO_ID
         return BrokerError(
             ErrorCode.UNKNOWN_TOPIC_ID if has_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -279,7 +281,7 @@ class GroupOffsets:
             " after it was read",
         )
 
-    async def _lost_topic(
+    async def _find_deleted_topic(
         self,
         error: BrokerError,
         offsets: Iterable[TopicPartition],
@@ -289,24 +291,24 @@ class GroupOffsets:
 
         A topic may exist although the coordinator does not know it yet.
         """
-        if error.code not in _UNKNOWN_TOPIC or not await self._refresh_for_lost():
+        if error.code not in _UNKNOWN_TOPIC or not await self._try_refresh():
             return None
         for topic in sorted({tp.topic for tp in offsets}):
             if self._cluster.was_deleted_or_recreated(topic, topic_ids.get(topic, NO_ID)):
                 return topic
         return None
 
-    def _reset_lost_counts(
+    def _reset_deleted_counts(
         self, offsets: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> None:
         for topic in {tp.topic for tp in offsets}:
-            self._lost_counts.pop((topic, topic_ids.get(topic, NO_ID)), None)
+            self._deleted_counts.pop((topic, topic_ids.get(topic, NO_ID)), None)
 
-    def _count_lost(self, topic: str, topic_ids: Mapping[str, UUID]) -> int:
-        """Count a commit that was refused for a lost topic; return how often in a row it was."""
+    def _count_deleted(self, topic: str, topic_ids: Mapping[str, UUID]) -> int:
+        """Count a commit that was refused for a deleted topic; return how often in a row it was."""
         key = topic, topic_ids.get(topic, NO_ID)
-        self._lost_counts[key] = self._lost_counts.get(key, 0) + 1
-        return self._lost_counts[key]
+        self._deleted_counts[key] = self._deleted_counts.get(key, 0) + 1
+        return self._deleted_counts[key]
 
     async def _commit_once(
         self,
@@ -443,7 +445,7 @@ class GroupOffsets:
                 self._report_success(_READING)
             if any(tp in unknown for tp in partitions):
                 # The topic may have been recreated; the next request then has its new id.
-                await self._refresh_for_lost()
+                await self._try_refresh()
             return found
         except _Retry as retry:
             self._report_failure(_READING, retry.error)

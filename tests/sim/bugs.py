@@ -222,7 +222,7 @@ def drops_its_member_id_on_a_disconnect(stack: ExitStack) -> None:
 
         return faulty
 
-    _around(stack, _Step, "_take_failure", make)
+    _around(stack, _Step, "_on_failure", make)
 
 
 @_bug("S11")
@@ -331,7 +331,7 @@ def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
 
         return faulty
 
-    _around(stack, _Step, "_take_reply", make)
+    _around(stack, _Step, "_on_reply", make)
 
 
 @_bug("S10")

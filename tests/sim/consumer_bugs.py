@@ -186,7 +186,7 @@ def sends_no_full_heartbeat_after_a_lost_one(stack: ExitStack) -> None:
 
         return faulty
 
-    around(stack, _Step, "_take_failure", make)
+    around(stack, _Step, "_on_failure", make)
 
 
 @_bug("L4")
