@@ -919,6 +919,16 @@ def test_s10_the_poll_timer_runs_from_the_delivery_while_the_application_commits
     assert broken(first, of(Closing), lost) == []
 
 
+def test_s10_the_poll_timer_runs_until_all_records_of_a_poll_are_processed():
+    first = [opening(max_poll_interval=15.0), starts(1, {T0: 0}), delivers(0, 1, processed=False)]
+    rejoins = [revokes(T0), joins(2, T0)]  # the timer runs on, though nothing is assigned
+    done = [of(Processed, partition=T0, offset=offset) for offset in (0, 1)]
+    lost = of(Lost, partitions=(T0,))
+    again = [joins(3, T0), assigned(3, T0)]
+    assert "S10" not in broken(first, rejoins, 15.1, done[0], again, lost)
+    assert "S10" in broken(first, rejoins, 15.1, done, again, lost)
+
+
 def test_s10_a_static_member_that_missed_a_generation_has_lost_its_partitions():
     lost = of(Lost, partitions=(T0,))
 

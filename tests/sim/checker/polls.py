@@ -75,16 +75,19 @@ class PollClocks:
     def _delivered(self, number: int, event: Delivered) -> None:
         clock = self._recorder.run_of(event.member).polls
         clock.polled_at = clock.delivered_at = event.time
+        clock.unprocessed += 1
         clock.waiting_by = None
 
     def _processed(self, number: int, event: Processed) -> None:
-        """It asks for the next record."""
+        """After the last of the records that it got, it asks for more."""
         run = self._recorder.run_of(event.member)
+        clock = run.polls
         if run.held:
             self._check(number, event)
-        run.polls.processed_at = event.time
-        if event.time > run.polls.polled_at:
-            run.polls.polled_before, run.polls.polled_at = run.polls.polled_at, event.time
+        clock.processed_at = event.time
+        clock.unprocessed = max(0, clock.unprocessed - 1)
+        if not clock.unprocessed and event.time > clock.polled_at:
+            clock.polled_before, clock.polled_at = clock.polled_at, event.time
 
     def _polling(self, number: int, event: Polling) -> None:
         run = self._recorder.run_of(event.member)

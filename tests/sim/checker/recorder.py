@@ -127,6 +127,8 @@ class PollClock:
     """When it last got records."""
     processed_at: float = 0.0
     """When it had last processed one."""
+    unprocessed: int = 0
+    """How many of the records it got it has not processed. It polls again after all of them."""
     waiting_by: int | None = None
     """The event since which it waits in the client; None while it does not."""
     expired: bool = False

@@ -48,6 +48,9 @@ class _Member:
     """Partition to revoke -> by which event, and when the member learned of it."""
     rejoins_since: tuple[int, float] | None = None
     """By which event its client had it rejoin, and since when it could; None after JoinGroup."""
+    assigned_without_lease: set[TopicPartition] | None = None
+    """The last assignment, if the member had no lease when it got it and no heartbeat has begun one
+    since: it applies the assignment then."""
     calling: bool = False
     """A callback of the application is running."""
     called_at: float = 0.0
@@ -103,20 +106,34 @@ class Revocations:
         if run.closing is not None or not run.held:
             return
         if event.api == "Heartbeat":
+            assigned, member.assigned_without_lease = member.assigned_without_lease, None
             # The leader decides what a cooperative member must revoke.
             if event.error == "REBALANCE_IN_PROGRESS" and not run.opening.cooperative:
                 self._expect(number, event, run, member, set(run.held))
             elif event.error == "NONE" and not run.opening.cooperative:
                 member.due.clear()
+            elif event.error == "NONE" and assigned is not None:
+                self._expect_all_but(assigned, number, event, run, member)
         elif event.api == "SyncGroup" and (
             self._recorder.refuses_assignment(run) or _is_outdated(run, event.assigned or ())
         ):
             return  # it revokes nothing because of it, and rejoins
+        elif event.api == "SyncGroup" and event.time >= run.lease_expires_at:
+            member.assigned_without_lease = event.assigned and set(event.assigned)
         elif event.api in ("SyncGroup", CONSUMER_HEARTBEAT) and event.assigned is not None:
-            kept = set(event.assigned)
-            for tp in kept & member.due.keys():
-                del member.due[tp]
-            self._expect(number, event, run, member, set(run.held) - kept)
+            self._expect_all_but(set(event.assigned), number, event, run, member)
+
+    def _expect_all_but(
+        self,
+        kept: set[TopicPartition],
+        number: int,
+        event: Answered,
+        run: MemberRun,
+        member: _Member,
+    ) -> None:
+        for tp in kept & member.due.keys():
+            del member.due[tp]
+        self._expect(number, event, run, member, set(run.held) - kept)
 
     def _expect(
         self,
