@@ -21,6 +21,7 @@ from setuptools.command.build_py import build_py
 
 SOURCES = (
     "kafkagroup/_record.py",
+    "kafkagroup/wire/buffers.py",
     "kafkagroup/wire/records.py",
     "kafkagroup/wire/batch_writing.py",
     "kafkagroup/wire/arrow.py",

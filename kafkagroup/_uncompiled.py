@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["address", "cast", "cclass", "compiled", "freelist", "p_char"]
+__all__ = ["NULL", "address", "cast", "cclass", "compiled", "freelist", "p_char"]
 
 T = TypeVar("T")
 
 compiled = False
 
 # Used only under `if cython.compiled`, so never reached.
+NULL: Any = None
 address: Any = None
 cast: Any = None
 p_char: Any = None

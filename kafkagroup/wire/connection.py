@@ -22,6 +22,7 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     UnsupportedVersionError,
 )
+from kafkagroup.wire.buffers import grown
 from kafkagroup.wire.codec import decode, decode_prefix, encode
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -212,8 +213,7 @@ class Connection:
         end = 4 + size
         if filled < end:
             if filled == len(buffer):
-                self._buffer = bytearray(min(end, _GROWTH * filled))
-                self._buffer[:filled] = buffer
+                self._buffer = grown(buffer, filled, min(end, _GROWTH * filled))
             return None
         if end > _ROOM and sent.request is FetchRequest:
             # The buffer is handed over, not copied: a fetch response is large, and its records are

@@ -1,0 +1,30 @@
+"""Memory for received bytes and for columns, which is filled after it is allocated.
+
+This file is compiled, with the types in `buffers.pxd`, where a compiler is available: `bytearray`
+would write zeros to memory that is overwritten at once.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:  # Cython is needed to compile, not to run: users do not have it
+    from kafkagroup import _uncompiled as cython
+
+__all__ = ["allocated", "grown"]
+
+
+def allocated(size: int) -> bytearray:
+    """Return `size` bytes of any content, if compiled; else zeros."""
+    if cython.compiled:
+        made: bytearray = PyByteArray_FromStringAndSize(cython.NULL, size)  # type: ignore[name-defined]  # noqa: F821
+        return made
+    return bytearray(size)
+
+
+def grown(old: bytearray, used: int, size: int) -> bytearray:
+    """Return `size` bytes that begin with the first `used` of `old`; the others have any
+    content."""
+    made = allocated(size)
+    memoryview(made)[:used] = memoryview(old)[:used]
+    return made
