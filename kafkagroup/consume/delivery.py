@@ -107,7 +107,7 @@ class Batch(KeyValueGeneric[K_co, V_co]):
         returned something other than bytes for keys or values.
         """
         if self._undecoded is not None:
-            return columns([(self._undecoded.fork(), self._count)], self._topic, self._partition)
+            return columns(self._undecoded.fork(), self._count, self._topic, self._partition)
         return columns_of(self.records, self._topic, self._partition)
 
     def __eq__(self, other: object) -> bool:

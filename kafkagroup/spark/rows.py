@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkagroup.consume.transactions import mark_aborted
+from kafkagroup.errors import DecodeError
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import Range
-from kafkagroup.wire.arrow import columns
+from kafkagroup.wire.arrow import ColumnBuilder
 from kafkagroup.wire.messages.fetch import PartitionData
-from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
+from kafkagroup.wire.records import RecordBatch, read_batches
 
 if TYPE_CHECKING:
     from kafkagroup.spark.json_values import JsonValues
@@ -30,19 +30,14 @@ _ROW_BYTES = 28
 """The size of a row without its key, value and headers."""
 
 
-@attrs.frozen
-class _Part:
-    """The records of one batch that belong to the range, and the batch's fields."""
-
-    records: RecordReader
-    """A reader at the first of them."""
-    count: int
-    size: int
-    """Their size in bytes, as columns."""
-    timestamp_type: int
-    leader_epoch: int
-    producer_id: int
-    transactional: bool
+_BATCH_FIELDS = {
+    "timestamp_type": "timestamp_type",
+    "timestampType": "timestamp_type",
+    "leader_epoch": "leader_epoch",
+    "producer_id": "producer_id",
+    "transactional": "is_transactional",
+}
+"""Column -> the field of a record batch that all its records have in common."""
 
 
 class Rows:
@@ -82,50 +77,37 @@ class Rows:
         return max(position, after), self._rows(batches, position)
 
     def _rows(self, batches: Sequence[RecordBatch], position: int) -> Iterator[pa.RecordBatch]:
-        parts: list[_Part] = []
-        size = 0
+        builder = ColumnBuilder(min(sum(batch.size for batch in batches), _MAX_BYTES))
+        counts: list[tuple[RecordBatch, int]] = []
+        damage: DecodeError | None = None
         for batch in batches:
             if batch.is_control or batch.hidden or batch.base_offset >= self._range.end:
                 continue
-            part = self._part(batch, position)
-            if part is None:
-                continue
-            if parts and size + part.size > _MAX_BYTES:
-                yield self._to_arrow(parts)
-                parts, size = [], 0
-            parts.append(part)
-            size += part.size
-        if parts:
-            yield self._to_arrow(parts)
+            records = batch.records(position)
+            before = builder.count
+            try:
+                size = builder.size + records.unread_size()
+                if before and size + (before + batch.count) * _ROW_BYTES > _MAX_BYTES:
+                    yield self._to_arrow(builder, counts)
+                    builder, counts, before = ColumnBuilder(), [], 0
+                builder.append(records, self._range.end)
+            except DecodeError as error:
+                damage = error
+            if count := builder.count - before:
+                counts.append((batch, count))
+            if damage is not None:
+                break
+        if counts:
+            yield self._to_arrow(builder, counts)
+        if damage is not None:
+            raise damage
 
-    def _part(self, batch: RecordBatch, position: int) -> _Part | None:
-        records = batch.records(position)
-        unread = records.fork()
-        count = 0
-        if batch.last_offset < self._range.end:
-            # In a loop: at a damaged record, a call returns the count before it, and the next call
-            # raises the error.
-            while more := records.skip(batch.count):
-                count += more
-        else:
-            while records.skip(1) and records.offset < self._range.end:
-                count += 1
-        if not count:
-            return None
-        return _Part(
-            unread,
-            count,
-            records.passed + count * _ROW_BYTES,
-            batch.timestamp_type,
-            batch.leader_epoch,
-            batch.producer_id,
-            batch.is_transactional,
-        )
-
-    def _to_arrow(self, parts: Sequence[_Part]) -> pa.RecordBatch:
-        tp = self._range.tp
-        whole = columns(((part.records, part.count) for part in parts), tp.topic, tp.partition)
-        arrays = {f.name: self._column(f, whole, parts) for f in self._record_fields}
+    def _to_arrow(
+        self, builder: ColumnBuilder, counts: Sequence[tuple[RecordBatch, int]]
+    ) -> pa.RecordBatch:
+        """Return the rows of a builder; `counts`: how many are from which batch, in order."""
+        whole = builder.finish(self._range.tp.topic, self._range.tp.partition)
+        arrays = {f.name: self._column(f, whole, counts) for f in self._record_fields}
         remains = None
         if self._values is not None:
             parsed, remains = self._values.parse(whole.column("value"), whole.column("offset"))
@@ -135,7 +117,9 @@ class Rows:
         )
         return rows if remains is None else rows.filter(remains)
 
-    def _column(self, field: pa.Field, whole: pa.RecordBatch, parts: Sequence[_Part]) -> pa.Array:
+    def _column(
+        self, field: pa.Field, whole: pa.RecordBatch, counts: Sequence[tuple[RecordBatch, int]]
+    ) -> pa.Array:
         if field.name == "headers" and field.type.value_type.field(0).name == "key":
             return _connector_headers(whole.column("headers")).cast(field.type)
         if field.name in whole.schema.names:
@@ -147,13 +131,13 @@ class Rows:
         }
         if field.name in constants:
             return pa.repeat(pa.scalar(constants[field.name], field.type), whole.num_rows)
-        name = "timestamp_type" if field.name == "timestampType" else field.name
-        values = [getattr(part, name) for part in parts]
+        name = _BATCH_FIELDS[field.name]
+        values = [getattr(batch, name) for batch, _ in counts]
         if field.name != "transactional":
             values = [None if value == -1 else value for value in values]
         if len(set(values)) == 1:
             return pa.repeat(pa.scalar(values[0], field.type), whole.num_rows)
-        ends = pc.cumulative_sum(pa.array([part.count for part in parts], pa.int32()))
+        ends = pc.cumulative_sum(pa.array([count for _, count in counts], pa.int32()))
         return pc.run_end_decode(
             pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, field.type))
         )

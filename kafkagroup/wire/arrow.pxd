@@ -5,42 +5,59 @@ from kafkagroup.wire.records cimport RecordReader
 from libc.string cimport memcpy
 
 cdef int _NULL
+cdef long long _ALL
 cdef long long _MAX_COLUMN_BYTES
 
 
-cdef class _Filling:
+@cython.final
+cdef class ColumnBuilder:
     cdef Py_ssize_t _count
-    cdef Py_ssize_t _at
+    cdef Py_ssize_t _capacity
+    cdef Py_ssize_t _size
     cdef bytearray _offsets
     cdef bytearray _timestamps
-    cdef bytearray _keys
-    cdef bytearray _values
-    cdef list _runs
+    cdef long long[::1] _offset_view
+    cdef long long[::1] _timestamp_view
+    cdef _BinaryColumn _keys
+    cdef _BinaryColumn _values
     cdef list _headers
 
     @cython.locals(
-        n=Py_ssize_t,
+        size=Py_ssize_t,
+        left="long long",
+        count=Py_ssize_t,
         start=Py_ssize_t,
-        offsets="long long[::1]",
-        timestamps="long long[::1]",
-        keys="long long[::1]",
-        values="long long[::1]",
+        before=Py_ssize_t,
+        n=Py_ssize_t,
     )
-    cdef object fill(self, RecordReader reader, Py_ssize_t count)
+    cpdef Py_ssize_t append(
+        self, RecordReader records, long long end_offset=*, long long most=*
+    ) except -1
+    @cython.locals(needed=Py_ssize_t)
+    cdef void _reserve(self, Py_ssize_t count, Py_ssize_t size) except *
 
 
-@cython.locals(
-    n=Py_ssize_t,
-    at=Py_ssize_t,
-    start=Py_ssize_t,
-    end=Py_ssize_t,
-    more=Py_ssize_t,
-    total="long long",
-    reader=RecordReader,
-    marks="int[::1]",
-    target="unsigned char[::1]",
-)
-cdef tuple _gather(list runs, long long[::1] places, Py_ssize_t count)
+@cython.final
+cdef class _BinaryColumn:
+    cdef Py_ssize_t _size
+    cdef Py_ssize_t _capacity
+    cdef Py_ssize_t _nulls
+    cdef bytearray _bytes
+    cdef bytearray _ends
+    cdef bytearray _bits
+    cdef unsigned char[::1] _byte_view
+    cdef int[::1] _end_view
+    cdef unsigned char[::1] _bit_view
+
+    cpdef void reserve(self, Py_ssize_t size) except *
+    cdef void extend(self, Py_ssize_t count, Py_ssize_t capacity) except *
+    @cython.locals(size=Py_ssize_t)
+    cdef bint put(
+        self, Py_ssize_t n, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end
+    ) except -1
+
+
+cdef object _buffer(bytearray data, Py_ssize_t size)
 @cython.locals(n=Py_ssize_t, nulls=Py_ssize_t, bits="unsigned char[::1]")
-cdef object _not_null(long long[::1] values, Py_ssize_t step, Py_ssize_t count)
+cdef object _not_null(long long[::1] values, Py_ssize_t count)
 cdef bint _copy(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end) except -1

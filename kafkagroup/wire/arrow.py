@@ -8,13 +8,14 @@ where a compiler is available. Source: the Arrow columnar format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kafkagroup.errors import ConfigurationError, LimitExceededError
+from kafkagroup.errors import ConfigurationError, DecodeError, LimitExceededError
 from kafkagroup.types import Headers, Record
+from kafkagroup.wire.buffers import grown
 from kafkagroup.wire.compression import MAX_BATCH_BYTES
 from kafkagroup.wire.records import RecordReader, read_batches
 
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-__all__ = ["arrow_batches", "columns", "columns_of", "schema"]
+__all__ = ["ColumnBuilder", "arrow_batches", "columns", "columns_of", "schema"]
 
 Buffer = bytes | memoryview
-
-Column = tuple[bytearray | None, bytearray, bytearray]
-"""The bitmap of values that are not null (None: all), the ends of the values, and their bytes."""
 
 _NULL = -1
 """The place of a null value; also the timestamp of a record that has none."""
 
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
 """Maximum number of bytes in a column: Arrow's offsets have 32 bits."""
+
+_ALL = 0x7FFFFFFFFFFFFFFF
+"""More records than a batch can have, and an offset that no record has."""
 
 
 @lru_cache(maxsize=1_000)
@@ -88,27 +89,25 @@ def arrow_batches(
     ):
         if batch.is_control:
             continue
-        records = batch.records(start_offset)
-        while True:
-            unread = records.fork()
-            if not (count := records.skip(batch.count)):
-                break
-            yield columns([(unread, count)], topic, partition)
+        builder = ColumnBuilder()
+        try:
+            builder.append(batch.records(start_offset))
+        except DecodeError:
+            if builder.count:
+                yield builder.finish(topic, partition)
+            raise
+        if builder.count:
+            yield builder.finish(topic, partition)
 
 
-def columns(
-    runs: Iterable[tuple[RecordReader, int]], topic: str, partition: int
-) -> pyarrow.RecordBatch:
-    """Return the next records of each reader, as many as its count; another reader has skipped, and
-    so checked, them before.
+def columns(records: RecordReader, count: int, topic: str, partition: int) -> pyarrow.RecordBatch:
+    """Return the next `count` records; another reader has skipped, and so checked, them before.
 
     Raises: LimitExceededError for more than the 2 GiB that a column can hold.
     """
-    runs = tuple(runs)
-    filling = _Filling(sum(count for _, count in runs))
-    for reader, count in runs:
-        filling.fill(reader, count)
-    return filling.to_arrow(topic, partition)
+    builder = ColumnBuilder()
+    builder.append(records, most=count)
+    return builder.finish(topic, partition)
 
 
 def columns_of(
@@ -154,75 +153,111 @@ def _types() -> tuple[Any, ...]:
     return tuple(schema("", 0).types)
 
 
-class _Filling:
-    """The buffers of the columns of `count` records while they are filled."""
+class ColumnBuilder:
+    """The columns of one partition's records, which are appended batch by batch."""
 
     __slots__ = (
-        "_at",
+        "_capacity",
         "_count",
         "_headers",
         "_keys",
+        "_offset_view",
         "_offsets",
-        "_runs",
+        "_size",
+        "_timestamp_view",
         "_timestamps",
         "_values",
     )
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._at = 0
-        self._offsets = bytearray(8 * count)
-        self._timestamps = bytearray(8 * count)
-        self._keys = bytearray(16 * count)
-        """The start and the end of each key in its reader's buffer."""
-        self._values = bytearray(16 * count)
-        self._runs: list[tuple[RecordReader, int]] = []
+    def __init__(self, size: int = 0) -> None:
+        """Allocate memory for values of `size` bytes; more is allocated when it is needed."""
+        self._count = 0
+        self._capacity = 0
+        self._size = 0
+        self._offsets = bytearray()
+        self._timestamps = bytearray()
+        self._offset_view = memoryview(self._offsets).cast("q")
+        self._timestamp_view = memoryview(self._timestamps).cast("q")
+        self._keys = _BinaryColumn(0)
+        self._values = _BinaryColumn(size)
         self._headers: list[tuple[int, Headers]] = []
         """Index and headers of each record that has headers."""
 
-    def fill(self, reader: RecordReader, count: int) -> None:
-        """Find the parts of the next `count` records; `to_arrow` copies them."""
-        start = self._at
-        offsets = memoryview(self._offsets).cast("q")
-        timestamps = memoryview(self._timestamps).cast("q")
-        keys = memoryview(self._keys).cast("q")
-        values = memoryview(self._values).cast("q")
-        for n in range(start, start + count):
-            reader._step()
-            offsets[n] = reader._offset
-            timestamps[n] = reader._timestamp
-            keys[2 * n] = reader._key_at
-            keys[2 * n + 1] = reader._key_end
-            values[2 * n] = reader._value_at
-            values[2 * n + 1] = reader._value_end
-            if reader._headers_at >= 0:
-                self._headers.append((n, reader._make().headers))
-        self._at = start + count
-        self._runs.append((reader, count))
+    @property
+    def count(self) -> int:
+        """How many records were appended."""
+        return self._count
 
-    def to_arrow(self, topic: str, partition: int) -> pyarrow.RecordBatch:
-        """Return the columns, which own the buffers from now on."""
+    @property
+    def size(self) -> int:
+        """The encoded size of these records in bytes, before compression."""
+        return self._size
+
+    def append(self, records: RecordReader, end_offset: int = _ALL, most: int = _ALL) -> int:
+        """Append the next records of a reader, those below `end_offset`, at most `most`. Return how
+        many there were.
+
+        Raises: as the reader, for a damaged record, after the records before it were appended;
+        LimitExceededError for more than the 2 GiB that a column can hold.
+        """
+        size, left = records.unread_size(), records._left
+        count = min(most, left)
+        self._reserve(count, size * count // max(left, 1))
+        start = records._pos
+        before = n = self._count
+        try:
+            while n - before < most and records._step():
+                if records._offset >= end_offset:
+                    break
+                self._offset_view[n] = records._offset
+                self._timestamp_view[n] = records._timestamp
+                self._keys.put(n, records._buf, records._key_at, records._key_end)
+                self._values.put(n, records._buf, records._value_at, records._value_end)
+                if records._headers_at >= 0:
+                    self._headers.append((n, records._make().headers))
+                n += 1
+        finally:
+            self._count = n
+            self._size += records._pos - start
+        return n - before
+
+    def _reserve(self, count: int, size: int) -> None:
+        """Make room for `count` more records. If they are the first, their values have about `size`
+        bytes."""
+        needed = self._count + count
+        if needed <= self._capacity:
+            return
+        if not self._capacity:
+            self._values.reserve(min(size, _MAX_COLUMN_BYTES))
+        self._capacity = max(needed, 2 * self._capacity)
+        self._offsets = grown(self._offsets, 8 * self._count, 8 * self._capacity)
+        self._offset_view = memoryview(self._offsets).cast("q")
+        self._timestamps = grown(self._timestamps, 8 * self._count, 8 * self._capacity)
+        self._timestamp_view = memoryview(self._timestamps).cast("q")
+        self._keys.extend(self._count, self._capacity)
+        self._values.extend(self._count, self._capacity)
+
+    def finish(self, topic: str, partition: int) -> pyarrow.RecordBatch:
+        """Return the columns, which own the memory from now on: append nothing more."""
         pa = _pyarrow()
         made = schema(topic, partition)
-        offset, timestamp, binary, _, headers = _types()
-        stamped = _not_null(memoryview(self._timestamps).cast("q"), 1, self._count)
-        keys = _gather(self._runs, memoryview(self._keys).cast("q"), self._count)
-        values = _gather(self._runs, memoryview(self._values).cast("q"), self._count)
-
-        def column(kind: Any, *buffers: bytearray | None) -> Any:
-            shared = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-            return pa.Array.from_buffers(kind, self._count, shared)
-
+        count = self._count
+        valid = _not_null(self._timestamp_view, count)
+        columns: tuple[list[Any], ...] = (
+            [None, _buffer(self._offsets, 8 * count)],
+            [_buffer(valid, len(valid)) if valid else None, _buffer(self._timestamps, 8 * count)],
+            self._keys.buffers(count),
+            self._values.buffers(count),
+        )
+        types = _types()
         arrays = [
-            column(offset, None, self._offsets),
-            column(timestamp, stamped, self._timestamps),
-            column(binary, *keys),
-            column(binary, *values),
-            self._header_array(pa, headers),
+            pa.Array.from_buffers(kind, count, of)
+            for kind, of in zip(types[:4], columns, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=made)
+        return pa.RecordBatch.from_arrays([*arrays, self._header_array(types[4])], schema=made)
 
-    def _header_array(self, pa: Any, kind: Any) -> Any:
+    def _header_array(self, kind: Any) -> Any:
+        pa = _pyarrow()
         ends = bytearray(4 * (self._count + 1))
         if self._headers:
             marks = memoryview(ends).cast("i")
@@ -234,6 +269,75 @@ class _Filling:
         pairs = _pairs(flat) if flat else _no_pairs()
         buffers = [None, pa.py_buffer(ends)]
         return pa.Array.from_buffers(kind, self._count, buffers, children=[pairs])
+
+
+class _BinaryColumn:
+    """Keys or values: their bytes one after another, the end of each, and which are not null."""
+
+    __slots__ = (
+        "_bit_view",
+        "_bits",
+        "_byte_view",
+        "_bytes",
+        "_capacity",
+        "_end_view",
+        "_ends",
+        "_nulls",
+        "_size",
+    )
+
+    def __init__(self, size: int) -> None:
+        """Allocate memory for `size` bytes."""
+        self._size = 0
+        self._nulls = 0
+        self._capacity = 0
+        self._bytes = bytearray()
+        self._byte_view = memoryview(self._bytes)
+        self._ends = bytearray(4)
+        self._end_view = memoryview(self._ends).cast("i")
+        self._bits = bytearray()
+        self._bit_view = memoryview(self._bits)
+        self.reserve(size)
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` bytes in all. Raises: LimitExceededError for more than 2 GiB."""
+        if size <= self._capacity:
+            return
+        if size > _MAX_COLUMN_BYTES:
+            raise LimitExceededError(f"{size} bytes in one column; Arrow's offsets have 32 bits")
+        self._capacity = min(max(size, 2 * self._capacity), _MAX_COLUMN_BYTES)
+        self._bytes = grown(self._bytes, self._size, self._capacity)
+        self._byte_view = memoryview(self._bytes)
+
+    def extend(self, count: int, capacity: int) -> None:
+        """Make room for `capacity` values, of which there are `count` so far."""
+        self._ends = grown(self._ends, 4 * (count + 1), 4 * (capacity + 1))
+        self._end_view = memoryview(self._ends).cast("i")
+        bits = bytearray((capacity + 7) // 8)
+        bits[: len(self._bits)] = self._bits
+        self._bits = bits
+        self._bit_view = memoryview(bits)
+
+    def put(self, n: int, buf: Buffer, start: int, end: int) -> None:
+        """Append value number `n`, `buf[start:end]`; a null value's start is -1."""
+        if start < 0:
+            self._nulls += 1
+        else:
+            size = end - start
+            if self._size + size > self._capacity:
+                self.reserve(self._size + size)
+            _copy(self._byte_view, self._size, buf, start, end)
+            self._size += size
+            self._bit_view[n >> 3] |= 1 << (n & 7)
+        self._end_view[n + 1] = self._size
+
+    def buffers(self, count: int) -> list[Any]:
+        """Return the buffers of an Arrow array of the first `count` values."""
+        return [
+            _buffer(self._bits, (count + 7) // 8) if self._nulls else None,
+            _buffer(self._ends, 4 * (count + 1)),
+            _buffer(self._bytes, self._size),
+        ]
 
 
 def _pairs(flat: Sequence[tuple[str, bytes | None]]) -> Any:
@@ -250,36 +354,19 @@ def _no_pairs() -> Any:
     return _pairs(())
 
 
-def _gather(runs: list[tuple[RecordReader, int]], places: memoryview, count: int) -> Column:
-    """Return the bytes between each pair of places as a column. A null value's place is -1."""
-    total = 0
-    for n in range(count):
-        if places[2 * n] >= 0:
-            total += places[2 * n + 1] - places[2 * n]
-    if total > _MAX_COLUMN_BYTES:
-        raise LimitExceededError(f"{total} bytes in one column; Arrow's offsets have 32 bits")
-    ends = bytearray(4 * (count + 1))
-    data = bytearray(total)
-    marks = memoryview(ends).cast("i")
-    target = memoryview(data)
-    at = end = 0
-    for reader, more in runs:
-        start, end = end, end + more
-        for n in range(start, end):
-            if places[2 * n] >= 0:
-                _copy(target, at, reader._buf, places[2 * n], places[2 * n + 1])
-                at += places[2 * n + 1] - places[2 * n]
-            marks[n + 1] = at
-    return _not_null(places, 2, count), ends, data
+def _buffer(data: bytearray, size: int) -> Any:
+    """Return the first `size` bytes as Arrow's buffer, without a copy."""
+    whole = _pyarrow().py_buffer(data)
+    return whole if len(data) == size else whole.slice(0, size)
 
 
-def _not_null(values: memoryview, step: int, count: int) -> bytearray | None:
+def _not_null(values: memoryview, count: int) -> bytearray | None:
     """Return Arrow's bitmap: whether each value is not -1; None if no value is -1."""
     bitmap = bytearray((count + 7) // 8)
     bits = memoryview(bitmap)
     nulls = 0
     for n in range(count):
-        if values[n * step] == _NULL:
+        if values[n] == _NULL:
             nulls += 1
         else:
             bits[n >> 3] |= 1 << (n & 7)

@@ -26,18 +26,17 @@ __all__ = [
     "INT32",
     "INT64",
     "LEADER_EPOCH_OFFSET",
-    "LENGTH_OFFSET",
     "LOG_APPEND_TIME",
-    "MAGIC_OFFSET",
+    "PREFIX",
     "TRANSACTIONAL",
     "UINT32",
 ]
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
-LENGTH_OFFSET = 8
+PREFIX = Struct(">qi4xB")
+"""Base offset, length and magic, which is at this place in every format."""
 LEADER_EPOCH_OFFSET = 12  # the length counts the bytes from here on
-MAGIC_OFFSET = 16
 CRC_OFFSET = 17
 ATTRIBUTES_OFFSET = 21  # the CRC covers the bytes from here on
 INT32 = Struct(">i")

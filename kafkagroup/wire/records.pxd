@@ -10,9 +10,40 @@ cdef int _NULL
 cdef object _NO_HEADERS
 
 
+cdef object _NO_CODEC
+cdef object _CREATE_TIME
+cdef object _LOG_APPEND_TIME
+
+
+@cython.final
+cdef class RecordBatch:
+    cdef readonly object raw
+    cdef readonly object topic
+    cdef readonly int partition
+    cdef readonly int leader_epoch
+    cdef readonly long long base_offset
+    cdef readonly long long last_offset
+    cdef readonly long long base_timestamp
+    cdef readonly long long max_timestamp
+    cdef readonly long long producer_id
+    cdef readonly int producer_epoch
+    cdef readonly int base_sequence
+    cdef readonly int count
+    cdef readonly bint hidden
+    cdef readonly bint is_control
+    cdef readonly object codec
+    cdef readonly object timestamp_type
+    cdef int _attributes
+    cdef long long _max_batch_bytes
+
+    cdef object _inflate(self, object most=*)
+    cdef void _check_count(self, Py_ssize_t available) except *
+    cdef object _corrupt(self, str reason)
+
+
 @cython.final
 cdef class RecordReader:
-    cdef object _batch
+    cdef RecordBatch _batch
     cdef object _data
     cdef object _trouble
     cdef object _topic
@@ -60,6 +91,7 @@ cdef class RecordReader:
         offset="long long",
     )
     cdef bint _skip_to_start(self, Py_ssize_t most) except -1
+    cpdef Py_ssize_t unread_size(self) except -1
     cpdef RecordReader fork(self)
     cpdef void stop_after(self, Py_ssize_t most) noexcept
     cdef void _open(self) except *

@@ -23,12 +23,9 @@ from kafkagroup.wire.batch_format import (
     CRC_OFFSET,
     HEADER,
     HEADER_SIZE,
-    INT32,
-    INT64,
     LEADER_EPOCH_OFFSET,
-    LENGTH_OFFSET,
     LOG_APPEND_TIME,
-    MAGIC_OFFSET,
+    PREFIX,
     TRANSACTIONAL,
     UINT32,
 )
@@ -59,6 +56,11 @@ _MIN_INT64 = -_MAX_INT64 - 1
 _NULL = -1  # the place of a key or value that is null, and of headers if there are none
 
 _CODECS = tuple(Codec)
+
+# Enum members as globals: access through the class is slow in Python 3.11.
+_NO_CODEC = Codec.NONE
+_CREATE_TIME = TimestampType.CREATE_TIME
+_LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 _SMALL = {
     Codec.GZIP: (128 * 1024, 256 * 1024),
@@ -101,8 +103,10 @@ class RecordBatch:
         "base_offset",
         "base_sequence",
         "base_timestamp",
+        "codec",
         "count",
         "hidden",
+        "is_control",
         "last_offset",
         "leader_epoch",
         "max_timestamp",
@@ -110,6 +114,7 @@ class RecordBatch:
         "producer_epoch",
         "producer_id",
         "raw",
+        "timestamp_type",
         "topic",
     )
 
@@ -123,6 +128,8 @@ class RecordBatch:
     """Offset of the last record when the batch was written; compaction may have removed it."""
     leader_epoch: int
     """Epoch of the leader that wrote the batch; -1 when unknown."""
+    timestamp_type: TimestampType
+    """The origin of the records' timestamps."""
     base_timestamp: int
     """Milliseconds since the epoch; the records' timestamps are relative to it."""
     max_timestamp: int
@@ -133,6 +140,10 @@ class RecordBatch:
     base_sequence: int
     count: int
     """How many records it has; 0 if compaction removed all of them."""
+    codec: Codec
+    """The codec that the records are compressed with."""
+    is_control: bool
+    """Whether its records are the broker's markers, which are not delivered."""
     hidden: bool
     """Whether its records are not delivered: under read_committed, those of aborted batches."""
     _attributes: int
@@ -145,7 +156,7 @@ class RecordBatch:
         self.partition = partition
         self.hidden = False
         (
-            self.base_offset,
+            base_offset,
             _length,
             self.leader_epoch,
             _magic,
@@ -159,17 +170,23 @@ class RecordBatch:
             self.base_sequence,
             self.count,
         ) = HEADER.unpack_from(raw)
+        self.base_offset = base_offset
+        self.is_control = bool(self._attributes & CONTROL)
         self._max_batch_bytes = (
             min(max_batch_bytes, _MAX_CONTROL_BYTES) if self.is_control else max_batch_bytes
         )
-        self.last_offset = self.base_offset + last_offset_delta
-        if self.base_offset < 0 or last_offset_delta < 0 or self.last_offset >= _MAX_OFFSET:
+        last_offset = base_offset + last_offset_delta
+        if base_offset < 0 or last_offset_delta < 0 or last_offset >= _MAX_OFFSET:
             raise self._corrupt(f"last offset delta {last_offset_delta} leads nowhere")
+        self.last_offset = last_offset
         if not 0 <= self.count <= last_offset_delta + 1:
             raise self._corrupt(f"{self.count} records in {last_offset_delta + 1} offsets")
         if self._attributes & CODEC_MASK >= len(_CODECS):
             raise self._corrupt(f"unknown codec {self._attributes & CODEC_MASK}")
-        if self.codec is Codec.NONE:
+        stamped = self._attributes & LOG_APPEND_TIME
+        self.timestamp_type = _LOG_APPEND_TIME if stamped else _CREATE_TIME
+        self.codec = _CODECS[self._attributes & CODEC_MASK]
+        if self.codec is _NO_CODEC:
             self._check_count(len(raw) - HEADER_SIZE)
 
     def hide(self) -> None:
@@ -187,26 +204,9 @@ class RecordBatch:
         return self.last_offset + 1
 
     @property
-    def codec(self) -> Codec:
-        """The codec that the records are compressed with."""
-        return _CODECS[self._attributes & CODEC_MASK]
-
-    @property
-    def timestamp_type(self) -> TimestampType:
-        """The origin of the records' timestamps."""
-        if self._attributes & LOG_APPEND_TIME:
-            return TimestampType.LOG_APPEND_TIME
-        return TimestampType.CREATE_TIME
-
-    @property
     def is_transactional(self) -> bool:
         """Whether it belongs to a transaction; control batches do, too."""
         return bool(self._attributes & TRANSACTIONAL)
-
-    @property
-    def is_control(self) -> bool:
-        """Whether its records are the broker's markers, which are not delivered."""
-        return bool(self._attributes & CONTROL)
 
     def control_type(self) -> ControlType | None:
         """Return the type of a control batch; None if it is another type or no control batch.
@@ -241,7 +241,7 @@ class RecordBatch:
         if this file is compiled: only then are views fast."""
         data = self.raw[HEADER_SIZE:]
         try:
-            if COMPILED and self.codec is Codec.NONE:
+            if COMPILED and self.codec is _NO_CODEC:
                 return data
             return decompress(self.codec, data, min(most, self._max_batch_bytes))
         except LimitExceededError as error:
@@ -303,31 +303,26 @@ class RecordReader:
         self._trouble: DecodeError | None = None
         self._views = views
         self._start_offset = start_offset
-        self._topic = batch.topic
-        self._partition = batch.partition
-        self._leader_epoch = batch.leader_epoch
-        self._base_offset = batch.base_offset
-        self._max_delta = batch.last_offset - batch.base_offset
-        self._timestamp_type = batch.timestamp_type
-        self._create_time = self._timestamp_type is TimestampType.CREATE_TIME
-        self._base_timestamp = batch.base_timestamp
+        self._topic = self._batch.topic
+        self._partition = self._batch.partition
+        self._leader_epoch = self._batch.leader_epoch
+        self._base_offset = self._batch.base_offset
+        self._max_delta = self._batch.last_offset - self._batch.base_offset
+        self._timestamp_type = self._batch.timestamp_type
+        self._create_time = self._timestamp_type is _CREATE_TIME
+        self._base_timestamp = self._batch.base_timestamp
         self._most = _MAX_INT64
-        self._left = batch.count if start_offset <= batch.last_offset else 0
+        self._left = self._batch.count if start_offset <= self._batch.last_offset else 0
         self._previous = -1
         self._pos = self._end = 0
         self._offset = -1
-        self._timestamp = batch.max_timestamp
+        self._timestamp = self._batch.max_timestamp
         self._key_at = self._key_end = self._value_at = self._value_end = self._headers_at = 0
 
     @property
     def offset(self) -> int:
         """Offset of the last record that was created or skipped; -1 before the first."""
         return self._offset
-
-    @property
-    def passed(self) -> int:
-        """How many decompressed bytes of records were read or skipped."""
-        return self._pos
 
     def __iter__(self) -> RecordReader:
         return self
@@ -382,7 +377,7 @@ class RecordReader:
 
     def _inflate_small(self) -> bool:
         codec = self._batch.codec
-        if codec is not Codec.NONE:
+        if codec is not _NO_CODEC:
             most_compressed, most = _SMALL[codec]
             if self._batch.size > most_compressed:
                 return False
@@ -427,6 +422,12 @@ class RecordReader:
             self._left, self._previous, self._pos, self._offset = left, previous, pos, offset
             return True
         return False
+
+    def unread_size(self) -> int:
+        """Return the size of the records that are not read yet, decompressed. Raises: as `next`."""
+        if self._left and self._data is None:
+            self._open()
+        return self._end - self._pos
 
     def fork(self) -> RecordReader:
         """Return another reader of the same records, at the same place."""
@@ -728,11 +729,8 @@ def read_batches(
     view = memoryview(data)
     size = len(view)
     pos = 0
-    while size - pos >= CRC_OFFSET:
-        (base_offset,) = INT64.unpack_from(view, pos)
-        (length,) = INT32.unpack_from(view, pos + LENGTH_OFFSET)
-        # The magic comes first: it is at this place in every format, the other fields are not.
-        magic = view[pos + MAGIC_OFFSET]
+    while size - pos >= PREFIX.size:
+        base_offset, length, magic = PREFIX.unpack_from(view, pos)
         reason = ""
         if magic != 2:
             reason = f"message format v{magic} is not supported, only v2 (Kafka 0.11 and newer)"

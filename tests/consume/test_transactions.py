@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from kafkagroup.consume.transactions import mark_aborted
-from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.messages.fetch import AbortedTransaction
 from kafkagroup.wire.records import RecordBatch, read_batches
 
@@ -31,14 +31,13 @@ def data(producer_id: int, count: int = 1, *, transactional: bool = True) -> byt
     return encode_batch(records, producer_id=producer_id, transactional=transactional)
 
 
-def log(*batches: bytes) -> list[RecordBatch]:
-    """Return the batches in sequence, from offset 0 on."""
+def log(*batches: bytes, start: int = 0) -> list[RecordBatch]:
+    """Return the batches in sequence, from offset `start` on."""
     made: list[RecordBatch] = []
     for raw in batches:
-        (batch,) = read_batches(raw, topic="t", partition=0)
-        size = batch.last_offset - batch.base_offset
-        batch.base_offset = made[-1].next_offset if made else 0
-        batch.last_offset = batch.base_offset + size
+        base_offset = made[-1].next_offset if made else start
+        moved = with_base_offset(raw, base_offset, leader_epoch=-1)
+        (batch,) = read_batches(moved, topic="t", partition=0)
         made.append(batch)
     return made
 
@@ -100,10 +99,7 @@ def test_two_aborted_transactions_of_one_producer() -> None:
 
 
 def test_a_transaction_that_began_before_the_response_is_hidden() -> None:
-    batches = log(data(BLUE), data(RED), marker(RED, ABORT))
-    for batch in batches:
-        batch.base_offset += 100
-        batch.last_offset += 100
+    batches = log(data(BLUE), data(RED), marker(RED, ABORT), start=100)
     assert hidden(batches, (RED, 3)) == [101]
 
 

@@ -39,18 +39,25 @@ def batch(offset: int, count: int, **more: Any) -> bytes:
     return encode_batch(numbered(0, offset + count, offset), base_offset=offset, **more)
 
 
-def read(
-    options: SourceOptions, start: int, end: int, *batches: bytes, aborted: Any = None
-) -> tuple[int, list[Any]]:
-    of = ranges.Range(TopicPartition("t", 0), "an id", start, end)
-    data = PartitionData(
+def range_of(start: int, end: int) -> ranges.Range:
+    return ranges.Range(TopicPartition("t", 0), "an id", start, end)
+
+
+def response(*batches: bytes, aborted: Any = None) -> PartitionData:
+    return PartitionData(
         partition_index=0,
         error_code=0,
         high_watermark=99,
         records=b"".join(batches),
         aborted_transactions=aborted,
     )
-    position, made = rows_module.Rows(options, of, SCHEMA).convert(data, start)
+
+
+def read(
+    options: SourceOptions, start: int, end: int, *batches: bytes, aborted: Any = None
+) -> tuple[int, list[Any]]:
+    rows = rows_module.Rows(options, range_of(start, end), SCHEMA)
+    position, made = rows.convert(response(*batches, aborted=aborted), start)
     return position, list(made)
 
 
@@ -102,12 +109,14 @@ def test_aborted_records_and_markers_are_skipped() -> None:
     assert (position, offsets(made)) == (3, [0, 1])
 
 
-def test_a_damaged_record_after_intact_ones_is_an_error() -> None:
+def test_the_rows_before_a_damaged_record_are_returned_before_the_error() -> None:
     """The checksum is valid, or is not checked: `checkCrcs=false`."""
-    good = batch(0, 5)
     lax = attrs.evolve(READ, check_crcs=False)
+    batches = (batch(0, 5), batch(5, 5)[:-1] + b"\7", batch(10, 5))
+    _, made = rows_module.Rows(lax, range_of(0, 15), SCHEMA).convert(response(*batches), 0)
+    assert next(made).column("offset").to_pylist() == list(range(9))
     with pytest.raises(CorruptRecordError, match="t/0 at offset 5"):
-        read(lax, 0, 10, good, batch(5, 5)[:-1] + b"\7")
+        next(made)
 
 
 def test_an_empty_range_has_no_rows() -> None:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkagroup.errors import ConfigurationError, CorruptRecordError
+from kafkagroup.errors import ConfigurationError, CorruptRecordError, LimitExceededError
 from kafkagroup.types import Record
-from kafkagroup.wire.arrow import arrow_batches, columns_of, schema
+from kafkagroup.wire import arrow as arrow_module
+from kafkagroup.wire.arrow import ColumnBuilder, arrow_batches, columns_of, schema
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.records import read_batches
+from kafkagroup.wire.records import COMPILED, read_batches
 
 pa = pytest.importorskip("pyarrow")
 
@@ -96,6 +97,45 @@ def test_each_batch_is_one_record_batch_and_control_batches_are_none() -> None:
         + encode_batch([NewRecord(None, b"c")], base_offset=3)
     )
     assert [batch.column("value").to_pylist() for batch in arrow(data)] == [[b"a", b"b"], [b"c"]]
+
+
+@repeatable
+@given(written=any_records, copies=st.integers(1, 6), first=st.integers(1, 20))
+def test_batches_appended_one_after_another_equal_their_records(
+    written: list[NewRecord], copies: int, first: int
+) -> None:
+    """The columns grow, and a batch may be appended in parts."""
+    codecs = (*Codec, Codec.NONE)
+    data = b"".join(
+        encode_batch(written, codec=codecs[n], base_offset=n * len(written)) for n in range(copies)
+    )
+    builder = ColumnBuilder()
+    for batch in read_batches(data, topic="t", partition=3):
+        records = batch.records()
+        parts = builder.append(records, most=first), builder.append(records)
+        assert parts == (min(first, len(written)), max(0, len(written) - first))
+    made = builder.finish("t", 3)
+    made.validate(full=True)
+    assert made.to_pylist() == expected(one_by_one(data))
+    assert builder.count == made.num_rows
+
+
+def test_records_from_the_end_offset_on_are_not_appended() -> None:
+    (batch,) = read_batches(encode_batch([NewRecord(b"k", b"v")] * 5), topic="t", partition=3)
+    builder = ColumnBuilder()
+    assert builder.append(batch.records(1), 3) == 2
+    assert builder.finish("t", 3).column("offset").to_pylist() == [1, 2]
+
+
+def test_a_column_of_more_than_2_gib_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit is lowered here, which only the uncompiled module can notice."""
+    if COMPILED:
+        pytest.skip("the limit is a constant in C; uncompiled, `make test-wire` tests it")
+    monkeypatch.setattr(arrow_module, "_MAX_COLUMN_BYTES", 100)
+    found = arrow_batches(encode_batch([NewRecord(None, b"v" * 40)] * 3), topic="t", partition=3)
+    assert len(next(found)) == 2
+    with pytest.raises(LimitExceededError, match=r"^120 bytes in one column"):
+        next(found)
 
 
 def test_rows_before_a_corrupt_record_are_returned_first() -> None:
