@@ -27,7 +27,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; overflow-w
 table { border-collapse: collapse; font-size: 13px; margin: .6rem 0; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: left; border-bottom: 1px solid #e3e3e3;
   vertical-align: top; white-space: nowrap; }
-td:first-child { white-space: normal; overflow-wrap: anywhere; }
+td:first-child:not(.n) { white-space: normal; overflow-wrap: anywhere; min-width: 14rem; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .OK { color: #1a7f37; } .WARN { color: #9a6700; }
 .STOP, .STALL, .REWIND { color: #cf222e; font-weight: 600; }
@@ -40,7 +40,10 @@ svg { max-width: 100%; height: auto; } .note { color: #666; font-size: 13px; }
 
 def render(facts: Facts) -> str:
     """Return the page: stuck partitions first, then all groups, then each group with its plots."""
-    counted = "Rebalances are counted since the log of groups can be read without a gap."
+    counted = (
+        "Rebalances are counted since the log of groups can be read without a gap;"
+        " generations without members do not count."
+    )
     body = [
         "<h1>Groups</h1>",
         f'<p class="note">As of {_time(facts.made_at)}, all times in UTC. {counted}</p>',
@@ -129,7 +132,7 @@ def _group(group: Group, until: datetime) -> str:
         ]
         heads = ("generation", "cause", "started", "seconds", "members", "partitions moved")
         parts.append(
-            f"<details open><summary>{len(rows)} rebalances, the last first</summary>"
+            f"<details open><summary>{len(rows)} generations, the last first</summary>"
             f"{_table(heads, rows, numbers=(0, 3, 4, 5))}</details>"
         )
     return "\n".join(parts)
