@@ -243,7 +243,7 @@ class ColumnBuilder:
         made = schema(topic, partition)
         count = self._count
         valid = _not_null(self._timestamp_view, count)
-        columns: tuple[list[Any], ...] = (
+        buffers: tuple[list[Any], ...] = (
             [None, _buffer(self._offsets, 8 * count)],
             [_buffer(valid, len(valid)) if valid else None, _buffer(self._timestamps, 8 * count)],
             self._keys.buffers(count),
@@ -252,7 +252,7 @@ class ColumnBuilder:
         types = _types()
         arrays = [
             pa.Array.from_buffers(kind, count, of)
-            for kind, of in zip(types[:4], columns, strict=True)
+            for kind, of in zip(types[:4], buffers, strict=True)
         ]
         return pa.RecordBatch.from_arrays([*arrays, self._header_array(types[4])], schema=made)
 
