@@ -118,9 +118,11 @@ class Revocations:
             self._recorder.refuses_assignment(run) or _is_outdated(run, event.assigned or ())
         ):
             return  # it revokes nothing because of it, and rejoins
+        elif event.assigned is None:
+            return
         elif event.api == "SyncGroup" and event.time >= run.lease_expires_at:
-            member.assigned_without_lease = event.assigned and set(event.assigned)
-        elif event.api in ("SyncGroup", CONSUMER_HEARTBEAT) and event.assigned is not None:
+            member.assigned_without_lease = set(event.assigned)
+        elif event.api in ("SyncGroup", CONSUMER_HEARTBEAT):
             self._expect_all_but(set(event.assigned), number, event, run, member)
 
     def _expect_all_but(
