@@ -268,12 +268,18 @@ async def test_after_a_rebalance_consuming_continues_at_the_committed_offsets(
     bootstrap, name, fill
 ):
     await fill(1, {0: values(1, 2, 3)})
-    async with grouped(bootstrap, name) as one:
+    sizes = []
+
+    def noting(members, partitions):
+        sizes.append(len(members))
+        return naive_allocator(members, partitions)
+
+    async with grouped(bootstrap, name, partition_allocator=noting) as one:
         await consumed(one, name, 3)
         await one.consume(name)
-        async with grouped(bootstrap, name) as other:
-            await until(lambda: not (one.allocation and other.allocation))
-        await until(lambda: one.allocation)
+        async with grouped(bootstrap, name, partition_allocator=noting):
+            await until(lambda: 2 in sizes)
+        await until(lambda: sizes[-1] == 1 and one.allocation)
         with anyio.fail_after(20):
             assert await one.consume(name) == []
         await one.determine_offsets(name)
