@@ -199,6 +199,12 @@ def test_s18_an_assignment_without_a_lease_starts_no_revocation_until_a_heartbea
         for error, expected in (("NONE", True), ("REBALANCE_IN_PROGRESS", False)):
             late = attrs.evolve(answered, error=error)
             assert ("S18" in broken(kept, 6.5, joined, beat, late, 7.2, revokes(T0))) is expected
+    # An error of the coordinator leaves the question open; another join makes it moot.
+    got = [kept, 6.5, joined]
+    later = [heartbeats("NOT_COORDINATOR"), heartbeats(generation=2), 7.2, revokes(T0)]
+    assert "S18" in broken(got, later)
+    lost = [of(Lost, partitions=(T0, T1)), first_join(), joins(3, T0, T1), assigned(3, T0, T1)]
+    assert "S18" not in broken(got, lost, heartbeats(generation=3), 7.2, revokes(T0, T1))
 
 
 def test_s18_the_deadline_excludes_time_in_which_the_process_was_frozen():

@@ -49,8 +49,8 @@ class _Member:
     rejoins_since: tuple[int, float] | None = None
     """By which event its client had it rejoin, and since when it could; None after JoinGroup."""
     assigned_without_lease: set[TopicPartition] | None = None
-    """The last assignment, if the member had no lease when it got it and no heartbeat has begun one
-    since: it applies the assignment then."""
+    """The assignment of its last join, if the member had no lease when it got it: the next
+    heartbeat that begins one has it applied."""
     calling: bool = False
     """A callback of the application is running."""
     called_at: float = 0.0
@@ -106,14 +106,14 @@ class Revocations:
         if run.closing is not None or not run.held:
             return
         if event.api == "Heartbeat":
-            assigned, member.assigned_without_lease = member.assigned_without_lease, None
             # The leader decides what a cooperative member must revoke.
             if event.error == "REBALANCE_IN_PROGRESS" and not run.opening.cooperative:
                 self._expect(number, event, run, member, set(run.held))
             elif event.error == "NONE" and not run.opening.cooperative:
                 member.due.clear()
-            elif event.error == "NONE" and assigned is not None:
-                self._expect_all_but(assigned, number, event, run, member)
+            elif event.error == "NONE" and member.assigned_without_lease is not None:
+                kept, member.assigned_without_lease = member.assigned_without_lease, None
+                self._expect_all_but(kept, number, event, run, member)
         elif event.api == "SyncGroup" and (
             self._recorder.refuses_assignment(run) or _is_outdated(run, event.assigned or ())
         ):
@@ -152,8 +152,11 @@ class Revocations:
     def _sent(self, number: int, event: Sent) -> None:
         run, member = self._of(event.member)
         self._check_due(number, event, run, member)
+        if event.api != "JoinGroup":
+            return
+        member.assigned_without_lease = None
         rejoins = member.rejoins_since
-        if event.api == "JoinGroup" and rejoins and self._recorder.knew(*rejoins, event):
+        if rejoins and self._recorder.knew(*rejoins, event):
             member.rejoins_since = None
 
     def _rejoining(self, number: int, event: Rejoining) -> None:
