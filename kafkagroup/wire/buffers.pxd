@@ -2,5 +2,4 @@
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 
-cpdef bytearray allocated(Py_ssize_t size)
 cpdef bytearray grown(bytearray old, Py_ssize_t used, Py_ssize_t size)

@@ -11,20 +11,15 @@ try:
 except ImportError:  # Cython is needed to compile, not to run: users do not have it
     from kafkagroup import _uncompiled as cython
 
-__all__ = ["allocated", "grown"]
-
-
-def allocated(size: int) -> bytearray:
-    """Return `size` bytes of any content, if compiled; else zeros."""
-    if cython.compiled:
-        made: bytearray = PyByteArray_FromStringAndSize(cython.NULL, size)  # type: ignore[name-defined]  # noqa: F821
-        return made
-    return bytearray(size)
+__all__ = ["grown"]
 
 
 def grown(old: bytearray, used: int, size: int) -> bytearray:
-    """Return `size` bytes that begin with the first `used` of `old`; the others have any
-    content."""
-    made = allocated(size)
+    """Return `size` bytes that begin with the first `used` of `old`; the others have any content if
+    this is compiled, else they are zeros."""
+    if cython.compiled:
+        made: bytearray = PyByteArray_FromStringAndSize(cython.NULL, size)  # type: ignore[name-defined]  # noqa: F821
+    else:
+        made = bytearray(size)
     memoryview(made)[:used] = memoryview(old)[:used]
     return made

@@ -8,8 +8,6 @@ cdef long long _MAX_INT64
 cdef long long _MIN_INT64
 cdef int _NULL
 cdef object _NO_HEADERS
-
-
 cdef object _NO_CODEC
 cdef object _CREATE_TIME
 cdef object _LOG_APPEND_TIME

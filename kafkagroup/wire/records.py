@@ -303,6 +303,7 @@ class RecordReader:
         self._trouble: DecodeError | None = None
         self._views = views
         self._start_offset = start_offset
+        # By `self._batch`, not `batch`: only that is typed, so that its fields are read in C.
         self._topic = self._batch.topic
         self._partition = self._batch.partition
         self._leader_epoch = self._batch.leader_epoch

@@ -7,6 +7,7 @@ from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.reads import check_leader
+from kafkagroup.wire.batch_format import PREFIX
 from kafkagroup.wire.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -21,8 +22,8 @@ from kafkagroup.wire.records import RecordBatch, read_batches
 
 __all__ = ["produce"]
 
-_MAGIC_OFFSET = 16
-"""Where the magic byte is, the batch's format version. Brokers take version 2 only."""
+_MAGIC = 2
+"""The only format version of a batch that brokers take."""
 
 
 def produce(
@@ -81,7 +82,7 @@ def produce(
 
 
 def _batch_error(records: bytes | memoryview, max_bytes: int) -> ErrorCode:
-    if len(records) <= _MAGIC_OFFSET or records[_MAGIC_OFFSET] != 2:
+    if len(records) < PREFIX.size or PREFIX.unpack_from(records)[2] != _MAGIC:
         return ErrorCode.INVALID_RECORD
     if len(records) > max_bytes:
         return ErrorCode.MESSAGE_TOO_LARGE
