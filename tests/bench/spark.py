@@ -1,14 +1,14 @@
-"""Rows of a topic into Spark: our source, Spark's own, and prepared Arrow batches.
+"""Rows of a topic into Spark: our source, Spark's own, and ready-made Arrow batches.
 
 python -m tests.bench.spark [--bootstrap HOST:PORT] [--bytes SIZE ...] [--rows N] [--rounds N]
 
 Values of 100 and of 1,000 bytes, two partitions, local[2], without a sink; one after another, round
-by round. Prepared batches, from a Python source that reads nothing, are the maximum of any Python
-source. All have the columns of Spark's own connector, then only the values, and then fields of the
-values, parsed by the source or by `from_json`; ours and the prepared ones are also measured with
-all of our columns. The CPU time is that of the JVM and its Python workers. PySpark's Ivy downloads
-Spark's own connector; if that fails, it is skipped with a message. The first round, in which the
-JVM warms up, does not count.
+by round. Ready-made batches show the maximum of a Python source: those of a source that reads
+nothing, and those of ours, which fetches as usual but converts nothing. All have the columns of
+Spark's own connector, then only the values, and then fields of the values, parsed by the source or
+by `from_json`; ours and the ready-made ones are also measured with all of our columns. The CPU time
+is that of the JVM and its Python workers. PySpark's Ivy downloads Spark's own connector; if that
+fails, it is skipped with a message. The first round, in which the JVM warms up, does not count.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import anyio
 import pyarrow
@@ -33,8 +34,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 import kafkagroup.spark
 from kafkagroup import TopicPartition
 from kafkagroup.spark.option_values import COLUMNS
+from kafkagroup.spark.options import SourceOptions
+from kafkagroup.spark.ranges import Range
+from kafkagroup.spark.source import KafkaGroupSource
+from kafkagroup.spark.table import TableReader
 from kafkagroup.testing._jars import find_java
+from kafkagroup.wire.batch_format import HEADER_SIZE, INT32, LEADER_EPOCH_OFFSET, PREFIX
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.messages.fetch import PartitionData
+from kafkagroup.wire.records import read_batches
 
 from . import broker
 from .command import TABLE
@@ -49,7 +57,7 @@ BATCH_BYTES = 16_000
 """The values of one produced batch: producers send about 16 KB by default."""
 
 READY_BYTES = 7_000_000
-"""The values of a prepared batch: those of one of our fetches."""
+"""The values of a ready-made batch: those of one of our fetches."""
 
 FIELDS = "id bigint, name string, price double, paid boolean"
 """The fields that are parsed."""
@@ -101,26 +109,78 @@ class ReadyReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        row = {
-            "topic": "bench-12345678",
-            "topic_id": "x" * 36,
-            "partition": 0,
-            "offset": 5,
-            "timestamp": datetime.datetime.now(datetime.UTC),
-            "timestamp_type": 0,
-            "value": value_of(self._size),
-            "headers": [],
-            "leader_epoch": 0,
-            "transactional": False,
-        }
         schema = to_arrow_schema(self._schema, timezone="UTC")
         count = READY_BYTES // self._size
-        columns = [pyarrow.array([row.get(f.name)] * count, f.type) for f in schema]
-        batch = pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+        batch = ready_rows(schema, count, value_of(self._size))
         left = partition.value
         while left > 0:
             yield batch.slice(0, min(left, count))
             left -= count
+
+
+class Fetched(KafkaGroupSource):
+    """Our source, with ready-made rows in place of the fetched records."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "fetched"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return FetchedReader(self._source(schema), schema)
+
+
+class FetchedReader(TableReader):
+    def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
+        # `read` imports the class when it is called.
+        with mock.patch("kafkagroup.spark.rows.Rows", ReadyRows):
+            yield from super().read(partition)
+
+
+class ReadyRows:
+    """Takes the place of `Rows`: looks only at the lengths of the fetched batches."""
+
+    def __init__(self, options: SourceOptions, planned: Range, schema: pyarrow.Schema) -> None:
+        self._end = planned.end
+        self._schema = schema
+        self._ready: pyarrow.RecordBatch | None = None
+
+    def convert(
+        self, data: PartitionData, position: int
+    ) -> tuple[int, Iterable[pyarrow.RecordBatch]]:
+        fetched = memoryview(data.records or b"")
+        after, at = position, 0
+        while len(fetched) - at >= HEADER_SIZE:
+            base_offset, length, _magic = PREFIX.unpack_from(fetched, at)
+            next_at = at + LEADER_EPOCH_OFFSET + length
+            if next_at > len(fetched):
+                break
+            (count,) = INT32.unpack_from(fetched, at + HEADER_SIZE - INT32.size)
+            after, at = base_offset + count, next_at
+        count = min(after, self._end) - position
+        if self._ready is None or self._ready.num_rows < count:
+            batch = next(read_batches(fetched, topic="", partition=0))
+            value = next(batch.records()).value
+            assert isinstance(value, bytes)
+            self._ready = ready_rows(self._schema, count, value)
+        return after, [self._ready.slice(0, count)]
+
+
+def ready_rows(schema: pyarrow.Schema, count: int, value: bytes) -> pyarrow.RecordBatch:
+    """Return `count` equal rows."""
+    row = {
+        "topic": "bench-12345678",
+        "topic_id": "x" * 36,
+        "partition": 0,
+        "offset": 5,
+        "timestamp": datetime.datetime.now(datetime.UTC),
+        "timestamp_type": 0,
+        "value": value,
+        "headers": [],
+        "leader_epoch": 0,
+        "transactional": False,
+    }
+    columns = [pyarrow.array([row.get(f.name)] * count, f.type) for f in schema]
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def connector() -> list[str]:
@@ -170,6 +230,10 @@ def frames(
         reader = spark.read.format("ready").option("rows", str(rows)).option("bytes", str(size))
         return reader.option("columns", ",".join(columns)).load()
 
+    def fetched(columns: Iterable[str]) -> Any:
+        reader = spark.read.format("fetched").option("bootstrap.servers", bootstrap)
+        return reader.option("subscribe", topic).option("columns", ",".join(columns)).load()
+
     def parsed() -> Any:
         reader = spark.read.format("kafkagroup").option("bootstrap.servers", bootstrap)
         return reader.option("subscribe", topic).option("parse", "json").schema(FIELDS).load()
@@ -180,11 +244,14 @@ def frames(
     return {
         ("its columns", "kafkagroup"): partial(ours, SAME),
         ("its columns", "Spark's own"): own,
+        ("its columns", "kafkagroup, ready-made rows"): partial(fetched, SAME),
         ("its columns", "ready-made Arrow"): partial(ready, SAME),
         ("all columns", "kafkagroup"): partial(ours, COLUMNS),
+        ("all columns", "kafkagroup, ready-made rows"): partial(fetched, COLUMNS),
         ("all columns", "ready-made Arrow"): partial(ready, COLUMNS),
         ("values", "kafkagroup"): partial(ours, ["value"]),
         ("values", "Spark's own"): lambda: own().select("value"),
+        ("values", "kafkagroup, ready-made rows"): partial(fetched, ["value"]),
         ("values", "ready-made Arrow"): partial(ready, ["value"]),
         ("JSON fields", "kafkagroup, parse=json"): parsed,
         ("JSON fields", "Spark's own, from_json"): lambda: by_spark(own()),
@@ -243,6 +310,7 @@ def main() -> None:
             .getOrCreate()
         )
         kafkagroup.spark.register(spark)
+        spark.dataSource.register(Fetched)
         spark.dataSource.register(Ready)
         for size in given.bytes:
             rows = given.rows or ROWS[size]
