@@ -13,51 +13,37 @@ fails, it is skipped with a message. The first round, in which the JVM warms up,
 
 from __future__ import annotations
 
-import datetime
 import os
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import anyio
-import pyarrow
 import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import kafkagroup.spark
 from kafkagroup import TopicPartition
 from kafkagroup.spark.option_values import COLUMNS
-from kafkagroup.spark.options import SourceOptions
-from kafkagroup.spark.ranges import Range
-from kafkagroup.spark.source import KafkaGroupSource
-from kafkagroup.spark.table import TableReader
 from kafkagroup.testing._jars import find_java
-from kafkagroup.wire.batch_format import HEADER_SIZE, INT32, LEADER_EPOCH_OFFSET, PREFIX
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
-from kafkagroup.wire.messages.fetch import PartitionData
-from kafkagroup.wire.records import read_batches
 
 from . import broker
 from .command import TABLE
 from .figures import Figure, show, write_table
 from .processes import cpu_time
+from .ready_made import PARTITIONS, Fetched, Ready, value_of
 
-PARTITIONS = 2
 ROWS = {100: 6_000_000, 1000: 1_500_000}
 """The bytes of a value -> how many are read: enough that the start of a job does not count."""
 
 BATCH_BYTES = 16_000
 """The values of one produced batch: producers send about 16 KB by default."""
-
-READY_BYTES = 7_000_000
-"""The values of a ready-made batch: those of one of our fetches."""
 
 FIELDS = "id bigint, name string, price double, paid boolean"
 """The fields that are parsed."""
@@ -73,114 +59,6 @@ CONNECTOR = (
     ("org.apache.kafka", "kafka-clients", "3.9.1"),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 )
-
-
-def value_of(size: int) -> bytes:
-    """Return a value of this many bytes."""
-    text = b'{"id": 123456789, "name": "a customer", "price": 12.5, "paid": true, "comment": "%s"}'
-    return text % (b"x" * (size + len(b"%s") - len(text)))
-
-
-class Ready(DataSource):
-    """Returns as many rows as the option `rows` says, by repeating one batch; `bytes` are those of
-    a value."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "ready"
-
-    def schema(self) -> str:
-        names = self.options["columns"].split(",")
-        return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return ReadyReader(schema, int(self.options["rows"]), int(self.options["bytes"]))
-
-
-class ReadyReader(DataSourceReader):
-    def __init__(self, schema: Any, rows: int, size: int) -> None:
-        self._schema = schema
-        self._rows = rows
-        self._size = size
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(self._rows // PARTITIONS) for _ in range(PARTITIONS)]
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        count = READY_BYTES // self._size
-        batch = ready_rows(schema, count, value_of(self._size))
-        left = partition.value
-        while left > 0:
-            yield batch.slice(0, min(left, count))
-            left -= count
-
-
-class Fetched(KafkaGroupSource):
-    """Our source, with ready-made rows in place of the fetched records."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "fetched"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return FetchedReader(self._source(schema), schema)
-
-
-class FetchedReader(TableReader):
-    def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
-        # `read` imports the class when it is called.
-        with mock.patch("kafkagroup.spark.rows.Rows", ReadyRows):
-            yield from super().read(partition)
-
-
-class ReadyRows:
-    """Takes the place of `Rows`: looks only at the lengths of the fetched batches."""
-
-    def __init__(self, options: SourceOptions, planned: Range, schema: pyarrow.Schema) -> None:
-        self._end = planned.end
-        self._schema = schema
-        self._ready: pyarrow.RecordBatch | None = None
-
-    def convert(
-        self, data: PartitionData, position: int
-    ) -> tuple[int, Iterable[pyarrow.RecordBatch]]:
-        fetched = memoryview(data.records or b"")
-        after, at = position, 0
-        while len(fetched) - at >= HEADER_SIZE:
-            base_offset, length, _magic = PREFIX.unpack_from(fetched, at)
-            next_at = at + LEADER_EPOCH_OFFSET + length
-            if next_at > len(fetched):
-                break
-            (count,) = INT32.unpack_from(fetched, at + HEADER_SIZE - INT32.size)
-            after, at = base_offset + count, next_at
-        count = min(after, self._end) - position
-        if self._ready is None or self._ready.num_rows < count:
-            batch = next(read_batches(fetched, topic="", partition=0))
-            value = next(batch.records()).value
-            assert isinstance(value, bytes)
-            self._ready = ready_rows(self._schema, count, value)
-        return after, [self._ready.slice(0, count)]
-
-
-def ready_rows(schema: pyarrow.Schema, count: int, value: bytes) -> pyarrow.RecordBatch:
-    """Return `count` equal rows."""
-    row = {
-        "topic": "bench-12345678",
-        "topic_id": "x" * 36,
-        "partition": 0,
-        "offset": 5,
-        "timestamp": datetime.datetime.now(datetime.UTC),
-        "timestamp_type": 0,
-        "value": value,
-        "headers": [],
-        "leader_epoch": 0,
-        "transactional": False,
-    }
-    columns = [pyarrow.array([row.get(f.name)] * count, f.type) for f in schema]
-    return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def connector() -> list[str]:
@@ -244,14 +122,14 @@ def frames(
     return {
         ("its columns", "kafkagroup"): partial(ours, SAME),
         ("its columns", "Spark's own"): own,
-        ("its columns", "kafkagroup, ready-made rows"): partial(fetched, SAME),
+        ("its columns", "ready-made Arrow, fetching"): partial(fetched, SAME),
         ("its columns", "ready-made Arrow"): partial(ready, SAME),
         ("all columns", "kafkagroup"): partial(ours, COLUMNS),
-        ("all columns", "kafkagroup, ready-made rows"): partial(fetched, COLUMNS),
+        ("all columns", "ready-made Arrow, fetching"): partial(fetched, COLUMNS),
         ("all columns", "ready-made Arrow"): partial(ready, COLUMNS),
         ("values", "kafkagroup"): partial(ours, ["value"]),
         ("values", "Spark's own"): lambda: own().select("value"),
-        ("values", "kafkagroup, ready-made rows"): partial(fetched, ["value"]),
+        ("values", "ready-made Arrow, fetching"): partial(fetched, ["value"]),
         ("values", "ready-made Arrow"): partial(ready, ["value"]),
         ("JSON fields", "kafkagroup, parse=json"): parsed,
         ("JSON fields", "Spark's own, from_json"): lambda: by_spark(own()),
