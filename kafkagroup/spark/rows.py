@@ -3,7 +3,7 @@ row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,9 +25,6 @@ __all__ = ["Rows"]
 _MAX_BYTES = 64 << 20
 """The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
 bounds the memory that a task needs in the JVM."""
-
-_ROW_BYTES = 28
-"""The size of a row without its key, value and headers."""
 
 
 _BATCH_FIELDS = {
@@ -63,9 +60,10 @@ class Rows:
 
         Raises: DecodeError for a damaged batch.
         """
+        records = memoryview(data.records or b"")
         batches = list(
             read_batches(
-                memoryview(data.records or b""),
+                records,
                 topic=self._range.tp.topic,
                 partition=self._range.tp.partition,
                 check_crcs=self._options.check_crcs,
@@ -74,40 +72,30 @@ class Rows:
         if self._options.isolation == "read_committed":
             mark_aborted(batches, data.aborted_transactions or ())
         after = max((batch.next_offset for batch in batches), default=position)
-        return max(position, after), self._rows(batches, position)
+        builder = ColumnBuilder(min(len(records), _MAX_BYTES))
+        return max(position, after), self._rows(batches, position, builder)
 
-    def _rows(self, batches: Sequence[RecordBatch], position: int) -> Iterator[pa.RecordBatch]:
-        builder = ColumnBuilder(min(sum(batch.size for batch in batches), _MAX_BYTES))
-        counts: list[tuple[RecordBatch, int]] = []
-        damage: DecodeError | None = None
-        for batch in batches:
-            if batch.is_control or batch.hidden or batch.base_offset >= self._range.end:
-                continue
-            records = batch.records(position)
-            before = builder.count
-            try:
-                size = builder.size + records.unread_size()
-                if before and size + (before + batch.count) * _ROW_BYTES > _MAX_BYTES:
-                    yield self._to_arrow(builder, counts)
-                    builder, counts, before = ColumnBuilder(), [], 0
-                builder.append(records, self._range.end)
-            except DecodeError as error:
-                damage = error
-            if count := builder.count - before:
-                counts.append((batch, count))
-            if damage is not None:
-                break
-        if counts:
-            yield self._to_arrow(builder, counts)
-        if damage is not None:
-            raise damage
+    def _rows(
+        self, batches: Iterable[RecordBatch], position: int, builder: ColumnBuilder
+    ) -> Iterator[pa.RecordBatch]:
+        end = self._range.end
+        try:
+            for batch in batches:
+                if not builder.append_batch(batch, position, end, _MAX_BYTES):
+                    yield self._to_arrow(builder)
+                    builder = ColumnBuilder()
+                    builder.append_batch(batch, position, end)
+        except DecodeError:
+            if builder.count:
+                yield self._to_arrow(builder)
+            raise
+        if builder.count:
+            yield self._to_arrow(builder)
 
-    def _to_arrow(
-        self, builder: ColumnBuilder, counts: Sequence[tuple[RecordBatch, int]]
-    ) -> pa.RecordBatch:
-        """Return the rows of a builder; `counts`: how many are from which batch, in order."""
+    def _to_arrow(self, builder: ColumnBuilder) -> pa.RecordBatch:
+        """Return the builder's records as rows."""
         whole = builder.finish(self._range.tp.topic, self._range.tp.partition)
-        arrays = {f.name: self._column(f, whole, counts) for f in self._record_fields}
+        arrays = {f.name: self._column(f, whole, builder.batches) for f in self._record_fields}
         remains = None
         if self._values is not None:
             parsed, remains = self._values.parse(whole.column("value"), whole.column("offset"))
@@ -118,7 +106,7 @@ class Rows:
         return rows if remains is None else rows.filter(remains)
 
     def _column(
-        self, field: pa.Field, whole: pa.RecordBatch, counts: Sequence[tuple[RecordBatch, int]]
+        self, field: pa.Field, whole: pa.RecordBatch, batches: Sequence[tuple[RecordBatch, int]]
     ) -> pa.Array:
         if field.name == "headers" and field.type.value_type.field(0).name == "key":
             return _connector_headers(whole.column("headers")).cast(field.type)
@@ -132,12 +120,12 @@ class Rows:
         if field.name in constants:
             return pa.repeat(pa.scalar(constants[field.name], field.type), whole.num_rows)
         name = _BATCH_FIELDS[field.name]
-        values = [getattr(batch, name) for batch, _ in counts]
+        values = [getattr(batch, name) for batch, _ in batches]
         if field.name != "transactional":
             values = [None if value == -1 else value for value in values]
         if len(set(values)) == 1:
             return pa.repeat(pa.scalar(values[0], field.type), whole.num_rows)
-        ends = pc.cumulative_sum(pa.array([count for _, count in counts], pa.int32()))
+        ends = pc.cumulative_sum(pa.array([count for _, count in batches], pa.int32()))
         return pc.run_end_decode(
             pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, field.type))
         )

@@ -1,11 +1,12 @@
 # The types of `arrow` where it is compiled.
 
 cimport cython
-from kafkagroup.wire.records cimport RecordReader
+from kafkagroup.wire.records cimport RecordBatch, RecordReader
 from libc.string cimport memcpy
 
 cdef int _NULL
 cdef long long _ALL
+cdef int _ROW_BYTES
 cdef long long _MAX_COLUMN_BYTES
 
 
@@ -21,7 +22,16 @@ cdef class ColumnBuilder:
     cdef _BinaryColumn _keys
     cdef _BinaryColumn _values
     cdef list _headers
+    cdef list _batches
 
+    @cython.locals(records=RecordReader, size=Py_ssize_t, before=Py_ssize_t)
+    cpdef bint append_batch(
+        self,
+        RecordBatch batch,
+        long long start_offset=*,
+        long long end_offset=*,
+        long long max_bytes=*,
+    ) except -1
     @cython.locals(
         size=Py_ssize_t,
         left="long long",

@@ -17,7 +17,7 @@ from kafkagroup.errors import ConfigurationError, DecodeError, LimitExceededErro
 from kafkagroup.types import Headers, Record
 from kafkagroup.wire.buffers import grown
 from kafkagroup.wire.compression import MAX_BATCH_BYTES
-from kafkagroup.wire.records import RecordReader, read_batches
+from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
 
 try:
     import cython
@@ -38,6 +38,9 @@ _NULL = -1
 
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
 """Maximum number of bytes in a column: Arrow's offsets have 32 bits."""
+
+_ROW_BYTES = 28
+"""The bytes of a row without its key, value and headers."""
 
 _ALL = 0x7FFFFFFFFFFFFFFF
 """More records than a batch can have, and an offset that no record has."""
@@ -87,11 +90,9 @@ def arrow_batches(
         check_crcs=check_crcs,
         max_batch_bytes=max_batch_bytes,
     ):
-        if batch.is_control:
-            continue
         builder = ColumnBuilder()
         try:
-            builder.append(batch.records(start_offset))
+            builder.append_batch(batch, start_offset)
         except DecodeError:
             if builder.count:
                 yield builder.finish(topic, partition)
@@ -157,6 +158,7 @@ class ColumnBuilder:
     """The columns of one partition's records, which are appended batch by batch."""
 
     __slots__ = (
+        "_batches",
         "_capacity",
         "_count",
         "_headers",
@@ -182,6 +184,7 @@ class ColumnBuilder:
         self._values = _BinaryColumn(size)
         self._headers: list[tuple[int, Headers]] = []
         """Index and headers of each record that has headers."""
+        self._batches: list[tuple[RecordBatch, int]] = []
 
     @property
     def count(self) -> int:
@@ -189,9 +192,36 @@ class ColumnBuilder:
         return self._count
 
     @property
-    def size(self) -> int:
-        """The encoded size of these records in bytes, before compression."""
-        return self._size
+    def batches(self) -> Sequence[tuple[RecordBatch, int]]:
+        """The batches that were appended, in order, and how many records of each."""
+        return self._batches
+
+    def append_batch(
+        self,
+        batch: RecordBatch,
+        start_offset: int = 0,
+        end_offset: int = _ALL,
+        max_bytes: int = _ALL,
+    ) -> bool:
+        """Append the records of a batch from `start_offset` up to `end_offset`; none if it is a
+        control batch or hidden. Return whether they fit into `max_bytes` in all; if not, none is
+        appended. Without records before them they fit.
+
+        Raises: as `append`.
+        """
+        if batch.is_control or batch.hidden or batch.base_offset >= end_offset:
+            return True
+        records = RecordReader(batch, start_offset, False)
+        size = self._size + records.unread_size()
+        before = self._count
+        if before and size + (before + batch.count) * _ROW_BYTES > max_bytes:
+            return False
+        try:
+            self.append(records, end_offset)
+        finally:
+            if self._count > before:
+                self._batches.append((batch, self._count - before))
+        return True
 
     def append(self, records: RecordReader, end_offset: int = _ALL, most: int = _ALL) -> int:
         """Append the next records of a reader, those below `end_offset`, at most `most`. Return how

@@ -127,6 +127,29 @@ def test_records_from_the_end_offset_on_are_not_appended() -> None:
     assert builder.finish("t", 3).column("offset").to_pylist() == [1, 2]
 
 
+def test_batches_are_appended_while_they_fit() -> None:
+    """Control batches and hidden ones always fit: none of their records is appended."""
+    written = [NewRecord(b"k", b"v" * 100)] * 2
+    data = b"".join(
+        encode_batch(
+            written, base_offset=2 * n, transactional=n == 1, control=n == 1, producer_id=7
+        )
+        for n in range(5)
+    )
+    first, control, aborted, last, later = read_batches(data, topic="t", partition=3)
+    aborted.hide()
+    builder = ColumnBuilder()
+    assert builder.append_batch(first, 1, max_bytes=1)  # there are no records before it
+    assert builder.append_batch(control, max_bytes=1)
+    assert builder.append_batch(aborted, max_bytes=1)
+    assert builder.append_batch(later, 10)  # it has no records from there on
+    assert not builder.append_batch(last, max_bytes=400)
+    assert builder.append_batch(last, max_bytes=1_000)
+    assert builder.append_batch(later, end_offset=9, max_bytes=1_000)
+    assert list(builder.batches) == [(first, 1), (last, 2), (later, 1)]
+    assert builder.finish("t", 3).column("offset").to_pylist() == [1, 6, 7, 8]
+
+
 def test_a_column_of_more_than_2_gib_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its limit is lowered here, which only the uncompiled module can notice."""
     if COMPILED:
