@@ -231,9 +231,10 @@ class Group:
             auto_offset_reset="earliest",
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
-            # A leader without metadata of the new topic assigns nothing until it reads it again.
-            metadata_max_age_ms=1_000,
         )
+        # A leader that gets the topic's metadata while it assigns may assign nothing and never join
+        # again: it remembers the new metadata as that which it has assigned.
+        assert consumer.partitions_for_topic(self.name) == set(range(PARTITIONS))
         while not over.is_set():
             batches = consumer.poll(timeout_ms=20)
             member.owns = numbers(consumer.assignment())
