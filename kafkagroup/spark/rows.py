@@ -26,7 +26,6 @@ _MAX_BYTES = 64 << 20
 """The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
 bounds the memory that a task needs in the JVM."""
 
-
 _BATCH_FIELDS = {
     "timestamp_type": "timestamp_type",
     "timestampType": "timestamp_type",
@@ -81,10 +80,11 @@ class Rows:
         end = self._range.end
         try:
             for batch in batches:
-                if not builder.append_batch(batch, position, end, _MAX_BYTES):
+                records = batch.records(position)
+                if not builder.append_batch(records, end, _MAX_BYTES):
                     yield self._to_arrow(builder)
                     builder = ColumnBuilder()
-                    builder.append_batch(batch, position, end)
+                    builder.append_batch(records, end)
         except DecodeError:
             if builder.count:
                 yield self._to_arrow(builder)

@@ -24,13 +24,9 @@ cdef class ColumnBuilder:
     cdef list _headers
     cdef list _batches
 
-    @cython.locals(records=RecordReader, size=Py_ssize_t, before=Py_ssize_t)
+    @cython.locals(batch=RecordBatch, size=Py_ssize_t, before=Py_ssize_t)
     cpdef bint append_batch(
-        self,
-        RecordBatch batch,
-        long long start_offset=*,
-        long long end_offset=*,
-        long long max_bytes=*,
+        self, RecordReader records, long long end_offset=*, long long max_bytes=*
     ) except -1
     @cython.locals(
         size=Py_ssize_t,

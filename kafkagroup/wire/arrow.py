@@ -92,7 +92,7 @@ def arrow_batches(
     ):
         builder = ColumnBuilder()
         try:
-            builder.append_batch(batch, start_offset)
+            builder.append_batch(batch.records(start_offset))
         except DecodeError:
             if builder.count:
                 yield builder.finish(topic, partition)
@@ -197,21 +197,18 @@ class ColumnBuilder:
         return self._batches
 
     def append_batch(
-        self,
-        batch: RecordBatch,
-        start_offset: int = 0,
-        end_offset: int = _ALL,
-        max_bytes: int = _ALL,
+        self, records: RecordReader, end_offset: int = _ALL, max_bytes: int = _ALL
     ) -> bool:
-        """Append the records of a batch from `start_offset` up to `end_offset`; none if it is a
-        control batch or hidden. Return whether they fit into `max_bytes` in all; if not, none is
-        appended. Without records before them they fit.
+        """Append the records of a batch that its reader has left, those below `end_offset`; none if
+        it is a control batch or hidden. Return whether they fit into `max_bytes` in all: if not,
+        none is appended, and the reader can be passed to another builder, which need not decompress
+        the batch again. Without records before them they fit.
 
         Raises: as `append`.
         """
+        batch = records._batch
         if batch.is_control or batch.hidden or batch.base_offset >= end_offset:
             return True
-        records = RecordReader(batch, start_offset, False)
         size = self._size + records.unread_size()
         before = self._count
         if before and size + (before + batch.count) * _ROW_BYTES > max_bytes:

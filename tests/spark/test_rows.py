@@ -12,7 +12,9 @@ from kafkagroup import TopicPartition
 from kafkagroup.errors import CorruptRecordError
 from kafkagroup.spark import ranges
 from kafkagroup.spark.options import SourceOptions
+from kafkagroup.wire import records as records_module
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.compression import Codec, decompress
 from kafkagroup.wire.messages.fetch import AbortedTransaction, PartitionData
 
 pa = pytest.importorskip("pyarrow")
@@ -129,6 +131,24 @@ def test_large_responses_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (position, offsets(made)) == (50, list(range(50)))
     assert len(made) > 3
     assert all(part.num_rows >= 5 for part in made)
+
+
+def test_a_batch_that_begins_another_part_is_decompressed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decompressed: list[Codec] = []
+
+    def counted(codec: Codec, *arguments: Any) -> bytes:
+        decompressed.append(codec)
+        return decompress(codec, *arguments)
+
+    monkeypatch.setattr(records_module, "decompress", counted)
+    monkeypatch.setattr(rows_module, "_MAX_BYTES", 300)
+    batches = [batch(n, 5, codec=Codec.GZIP) for n in range(0, 50, 5)]
+    _, made = read(READ, 0, 50, *batches)
+    assert len(made) > 3
+    assert offsets(made) == list(range(50))
+    assert decompressed == [Codec.GZIP] * len(batches)
 
 
 @pytest.mark.parametrize(

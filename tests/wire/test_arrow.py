@@ -139,13 +139,14 @@ def test_batches_are_appended_while_they_fit() -> None:
     first, control, aborted, last, later = read_batches(data, topic="t", partition=3)
     aborted.hide()
     builder = ColumnBuilder()
-    assert builder.append_batch(first, 1, max_bytes=1)  # there are no records before it
-    assert builder.append_batch(control, max_bytes=1)
-    assert builder.append_batch(aborted, max_bytes=1)
-    assert builder.append_batch(later, 10)  # it has no records from there on
-    assert not builder.append_batch(last, max_bytes=400)
-    assert builder.append_batch(last, max_bytes=1_000)
-    assert builder.append_batch(later, end_offset=9, max_bytes=1_000)
+    assert builder.append_batch(first.records(1), max_bytes=1)  # there are no records before it
+    assert builder.append_batch(control.records(), max_bytes=1)
+    assert builder.append_batch(aborted.records(), max_bytes=1)
+    assert builder.append_batch(later.records(10))  # it has no records from there on
+    records = last.records()
+    assert not builder.append_batch(records, max_bytes=400)
+    assert builder.append_batch(records, max_bytes=1_000)
+    assert builder.append_batch(later.records(), end_offset=9, max_bytes=1_000)
     assert list(builder.batches) == [(first, 1), (last, 2), (later, 1)]
     assert builder.finish("t", 3).column("offset").to_pylist() == [1, 6, 7, 8]
 
