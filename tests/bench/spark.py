@@ -100,17 +100,13 @@ def frames(
         reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
         return reader.option("subscribe", topic).option("includeHeaders", "true").load()
 
-    def ours(columns: Iterable[str]) -> Any:
-        reader = spark.read.format("kafkagroup").option("bootstrap.servers", bootstrap)
+    def ours(columns: Iterable[str], source: str = "kafkagroup") -> Any:
+        reader = spark.read.format(source).option("bootstrap.servers", bootstrap)
         return reader.option("subscribe", topic).option("columns", ",".join(columns)).load()
 
     def ready(columns: Iterable[str]) -> Any:
         reader = spark.read.format("ready").option("rows", str(rows)).option("bytes", str(size))
         return reader.option("columns", ",".join(columns)).load()
-
-    def fetched(columns: Iterable[str]) -> Any:
-        reader = spark.read.format("fetched").option("bootstrap.servers", bootstrap)
-        return reader.option("subscribe", topic).option("columns", ",".join(columns)).load()
 
     def parsed() -> Any:
         reader = spark.read.format("kafkagroup").option("bootstrap.servers", bootstrap)
@@ -122,14 +118,14 @@ def frames(
     return {
         ("its columns", "kafkagroup"): partial(ours, SAME),
         ("its columns", "Spark's own"): own,
-        ("its columns", "ready-made Arrow, fetching"): partial(fetched, SAME),
+        ("its columns", "ready-made Arrow, fetching"): partial(ours, SAME, "fetched"),
         ("its columns", "ready-made Arrow"): partial(ready, SAME),
         ("all columns", "kafkagroup"): partial(ours, COLUMNS),
-        ("all columns", "ready-made Arrow, fetching"): partial(fetched, COLUMNS),
+        ("all columns", "ready-made Arrow, fetching"): partial(ours, COLUMNS, "fetched"),
         ("all columns", "ready-made Arrow"): partial(ready, COLUMNS),
         ("values", "kafkagroup"): partial(ours, ["value"]),
         ("values", "Spark's own"): lambda: own().select("value"),
-        ("values", "ready-made Arrow, fetching"): partial(fetched, ["value"]),
+        ("values", "ready-made Arrow, fetching"): partial(ours, ["value"], "fetched"),
         ("values", "ready-made Arrow"): partial(ready, ["value"]),
         ("JSON fields", "kafkagroup, parse=json"): parsed,
         ("JSON fields", "Spark's own, from_json"): lambda: by_spark(own()),
