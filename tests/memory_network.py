@@ -248,6 +248,10 @@ class Leader:
         self.fetched = fetched
         self.offset = offset
         self.leaders: list[int] = [1]
+        """The leader in each Metadata response; the last one repeats."""
+        self.leader: int | None = None
+        self.elections = -1
+        """How often the leader has changed: the leader epoch."""
         self.asked: list[tuple[str, float]] = []
         self.address = ("b", 9092)
         self.assignment = b""
@@ -303,11 +307,13 @@ class Leader:
     def metadata(self, _: object) -> object:
         self.asked.append(("metadata", anyio.current_time()))
         leader = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
+        self.elections += leader != self.leader
+        self.leader = leader
         partition = metadata.MetadataResponsePartition(
             error_code=0 if leader > 0 else 5,
             partition_index=0,
             leader_id=leader,
-            leader_epoch=0,
+            leader_epoch=self.elections,
             replica_nodes=(1,),
             isr_nodes=(1,),
         )

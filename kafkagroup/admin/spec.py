@@ -11,7 +11,8 @@ from kafkagroup.assign import GroupSpec, MemberSpec
 from kafkagroup.assign.cooperative_sticky import generation_in
 from kafkagroup.errors import ErrorCode, IllegalStateError, broker_error
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.metadata import ClusterMetadata, merge
+from kafkagroup.transport.merging import merge
+from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.wire.group_log import Subscription
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -78,7 +79,7 @@ async def topics_metadata(cluster: Cluster, topics: Sequence[str]) -> ClusterMet
         topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
         allow_auto_topic_creation=False,
     )
-    metadata = merge(ClusterMetadata(), await cluster.request_any(request))
+    metadata, _ = merge(ClusterMetadata(), await cluster.describe_topics(request))
     for name, topic in metadata.topics.items():
         absent = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic.error_code and not topic.partitions and not absent:

@@ -147,7 +147,7 @@ async def _metadata(cluster: Cluster, names: Sequence[str] | None) -> MetadataRe
     """Request the metadata of these topics; None: of all."""
     topics = None if names is None else tuple(MetadataRequestTopic(name=name) for name in names)
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-    return await cluster.request_any(request)
+    return await cluster.describe_topics(request)
 
 
 def _description(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicDescription:

@@ -50,8 +50,9 @@ __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
 
-_UNKNOWN_TOPIC_PAUSE = 1.0
-"""Seconds between metadata requests while a subscribed topic does not exist."""
+_INCOMPLETE_METADATA_PAUSE = 1.0
+"""Seconds between metadata requests while a subscribed topic does not exist, or while brokers
+contradict each other."""
 
 _UNUSABLE_TOPIC_WARN_AFTER = 1.5
 """Seconds that a topic may be missing or denied before a warning. Metadata is requested every
@@ -447,7 +448,8 @@ class Engine:
             self._report_topics()
             topics = self._cluster.topics
             unknown = topics - set(self._cluster.metadata.partition_counts(topics))
-            pause = min(_UNKNOWN_TOPIC_PAUSE, most) if unknown else most
+            is_incomplete = unknown or self._cluster.has_unconfirmed_metadata
+            pause = min(_INCOMPLETE_METADATA_PAUSE, most) if is_incomplete else most
             if await self._topics_changed.wait(requested_at + pause):
                 self._topics_changed = OneShotEvent()
                 continue

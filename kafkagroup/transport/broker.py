@@ -22,7 +22,7 @@ from kafkagroup.errors import (
     escaped,
 )
 from kafkagroup.transport.connection import BrokerConnection
-from kafkagroup.transport.options import ClientOptions
+from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import WARN_AFTER, Problem, Troubles
 from kafkagroup.types import TopicPartition, by_topic
@@ -105,6 +105,11 @@ class BrokerClient:
         self._close_count = 0
         self._last_unanswered_at = float("-inf")
         """When the latest request was sent that timed out."""
+
+    @property
+    def address(self) -> Address:
+        """Host and port."""
+        return self.host, self.port
 
     def __repr__(self) -> str:
         return f"Broker({self.node_id}, {escaped(self.host)!r}, {self.port})"

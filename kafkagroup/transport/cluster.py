@@ -3,13 +3,16 @@
 Only a `Cluster` makes a `BrokerClient` for a node. A request that any broker can answer goes to a
 connected broker first, then to the other known brokers, then to the bootstrap addresses: so a
 cluster is found again after all its brokers were replaced.
+
+One broker's metadata may be older than what is known (`merging`). What it contradicts is requested
+again at once, from another broker if there is one.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
@@ -19,13 +22,15 @@ import anyio
 from kafkagroup.errors import (
     BrokerError,
     ErrorCode,
+    KafkaGroupError,
     NoBrokersAvailableError,
     RemoteProtocolError,
     TransportError,
     broker_error,
 )
 from kafkagroup.transport.broker import BrokerClient
-from kafkagroup.transport.metadata import ClusterMetadata, Node, merge, with_leader
+from kafkagroup.transport.merging import ABSENT, NOTHING_UNCONFIRMED, Unconfirmed, merge
+from kafkagroup.transport.metadata import ClusterMetadata, Node, with_leader
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import Troubles
@@ -52,6 +57,10 @@ logger = logging.getLogger(__name__)
 _MAX_MERGED_IN_LOOP = 2_000
 """Responses with more partitions are merged in a thread: merging this many takes a few
 milliseconds."""
+
+_MAX_CONFIRMATIONS = 2
+"""How many more responses one refresh requests while they contradict what is known. Callers of
+`refresh` wait for them; a later refresh requests more."""
 
 _MAX_REASONS = 5
 """The limit of reasons in one error: a response may name any number of brokers."""
@@ -84,6 +93,9 @@ class Cluster:
         self._throttled_until: dict[Address, float] = {}
         """By address, not in the clients: a throttle remains in force if the broker gets another
         node id, or leaves the metadata and returns, when it has a second client."""
+        self._unconfirmed = NOTHING_UNCONFIRMED
+        self._coordinator_unknown_to: Address | None = None
+        """The broker that did not name a coordinator when it was last asked for one."""
         self._refreshing = anyio.Lock()
         self._request_number = 0
         """Of the last metadata request."""
@@ -98,6 +110,12 @@ class Cluster:
         """Call `on_change` after each change of the metadata."""
         self.on_change = on_change
 
+    @property
+    def has_unconfirmed_metadata(self) -> bool:
+        """Whether the last metadata response contradicts what is known, and no other response has
+        confirmed or refuted it yet."""
+        return bool(self._unconfirmed)
+
     async def refresh(self) -> ClusterMetadata:
         """Request the metadata of `topics`, or of all topics. Callers that wait while a request is
         in flight share the next one. Raises: what `request_any` raises."""
@@ -109,26 +127,53 @@ class Cluster:
         return self.metadata
 
     async def _request_metadata(self) -> None:
-        self._request_number += 1
-        complete = self.requests_all_topics
-        names = None
-        if not complete:
-            names = tuple(MetadataRequestTopic(name=topic) for topic in sorted(self.topics))
-        request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
-        response = await self.request_any(request)
-        self._answered_number = self._request_number
-        metadata = await self._merge(response, complete=complete)
-        if not metadata.nodes:
-            return  # a broker that is still starting
-        await self.replace_metadata(metadata)
+        """Request the metadata, and at once again what the response contradicts."""
+        unreachable: set[Address] = set()
+        broker = await self._request_metadata_once(self._candidates(), unreachable)
+        for _ in range(_MAX_CONFIRMATIONS):
+            others = self._others(broker, unreachable)
+            is_at_stake = self._unconfirmed.contradicts(self.metadata)
+            if not (is_at_stake or (self._unconfirmed and others)):
+                return
+            candidates: Iterable[BrokerClient] = map(self.broker, others)
+            if not others:
+                await anyio.sleep(self.options.retry_backoff_max)
+                candidates = (c for c in self._candidates() if c.address not in unreachable)
+            try:
+                broker = await self._request_metadata_once(candidates, unreachable)
+            except KafkaGroupError as error:
+                logger.info("metadata is not confirmed: %s", error)
 
-    async def _merge(self, response: MetadataResponse, *, complete: bool) -> ClusterMetadata:
+    async def _request_metadata_once(
+        self, candidates: Iterable[BrokerClient], unreachable: set[Address]
+    ) -> BrokerClient:
+        """Request and merge the metadata; return the broker that responded. Brokers that do not
+        respond are added to `unreachable`."""
+        self._request_number += 1
+        requested = None if self.requests_all_topics else frozenset(self.topics)
+        names = None
+        if requested is not None:
+            names = tuple(MetadataRequestTopic(name=topic) for topic in sorted(requested))
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        # A broker that is still starting lists no brokers.
+        broker, response = await self._request(
+            request, candidates, lambda r: bool(r.brokers), unreachable
+        )
+        self._answered_number = self._request_number
+        if response.brokers:
+            metadata, self._unconfirmed = await self._merge(response, requested)
+            await self.replace_metadata(metadata)
+        return broker
+
+    async def _merge(
+        self, response: MetadataResponse, requested: Collection[str] | None
+    ) -> tuple[ClusterMetadata, Unconfirmed]:
         """Merge a response; return the same object as before if nothing has changed."""
         if sum(len(topic.partitions) for topic in response.topics) <= _MAX_MERGED_IN_LOOP:
-            return _merged(self.metadata, response, complete=complete)
+            return _merged(self.metadata, response, self._unconfirmed, requested)
         while True:
             known = self.metadata
-            work = partial(_merged, known, response, complete=complete)
+            work = partial(_merged, known, response, self._unconfirmed, requested)
             merged = await self.options.run_in_thread(work)
             if known is self.metadata:
                 return merged
@@ -197,20 +242,56 @@ class Cluster:
         Raises: NoBrokersAvailableError with up to five of the brokers' reasons;
         AuthenticationError or UnsupportedVersionError of the first broker that answers with one.
         """
+        broker, response = await self._request(request, self._candidates())
+        if isinstance(response, FindCoordinatorResponse):
+            is_refused = any(c.error_code for c in response.coordinators)
+            self._coordinator_unknown_to = broker.address if is_refused else None
+        return response
+
+    async def _request(
+        self,
+        request: Request[R],
+        candidates: Iterable[BrokerClient],
+        is_usable: Callable[[R], bool] = lambda _: True,
+        unreachable: set[Address] | None = None,
+    ) -> tuple[BrokerClient, R]:
+        """Send a request to one broker after the other; return the first that responds, and its
+        response: the first usable one, or the last if none is usable. Brokers that do not respond
+        are added to `unreachable`. Raises: as `request_any`."""
         reasons: list[str] = []
-        for broker in self._candidates():
+        unusable: tuple[BrokerClient, R] | None = None
+        for broker in candidates:
             try:
-                return await broker.request(request)
+                response = await broker.request(request)
             except (TransportError, RemoteProtocolError) as error:
                 address = f"{broker.host}:{broker.port}"
                 # A decoding error does not name the address.
                 reasons.append(str(error) if address in str(error) else f"{address}: {error}")
                 logger.debug("%r did not respond: %s", broker, error)
+                if unreachable is not None:
+                    unreachable.add(broker.address)
+                continue
+            if is_usable(response):
+                return broker, response
+            unusable = broker, response
+        if unusable is not None:
+            return unusable
         distinct = list(dict.fromkeys(reasons))
         more = f"; and {len(distinct) - _MAX_REASONS} more" if len(distinct) > _MAX_REASONS else ""
         raise NoBrokersAvailableError(
             "no broker answered: " + "; ".join(distinct[:_MAX_REASONS]) + more
         )
+
+    async def describe_topics(self, request: MetadataRequest) -> MetadataResponse:
+        """Request metadata without merging it. If a broker does not know a topic, the response of
+        another broker counts. Raises: what `request_any` raises."""
+        broker, response = await self._request(request, self._candidates())
+        if not any(topic.error_code in ABSENT for topic in response.topics):
+            return response
+        try:
+            return (await self._request(request, map(self.broker, self._others(broker))))[1]
+        except NoBrokersAvailableError:
+            return response
 
     async def topic_names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
         """Return topic id -> name, for the ids that the metadata or a broker knows. Raises: what
@@ -222,7 +303,7 @@ class Cluster:
             return names
         wanted = tuple(MetadataRequestTopic(topic_id=i, name=None) for i in missing)
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        response = await self.request_any(request)
+        response = await self.describe_topics(request)
         found = {t.topic_id: t.name for t in response.topics if t.name and not t.error_code}
         return names | {i: name for i, name in found.items() if i in topic_ids}
 
@@ -245,14 +326,27 @@ class Cluster:
         return NO_ID not in (topic_id, found.topic_id) and topic_id != found.topic_id
 
     def _candidates(self) -> Iterator[BrokerClient]:
-        nodes = list(self.metadata.nodes.values())
-        random.shuffle(nodes)
         # Lazy: a response may name a million brokers, and each client is created when it is tried.
-        yield from map(self.broker, sorted(nodes, key=lambda node: not self._is_connected(node)))
+        yield from map(self.broker, self._known_nodes())
         for address in self.bootstrap_servers:
             if address not in self._bootstrap:
                 self._bootstrap[address] = self._create_client(-1, address)
             yield self._bootstrap[address]
+
+    def _others(self, broker: BrokerClient, except_for: Collection[Address] = ()) -> list[Node]:
+        """Return the known brokers at other addresses than this one and `except_for`, the connected
+        ones first."""
+        excluded = {broker.address, *except_for}
+        return [n for n in self._known_nodes() if (n.host, n.port) not in excluded]
+
+    def _known_nodes(self) -> list[Node]:
+        """Return the known brokers, the connected ones first."""
+        nodes = list(self.metadata.nodes.values())
+        random.shuffle(nodes)
+        nodes.sort(key=lambda node: not self._is_connected(node))
+        # Last: the broker that knew no coordinator may know none as long as it lags behind.
+        nodes.sort(key=lambda node: (node.host, node.port) == self._coordinator_unknown_to)
+        return nodes
 
     def _create_client(self, node_id: int, address: Address) -> BrokerClient:
         return BrokerClient(
@@ -283,10 +377,13 @@ class Cluster:
 
 
 def _merged(
-    known: ClusterMetadata, response: MetadataResponse, *, complete: bool
-) -> ClusterMetadata:
-    merged = merge(known, response, complete=complete)
-    return known if merged == known else merged
+    known: ClusterMetadata,
+    response: MetadataResponse,
+    unconfirmed: Unconfirmed,
+    requested: Collection[str] | None,
+) -> tuple[ClusterMetadata, Unconfirmed]:
+    merged, unconfirmed = merge(known, response, unconfirmed, requested=requested)
+    return known if merged == known else merged, unconfirmed
 
 
 def coordinator_in(response: FindCoordinatorResponse) -> Node:

@@ -1,4 +1,4 @@
-"""Cluster metadata: a frozen value that each response replaces. Pure functions."""
+"""Cluster metadata: a frozen value. `merging` says how a response changes it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from uuid import UUID
 
 from kafkagroup._public import public
 from kafkagroup._values import evolve, field, frozen
-from kafkagroup.errors import ErrorCode
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
-from kafkagroup.wire.messages.metadata import (
-    MetadataResponse,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from kafkagroup.wire.messages.metadata import MetadataResponse
 
 __all__ = [
     "ClusterMetadata",
@@ -24,7 +19,6 @@ __all__ = [
     "Racks",
     "TopicMetadata",
     "is_legal_name",
-    "merge",
     "nodes_of",
     "with_leader",
 ]
@@ -74,6 +68,8 @@ class TopicMetadata:
     partitions: Mapping[int, PartitionMetadata]
     error_code: int = 0
     internal: bool = False
+    is_absent: bool = False
+    """Whether two responses in a row have reported that the topic does not exist."""
 
 
 @frozen
@@ -111,69 +107,9 @@ class ClusterMetadata:
         }
 
 
-def merge(
-    known: ClusterMetadata, response: MetadataResponse, *, complete: bool = False
-) -> ClusterMetadata:
-    """Merge a response into what is known: its brokers replace the known ones, and its topics are
-    added to the known ones, or replace them if the response is `complete`."""
-    topics = {} if complete else dict(known.topics)
-    # Many partitions have the same leader, epoch and replicas. They share one value: the garbage
-    # collector then visits a hundred objects instead of 200,000.
-    shared: dict[PartitionMetadata, PartitionMetadata] = {}
-    for topic in response.topics:
-        if topic.name is not None and is_legal_name(topic.name):
-            topics[topic.name] = _topic(known.topics.get(topic.name), topic, shared)
-    return ClusterMetadata(
-        cluster_id=response.cluster_id,
-        nodes=nodes_of(response),
-        topics=topics,
-        racks={**known.racks, **{b.node_id: b.rack for b in response.brokers if b.rack}},
-    )
-
-
 def nodes_of(response: MetadataResponse) -> dict[int, Node]:
     """Return the brokers of a metadata response by node id."""
     return {b.node_id: Node(b.node_id, b.host, b.port, b.rack or None) for b in response.brokers}
-
-
-def _topic(
-    known: TopicMetadata | None,
-    response: MetadataResponseTopic,
-    shared: dict[PartitionMetadata, PartitionMetadata],
-) -> TopicMetadata:
-    if known is not None and response.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
-        # During a leader election the known partitions stay.
-        return evolve(known, error_code=response.error_code)
-    # A recreated topic starts at epoch 0 again: epochs compare only for the same topic id.
-    same = known is not None and known.topic_id == response.topic_id
-    before = known.partitions if known is not None and same else {}
-    return TopicMetadata(
-        topic_id=response.topic_id,
-        partitions={
-            p.partition_index: _partition(before.get(p.partition_index), p, shared)
-            for p in sorted(response.partitions, key=lambda p: p.partition_index)
-        },
-        error_code=response.error_code,
-        internal=response.is_internal,
-    )
-
-
-def _partition(
-    known: PartitionMetadata | None,
-    response: MetadataResponsePartition,
-    shared: dict[PartitionMetadata, PartitionMetadata],
-) -> PartitionMetadata:
-    # KIP-320: a broker with old metadata must not replace a newer leader by an older one.
-    if known is not None and 0 <= response.leader_epoch < known.leader_epoch:
-        return known
-    if known is not None and (known.leader, known.leader_epoch, known.replicas) == (
-        response.leader_id,
-        response.leader_epoch,
-        response.replica_nodes,
-    ):
-        return known
-    partition = PartitionMetadata(response.leader_id, response.leader_epoch, response.replica_nodes)
-    return shared.setdefault(partition, partition)
 
 
 def with_leader(

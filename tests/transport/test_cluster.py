@@ -189,12 +189,14 @@ async def test_a_cluster_with_all_brokers_replaced_is_found_through_bootstrap_ad
     network.handlers |= {A: serving(metadata_of(n1=B, n2=C)), B: serving(metadata_of(n1=B, n2=C))}
     async with network, open_cluster(A) as cluster:
         await cluster.refresh()
-        network.handlers = {A: serving(metadata_of(n7=("new", 1)))}
+        network.handlers = dict.fromkeys([A, ("new", 1)], serving(metadata_of(n7=("new", 1))))
         for stream in network.streams:
             await stream.aclose()
         assert (await cluster.refresh()).nodes == {7: Node(7, "new", 1)}
-        # Both known ones were tried before the bootstrap address was.
-        assert sorted(network.dialled[1:]) == [A, B, C]
+        # Both known ones were tried before the bootstrap address was, and then the new one, which
+        # the bootstrap address names, to confirm that they are gone.
+        assert sorted(network.dialled[1:4]) == [A, B, C]
+        assert network.dialled[4:] == [("new", 1)]
 
 
 async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> None:
@@ -299,14 +301,15 @@ async def test_on_change_is_called_for_changes_only(network: Any) -> None:
         assert len(topic_counts) == 2
 
 
-def large() -> MetadataResponse:
-    """Return a Metadata response with more partitions than are merged in the event loop."""
+def large(*, moved: int = -1) -> MetadataResponse:
+    """Return a Metadata response with more partitions than are merged in the event loop; partition
+    `moved` has leader 2 in epoch 9."""
     partitions = tuple(
         MetadataResponsePartition(
             error_code=0,
             partition_index=index,
-            leader_id=1,
-            leader_epoch=0,
+            leader_id=2 if index == moved else 1,
+            leader_epoch=9 if index == moved else 0,
             replica_nodes=(1, 2),
             isr_nodes=(1, 2),
         )
@@ -325,12 +328,12 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
         nonlocal job_count
         done = job()
         job_count += 1
-        if isinstance(done, ClusterMetadata) and job_count == 4:
+        if job_count == 4:
             named = LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
             assert cluster.apply_leader(tp, named, FetchResponse(responses=()))
         return done
 
-    network.handlers |= {A: serving(lambda _: large()), B: serving(lambda _: large())}
+    network.handlers |= {A: serving(lambda _: large()), B: serving(lambda _: large(moved=7))}
     options = attrs.evolve(OPTIONS, run_in_thread=run_in_thread)
     async with network, anyio.create_task_group() as tasks:
         cluster = Cluster((A,), options, tasks)
@@ -339,10 +342,131 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
         assert job_count == 2
         assert cluster.metadata.partition_counts(["t"]) == {"t": 2_001}
         await cluster.refresh()
-        # Decoded and merged; meanwhile a fetch response named a new leader: merged again.
-        assert job_count == 5
+        # Decoded and merged; meanwhile a fetch response named a new leader: merged again. The
+        # response contradicts that, so another broker's is decoded and merged.
+        assert job_count == 7
         assert cluster.metadata.leader(tp) == PartitionMetadata(2, 9, (1, 2))
         await cluster.aclose()
+
+
+# ---------------------------------------------------------------- second opinions
+
+
+def scripted(*topics: int | None, nodes: dict[str, Address]) -> Callable[[Any], Any]:
+    """Return a broker that reports topic t with so many partitions in each response, None if it
+    does not know the topic; the last one repeats."""
+    script = list(topics)
+
+    def respond(request: MetadataRequest) -> MetadataResponse:
+        count = script.pop(0) if len(script) > 1 else script[0]
+        found = metadata_of(**nodes)(request)
+        partitions = tuple(
+            MetadataResponsePartition(
+                error_code=0,
+                partition_index=index,
+                leader_id=1,
+                leader_epoch=0,
+                replica_nodes=(1,),
+                isr_nodes=(1,),
+            )
+            for index in range(count or 0)
+        )
+        topic = MetadataResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if count is None else 0,
+            name="t",
+            partitions=partitions,
+        )
+        return attrs.evolve(found, topics=(topic,))
+
+    return serving(respond)
+
+
+async def refreshed(cluster: Cluster) -> tuple[dict[str, int], float]:
+    """Return the partition counts after a refresh, and the seconds that it took."""
+    start = anyio.current_time()
+    return (await cluster.refresh()).partition_counts(["t"]), anyio.current_time() - start
+
+
+async def test_another_broker_is_asked_at_once_for_what_one_contradicts(network: Any) -> None:
+    nodes = {"n1": A, "n2": B}
+    network.handlers |= {A: scripted(3, None, nodes=nodes), B: scripted(3, nodes=nodes)}
+    async with network, open_cluster(A) as cluster:
+        cluster.topics.add("t")
+        for _ in range(3):
+            assert await refreshed(cluster) == ({"t": 3}, pytest.approx(0, abs=0.1))
+        assert B in network.dialled
+        assert not cluster.has_unconfirmed_metadata
+
+
+async def test_the_only_broker_is_asked_again_after_a_pause(network: Any) -> None:
+    network.handlers[A] = scripted(3, None, 3, None, nodes={"n1": A})
+    async with network, open_cluster(A) as cluster:
+        cluster.topics.add("t")
+        assert await refreshed(cluster) == ({"t": 3}, pytest.approx(0, abs=0.1))
+        pause = OPTIONS.retry_backoff_max
+        assert await refreshed(cluster) == ({"t": 3}, pytest.approx(pause, abs=0.1))
+        assert await refreshed(cluster) == ({}, pytest.approx(pause, abs=0.1))
+        assert await refreshed(cluster) == ({}, pytest.approx(0, abs=0.1))
+
+
+async def test_brokers_that_did_not_respond_are_not_asked_for_a_second_opinion(
+    network: Any,
+) -> None:
+    """Each would take the connect timeout again, while all callers of `refresh` wait."""
+    nodes = {"n1": A, "n2": B, "n3": C}
+    network.handlers |= dict.fromkeys([A, B, C], scripted(3, nodes=nodes))
+    async with network, open_cluster(A) as cluster:
+        cluster.topics.add("t")
+        await cluster.refresh()
+        network.handlers |= {A: scripted(None, 3, nodes=nodes), B: None, C: None}
+        for stream in network.streams:
+            await stream.aclose()
+        counts, seconds = await refreshed(cluster)
+        assert counts == {"t": 3}
+        assert seconds <= 2 * OPTIONS.connect_timeout + OPTIONS.retry_backoff_max + 0.1
+
+
+async def test_a_topic_that_no_broker_knows_causes_no_pause(network: Any) -> None:
+    network.handlers[A] = scripted(None, nodes={"n1": A})
+    async with network, open_cluster(A) as cluster:
+        cluster.topics.add("t")
+        assert await refreshed(cluster) == ({}, pytest.approx(0, abs=0.1))
+
+
+async def test_a_bootstrap_address_that_lists_no_brokers_is_skipped(network: Any) -> None:
+    """A first response without brokers once blocked the start, although the second address
+    worked."""
+    network.handlers |= {A: serving(metadata_of()), B: serving(metadata_of(n2=B))}
+    async with network, open_cluster(A, B) as cluster:
+        assert (await cluster.refresh()).nodes == {2: Node(2, *B)}
+
+
+async def test_connections_to_a_broker_that_one_response_lacks_stay_open(network: Any) -> None:
+    """A JoinGroup in flight at the coordinator once failed for one list of nodes without it."""
+    lists = [{"n1": A, "n2": B}, {"n1": A}, {"n1": A, "n2": B}]
+    current = iter([*lists[:2], *[lists[2]] * 9])
+    handler = serving(lambda request: metadata_of(**next(current))(request))
+    network.handlers |= {A: handler, B: handler}
+    async with network, open_cluster(A) as cluster:
+        await cluster.refresh()
+        two = cluster.broker(Node(2, *B))
+        await two.connect("coordinator")
+        await cluster.refresh()
+        assert two.is_connected("coordinator")
+
+
+async def test_topics_are_described_by_another_broker_if_one_does_not_know_them(
+    network: Any,
+) -> None:
+    nodes = {"n1": A, "n2": B}
+    lagging = scripted(3, None, nodes=nodes)
+    network.handlers |= {A: lagging, B: scripted(3, nodes=nodes)}
+    async with network, open_cluster(A) as cluster:
+        await cluster.refresh()
+        request = MetadataRequest(topics=())
+        for _ in range(3):
+            response = await cluster.describe_topics(request)
+            assert [len(topic.partitions) for topic in response.topics] == [3]
 
 
 # ---------------------------------------------------------------- brokers that move

@@ -1,0 +1,244 @@
+"""Merges metadata responses into what is known. Pure functions.
+
+One response is the view of one broker, which may lag behind the others. What it adds counts at
+once: a topic, partitions, a broker, a newer leader epoch. What it takes away, or sets back, is only
+noted, and counts once the next response repeats it. Two rules need no second response, because the
+controller never does it: a topic does not lose partitions under the same topic id, and a leader
+epoch does not lose its leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+from kafkagroup._values import evolve, field, frozen
+from kafkagroup.errors import ErrorCode
+from kafkagroup.transport.metadata import (
+    ClusterMetadata,
+    Node,
+    PartitionMetadata,
+    TopicMetadata,
+    is_legal_name,
+    nodes_of,
+)
+from kafkagroup.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["ABSENT", "NOTHING_UNCONFIRMED", "Unconfirmed", "merge"]
+
+_REFUSED = frozenset((ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION))
+"""The topic may not be described. The error is known at once; the partitions stay until it is
+confirmed."""
+
+ABSENT = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
+"""The codes of a topic that the broker does not know."""
+
+
+@frozen
+class _Claim:
+    """What one response says of a topic in contradiction to what is known."""
+
+    error_code: int = 0
+    """One of `_REFUSED`, or UNKNOWN_TOPIC_OR_PARTITION for a topic that is absent."""
+    topic_id: UUID = NO_ID
+    """Another topic id."""
+    partitions: frozenset[int] | None = None
+    """The partitions, if there are fewer and the response has no topic id."""
+    epochs: Mapping[int, int] = field(factory=dict)
+    """Partition -> leader epoch, where it is lower."""
+
+
+_NO_CLAIM = _Claim()
+_NONE_KNOWN: Mapping[int, PartitionMetadata] = {}
+_NONE_LOWER: Mapping[int, int] = {}
+
+
+@frozen
+class Unconfirmed:
+    """What the last response said in contradiction to what is known. It counts once the next
+    response repeats it."""
+
+    nodes: Mapping[int, Node | None] = field(factory=dict)
+    """Node id -> the node at another address; None if the response does not list it."""
+    topics: Mapping[str, _Claim] = field(factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.topics)
+
+    def contradicts(self, known: ClusterMetadata) -> bool:
+        """Return whether any of this takes away something that is known; False if it only reports
+        topics as absent that no response has described."""
+        return bool(self.nodes) or any(known.topics[name].partitions for name in self.topics)
+
+
+NOTHING_UNCONFIRMED = Unconfirmed()
+
+_Shared = dict[PartitionMetadata, PartitionMetadata]
+"""Many partitions have the same leader, epoch and replicas. They share one value: the garbage
+collector then visits a hundred objects instead of 200,000."""
+
+
+def merge(
+    known: ClusterMetadata,
+    response: MetadataResponse,
+    unconfirmed: Unconfirmed = NOTHING_UNCONFIRMED,
+    *,
+    requested: Collection[str] | None = (),
+) -> tuple[ClusterMetadata, Unconfirmed]:
+    """Merge a response into what is known; return the new metadata, and what the next response must
+    confirm. `unconfirmed`: that of the response before; `requested`: the topics that the request
+    named, None for all topics."""
+    nodes, unconfirmed_nodes = _nodes(known.nodes, nodes_of(response), unconfirmed.nodes)
+    shared: _Shared = {}
+    reported = {t.name: t for t in response.topics if t.name and is_legal_name(t.name)}
+    expected = known.topics if requested is None else requested
+    topics, claims = dict(known.topics), {}
+    for name in (*reported, *(n for n in expected if n not in reported and n in known.topics)):
+        topic, claim = _topic(
+            known.topics.get(name), reported.get(name), unconfirmed.topics.get(name), shared
+        )
+        if topic is None:
+            del topics[name]
+        else:
+            topics[name] = topic
+        if claim is not None:
+            claims[name] = claim
+    metadata = ClusterMetadata(
+        cluster_id=response.cluster_id,
+        nodes=nodes,
+        topics=topics,
+        racks={**known.racks, **{b.node_id: b.rack for b in response.brokers if b.rack}},
+    )
+    return metadata, Unconfirmed(unconfirmed_nodes, claims)
+
+
+def _nodes(
+    known: Mapping[int, Node], reported: Mapping[int, Node], before: Mapping[int, Node | None]
+) -> tuple[dict[int, Node], dict[int, Node | None]]:
+    nodes, unconfirmed = dict(reported), {}
+    for node_id, node in known.items():
+        found = reported.get(node_id)
+        if found is not None and (found.host, found.port) == (node.host, node.port):
+            continue
+        if node_id in before and before[node_id] == found:
+            continue
+        nodes[node_id] = node
+        unconfirmed[node_id] = found
+    return nodes, unconfirmed
+
+
+def _topic(
+    known: TopicMetadata | None,
+    response: MetadataResponseTopic | None,
+    before: _Claim | None,
+    shared: _Shared,
+) -> tuple[TopicMetadata | None, _Claim | None]:
+    """Return the topic after a response, and what the next response must confirm. `response` is
+    None if it does not have the topic; `before` is the claim of the response before."""
+    if response is None or response.error_code in ABSENT:
+        return _absent(known, response, before)
+    code, topic_id = response.error_code, response.topic_id
+    if known is None or not known.partitions:
+        return _described(response, shared), None
+    if code in _REFUSED:
+        claim = _Claim(error_code=code)
+        if claim == before:
+            return _described(response, shared), None
+        return evolve(known, error_code=code), claim
+    if code and not response.partitions:
+        # The broker knows the topic, but not yet its partitions: an election, or a passing fault.
+        return evolve(known, error_code=code), None
+    if NO_ID not in (known.topic_id, topic_id) and known.topic_id != topic_id:
+        claim = _Claim(topic_id=topic_id)
+        # A recreated topic starts at epoch 0 again: epochs compare only for the same topic id.
+        return (_described(response, shared), None) if claim == before else (known, claim)
+    return _continued(known, response, before or _NO_CLAIM, shared)
+
+
+def _absent(
+    known: TopicMetadata | None, response: MetadataResponseTopic | None, before: _Claim | None
+) -> tuple[TopicMetadata | None, _Claim | None]:
+    """Return a topic that the broker does not know, as `_topic` does."""
+    claim = _Claim(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    is_confirmed = claim == before or (known is not None and known.is_absent)
+    if known is not None and known.partitions and not is_confirmed:
+        return known, claim
+    if response is None:
+        return None, None
+    absent = TopicMetadata(NO_ID, {}, response.error_code, is_absent=is_confirmed)
+    return absent, None if is_confirmed else claim
+
+
+def _continued(
+    known: TopicMetadata, response: MetadataResponseTopic, before: _Claim, shared: _Shared
+) -> tuple[TopicMetadata, _Claim | None]:
+    """Return a topic that has the same id as before, as far as the response tells."""
+    partitions, lower_epochs = _partitions(response, shared, known.partitions, before.epochs)
+    fewer = None
+    if known.partitions.keys() - partitions.keys():
+        reported = frozenset(partitions)
+        has_same_id = known.topic_id == response.topic_id != NO_ID
+        if has_same_id or before.partitions != reported:
+            partitions = {**known.partitions, **partitions}
+            fewer = None if has_same_id else reported
+    claim = _Claim(partitions=fewer, epochs=lower_epochs)
+    topic = TopicMetadata(
+        # A broker before 2.8 reports no id.
+        topic_id=known.topic_id if response.topic_id == NO_ID else response.topic_id,
+        partitions=partitions,
+        error_code=response.error_code,
+        internal=response.is_internal,
+    )
+    return topic, None if claim == _NO_CLAIM else claim
+
+
+def _described(response: MetadataResponseTopic, shared: _Shared) -> TopicMetadata:
+    """Return a topic as the response describes it."""
+    return TopicMetadata(
+        topic_id=response.topic_id,
+        partitions=_partitions(response, shared)[0],
+        error_code=response.error_code,
+        internal=response.is_internal,
+    )
+
+
+def _partitions(
+    response: MetadataResponseTopic,
+    shared: _Shared,
+    known: Mapping[int, PartitionMetadata] = _NONE_KNOWN,
+    lower_before: Mapping[int, int] = _NONE_LOWER,
+) -> tuple[dict[int, PartitionMetadata], dict[int, int]]:
+    """Return the partitions after a response, and the lower leader epochs that the next response
+    must confirm. `lower_before`: those of the response before."""
+    partitions: dict[int, PartitionMetadata] = {}
+    lower: dict[int, int] = {}
+    for p in sorted(response.partitions, key=lambda p: p.partition_index):
+        index, epoch = p.partition_index, p.leader_epoch
+        one = known.get(index)
+        # KIP-320: a broker with old metadata must not replace a newer leader by an older one.
+        if one is None or not 0 <= epoch < one.leader_epoch:
+            partitions[index] = _partition(one, p, shared)
+        elif lower_before.get(index) == epoch:
+            partitions[index] = _partition(None, p, shared)
+        else:
+            partitions[index] = one
+            lower[index] = epoch
+    return partitions, lower
+
+
+def _partition(
+    known: PartitionMetadata | None, response: MetadataResponsePartition, shared: _Shared
+) -> PartitionMetadata:
+    found = response.leader_id, response.leader_epoch, response.replica_nodes
+    if known is not None:
+        if found == (known.leader, known.leader_epoch, known.replicas):
+            return known
+        if known.leader_epoch == response.leader_epoch >= 0 > response.leader_id:
+            return known  # the broker does not see the leader of this epoch
+    partition = PartitionMetadata(*found)
+    return shared.setdefault(partition, partition)
