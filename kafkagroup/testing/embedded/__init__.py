@@ -23,13 +23,14 @@ the responses. These differences are intentional:
 - The texts of error messages are not Kafka's.
 """
 
-from kafkagroup.testing.embedded.faults import Close, Delay, Fault, Swallow, Throttle
+from kafkagroup.testing.embedded.faults import Change, Close, Delay, Fault, Swallow, Throttle
 from kafkagroup.testing.embedded.kafka import EmbeddedKafka
 from kafkagroup.testing.embedded.server import Seen
 from kafkagroup.testing.embedded.settings import BrokerSettings
 
 __all__ = [
     "BrokerSettings",
+    "Change",
     "Close",
     "Delay",
     "EmbeddedKafka",

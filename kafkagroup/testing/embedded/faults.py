@@ -10,7 +10,7 @@ import attrs
 from kafkagroup.errors import ErrorCode
 from kafkagroup.wire.schema import Request
 
-__all__ = ["Action", "Close", "Delay", "Fault", "Faults", "Swallow", "Throttle"]
+__all__ = ["Action", "Change", "Close", "Delay", "Fault", "Faults", "Swallow", "Throttle"]
 
 
 @attrs.frozen
@@ -43,7 +43,15 @@ class Throttle:
     seconds: float
 
 
-Action = ErrorCode | Close | Swallow | Delay | Throttle
+@attrs.frozen
+class Change:
+    """Execute the request, and respond with what `change` returns for the response: for the older
+    view of a broker that lags behind, or an error code of one partition."""
+
+    change: Callable[[Any], Any]
+
+
+Action = ErrorCode | Change | Close | Swallow | Delay | Throttle
 """An error code is the response; the request is not executed."""
 
 

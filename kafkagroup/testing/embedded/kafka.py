@@ -350,8 +350,8 @@ class EmbeddedKafka:
     ) -> Fault:
         """Inject a fault into the next `times` requests of this type; None: until `Fault.stop`.
 
-        An `ErrorCode` is returned instead of executing the request; `Close`, `Swallow`, `Delay` and
-        `Throttle` affect the response. `when` selects requests. If several faults match a request,
+        An `ErrorCode` is returned instead of executing the request; `Change`, `Close`, `Swallow`,
+        `Delay` and `Throttle` affect the response. `when` selects requests. If several faults match a request,
         the oldest one applies.
         """
         fault = Fault(api, action, times, node_id, when)

@@ -22,7 +22,7 @@ from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
 from kafkagroup.testing.embedded.cluster import Cluster, Node
 from kafkagroup.testing.embedded.evolve import evolve
-from kafkagroup.testing.embedded.faults import Close, Delay, Faults, Swallow, Throttle
+from kafkagroup.testing.embedded.faults import Change, Close, Delay, Faults, Swallow, Throttle
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.sasl import MAX_REQUEST_BYTES, Accounts, SaslAuthenticator
 from kafkagroup.testing.embedded.tls import TlsStream
@@ -239,6 +239,8 @@ class Server:
             else:
                 response, must_close = verdict.response, verdict.must_close
         match action:
+            case Change():
+                response = action.change(response)
             case Close():
                 return False
             case Delay():
