@@ -10,6 +10,7 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from random import Random
+from typing import Any
 from uuid import UUID
 from zlib import crc32
 
@@ -23,6 +24,7 @@ from kafkagroup.testing.embedded.log import PartitionLog
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.schema import Request
 
 __all__ = ["Cluster", "Node", "Partition", "Topic"]
 
@@ -93,6 +95,8 @@ class Cluster:
         """Group -> its committed offsets."""
         self.fetch_callbacks: dict[object, Callable[[], None]] = {}
         """Callbacks for when there may be more to fetch, keyed by the waiting fetch."""
+        self.refusal: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal
+        """Returns the injected error code of a partition's entry in a response; 0 for none."""
         self._chosen_coordinators: dict[str, int] = {}
 
     def new_id(self) -> UUID:
@@ -240,3 +244,7 @@ class Cluster:
                 for coordinator in (self.coordinator, self.consumer_groups):
                     if group_id in coordinator.groups:
                         coordinator.move(group_id, now)
+
+
+def _no_refusal(_: int, __: type[Request[Any]], ___: TopicPartition) -> int:
+    return 0

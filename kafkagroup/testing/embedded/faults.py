@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from kafkagroup.errors import ErrorCode
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.schema import Request
 
 __all__ = ["Action", "Change", "Close", "Delay", "Fault", "Faults", "Swallow", "Throttle"]
@@ -51,8 +51,9 @@ class Change:
     change: Callable[[Any], Any]
 
 
-Action = ErrorCode | Change | Close | Swallow | Delay | Throttle
-"""An error code is the response; the request is not executed."""
+Action = int | Change | Close | Swallow | Delay | Throttle
+"""An error code, an `ErrorCode` or the number of a newer one, is the response; the request is not
+executed."""
 
 
 @attrs.define(eq=False)
@@ -68,6 +69,9 @@ class Fault:
     """The node that it applies to; None applies to all."""
     when: Callable[[Any], bool] | None = None
     """Selects requests; None selects all."""
+    partition: TopicPartition | None = None
+    """The partition whose entry in the response has the error code; the request is executed for the
+    others. None for requests as a whole."""
     hits: int = 0
 
     def stop(self) -> None:
@@ -77,13 +81,27 @@ class Fault:
     def matches(self, node_id: int, request: Request[Any]) -> bool:
         """Whether the rule applies to this request; counts the hit if so."""
         is_match = (
-            type(request) is self.api
-            and (self.times is None or self.hits < self.times)
-            and self.node_id in (None, node_id)
+            self.partition is None
+            and self._applies(node_id, type(request))
             and (self.when is None or self.when(request))
         )
         self.hits += is_match
         return is_match
+
+    def matches_partition(
+        self, node_id: int, api: type[Request[Any]], partition: TopicPartition
+    ) -> bool:
+        """Whether the rule applies to this partition's entry; counts the hit if so."""
+        is_match = self.partition == partition and self._applies(node_id, api)
+        self.hits += is_match
+        return is_match
+
+    def _applies(self, node_id: int, api: type[Request[Any]]) -> bool:
+        return (
+            api is self.api
+            and (self.times is None or self.hits < self.times)
+            and self.node_id in (None, node_id)
+        )
 
 
 class Faults:
@@ -95,3 +113,10 @@ class Faults:
     def action(self, node_id: int, request: Request[Any]) -> Action | None:
         """Return the fault to inject into this request, if any."""
         return next((rule.action for rule in self.rules if rule.matches(node_id, request)), None)
+
+    def refusal(self, node_id: int, api: type[Request[Any]], partition: TopicPartition) -> int:
+        """Return the error code to inject into the entry of a partition; 0 for none."""
+        for rule in self.rules:
+            if isinstance(rule.action, int) and rule.matches_partition(node_id, api, partition):
+                return rule.action
+        return 0

@@ -86,6 +86,7 @@ class EmbeddedKafka:
             raise ConfigurationError(f"{nodes} nodes with {len(ports)} ports: give one port a node")
         self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed)
         self._faults = Faults()
+        self._cluster.refusal = self._faults.refusal
         accounts = None
         if users is not None:
             accounts = Accounts(users, mechanisms, self._cluster.settings, seed)
@@ -347,14 +348,18 @@ class EmbeddedKafka:
         times: int | None = 1,
         node_id: int | None = None,
         when: Callable[[Any], bool] | None = None,
+        partition: TopicPartition | None = None,
     ) -> Fault:
         """Inject a fault into the next `times` requests of this type; None: until `Fault.stop`.
 
         An `ErrorCode` is returned instead of executing the request; `Change`, `Close`, `Swallow`,
         `Delay` and `Throttle` affect the response. `when` selects requests. If several faults match a request,
         the oldest one applies.
+
+        With a `partition`, only its entry has the error code, in the next `times` responses to
+        Fetch, ListOffsets, OffsetFetch or OffsetForLeaderEpoch that have one.
         """
-        fault = Fault(api, action, times, node_id, when)
+        fault = Fault(api, action, times, node_id, when, partition)
         self._call(self._faults.rules.append, fault)
         return fault
 

@@ -264,7 +264,13 @@ def _fetch_group(
             topics.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
         else:
             name = topic.name if found is None else found.name
-            topics.append(_fetched_topic(name, topic.topic_id, topic.partition_indexes, committed))
+            refusals = {
+                index: cluster.refusal(node_id, OffsetFetchRequest, TopicPartition(name, index))
+                for index in topic.partition_indexes
+            }
+            topics.append(
+                _fetched_topic(name, topic.topic_id, topic.partition_indexes, committed, refusals)
+            )
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
 
 
@@ -273,14 +279,16 @@ def _fetched_topic(
     topic_id: UUID,
     partitions: Iterable[int],
     committed: Mapping[TopicPartition, OffsetAndMetadata],
+    refusals: Mapping[int, int] | None = None,
 ) -> OffsetFetchResponseTopics:
+    refusals = refusals or {}
     found = ((index, committed.get(TopicPartition(name, index))) for index in partitions)
     return OffsetFetchResponseTopics(
         name=name,
         topic_id=topic_id,
         partitions=tuple(
-            _no_offset(index)
-            if offset is None
+            _no_offset(index, refusals.get(index, 0))
+            if offset is None or refusals.get(index)
             else OffsetFetchResponsePartitions(
                 partition_index=index,
                 committed_offset=offset.offset,
@@ -292,7 +300,7 @@ def _fetched_topic(
     )
 
 
-def _no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+def _no_offset(index: int, error: int = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
     """Return the entry for no committed offset: -1."""
     return OffsetFetchResponsePartitions(
         partition_index=index, committed_offset=-1, error_code=error

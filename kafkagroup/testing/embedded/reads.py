@@ -17,6 +17,7 @@ from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.fetch_sessions import FetchedPartition, FetchSession
 from kafkagroup.testing.embedded.log import PartitionLog, TimedOffset
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -195,6 +196,10 @@ def _read(
     )
     if partition is None:
         return _refused(requested.partition, error)
+    tp = TopicPartition(name, requested.partition)
+    if injected := cluster.refusal(node_id, FetchRequest, tp):
+        attempt.must_answer_now = True
+        return evolve(_refused(tp.partition, injected), aborted_transactions=None)
     attempt.readable_count += 1
     log = partition.log
     epoch, end = log.end_of_epoch(requested.last_fetched_epoch)
@@ -234,7 +239,7 @@ def _read(
     return evolve(answer, records=records)
 
 
-def _refused(index: int, error: ErrorCode) -> PartitionData:
+def _refused(index: int, error: int) -> PartitionData:
     return PartitionData(
         partition_index=index,
         error_code=error,
@@ -258,6 +263,11 @@ def list_offsets(
             cluster, node_id, topic, requested.partition_index, requested.current_leader_epoch
         )
         found = _NO_OFFSET
+        tp = TopicPartition(topic, requested.partition_index)
+        if injected := cluster.refusal(node_id, ListOffsetsRequest, tp):
+            return ListOffsetsPartitionResponse(
+                partition_index=tp.partition, error_code=injected, offset=-1, timestamp=-1
+            )
         if partition is not None and not error:
             if requested.timestamp >= 0:
                 found = partition.log.at_time(requested.timestamp)
@@ -298,6 +308,9 @@ def ends_of_epochs(
         partition, error = check_leader(
             cluster, node_id, topic, requested.partition, requested.current_leader_epoch
         )
+        tp = TopicPartition(topic, requested.partition)
+        if injected := cluster.refusal(node_id, OffsetForLeaderEpochRequest, tp):
+            return EpochEnd(error_code=injected, partition=tp.partition)
         epoch, end = -1, -1
         if partition is not None and not error:
             epoch, end = partition.log.end_of_epoch(requested.leader_epoch)

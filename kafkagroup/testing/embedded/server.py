@@ -18,7 +18,7 @@ import anyio
 import attrs
 from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 
-from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
+from kafkagroup.errors import DecodeError, UnsupportedVersionError
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
 from kafkagroup.testing.embedded.cluster import Cluster, Node
 from kafkagroup.testing.embedded.evolve import evolve
@@ -226,7 +226,7 @@ class Server:
         if action == Close(before=True):
             return False
         must_close = False
-        if isinstance(action, ErrorCode):
+        if isinstance(action, int):
             response = refuse(request, action, incoming.version)
             # Kafka closes the connection after a failed authentication.
             must_close = isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest)
