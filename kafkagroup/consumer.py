@@ -449,8 +449,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     async def position(self, partition: Partition) -> int:
         """Return the offset of the partition's next record; wait while it is looked up.
 
-        Raises: NotAssignedError; NoOffsetError, OffsetOutOfRangeError or BrokerError where the
-        position cannot be found, until the application seeks.
+        Raises: NotAssignedError; NoOffsetError or OffsetOutOfRangeError until the application
+        seeks; BrokerError while a broker refuses the look-up, which is repeated.
         """
         tp = partition_of(partition)
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from enum import Enum
 from inspect import getdoc, getsource, signature
 from pathlib import Path
@@ -15,10 +16,12 @@ from measured import ratios, rebalances
 from kafkagroup import Consumer, errors, events
 from kafkagroup._option_kinds import declared
 from kafkagroup.cli._app import app
+from kafkagroup.consume.plan import ACTIONS, ErrorAction
 from kafkagroup.exporters._instruments import INSTRUMENTS
 from kafkagroup.member import consumer_state, state
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime import health
+from kafkagroup.runtime.offsets import RETRIED_LOOK_UPS
 
 __all__ = [
     "causes",
@@ -31,6 +34,7 @@ __all__ = [
     "problems",
     "ratios",
     "rebalances",
+    "refusals",
 ]
 
 OPTIONS = Path(__file__).parent.parent / "options.md"
@@ -61,8 +65,9 @@ _REMEDIES = {
     " `request_timeout_ms` is too small.",
     "NoBrokersAvailableError": "Check that `bootstrap_servers` are right, and reachable from"
     " this machine.",
-    "BrokerError": "See `code`, `name` and `retriable`. The client has retried retriable errors.",
-    "AuthorizationError": "Grant the ACL: `operation` on `resource`.",
+    "BrokerError": "See `code`, `name` and `retriable`. The client has retried retriable errors."
+    " After one of a refused partition, poll on: [below](#when-a-broker-refuses-a-partition).",
+    "AuthorizationError": "Grant the ACL: `operation` on `resource`. A consumer then reads on.",
     "RecordRefusedError": "Correct the record at `index`. Those before it were not written either.",
     "FencedError": "Two processes have the same `group_instance_id`: give each its own.",
     "JoinFailedError": "The message has the last failure. Start again, or do not set"
@@ -98,6 +103,38 @@ def errors_one_by_one() -> str:
         said = (getdoc(getattr(errors, name)) or "").strip()
         parts.append(f"## {name}\n\n{said}\n\n**What to do.** {_REMEDIES[name]}\n")
     return "\n".join(parts)
+
+
+_REACTIONS = {
+    ErrorAction.RETRY: "asks the same broker again, after a back-off",
+    ErrorAction.REFRESH: "refreshes the metadata, and asks the leader that it names",
+    ErrorAction.RESET: "applies `auto_offset_reset` to the position of a fetch; as the next row for"
+    " the other two requests",
+    ErrorAction.RAISE: "raises the error, and asks again after a back-off",
+}
+
+
+def refusals() -> str:
+    """What the client does after each error code about a partition."""
+    leader, coordinator = "Fetch, ListOffsets, OffsetForLeaderEpoch", "OffsetFetch"
+    rows = [
+        (leader, _codes(c for c, action in ACTIONS.items() if action is chosen), text)
+        for chosen, text in _REACTIONS.items()
+    ]
+    rows[-1] = (leader, f"{rows[-1][1]}, every other code", rows[-1][2])
+    rows += [
+        (
+            coordinator,
+            _codes(RETRIED_LOOK_UPS),
+            "asks again after a back-off; raises an unknown topic's error at the fifth attempt",
+        ),
+        (coordinator, "every other code", _REACTIONS[ErrorAction.RAISE]),
+    ]
+    return _table(("response to", "code", "the client"), rows)
+
+
+def _codes(codes: Iterable[int]) -> str:
+    return ", ".join(f"`{errors.error_name(code)}`" for code in sorted(codes))
 
 
 def options_table() -> str:

@@ -14,7 +14,7 @@ from uuid import UUID
 from kafkagroup._values import define, field
 from kafkagroup.consume.lag import behind
 from kafkagroup.consume.progress import UNKNOWN, Progress
-from kafkagroup.errors import NoOffsetError, OffsetOutOfRangeError
+from kafkagroup.errors import BrokerError, NoOffsetError, OffsetOutOfRangeError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.records import RecordBatch
 from kafkagroup.wire.schema import NO_ID
@@ -63,6 +63,13 @@ class OwnedPartition(Progress):
     """Whether the offsets are of a topic that was deleted and created again under the same name."""
     failure: Exception | None = None
     """The error that stopped the fetching; the application must seek. None if there is none."""
+    refusal: BrokerError | None = None
+    """The last error with which a broker refused a request about it; None once one has succeeded.
+    The client repeats the request."""
+    seeks: int = 0
+    """How often the application has called `seek`."""
+    look_up_at: float = 0.0
+    """When to repeat a refused look-up of the position, on the loop's clock."""
     retry_at: float = 0.0
     """When the back-off ends, on the loop's clock."""
     attempts: int = 0
@@ -89,14 +96,15 @@ class OwnedPartition(Progress):
         self.checked_epoch = -1
         self.topic_id = self.assigned_topic_id
         self.reset = False
-        self.failure = None
+        self.failure = self.refusal = None
         self.attempts = 0
-        self.retry_at = 0.0
+        self.retry_at = self.look_up_at = 0.0
         self.drop_buffer()
 
     def seek(self, offset: int) -> None:
         """Continue at the offset that the application chose."""
         covered = self.covered
+        self.seeks += 1
         self.start_at(offset)
         if covered != UNKNOWN:
             # The next commit commits this offset. A first position is only a start: no commit.
@@ -196,6 +204,19 @@ class OwnedPartition(Progress):
     def end_backoff(self) -> None:
         """Count no failures in a row: a fetch has succeeded."""
         self.attempts = 0
+        self.refusal = None
+
+    def delay_look_up(self, until: float) -> None:
+        """Do not look the position up before a time on the loop's clock."""
+        self.look_up_at = until
+
+    def refuse(self, error: BrokerError) -> None:
+        """Note that a broker refuses requests about this partition."""
+        self.refusal = error
+
+    def end_refusal(self) -> None:
+        """Note that a broker has answered a request about this partition."""
+        self.refusal = None
 
     def restore_backoff(self, attempts: int, retry_at: float) -> None:
         """Set the back-off again that a new position has ended."""
@@ -254,6 +275,13 @@ class OwnedPartition(Progress):
     def failed(self) -> bool:
         """Whether an error stopped the fetching, which the application must resume by a seek."""
         return self.failure is not None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a broker refused the last request about it, which the client repeats."""
+        # A paused partition is not fetched.
+        is_idle = self.paused and self.position != UNKNOWN and not self.reset
+        return self.refusal is not None and not (self.revoked or self.failed or is_idle)
 
     @property
     def is_without_position(self) -> bool:

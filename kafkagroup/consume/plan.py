@@ -8,7 +8,7 @@ from enum import Enum
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode
 
-__all__ = ["ErrorAction", "action_for", "is_fetchable", "wanted"]
+__all__ = ["ACTIONS", "ErrorAction", "action_for", "is_fetchable", "wanted"]
 
 
 def is_fetchable(owned: OwnedPartition) -> bool:
@@ -54,10 +54,11 @@ class ErrorAction(Enum):
     RESET = "reset"
     """The position is not in the log: apply `auto_offset_reset`."""
     RAISE = "raise"
-    """The library cannot resolve it: raise it to the application."""
+    """The broker refuses: raise it to the application, and ask again after a back-off. The cause
+    may pass without the application, so it never ends the reading."""
 
 
-_ACTIONS: dict[int, ErrorAction] = {
+ACTIONS: dict[int, ErrorAction] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorAction.REFRESH,
     ErrorCode.REPLICA_NOT_AVAILABLE: ErrorAction.REFRESH,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorAction.REFRESH,
@@ -70,12 +71,27 @@ _ACTIONS: dict[int, ErrorAction] = {
     ErrorCode.OFFSET_NOT_AVAILABLE: ErrorAction.RETRY,
     ErrorCode.REQUEST_TIMED_OUT: ErrorAction.RETRY,
     ErrorCode.UNKNOWN_SERVER_ERROR: ErrorAction.RETRY,
-    ErrorCode.CORRUPT_MESSAGE: ErrorAction.RAISE,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ErrorAction.RAISE,
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: ErrorAction.RETRY,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH: ErrorAction.RETRY,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: ErrorAction.RETRY,
     ErrorCode.OFFSET_OUT_OF_RANGE: ErrorAction.RESET,
+    ErrorCode.CORRUPT_MESSAGE: ErrorAction.RAISE,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorAction.RAISE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorAction.RAISE,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: ErrorAction.RAISE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ErrorAction.RAISE,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorAction.RAISE,
+    ErrorCode.UNSUPPORTED_VERSION: ErrorAction.RAISE,
+    ErrorCode.INVALID_REQUEST: ErrorAction.RAISE,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: ErrorAction.RAISE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: ErrorAction.RAISE,
+    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: ErrorAction.RAISE,
 }
+"""The codes that a broker may legally send for a partition in a response to Fetch, ListOffsets or
+OffsetForLeaderEpoch, or for a Fetch as a whole."""
 
 
 def action_for(code: int) -> ErrorAction:
-    """Return the action for an error code; RAISE for a code that is not in the table."""
-    return _ACTIONS.get(code, ErrorAction.RAISE)
+    """Return the action for an error code; RAISE for a code that is not in the table, such as one
+    of a newer broker."""
+    return ACTIONS.get(code, ErrorAction.RAISE)

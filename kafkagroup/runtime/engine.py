@@ -35,6 +35,7 @@ from kafkagroup.runtime.interfaces import Membership, Running
 from kafkagroup.runtime.log_offsets import LogOffsets
 from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.runtime.positions import Positions
+from kafkagroup.runtime.refusals import Refusals
 from kafkagroup.runtime.session import Session
 from kafkagroup.runtime.subscriber import Callbacks, Subscriber
 from kafkagroup.transport.cluster import Cluster
@@ -105,6 +106,7 @@ class Engine:
                 backoff=self._options.offsets_channel_backoff,
             )
             session.committer.bind(offsets)
+        refusals = Refusals(session.errors, cluster.troubles, cluster.options)
         self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
         """Requests offsets of logs from the partitions' leaders."""
         self._positions = Positions(
@@ -113,6 +115,7 @@ class Engine:
             session.committer.group_offsets,
             self.log_offsets,
             self._options.auto_offset_reset,
+            refusals,
             member=lambda: session.membership.reads_offsets_as,
             spawn=spawn,
             found=self.wake,
@@ -122,6 +125,7 @@ class Engine:
             cluster,
             self._delivery,
             self._options,
+            refusals,
             spawn=spawn,
             on_records=session.notify,
             look_up=self._positions.look_up,
@@ -511,6 +515,7 @@ class Engine:
         requested = self._requested_topics()
         denied = frozenset(t for t in requested if t in topics and topics[t].error_code == code)
         for topic in sorted(denied - self._denied_topics):
-            self._session.errors.report(broker_error(code, operation="DESCRIBE", topic=topic))
+            error = broker_error(code, operation="DESCRIBE", topic=topic)
+            self._session.errors.report_refusal(error, ("describe", topic))
         self._denied_topics = denied
         self._topics_changed.set()

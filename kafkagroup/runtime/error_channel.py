@@ -1,18 +1,57 @@
 """Errors that the consumer's background tasks report to the application.
 
-An error is raised at every call (the consumer has failed), once, or until the application seeks (a
-partition without a position). Only the `raise_*` methods raise; reporting never does.
+An error is raised at every call (the consumer has failed), once, once a minute (a broker refuses),
+or until the application seeks (a partition without a position). Only the `raise_*` methods raise;
+reporting never does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
+import anyio
+
+from kafkagroup._values import frozen
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
-from kafkagroup.errors import KafkaGroupError, NoOffsetError, OffsetOutOfRangeError
+from kafkagroup.errors import (
+    BrokerError,
+    KafkaGroupError,
+    NoOffsetError,
+    OffsetOutOfRangeError,
+)
 from kafkagroup.types import TopicPartition
 
 __all__ = ["ErrorChannel"]
+
+_RAISE_INTERVAL = 60.0
+"""Seconds between two errors of the same refusal, while it lasts: the request is repeated each
+second, and an application that logs each error would write nothing else."""
+
+
+@frozen
+class _Refusal:
+    """A refusal of a broker that is not raised yet."""
+
+    owned: OwnedPartition
+    error: BrokerError
+    offset: int
+    """Raised after the records that were fetched before it."""
+    seeks: int
+
+    @classmethod
+    def of(cls, owned: OwnedPartition, error: BrokerError) -> _Refusal:
+        """Return a refusal of now."""
+        return cls(owned, error, owned.fetch_offset, owned.seeks)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the application has sought since, or does not own the partition any more."""
+        return self.owned.revoked or self.owned.seeks != self.seeks
+
+    @property
+    def is_next(self) -> bool:
+        """Whether all records that were fetched before it are delivered, or dropped by a reset."""
+        return self.owned.position >= self.offset or self.owned.fetch_offset < self.offset
 
 
 class ErrorChannel:
@@ -27,6 +66,10 @@ class ErrorChannel:
         """Each is raised once."""
         self._of_partitions: list[tuple[OwnedPartition, Exception]] = []
         """Each is raised once, after the records that were fetched before it."""
+        self._refusals: dict[tuple[Hashable, int], _Refusal] = {}
+        """By what is refused, and the code."""
+        self._raised_at: dict[tuple[Hashable, int], float] = {}
+        """When refusals were raised in the last minute, on the loop's clock."""
         self._without_position: dict[TopicPartition, OwnedPartition] = {}
         """Partitions that wait for a seek, raised by every call until then. `raise_next` drops
         those that have a position again or are revoked."""
@@ -58,6 +101,34 @@ class ErrorChannel:
             self._of_partitions.append((owned, error))
         self._on_error()
 
+    def refuse_partition(self, owned: OwnedPartition, error: BrokerError, about: Hashable) -> None:
+        """Report that a broker refuses a request about a partition, which is repeated. It is raised
+        once a minute at most for each `about`, the partition or what it shares with others, and
+        each code."""
+        is_new = owned.refusal is None
+        owned.refuse(error)
+        if is_new:
+            self._on_error()  # a task may wait for the position
+        key = about, error.code
+        known = self._refusals.get(key)
+        if (known is None or known.is_outdated) and self._may_raise(key):
+            self._refusals[key] = _Refusal.of(owned, error)
+            self._on_error()
+
+    def report_refusal(self, error: BrokerError, about: Hashable) -> None:
+        """Raise a refusal that is not a partition's at the application's next call, once a minute
+        at most for each `about` and code."""
+        key = about, error.code
+        if self._may_raise(key):
+            self._raised_at[key] = anyio.current_time()
+            self.report(error)
+
+    def _may_raise(self, key: tuple[Hashable, int]) -> bool:
+        """Return whether a refusal was not raised in the last minute."""
+        since = anyio.current_time() - _RAISE_INTERVAL
+        self._raised_at = {key: at for key, at in self._raised_at.items() if at > since}
+        return key not in self._raised_at
+
     @property
     def has_reports(self) -> bool:
         """Whether the consumer has failed, or an error waits that is not a partition's."""
@@ -71,6 +142,7 @@ class ErrorChannel:
             or self._reported
             or self._without_position
             or any(_is_next(owned) for owned, _ in self._of_partitions)
+            or any(r.is_next or r.is_outdated for r in self._refusals.values())
         )
 
     def raise_failure(self) -> None:
@@ -84,6 +156,7 @@ class ErrorChannel:
         if self._reported:
             raise self._reported.pop(0)
         self._raise_of_partition()
+        self._raise_refusal()
         self._without_position = {
             tp: owned
             for tp, owned in self._without_position.items()
@@ -106,12 +179,20 @@ class ErrorChannel:
                 self._of_partitions.remove(found)
                 raise error
 
+    def _raise_refusal(self) -> None:
+        self._refusals = {k: r for k, r in self._refusals.items() if not r.is_outdated}
+        for key, refusal in self._refusals.items():
+            if refusal.is_next:
+                del self._refusals[key]
+                self._raised_at[key] = anyio.current_time()
+                raise refusal.error
+
     def raise_without_position(self, owned: OwnedPartition) -> None:
-        """Raise why a partition has no position, if its look-up has failed."""
+        """Raise why a partition has no position, if its look-up has failed or is refused."""
         if owned.is_without_position:
             raise _no_position([owned])
-        if owned.position == UNKNOWN and owned.failure is not None:
-            raise owned.failure
+        if owned.position == UNKNOWN and (error := owned.failure or owned.refusal) is not None:
+            raise error
 
 
 def _is_next(owned: OwnedPartition) -> bool:

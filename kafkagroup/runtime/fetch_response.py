@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
-import random
 from collections.abc import Callable, Generator
+from typing import NoReturn
 
-from kafkagroup._backoff import backoff
 from kafkagroup._values import frozen
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.fetch_budget import FetchBudget
 from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import ErrorAction, action_for
+from kafkagroup.consume.plan import ACTIONS, ErrorAction, action_for
 from kafkagroup.consume.transactions import AbortedTransactions
 from kafkagroup.errors import (
     BrokerError,
@@ -24,6 +22,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.fetch_request import partitions_of
+from kafkagroup.runtime.refusals import Refusals, retry_time
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
@@ -78,6 +77,7 @@ class ResponseHandler:
         delivery: Delivery,
         options: ConsumerOptions,
         budget: FetchBudget,
+        refusals: Refusals,
         *,
         on_records: Callable[[], None],
         on_source_changed: Callable[[], None],
@@ -89,6 +89,7 @@ class ResponseHandler:
         self._delivery = delivery
         self._options = options
         self._budget = budget
+        self._refusals = refusals
         self._troubles = cluster.troubles
         self._on_records = on_records
         self._on_source_changed = on_source_changed
@@ -106,8 +107,9 @@ class ResponseHandler:
     ) -> Processing:
         """Process a response, and note the ends of the logs in `ends`."""
         if response.error_code:
-            broker = self._cluster.broker(node)
-            raise TransportError(f"{broker}: {BrokerError(response.error_code)}")
+            self._raise_error_of_all(fetch, response.error_code, node)
+        if self._troubles.open:
+            self._troubles.succeeded(("fetch from", node.node_id), self._clock())
         stale, empty, received = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
         topics = self._cluster.metadata.topics
@@ -143,6 +145,23 @@ class ResponseHandler:
         if not empty:
             self._on_records()
         return FetchOutcome(is_metadata_stale=stale, is_empty=empty)
+
+    def _raise_error_of_all(self, fetch: FetchInFlight, code: int, node: Node) -> NoReturn:
+        """Report the error of a response as a whole. Raises: TransportError."""
+        broker = self._cluster.broker(node)
+        if action_for(code) is ErrorAction.RAISE:
+            error = broker_error(code, f"fetching from {broker}")
+            for owned in fetch.partitions:
+                if fetch.covers(owned):
+                    self._refusals.refuse(owned, error, about=("fetch from", node.node_id))
+        else:
+            problem = Problem(
+                subject=f"fetching from {broker}",
+                cause=str(BrokerError(code)),
+                advice="check the log of that broker",
+            )
+            self._troubles.failed(("fetch from", node.node_id), self._clock(), problem)
+        raise TransportError(f"{broker}: {BrokerError(code)}")
 
     def forget_replica(self, owned: OwnedPartition, node_id: int) -> bool:
         """Fetch from the leader again if this replica is fetched from; return whether it was."""
@@ -201,6 +220,7 @@ class ResponseHandler:
         owned.end_backoff()
         if self._troubles.open:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
+            self._refusals.end(owned)
         batches, damage = found
         if damage is not None and not batches:
             self._failed(owned, damage)
@@ -225,8 +245,9 @@ class ResponseHandler:
         )
         logger.log(logging.WARNING if action is ErrorAction.RESET else logging.INFO, "%s", error)
         if action is ErrorAction.RAISE:
-            self._failed(owned, error)
-            return False
+            self._refusals.refuse(owned, error)
+            self._back_off(owned)
+            return code not in ACTIONS  # the code of a newer broker may be about its leader
         problem = Problem(
             subject=f"fetching topic {owned.tp.topic}",
             cause=str(BrokerError(code)),
@@ -241,12 +262,7 @@ class ResponseHandler:
         return action is ErrorAction.REFRESH
 
     def _back_off(self, owned: OwnedPartition) -> None:
-        options, attempts = self._options, owned.count_failure()
-        pause = backoff(attempts, options.retry_backoff, options.retry_backoff_max, random.random())
-        # Rounded up to full ticks, so that a hundred partitions that fail are fetched again by one
-        # request, not one by one.
-        tick = 2 * options.retry_backoff
-        owned.back_off(math.ceil((self._clock() + pause) / tick) * tick)
+        owned.back_off(retry_time(self._cluster.options, owned.count_failure(), self._clock()))
 
 
 def _no_progress(owned: OwnedPartition, data: PartitionData, batches: list[RecordBatch]) -> str:

@@ -33,6 +33,7 @@ from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request
 from kafkagroup.runtime.fetch_response import FetchOutcome, Processing, ResponseHandler
 from kafkagroup.runtime.fetch_sources import FetchSources
+from kafkagroup.runtime.refusals import Refusals
 from kafkagroup.runtime.slices import Slices, are_many, process_in_slices
 from kafkagroup.runtime.validation import needs_validation
 from kafkagroup.transport.clock import loop_clock
@@ -100,6 +101,7 @@ class Fetcher:
         cluster: Cluster,
         delivery: Delivery,
         options: ConsumerOptions,
+        refusals: Refusals,
         *,
         spawn: Spawn,
         on_records: Callable[[], None],
@@ -119,6 +121,7 @@ class Fetcher:
             delivery,
             options,
             self._budget,
+            refusals,
             on_records=on_records,
             on_source_changed=self.wake,
             look_up=look_up,

@@ -54,6 +54,9 @@ class HealthProblem(Enum):
     seek."""
     NOT_READ = "not read"
     """An error of a partition was raised; the partition is not read until the application seeks."""
+    REFUSED = "refused"
+    """A broker refused the last request about a partition, such as for a missing ACL. The error was
+    raised, and the client repeats the request until it succeeds."""
     NO_PROGRESS = "no progress"
     """A retried operation has failed for 10 s: a broker cannot be reached or does not respond, a
     coordinator cannot be found, a partition does not exist. The detail has the operation, the
@@ -205,6 +208,7 @@ def health_of_consumer(
             joining_after=options.rebalance_timeout if joining_after is None else joining_after,
         )
     findings += _check_awaiting_seek(session.delivery)
+    findings += _check_refused(session.delivery)
     if stalled_after is None:
         stalled_after = options.max_poll_interval
     findings += check_troubles(now, session.troubles)
@@ -223,6 +227,17 @@ def _check_awaiting_seek(delivery: Delivery) -> Iterator[HealthFinding]:
             detail=f"{one.tp} is not read until the application seeks: {error}",
             partition=one.tp,
         )
+
+
+def _check_refused(delivery: Delivery) -> Iterator[HealthFinding]:
+    """Find the partitions that a broker refuses."""
+    for one in delivery.owned.values():
+        if one.is_refused:
+            yield HealthFinding(
+                problem=HealthProblem.REFUSED,
+                detail=f"{one.tp} is refused, and asked for again: {one.refusal}",
+                partition=one.tp,
+            )
 
 
 def check_troubles(now: float, troubles: Troubles) -> Iterator[HealthFinding]:

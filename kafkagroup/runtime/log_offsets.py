@@ -46,7 +46,7 @@ class Found:
     offsets: dict[TopicPartition, OffsetAndTimestamp] = field(factory=dict)
     """Offset -1 if the log has no record at or after the timestamp."""
     errors: dict[TopicPartition, BrokerError] = field(factory=dict)
-    """Errors that a retry would not change."""
+    """Refusals, which a retry changes only if their cause is removed."""
 
 
 class LogOffsets:

@@ -54,6 +54,7 @@ from kafkagroup.wire.schema import NO_ID
 
 __all__ = [
     "NO_MEMBERSHIP",
+    "RETRIED_LOOK_UPS",
     "CommittedOffsets",
     "GroupOffsets",
     "Identity",
@@ -94,6 +95,8 @@ _MEMBER_CHANGED = frozenset(
 )
 """A look-up that names a member is retried: a heartbeat will return the new epoch, or report that
 the member lost its partitions."""
+RETRIED_LOOK_UPS = _RETRIABLE | COORDINATOR_MOVED | _MEMBER_CHANGED
+"""A look-up repeats these codes without raising them, an unknown topic's for a few times."""
 
 _READING = "reading"
 
@@ -130,7 +133,9 @@ class CommittedOffsets:
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(factory=dict)
     """None where nothing is committed."""
     errors: dict[TopicPartition, BrokerError] = field(factory=dict)
-    """Errors that a retry would not change."""
+    """Refusals, which a retry changes only if their cause is removed."""
+    is_refused_as_whole: bool = False
+    """Whether the error is of the group, and so the same for all partitions."""
 
 
 class _Retry(Exception):
@@ -391,9 +396,12 @@ class GroupOffsets:
 
     def _is_retriable(self, code: int) -> bool:
         """Return whether a retry may succeed; invalidate a coordinator that has moved."""
+        self._note_coordinator_moved(code)
+        return code in COORDINATOR_MOVED or code in _RETRIABLE
+
+    def _note_coordinator_moved(self, code: int) -> None:
         if code in COORDINATOR_MOVED:
             self.coordinator = None
-        return code in COORDINATOR_MOVED or code in _RETRIABLE
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
@@ -454,7 +462,8 @@ class GroupOffsets:
             self.coordinator = None
             logger.info("group %s: committed offsets: %s", self._group_id, error)
         except BrokerError as error:
-            return CommittedOffsets(errors=dict.fromkeys(partitions, error))
+            errors = dict.fromkeys(partitions, error)
+            return CommittedOffsets(errors=errors, is_refused_as_whole=True)
         return CommittedOffsets()
 
     def _parse(
@@ -465,10 +474,10 @@ class GroupOffsets:
     ) -> CommittedOffsets:
         """Sort a response into offsets and errors. Raises the error of the group as a whole."""
         for group in response.groups:
-            if group.error_code in _MEMBER_CHANGED:
-                raise _Retry(self._error(group.error_code, "reading offsets", "DESCRIBE", None))
-            if group.error_code:
-                self._raise_error(group.error_code, "reading offsets", "DESCRIBE")
+            if code := group.error_code:
+                self._note_coordinator_moved(code)
+                error = self._error(code, "reading offsets", "DESCRIBE", None)
+                raise _Retry(error) if code in RETRIED_LOOK_UPS else error
         found = CommittedOffsets()
         unanswered = set(partitions)
         for tp, data in answered_partitions(response):
@@ -476,13 +485,14 @@ class GroupOffsets:
                 continue
             unanswered.remove(tp)
             code, times = data.error_code, unknown.pop(tp, 0) + 1
+            self._note_coordinator_moved(code)
             if code == ErrorCode.NONE:
                 found.offsets[tp] = committed_offset(data)
                 continue
             error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
             if code in _UNKNOWN_TOPIC and times < _MAX_ATTEMPTS:
                 unknown[tp] = times
-            elif code in _UNKNOWN_TOPIC or not self._is_retriable(code):
+            elif code in _UNKNOWN_TOPIC or code not in RETRIED_LOOK_UPS:
                 found.errors[tp] = error
                 continue
             self._report_failure(_READING, error)

@@ -1,7 +1,8 @@
 """Looks up where to start each partition: at its committed offset, else by the reset policy.
 
-A failed look-up must not count as "no offset": that partition fails, and the error is raised to the
-application. A response is dropped if the application has sought, or released the partition, since.
+A failed look-up must not count as "no offset": it is repeated, and a refusal is raised to the
+application too. A response is dropped if the application has sought, or released the partition,
+since.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
+from kafkagroup.runtime.refusals import Refusals
 from kafkagroup.runtime.slices import slices
 from kafkagroup.runtime.validation import Validation
+from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -47,6 +51,7 @@ class Positions:
         offsets: GroupOffsets | None,
         log_offsets: LogOffsets,
         policy: OffsetReset,
+        refusals: Refusals,
         *,
         member: Callable[[], Identity | None] = lambda: None,
         spawn: Spawn,
@@ -58,6 +63,7 @@ class Positions:
         self._offsets = offsets
         self._log_offsets = log_offsets
         self._policy = policy
+        self._refusals = refusals
         self._member = member
         self._found = found
         self._failed = failed
@@ -65,12 +71,15 @@ class Positions:
             cluster,
             delivery,
             policy,
+            refusals,
             spawn=spawn,
             on_validated=found,
             reset=self.look_up,
             failed=failed,
         )
         self._looking_up = CoalescingTask(spawn, self._look_up_all, "positions")
+        self._woken = OneShotEvent()
+        self._clock = loop_clock()
         self._unknown: dict[TopicPartition, int] = {}
         """How often in a row the coordinator reported the topic as unknown."""
 
@@ -78,17 +87,25 @@ class Positions:
         """Start looking up missing positions, and validating those that need it."""
         if any(_needs_position(o) for o in self._delivery.owned.values()):
             self._looking_up.ensure_running()
+            self._woken.set()
+            self._woken = OneShotEvent()
         self._validation.wake()
 
     async def _look_up_all(self) -> None:
         offsets = self._offsets
         pauses = RetryBackoff(self._cluster.options) if offsets is None else offsets.pauses()
         while pending := [o for o in self._delivery.owned.values() if _needs_position(o)]:
+            now = self._clock()
+            # Those that are refused wait by themselves: not all partitions for a denied one.
+            due = [o for o in pending if o.look_up_at <= now]
+            if not due:
+                await self._woken.wait(min(o.look_up_at for o in pending))
+                continue
             try:
-                await self._look_up(pending)
+                await self._look_up(due)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("positions: %s", error)
-            if any(_needs_position(o) for o in pending):
+            if any(_needs_position(o) and o.look_up_at <= now for o in due):
                 await pauses.wait()
             else:
                 pauses.reset()
@@ -146,16 +163,17 @@ class Positions:
         new: Sequence[OwnedPartition],
         topic_ids: Mapping[str, UUID],
     ) -> bool:
-        """Start at the committed offsets; return whether the coordinator has reported any."""
+        """Start at the committed offsets; return whether the coordinator would report others."""
         found = await offsets.fetch_once([o.tp for o in new], self._unknown, self._member())
         for owned in new:
             if not _needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
-                self._failed(owned, error)
+                about = "group" if found.is_refused_as_whole else None
+                self._refusals.refuse_look_up(owned, error, about)
             elif owned.tp in found.offsets:
                 self._start_at_committed(owned, found.offsets[owned.tp], topic_ids)
-        return bool(found.offsets or found.errors)
+        return bool(found.offsets or (found.errors and not found.is_refused_as_whole))
 
     def _start_at_committed(
         self,
@@ -163,6 +181,7 @@ class Positions:
         committed: OffsetAndMetadata | None,
         topic_ids: Mapping[str, UUID],
     ) -> None:
+        self._refusals.end(owned)
         if committed is None:
             owned.request_reset()
             return
@@ -184,12 +203,13 @@ class Positions:
             if not _needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
-                self._failed(owned, error)
+                self._refusals.refuse_look_up(owned, error)
             elif (at := found.offsets.get(owned.tp)) is not None and at.offset >= 0:
                 self._start(owned, at.offset, topic_ids)
 
     def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
         logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)
+        self._refusals.end(owned)
         failures = owned.attempts, owned.retry_at
         # Without this, a batch that is still being read would set the position to its end.
         self._delivery.relocate(owned.tp, offset)

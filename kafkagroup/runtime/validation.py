@@ -27,9 +27,12 @@ from kafkagroup.errors import (
 )
 from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
+from kafkagroup.runtime.refusals import Refusals
 from kafkagroup.runtime.slices import are_many, process_in_slices, slices
+from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
@@ -91,6 +94,7 @@ class Validation:
         cluster: Cluster,
         delivery: Delivery,
         policy: OffsetReset,
+        refusals: Refusals,
         *,
         spawn: Spawn,
         on_validated: Callable[[], None],
@@ -100,12 +104,15 @@ class Validation:
         self._cluster = cluster
         self._delivery = delivery
         self._policy = policy
+        self._refusals = refusals
         self._on_validated = on_validated
         self._reset = reset
         self._failed = failed
         self._validating = CoalescingTask(spawn, self._validate_all, "validation")
         self._is_woken = False
         """Whether positions may need validation that the task has not seen."""
+        self._woken = OneShotEvent()
+        self._clock = loop_clock()
 
     def wake(self) -> None:
         """Validate again: there may be new positions, or a new leader."""
@@ -113,19 +120,30 @@ class Validation:
         if are_many(owned) or self._unvalidated(owned):
             self._is_woken = True
             self._validating.ensure_running()
+            self._woken.set()
+            self._woken = OneShotEvent()
 
     async def _validate_all(self) -> None:
         pauses = RetryBackoff(self._cluster.options)
         while self._is_woken:
             self._is_woken = False
             unvalidated = await process_in_slices(self._unvalidated, self._delivery.owned.values())
-            for some in slices(unvalidated):
+            for some in slices(self._due(unvalidated)):
                 await self._validate(some)
-            if unvalidated and await process_in_slices(
-                self._unvalidated, self._delivery.owned.values()
-            ):
+            if not unvalidated:
+                continue
+            rest = await process_in_slices(self._unvalidated, self._delivery.owned.values())
+            if self._due(rest):
                 self._is_woken = True
                 await pauses.wait()
+            elif rest:
+                self._is_woken = True
+                await self._woken.wait(min(o.look_up_at for o in rest))
+
+    def _due(self, unvalidated: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        """Return those that are not refused, or were refused long enough ago."""
+        now = self._clock()
+        return [o for o in unvalidated if o.look_up_at <= now]
 
     def _unvalidated(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         metadata = self._cluster.metadata
@@ -210,7 +228,7 @@ class Validation:
             logger.info("%s", error)
             action = action_for(end.error_code)
             if action in (ErrorAction.RAISE, ErrorAction.RESET):
-                self._failed(owned, error)
+                self._refusals.refuse_look_up(owned, error)
             else:
                 problem = Problem(
                     subject=f"validating positions in topic {owned.tp.topic}",
@@ -222,6 +240,8 @@ class Validation:
             return action is ErrorAction.REFRESH
         if (troubles := self._cluster.troubles).open:
             troubles.succeeded(("validation", owned.tp), anyio.current_time())
+        if owned.refusal is not None:
+            self._refusals.end(owned)
         if end.leader_epoch < 0 or end.end_offset < 0:
             logger.warning(
                 "%s: the log was truncated: its leader has no records of leader epoch %d, to which"

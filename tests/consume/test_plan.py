@@ -71,7 +71,14 @@ def test_every_fetch_error_has_a_reaction_and_unknown_errors_are_raised() -> Non
             E.INCONSISTENT_TOPIC_ID,
             E.LEADER_NOT_AVAILABLE,
         },
-        ErrorAction.RETRY: {E.OFFSET_NOT_AVAILABLE, E.REQUEST_TIMED_OUT, E.UNKNOWN_SERVER_ERROR},
+        ErrorAction.RETRY: {
+            E.OFFSET_NOT_AVAILABLE,
+            E.REQUEST_TIMED_OUT,
+            E.UNKNOWN_SERVER_ERROR,
+            E.FETCH_SESSION_ID_NOT_FOUND,
+            E.INVALID_FETCH_SESSION_EPOCH,
+            E.FETCH_SESSION_TOPIC_ID_ERROR,
+        },
         ErrorAction.RESET: {E.OFFSET_OUT_OF_RANGE},
     }
     expected = {code: row for row, codes in rows.items() for code in codes}

@@ -25,6 +25,7 @@ from certificates import Authority, Certificate, authority
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -130,6 +131,12 @@ class RealBrokers:
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         binding = AclBinding(kind, name, literal, f"User:{user}", "*", operation, allow)
         self.admin.create_acls([binding])[binding].result(TIMEOUT)
+
+    def withdraw(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        """Withdraw a permission."""
+        literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        rule = AclBindingFilter(kind, name, literal, f"User:{user}", "*", operation, allow)
+        self.admin.delete_acls([rule])[rule].result(TIMEOUT)
 
     def stop(self) -> None:
         self.kafka.stop()
@@ -700,3 +707,80 @@ async def test_an_authorized_user_consumes(real: RealBrokers, topic: str) -> Non
     await run_sync(real.allow, "bob", ResourceType.GROUP, topic, AclOperation.READ)
     bob = security("SCRAM-SHA-512", sasl_username="bob", sasl_password=USERS["bob"])
     assert await first_record(servers, topic, bob, group_id=topic) == "a record"
+
+
+async def polled(
+    consumer: Consumer, until: Callable[[list[str], list[AuthorizationError]], bool]
+) -> tuple[list[str], list[AuthorizationError]]:
+    """Return the values and the errors of polls, as an application polls that logs errors."""
+    values: list[str] = []
+    errors: list[AuthorizationError] = []
+    with anyio.fail_after(30.0):
+        while not until(values, errors):
+            try:
+                batches = await consumer.getmany(timeout=0.2)
+            except AuthorizationError as error:
+                errors.append(error)
+            else:
+                values += [str(r.value, "utf-8") for some in batches.values() for r in some]
+    return values, errors
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_topic_whose_permission_is_withdrawn_is_read_on_once_it_is_granted(
+    real: RealBrokers, topic: str, protocol: Any
+) -> None:
+    """The partition was silent until a seek."""
+    servers = await filled(real, "SASL", topic)
+    for operation in (AclOperation.DESCRIBE, AclOperation.READ):
+        await run_sync(real.allow, "bob", ResourceType.TOPIC, topic, operation)
+    consumer = Consumer(
+        topic,
+        bootstrap_servers=servers,
+        security=security("SCRAM-SHA-512", sasl_username="bob", sasl_password=USERS["bob"]),
+        group_id=topic,
+        group_protocol=protocol,
+        enable_auto_commit=False,  # a commit needs READ too
+        **FAST,
+    )
+    async with consumer:
+        values, errors = await polled(consumer, lambda values, _: bool(values))
+        assert (values, errors) == (["a record"], [])
+
+        await run_sync(real.withdraw, "bob", ResourceType.TOPIC, topic, AclOperation.READ)
+        refused_at = time.monotonic()
+        values, errors = await polled(consumer, lambda _, __: time.monotonic() > refused_at + 6.0)
+        assert values == []
+        assert [(e.resource, e.operation) for e in errors] == [(f"topic {topic!r}", "READ")]
+        (finding,) = consumer.health().findings
+        assert (finding.problem, finding.partition) == (HealthProblem.REFUSED, (topic, 0))
+
+        await run_sync(real.append, "SASL", topic, 0, ["another"])
+        await run_sync(real.allow, "bob", ResourceType.TOPIC, topic, AclOperation.READ)
+        values, errors = await polled(consumer, lambda values, _: bool(values))
+        assert (values, errors) == (["another"], [])
+        assert consumer.health().healthy
+
+
+async def test_offsets_of_a_group_are_read_once_it_is_granted(
+    real: RealBrokers, topic: str
+) -> None:
+    """Its partitions were silent until a seek."""
+    servers = await filled(real, "SASL", topic)
+    await run_sync(real.allow, "ann", ResourceType.GROUP, topic, AclOperation.ALL)
+    consumer = Consumer(
+        bootstrap_servers=servers,
+        security=security("SCRAM-SHA-512", sasl_username="bob", sasl_password=USERS["bob"]),
+        group_id=topic,
+        enable_auto_commit=False,
+    )
+    async with consumer:
+        await consumer.assign([TopicPartition(topic, 0)])
+        began = time.monotonic()
+        values, errors = await polled(consumer, lambda _, __: time.monotonic() > began + 4.0)
+        assert values == []
+        assert [(e.resource, e.operation) for e in errors] == [(f"group {topic!r}", "DESCRIBE")]
+        await run_sync(real.allow, "bob", ResourceType.GROUP, topic, AclOperation.DESCRIBE)
+        values, errors = await polled(consumer, lambda values, _: bool(values))
+        assert (values, errors) == (["a record"], [])
+        assert consumer.health().healthy

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import ConfigurationError, DecodeError, NoOffsetError
+from kafkagroup.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    DecodeError,
+    NoOffsetError,
+    broker_error,
+)
 from kafkagroup.runtime.error_channel import ErrorChannel
 from kafkagroup.types import TopicPartition
 
@@ -80,3 +87,17 @@ def test_errors_of_a_revoked_partition_are_not_raised() -> None:
     owned.revoked = True
     channel.fail_partition(owned, NoOffsetError((TP,)))
     assert (channel.wakes, channel.is_pending, owned.failed) == (0, False, False)
+
+
+@pytest.mark.anyio
+async def test_a_denial_that_comes_and_goes_is_raised_once_a_minute() -> None:
+    """Of two brokers one has not loaded the ACLs of the topic yet: each second another error."""
+    channel, raised = Channel(), []
+    for second in range(150):
+        channel.report_refusal(broker_error(29, topic="t"), ("describe", "t"))
+        try:
+            channel.raise_next()
+        except AuthorizationError:
+            raised.append(second)
+        await anyio.sleep(1)
+    assert raised == [0, 60, 120]

@@ -270,9 +270,9 @@ async def test_a_failed_offset_fetch_never_applies_the_reset_policy(
         assert kafka.requests(ListOffsetsRequest) == before
 
 
-async def test_a_permanent_offset_fetch_error_reaches_the_application(reading: Any) -> None:
+async def test_a_refused_offset_fetch_reaches_the_application(reading: Any) -> None:
     async with reading() as (kafka, consumer):
-        kafka.fail(OffsetFetchRequest, E.GROUP_AUTHORIZATION_FAILED)
+        kafka.fail(OffsetFetchRequest, E.GROUP_AUTHORIZATION_FAILED, times=None)
         async with consumer(group_id="g") as c:
             await c.assign([TP])
             with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
@@ -280,7 +280,7 @@ async def test_a_permanent_offset_fetch_error_reaches_the_application(reading: A
             with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
                 await c.position(TP)
             (finding,) = c.health().findings
-            assert (finding.problem, finding.partition) == (HealthProblem.NOT_READ, TP)
+            assert (finding.problem, finding.partition) == (HealthProblem.REFUSED, TP)
             c.seek(TP, 8)
             assert await offsets_of(c, 2) == [8, 9]
 
@@ -380,16 +380,12 @@ async def test_a_fetch_is_retried_after_a_retriable_error(
 
 
 @pytest.mark.parametrize("code", RAISED)
-async def test_a_permanent_fetch_error_is_raised_once(reading: Any, code: ErrorCode) -> None:
-    """Raised once; the partition is not fetched until the application seeks, unlike the others."""
+async def test_a_refused_fetch_is_raised_once_a_minute(reading: Any, code: ErrorCode) -> None:
+    """It stopped the partition until the application sought. Now only the back-off does."""
     async with reading() as (kafka, consumer), consumer() as c:
         other = TopicPartition("t", 1)
         kafka.produce("t", ["x"], partition=1)
-        kafka.fail(
-            FetchRequest,
-            code,
-            when=lambda request: [p.partition for p in request.topics[0].partitions] == [0],
-        )
+        fault = kafka.fail(FetchRequest, code, partition=TP, times=None)
         await c.assign([TP])
         with pytest.raises(BrokerError) as caught:
             await c.getone()
@@ -397,15 +393,17 @@ async def test_a_permanent_fetch_error_is_raised_once(reading: Any, code: ErrorC
         await c.assign([TP, other])
         one = await c.getone()
         assert (one.topic, one.partition, one.offset) == ("t", 1, 0)
-        with anyio.move_on_after(60) as idle:
+        with anyio.move_on_after(59) as idle:
             await c.getone()
         assert idle.cancelled_caught
         assert await c.position(TP) == 0
         (finding,) = c.health().findings
-        assert (finding.problem, finding.partition) == (HealthProblem.NOT_READ, TP)
+        assert (finding.problem, finding.partition) == (HealthProblem.REFUSED, TP)
         assert str(caught.value) in finding.detail
-        c.seek(TP, 4)
-        assert await offsets_of(c, 2) == [4, 5]
+        with pytest.raises(BrokerError), anyio.fail_after(4):
+            await c.getone()
+        fault.stop()
+        assert await offsets_of(c, 2) == [0, 1]
 
 
 async def test_a_moved_leader_is_followed(reading: Any) -> None:
@@ -741,11 +739,11 @@ async def test_records_fetched_before_an_error_are_delivered_before_it(
         await c.assign([TP])
         assert await offsets_of(c, 1) == [0]
         await anyio.sleep(5)  # the fetch of the records after them is answered
-        assert fails_at_three.count("fetch") == 2
+        assert fails_at_three.count("fetch") > 2
         assert await offsets_of(c, 2) == [1, 2]
         with anyio.fail_after(5), pytest.raises(AuthorizationError):
             await c.getone()
-        with pytest.raises(TimeoutError), anyio.fail_after(60):
+        with pytest.raises(TimeoutError), anyio.fail_after(59):
             await c.getone()
 
 

@@ -468,7 +468,7 @@ async def test_a_failed_validation_is_retried(
         assert epoch_requests == [(1, 0)] * 4
 
 
-async def test_a_permanent_validation_error_is_raised_once(
+async def test_a_refused_validation_is_raised_and_repeated(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
@@ -481,10 +481,10 @@ async def test_a_permanent_validation_error_is_raised_once(
         assert caught.value == broker_error(
             29, "validating t/0 at 10", operation="DESCRIBE", topic="t"
         )
-        with anyio.move_on_after(60) as idle:
+        with anyio.move_on_after(59) as idle:
             await c.getone()
         assert idle.cancelled_caught
-        assert len(epoch_requests) == 1
+        assert 30 < len(epoch_requests) < 100
         c.seek(TP, 9)
         assert await values_of(c, 1) == ["old 9"]
 
