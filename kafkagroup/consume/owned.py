@@ -55,6 +55,13 @@ class OwnedPartition(Progress):
     """The broker that the leader wants us to read from (KIP-392); -1 for the leader itself."""
     replica_until: float = 0.0
     """When to fetch from the leader again, on the loop's clock."""
+    replica_refusals: int = 0
+    """How often in a row a replica did not serve it."""
+    leader_until: float = 0.0
+    """Until when to fetch it without naming our rack, on the loop's clock: the leader would name
+    the replica again that does not serve it."""
+    replica_trouble: str = ""
+    """Which replica did not serve it, and why, when `leader_until` was set."""
     paused: bool = False
     reset: bool = False
     """Whether the position was outside of the log: it is looked up by the reset policy then, not by
@@ -146,6 +153,19 @@ class OwnedPartition(Progress):
     def read_from_leader(self) -> None:
         """Fetch from the leader again."""
         self.replica = -1
+
+    def count_replica_refusal(self) -> int:
+        """Count one more time in a row that a replica did not serve it; return how often it was."""
+        self.replica_refusals += 1
+        return self.replica_refusals
+
+    def avoid_replicas(self, until: float, trouble: str) -> None:
+        """Fetch from the leader until a time on the loop's clock, whatever replica is near."""
+        self.leader_until, self.replica_trouble = until, trouble
+
+    def note_served_by_replica(self) -> None:
+        """Note that the replica serves it."""
+        self.replica_refusals = 0
 
     def note_request(self, topic_id: UUID, leader_epoch: int) -> None:
         """Note the topic and the leader epoch in a fetch request, whose records are of that log."""

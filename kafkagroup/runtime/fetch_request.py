@@ -23,9 +23,10 @@ HIGHEST_BY_NAME = 12
 
 
 def fetch_request(
-    part: SessionRequest, options: ConsumerOptions, *, max_bytes: int, wait: float
+    part: SessionRequest, options: ConsumerOptions, *, max_bytes: int, wait: float, rack: str
 ) -> FetchRequest:
-    """Return the request that `part` describes, which the broker may hold for `wait` seconds."""
+    """Return the request that `part` describes, which the broker may hold for `wait` seconds.
+    `rack`: to be sent to a replica there; "" for the leader's records (KIP-392)."""
     return FetchRequest(
         max_wait_ms=round(wait * 1000),
         min_bytes=options.fetch_min_bytes,
@@ -49,7 +50,7 @@ def fetch_request(
             )
             for topic, partitions in _by_topic(part.forgotten).items()
         ),
-        rack_id=options.client_rack or "",
+        rack_id=rack,
     )
 
 

@@ -17,8 +17,11 @@ from kafkagroup.errors import (
     BrokerError,
     CorruptRecordError,
     DecodeError,
+    RemoteProtocolError,
+    RequestTimeoutError,
     TransportError,
     broker_error,
+    escaped,
 )
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.fetch_request import partitions_of
@@ -49,6 +52,10 @@ _MAX_BLOCKED = 0.001
 _SMALL_RESPONSE = 65_536
 """Bytes of records that the application processes in less time than a request takes. After a larger
 response the next request is sent first, so that the broker works meanwhile."""
+
+_MAX_REPLICA_REFUSALS = 2
+"""How often in a row a replica may not serve a partition before it is read from the leader for a
+while. The leader would name the same replica for ever."""
 
 _Found = tuple[list[RecordBatch], DecodeError | None]
 """The batches of one partition, and the error in the data after them, if any."""
@@ -163,13 +170,42 @@ class ResponseHandler:
             self._troubles.failed(("fetch from", node.node_id), self._clock(), problem)
         raise TransportError(f"{broker}: {BrokerError(code)}")
 
-    def forget_replica(self, owned: OwnedPartition, node_id: int) -> bool:
-        """Fetch from the leader again if this replica is fetched from; return whether it was."""
+    def forget_replica(
+        self, owned: OwnedPartition, node_id: int, error: Exception | None = None
+    ) -> bool:
+        """Fetch from the leader again if this replica is fetched from; return whether it was.
+        `error`: why the replica does not serve the partition; None if only its time has passed."""
         if owned.replica != node_id:
             return False
         owned.read_from_leader()
+        if error is not None:
+            self._count_replica_refusal(owned, node_id, error)
         self._on_source_changed()  # the leader's lane does not fetch this partition yet
         return True
+
+    def _count_replica_refusal(self, owned: OwnedPartition, node_id: int, error: Exception) -> None:
+        """Read from the leader for a while, if replicas have not served the partition for so often
+        that the next one would not either."""
+        refusals = owned.count_replica_refusal()
+        # A timeout has already lasted as long as an application should wait.
+        if refusals < _MAX_REPLICA_REFUSALS and not isinstance(error, RequestTimeoutError):
+            return
+        now, topic = self._clock(), escaped(owned.tp.topic)
+        owned.avoid_replicas(
+            now + self._options.metadata_max_age, f"broker {node_id} does not serve it: {error}"
+        )
+        problem = Problem(
+            subject=f"fetching topic {topic} from broker {node_id}, the nearest replica",
+            cause=str(error),
+            advice="check that broker; the client reads from the leader meanwhile",
+            has_own_finding=True,
+        )
+        self._troubles.failed(("replica", owned.tp), now, problem, warn_after=0.0)
+
+    def _is_follower(self, owned: OwnedPartition, node_id: int) -> bool:
+        """Whether another broker leads the partition now."""
+        leader = self._cluster.metadata.leader(owned.tp)
+        return leader is not None and leader.leader not in (-1, node_id)
 
     def _read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, _Found]:
         """Return the batches of one partition in a response; yield where other tasks may run."""
@@ -204,20 +240,18 @@ class ResponseHandler:
         """Buffer what `_read` found for one partition, or act on its error; return whether the
         metadata is stale."""
         if data.error_code:
-            if self.forget_replica(owned, node_id):
+            error = BrokerError(data.error_code)
+            if self.forget_replica(owned, node_id, error) or self._is_follower(owned, node_id):
                 # Ask the leader first: a follower may lag behind, or no longer be a replica.
                 self._back_off(owned)
                 return False
             return self._act_on(owned, data.error_code)
         if data.preferred_read_replica >= 0:
-            # KIP-392: the response names a nearer replica instead of returning records. This does
-            # not end the back-off: a leader and a follower that redirect to each other would
-            # otherwise be asked without a pause.
-            until = self._clock() + self._options.metadata_max_age
-            owned.read_from(data.preferred_read_replica, until)
-            self._on_source_changed()
-            return False
+            return self._redirect(owned, data.preferred_read_replica, node_id)
         owned.end_backoff()
+        if owned.replica_refusals and owned.replica == node_id:
+            owned.note_served_by_replica()
+            self._troubles.succeeded(("replica", owned.tp), self._clock())
         if self._troubles.open:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
             self._refusals.end(owned)
@@ -233,6 +267,20 @@ class ResponseHandler:
                 ),
             )
         self._delivery.add(owned, batches)
+        return False
+
+    def _redirect(self, owned: OwnedPartition, replica: int, node_id: int) -> bool:
+        """Fetch from the nearer replica that a response names instead of returning records
+        (KIP-392); return whether the metadata is stale."""
+        if replica == node_id or replica not in self._cluster.metadata.nodes:
+            error = RemoteProtocolError(f"broker {node_id} names it, and it cannot be fetched from")
+            self._count_replica_refusal(owned, replica, error)
+            self._back_off(owned)
+            return True
+        # This does not end the back-off: a leader and a follower that redirect to each other would
+        # otherwise be asked without a pause.
+        owned.read_from(replica, self._clock() + self._options.metadata_max_age)
+        self._on_source_changed()
         return False
 
     def _act_on(self, owned: OwnedPartition, code: int) -> bool:

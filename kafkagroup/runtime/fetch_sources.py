@@ -68,6 +68,14 @@ class FetchSources:
         has_replica = leader >= 0 and owned.replica in self._cluster.metadata.nodes
         return owned.replica if has_replica and self._clock() < owned.replica_until else leader
 
+    def rack_for(self, owned: Collection[OwnedPartition], rack: str | None) -> str:
+        """Return the rack to name in a request for these partitions; "" if one of them is read from
+        its leader because replicas do not serve it: the leader would name such a replica again."""
+        if not rack:
+            return ""
+        now = self._clock()
+        return "" if any(now < o.leader_until for o in owned) else rack
+
     def fetched_from(
         self, node_id: int, lane: int | None, owned: Collection[OwnedPartition]
     ) -> list[OwnedPartition]:

@@ -479,7 +479,8 @@ class Fetcher:
         reserved = min(room, len(ready) * self._options.max_partition_fetch_bytes)
         self._budget.on_request(reserved)
         try:
-            make = partial(fetch_request, part, self._options, max_bytes=room, wait=wait)
+            rack = self._sources.rack_for(ready, self._options.client_rack)
+            make = partial(fetch_request, part, self._options, max_bytes=room, wait=wait, rack=rack)
             await self._cluster.broker(node).request(
                 await self._build(make, len(part.partitions)),
                 connection_id=connection_id,
@@ -500,7 +501,7 @@ class Fetcher:
     ) -> None:
         """Back off after a failed request, and refresh the metadata: leaders may have changed."""
         for owned in ready:
-            self._responses.forget_replica(owned, node_id)
+            self._responses.forget_replica(owned, node_id, error)
         logger.info("fetching from broker %d: %s", node_id, error)
         self._sources.refresh()
         await pauses.wait()

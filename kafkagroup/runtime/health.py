@@ -57,6 +57,9 @@ class HealthProblem(Enum):
     REFUSED = "refused"
     """A broker refused the last request about a partition, such as for a missing ACL. The error was
     raised, and the client repeats the request until it succeeds."""
+    REPLICA = "replica"
+    """The nearest replica of a partition does not serve it: it is read from its leader for
+    `metadata_max_age_ms`."""
     NO_PROGRESS = "no progress"
     """A retried operation has failed for 10 s: a broker cannot be reached or does not respond, a
     coordinator cannot be found, a partition does not exist. The detail has the operation, the
@@ -208,7 +211,7 @@ def health_of_consumer(
             joining_after=options.rebalance_timeout if joining_after is None else joining_after,
         )
     findings += _check_awaiting_seek(session.delivery)
-    findings += _check_refused(session.delivery)
+    findings += _check_brokers(now, session.delivery)
     if stalled_after is None:
         stalled_after = options.max_poll_interval
     findings += check_troubles(now, session.troubles)
@@ -229,13 +232,19 @@ def _check_awaiting_seek(delivery: Delivery) -> Iterator[HealthFinding]:
         )
 
 
-def _check_refused(delivery: Delivery) -> Iterator[HealthFinding]:
-    """Find the partitions that a broker refuses."""
+def _check_brokers(now: float, delivery: Delivery) -> Iterator[HealthFinding]:
+    """Find the partitions that a broker refuses, or that their nearest replica does not serve."""
     for one in delivery.owned.values():
         if one.is_refused:
             yield HealthFinding(
                 problem=HealthProblem.REFUSED,
                 detail=f"{one.tp} is refused, and asked for again: {one.refusal}",
+                partition=one.tp,
+            )
+        if now < one.leader_until and not one.revoked:
+            yield HealthFinding(
+                problem=HealthProblem.REPLICA,
+                detail=f"{one.tp} is read from its leader: {one.replica_trouble}",
                 partition=one.tp,
             )
 

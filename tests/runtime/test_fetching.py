@@ -13,7 +13,7 @@ import anyio
 import attrs
 import pytest
 
-from kafkagroup import Consumer
+from kafkagroup import Consumer, HealthProblem, TroubleEnded, TroubleReported
 from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.session import Session
@@ -656,12 +656,15 @@ class Replicas:
         self.error = 0
         """What broker 2 answers."""
         self.preferred = 2
+        self.needs_rack = False
+        """Whether broker 1 names it to those only that name their rack, as Kafka does."""
 
     async def __call__(self, found: Fetch) -> FetchResponse | None:
         offset = found.offsets.get(0)
         if offset is None:
             return await after_long_poll(found, fetch_response())
-        if found.node == 1 and self.preferred:
+        names = found.request.rack_id or not self.needs_rack
+        if found.node == 1 and self.preferred and names:
             return fetch_response(data(0, preferred_read_replica=self.preferred))
         if found.node == 2 and self.error:
             return None if self.error < 0 else fetch_response(data(0, error_code=self.error))
@@ -742,6 +745,147 @@ async def test_after_an_error_of_a_follower_the_leader_is_fetched_from(
         assert anyio.current_time() - start < 1
     assert nodes_of(script.fetches) == [1, 2, 1]
     assert len(script.lists) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        E.OFFSET_OUT_OF_RANGE,
+        E.NOT_LEADER_OR_FOLLOWER,
+        E.TOPIC_AUTHORIZATION_FAILED,
+        E.CORRUPT_MESSAGE,
+        E.KAFKA_STORAGE_ERROR,
+        999,
+        -1,
+    ],
+)
+async def test_a_replica_that_does_not_serve_is_replaced_by_the_leader_for_a_while(
+    network: Any, script: Script, error: int
+) -> None:
+    """The leader named it again and again: no record came, and `health()` found nothing. The last
+    case closes the connection."""
+    script.answer = replicas = Replicas()
+    replicas.error, replicas.needs_rack = error, True
+    async with network, client(client_rack="here", metadata_max_age_ms=60_000) as c:
+        events = c.events()
+        await c.assign([T0])
+        start = anyio.current_time()
+        assert await offsets_of(c, 10) == list(range(10))
+        assert anyio.current_time() - start < 2
+        assert nodes_of(script.fetches) == [1, 2, 1, 2, 1]
+        assert [f.request.rack_id for f in script.fetches if f.node == 2] == ["here"] * 2
+        assert len(script.lists) == 1
+
+        (finding,) = c.health().findings
+        assert (finding.problem, finding.partition) == (HealthProblem.REPLICA, T0)
+        assert "t/0 is read from its leader: broker 2 does not serve it: " in finding.detail
+        reported = await anext(events)
+        assert isinstance(reported, TroubleReported)
+        assert reported.subject == "fetching topic t from broker 2, the nearest replica"
+        assert reported.cause in finding.detail
+        await anyio.sleep(30)
+        assert nodes_of(script.fetches) == [1, 2, 1, 2, 1]
+        assert not c.health()
+
+        # The replica still does not serve: one more refusal is enough.
+        await anyio.sleep(60)
+        assert nodes_of(script.fetches) == [1, 2, 1, 2, 1, 2, 1]
+        replicas.error = 0
+        await anyio.sleep(60)
+        assert nodes_of(script.fetches) == [1, 2, 1, 2, 1, 2, 1, 2]
+        replicas.end = 12
+        assert await offsets_of(c, 2) == [10, 11]
+        assert c.health().healthy
+        while not isinstance(await anext(events), TroubleEnded):
+            pass
+
+
+async def test_a_replica_that_does_not_answer_is_replaced_after_one_timeout(
+    network: Any, script: Script
+) -> None:
+    """Two of them would keep the application without records for more than a minute."""
+
+    async def answer(found: Fetch) -> FetchResponse | None:
+        if found.node == 2:
+            await anyio.sleep(1_000)
+        return await replicas(found)
+
+    script.answer, replicas = answer, Replicas()
+    replicas.needs_rack = True
+    async with network, client(client_rack="here", request_timeout_ms=10_000) as c:
+        await c.assign([T0])
+        start = anyio.current_time()
+        assert await offsets_of(c, 10) == list(range(10))
+        assert anyio.current_time() - start < 12
+        assert nodes_of(script.fetches) == [1, 2, 1]
+        assert HealthProblem.REPLICA in {f.problem for f in c.health().findings}
+
+
+async def test_one_refusal_of_a_replica_does_not_end_its_use(network: Any, script: Script) -> None:
+    """Refusals in a row count, not those between which the replica returned records."""
+    replicas, refused = Replicas(), set()
+
+    async def answer(found: Fetch) -> FetchResponse | None:
+        offset = found.offsets.get(0)
+        if found.node == 2 and offset is not None and offset not in refused:
+            refused.add(offset)
+            return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
+        return await replicas(found)
+
+    script.answer, replicas.needs_rack = answer, True
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 10) == list(range(10))
+        assert {f.request.rack_id for f in script.fetches} == {"here"}
+        assert c.health().healthy
+
+
+async def test_the_rack_is_named_again_for_other_partitions_only_after_the_while(
+    network: Any, script: Script
+) -> None:
+    """A request without a rack has no replica for any of its partitions: they are read from the
+    leader, and nothing is lost."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.node == 2:
+            refused = [data(n, error_code=E.OFFSET_OUT_OF_RANGE) for n in found.offsets if n == 0]
+            parts = [data(n, batch(o)) for n, o in found.offsets.items() if n == 1 and o < 3]
+            if refused or parts:
+                return fetch_response(*refused, *parts)
+            return await after_long_poll(found, fetch_response())
+        if found.request.rack_id:
+            return fetch_response(*(data(n, preferred_read_replica=2) for n in found.offsets))
+        parts = [data(n, batch(o)) for n, o in found.offsets.items() if o < 3]
+        return fetch_response(*parts) if parts else await after_long_poll(found, fetch_response())
+
+    script.answer = answer
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0, T1])
+        found = [await c.getone() for _ in range(6)]
+        assert sorted((r.partition, r.offset) for r in found) == [
+            (p, o) for p in (0, 1) for o in range(3)
+        ]
+        assert len(script.lists) == 1
+
+
+@pytest.mark.parametrize("preferred", [9, 1])
+async def test_a_replica_that_is_no_other_broker_is_replaced_by_the_leader(
+    network: Any, script: Script, preferred: int
+) -> None:
+    """A broker that the metadata does not have, or the leader itself: no record came."""
+    script.answer = replicas = Replicas()
+    replicas.preferred, replicas.needs_rack = preferred, True
+    async with network, client(client_rack="here") as c:
+        await c.assign([T0])
+        looks = script.looks
+        assert await offsets_of(c, 10) == list(range(10))
+        assert nodes_of(script.fetches) == [1]
+        assert script.looks > looks
+        (finding,) = c.health().findings
+        assert finding.detail == (
+            f"t/0 is read from its leader: broker {preferred} does not serve it: broker 1 names it,"
+            " and it cannot be fetched from"
+        )
 
 
 @pytest.mark.parametrize("error", [E.OFFSET_OUT_OF_RANGE, -1])

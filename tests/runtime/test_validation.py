@@ -468,6 +468,29 @@ async def test_a_failed_validation_is_retried(
         assert epoch_requests == [(1, 0)] * 4
 
 
+async def test_a_former_leader_that_refuses_a_position_resets_nothing(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its response came while the position was validated with the new leader, and sent the consumer
+    back to the beginning of the log."""
+    async with reading() as (kafka, consumer), consumer(metadata_max_age_ms=1_000) as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        await anyio.sleep(20)
+        former = kafka.leader("t", 0)
+        late = kafka.fail(FetchRequest, Delay(4), node_id=former)
+        while not late.hits:
+            await anyio.sleep(0.1)
+        kafka.fail(FetchRequest, E.OFFSET_OUT_OF_RANGE, partition=TP, node_id=former)
+        kafka.fail(OffsetForLeaderEpochRequest, Delay(8))
+        looked_up = len(kafka.requests(ListOffsetsRequest))
+        move(kafka)
+        await anyio.sleep(10)
+        kafka.produce("t", ["more"], partition=0)
+        assert await values_of(c, 1) == ["more"]
+        assert len(kafka.requests(ListOffsetsRequest)) == looked_up
+
+
 async def test_a_refused_validation_is_raised_and_repeated(
     reading: Any, epoch_requests: EpochRequests
 ) -> None:
