@@ -20,10 +20,10 @@ from kafkagroup import Consumer, HealthProblem
 from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import AuthorizationError, BrokerError, ErrorCode
 from kafkagroup.events import TroubleEnded, TroubleReported
-from kafkagroup.testing.embedded import AsWhole, EmbeddedKafka
+from kafkagroup.testing.embedded import Change, EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord
-from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsRequest,
     OffsetFetchRequest,
@@ -324,7 +324,8 @@ async def test_a_fetch_that_is_refused_as_a_whole_is_reported(refusing: Any, cod
     async with refusing() as (kafka, consumer), consumer() as c:
         other = next(n for n in range(2) if kafka.leader("t", n) == 2)
         counted = paces(kafka, FetchRequest)
-        fault = kafka.fail(FetchRequest, AsWhole(code), times=None, node_id=1)
+        whole = Change(lambda _: FetchResponse(error_code=code, responses=()))
+        fault = kafka.fail(FetchRequest, whole, times=None, node_id=1)
         await c.assign([T0, T1])
         start, raised = anyio.current_time(), []
         found = []

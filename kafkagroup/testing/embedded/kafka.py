@@ -352,9 +352,9 @@ class EmbeddedKafka:
     ) -> Fault:
         """Inject a fault into the next `times` requests of this type; None: until `Fault.stop`.
 
-        An `ErrorCode` is returned instead of executing the request; `Change`, `Close`, `Swallow`,
-        `Delay` and `Throttle` affect the response. `when` selects requests. If several faults match a request,
-        the oldest one applies.
+        An error code is returned instead of executing the request; `Change`, `Close`, `Swallow`,
+        `Delay` and `Throttle` affect the response. `when` selects requests. If several faults match
+        a request, the oldest one applies.
 
         With a `partition`, only its entry has the error code, in the next `times` responses to
         Fetch, ListOffsets, OffsetFetch or OffsetForLeaderEpoch that have one.
