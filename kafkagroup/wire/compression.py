@@ -48,8 +48,15 @@ into memory that is mapped already."""
 _GROWTH = 4
 
 _GZIP = 31  # zlib's `wbits` for a gzip member
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_HEADER = 10
+"""Size of the smallest header of a member, in bytes."""
 _GUNZIP_FROM = 16 * 1024
 _GUNZIP_TO = 64 * 1024
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_MIN = 11
+"""Size of the smallest frame, which is empty, in bytes."""
 
 
 @public
@@ -84,8 +91,9 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> bytes:
     """Decompress `data` to at most `limit` bytes.
 
-    The output of concatenated gzip members and zstd frames is joined; snappy may be raw or in
-    xerial's framing. Memory stays near `limit` (gzip: an eighth above) and a window, even if the
+    The output of concatenated gzip members, zstd frames and xerial streams is joined; snappy may be
+    raw or in xerial's framing. As in brokers, bytes after the last gzip member or the first LZ4
+    frame are ignored. Memory stays near `limit` (gzip: an eighth above) and a window, even if the
     data claims more.
 
     Raises: LimitExceededError if the output is larger than `limit` bytes; DecodeError for bytes
@@ -102,7 +110,7 @@ def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> byte
             case Codec.SNAPPY:
                 return _decompress_snappy(memoryview(data), limit)
             case Codec.LZ4:
-                return _inflate(cramjam.lz4.decompress_into, data, limit)
+                return _decompress_lz4(memoryview(data), limit)
             case Codec.ZSTD:
                 return _inflate(cramjam.zstd.decompress_into, data, limit)
     except (cramjam.DecompressionError, zlib.error) as error:
@@ -136,10 +144,12 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
             raise _over(limit)
         out.write(piece)
         if member.eof:
-            fed = memoryview(member.unused_data)
-            if not fed and pos == len(data):
+            pos -= len(member.unused_data)
+            # Brokers ignore what follows the last member: padding, for example.
+            if len(data) - pos < _GZIP_HEADER or data[pos : pos + 3] != _GZIP_MAGIC:
                 return out.getvalue()
             member = zlib.decompressobj(_GZIP)
+            fed = data[:0]
             continue
         # No input is left, and no output came: after a full piece the decoder may hold more.
         if not fed and not piece:
@@ -227,6 +237,38 @@ def _buffer_full() -> str:
 _BUFFER_FULL = _buffer_full()
 
 
+def _decompress_lz4(data: memoryview, limit: int) -> bytes:
+    try:
+        return _inflate(cramjam.lz4.decompress_into, data, limit)
+    except cramjam.DecompressionError:
+        if (frame := _mended_lz4(data)) is None:
+            raise
+        return _inflate(cramjam.lz4.decompress_into, frame, limit)
+
+
+def _mended_lz4(data: memoryview) -> bytes | None:
+    """Return the first frame of `data` with a right header checksum; None if that is `data`.
+
+    Brokers ignore what follows the frame, and in message format 0 they and their clients computed
+    the checksum over the magic number, too (KAFKA-3160). The CRC of the batch covers the header.
+    """
+    from kafkagroup.wire.xxh32 import xxh32  # only here: few batches need it
+
+    if len(data) < _LZ4_MIN or data[:4] != _LZ4_MAGIC:
+        return None
+    flags = data[4]
+    # Flags, block maximum; then, if there is one, the content's size, and a dictionary's id.
+    header_end = 6 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    end = header_end + 1
+    while size := int.from_bytes(data[end : end + 4], "little") & 0x7FFFFFFF:
+        end += 4 + size + (4 if flags & 0x10 else 0)
+    end += 4 + (4 if flags & 0x04 else 0)
+    checksum = xxh32(data[4:header_end]) >> 8 & 0xFF
+    if end > len(data) or (end == len(data) and data[header_end] == checksum):
+        return None
+    return b"".join((data[:header_end], bytes((checksum,)), data[header_end + 1 : end]))
+
+
 def _compress_xerial(data: memoryview) -> bytes:
     out = bytearray(_XERIAL_HEADER)
     for start in range(0, len(data), _XERIAL_BLOCK):
@@ -266,8 +308,14 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
     pos = len(_XERIAL_HEADER)
     if len(data) < pos:
         raise DecodeError("snappy: input ends inside the xerial header")
+    first = pos
     while pos < len(data):
+        if pos > first and data[pos : pos + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            first = pos = pos + len(_XERIAL_HEADER)  # another stream; each has a block
+            continue
         start = pos + 4
+        if start > len(data) and pos > first:
+            return  # brokers ignore a rest that is too short for a block's size
         pos = start + int.from_bytes(data[pos:start], "big")
         if pos > len(data):
             raise DecodeError("snappy: input ends inside a xerial block")

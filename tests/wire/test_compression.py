@@ -386,3 +386,63 @@ def test_many_empty_xerial_blocks_are_an_error() -> None:
     with pytest.raises(LimitExceededError):
         decompress(Codec.SNAPPY, xerial(*[uvarint(0)] * 257), 100)
     assert decompress(Codec.SNAPPY, xerial(*[uvarint(0)] * 260), 1024) == b""
+
+
+# What follows: brokers and Java's consumer accept it.
+
+
+@pytest.mark.parametrize("rest", [b"\0" * 20, b"junk", b"\x1f", b"\x1f\x8b\x08", b"\x1f" * 40_000])
+@pytest.mark.parametrize("size", [5, 20_000, 300_000])
+def test_bytes_behind_the_last_gzip_member_are_ignored(rest: bytes, size: int) -> None:
+    """A producer padded its batches: the partition must not stop."""
+    data = random.Random(size).randbytes(size)
+    members = compress(Codec.GZIP, data) + compress(Codec.GZIP, b"more")
+    assert decompress(Codec.GZIP, members + rest) == data + b"more"
+
+
+def test_several_xerial_streams_are_joined() -> None:
+    streams = compress(Codec.SNAPPY, b"one ") + compress(Codec.SNAPPY, b"two")
+    assert decompress(Codec.SNAPPY, streams) == b"one two"
+    assert decompress(Codec.SNAPPY, streams + b"\0\0\0") == b"one two"
+
+
+def test_a_xerial_stream_without_a_block_is_followed_by_none() -> None:
+    """Streams without blocks would count nowhere: a million of them would take a second."""
+    with pytest.raises(DecodeError, match="input ends inside a xerial block"):
+        decompress(Codec.SNAPPY, XERIAL * 3 + xerial(snappy(b"a")))
+
+
+LZ4_OPTIONS = [
+    {"content_checksum": checksum, "block_linked": linked}
+    for checksum in (False, True)
+    for linked in (False, True)
+]
+
+
+@pytest.mark.parametrize("options", LZ4_OPTIONS, ids=str)
+@pytest.mark.parametrize("size", [0, 1, 100_000, 5 * MIB])
+def test_the_first_lz4_frame_is_read_whatever_its_header_checksum(
+    options: dict[str, bool], size: int
+) -> None:
+    data = random.Random(size).randbytes(size)
+    compressor = cramjam.lz4.Compressor(**options)
+    compressor.compress(data)
+    frame = bytes(compressor.finish())
+    wrong = frame[:6] + bytes([frame[6] ^ 0x5A]) + frame[7:]
+    for stored in (frame, wrong, frame + b"junk", wrong + b"\0" * 9, wrong + frame):
+        assert decompress(Codec.LZ4, stored) == data
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 6, 7, 10, 11, 12, -1, -4, -5])
+def test_a_cut_lz4_frame_with_a_wrong_checksum_is_an_error(cut: int) -> None:
+    frame = compress(Codec.LZ4, b"data" * 100)
+    wrong = frame[:6] + bytes([frame[6] ^ 0x5A]) + frame[7:]
+    with pytest.raises(DecodeError, match="lz4: "):
+        decompress(Codec.LZ4, wrong[:cut])
+
+
+def test_a_damaged_lz4_block_stays_an_error() -> None:
+    frame = bytearray(compress(Codec.LZ4, b"data" * 100))
+    frame[15:20] = b"\xff" * 5
+    with pytest.raises(DecodeError, match="lz4: "):
+        decompress(Codec.LZ4, bytes(frame))
