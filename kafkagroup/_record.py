@@ -20,7 +20,8 @@ except ImportError:  # Cython is needed to compile, not to run: users do not hav
 __all__ = ["Headers", "Record", "TimestampType"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
-"""The headers of a record: names and values, in the order in which they were written."""
+"""The headers of a record: names and values, in the order in which they were written. Bytes of a
+name that are not UTF-8 are `surrogateescape`d, as in names of files, and are written unchanged."""
 
 
 @public

@@ -130,7 +130,7 @@ class Producer(CallingService):
         logs: dict[TopicPartition, list[_Indexed]] = {}
         now = time.time_ns() // 1_000_000
         for index, record in enumerate(records):
-            if record.timestamp < 0:
+            if record.timestamp == -1:
                 record = record._replace(timestamp=now)
             if partition is not None:
                 number = partition

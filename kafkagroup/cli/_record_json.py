@@ -1,6 +1,7 @@
 """Records as lines of JSON: `produce --json` reads what `consume --json` prints.
 
-Bytes that are valid UTF-8 are strings, others {"base64": "..."}; null is null. Pure.
+Bytes that are valid UTF-8 are strings, others {"base64": "..."}; null is null. In the name of a
+header, each byte that is not UTF-8 is a code point from U+DC80 to U+DCFF. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Placed(NamedTuple):
 
 def record_to_json(record: Record) -> str:
     """Return the record as one line, without the line end."""
-    return json.dumps(
+    line = json.dumps(
         {
             "topic": record.topic,
             "partition": record.partition,
@@ -43,6 +44,8 @@ def record_to_json(record: Record) -> str:
         },
         ensure_ascii=False,
     )
+    # Half a surrogate pair, for a byte in the name of a header, has an escape in JSON.
+    return line.encode(errors="backslashreplace").decode()
 
 
 def record_from_json(line: bytes) -> Placed:
@@ -62,11 +65,11 @@ def record_from_json(line: bytes) -> Placed:
     record = NewRecord(
         _bytes("key", found.get("key")),
         _bytes("value", found["value"]),
-        -1 if timestamp is None else _integer("timestamp", timestamp, _MAX_INT64, least=-1),
+        -1 if timestamp is None else _integer("timestamp", timestamp, -_MAX_INT64 - 1, _MAX_INT64),
         _headers(found.get("headers") or []),
     )
     return Placed(
-        record, None if partition is None else _integer("partition", partition, _MAX_INT32)
+        record, None if partition is None else _integer("partition", partition, 0, _MAX_INT32)
     )
 
 
@@ -108,13 +111,15 @@ def _headers(value: Any) -> Headers:
     for one in value:
         if not (isinstance(one, list) and len(one) == 2 and isinstance(one[0], str)):
             raise ValueError("headers: expected a list of [name, value]")
-        name = _bytes("the name of a header", one[0])
-        assert name is not None
-        found.append((name.decode(), _bytes(f"header {one[0]!r}", one[1])))
+        try:
+            one[0].encode(errors="surrogateescape")
+        except UnicodeEncodeError:
+            raise ValueError("the name of a header has half a surrogate pair") from None
+        found.append((one[0], _bytes(f"header {one[0]!r}", one[1])))
     return tuple(found)
 
 
-def _integer(name: str, value: Any, most: int, least: int = 0) -> int:
+def _integer(name: str, value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{name}: expected a whole number of {least} or more")
+        raise ValueError(f"{name}: expected a whole number from {least} to {most}")
     return value

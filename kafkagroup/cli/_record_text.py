@@ -39,7 +39,10 @@ FIELDS: Mapping[str, Callable[[Record], str]] = {
     "time": _time,
     "key": lambda record: _text(record.key),
     "value": lambda record: _text(record.value),
-    "headers": lambda record: ",".join(f"{name}={_text(value)}" for name, value in record.headers),
+    "headers": lambda record: ",".join(
+        f"{_text(name.encode(errors='surrogateescape'))}={_text(value)}"
+        for name, value in record.headers
+    ),
 }
 """Field -> its text. `timestamp` is in milliseconds since the epoch, `time` the same in UTC."""
 

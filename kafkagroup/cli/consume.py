@@ -87,7 +87,8 @@ def command(
     still lose them. Without --group, nothing is committed.
 
     In text, bytes that are not UTF-8 are printed as \\xNN, and null as "null"; on a terminal,
-    control characters are escaped. In JSON, UTF-8 is a string, other bytes {"base64": "..."}.
+    control characters are escaped. In JSON, UTF-8 is a string, other bytes {"base64": "..."}; in
+    names of headers they are \\udcNN.
     """
     if partitions and len(topics) > 1:
         raise click.UsageError("--partition is for one topic")
@@ -208,7 +209,7 @@ class _Printer:
     async def _write(self, records: list[Record]) -> None:
         self._writing, self._written = True, anyio.Event()
         text = "".join(map(self._form, records))
-        # Header names and formats may contain surrogates, which UTF-8 cannot encode.
+        # Formats may contain surrogates, which UTF-8 cannot encode.
         await write_stdout(text.encode(errors="backslashreplace"))
         self._writing = False
         self._written.set()

@@ -26,6 +26,9 @@ _MAX_BYTES = 64 << 20
 """The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
 bounds the memory that a task needs in the JVM."""
 
+_MAX_MILLISECONDS = (2**63 - 1) // 1000
+"""The latest timestamp, before or after the epoch, that Spark's microseconds can hold."""
+
 _BATCH_FIELDS = {
     "timestamp_type": "timestamp_type",
     "timestampType": "timestamp_type",
@@ -110,6 +113,8 @@ class Rows:
     ) -> pa.Array:
         if field.name == "headers" and field.type.value_type.field(0).name == "key":
             return _connector_headers(whole.column("headers")).cast(field.type)
+        if field.name == "timestamp":
+            return _times(whole.column("timestamp"), field.type)
         if field.name in whole.schema.names:
             return whole.column(field.name).cast(field.type)
         constants = {
@@ -129,6 +134,19 @@ class Rows:
         return pc.run_end_decode(
             pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, field.type))
         )
+
+
+def _times(times: pa.TimestampArray, kind: pa.TimestampType) -> pa.TimestampArray:
+    """Return timestamps in Spark's microseconds; null for those that 64 bits cannot hold then."""
+    try:
+        return times.cast(kind)
+    except pa.ArrowInvalid:
+        numbers = times.cast(pa.int64())
+        fits = pc.and_(
+            pc.greater_equal(numbers, -_MAX_MILLISECONDS),
+            pc.less_equal(numbers, _MAX_MILLISECONDS),
+        )
+        return pc.if_else(fits, times, None).cast(kind)
 
 
 def _connector_headers(headers: pa.ListArray) -> pa.ListArray:

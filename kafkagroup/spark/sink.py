@@ -127,7 +127,7 @@ class _RowBatcher:
                 key,
                 value,
                 now if stamp is None else stamp,
-                tuple(tuple(header.values()) for header in headers),
+                tuple(_decoded(*header.values()) for header in headers),
             )
             tp = self._choose_partition(
                 columns["topic"][n] or self._options.topic, columns["partition"][n], key
@@ -173,6 +173,11 @@ class _RowBatcher:
         self._sent_count += 1
 
 
+def _decoded(name: bytes, value: bytes | None) -> tuple[str, bytes | None]:
+    """Return a header with its name as `encode_batch` writes it unchanged."""
+    return name.decode(errors="surrogateescape"), value
+
+
 def _columns(batch: pyarrow.RecordBatch) -> Mapping[str, Sequence[Any]]:
     """Return each column as a list; a missing one has only nulls."""
     import pyarrow as pa
@@ -183,5 +188,9 @@ def _columns(batch: pyarrow.RecordBatch) -> Mapping[str, Sequence[Any]]:
             column = column.cast(pa.binary())
         elif field.name == "timestamp":
             column = column.cast(pa.timestamp("ms", field.type.tz), safe=False).cast(pa.int64())
+        elif field.name == "headers":
+            # Spark does not check that strings are UTF-8, and Python would.
+            name, value = field.type.value_type
+            column = column.cast(pa.list_(pa.struct([name.with_type(pa.binary()), value])))
         found[field.name] = column.to_pylist()
     return found

@@ -49,8 +49,8 @@ _ALL = 0x7FFFFFFFFFFFFFFF
 @lru_cache(maxsize=1_000)
 def schema(topic: str, partition: int) -> pyarrow.Schema:
     """Return the schema of all record batches made here: offset, timestamp (null if a record has
-    none), key, value, and headers as a list of names and values. Its metadata has the topic and the
-    partition.
+    none), key, value, and headers as a list of names and values. Bytes of a name that are not UTF-8
+    become U+FFFD. The metadata has the topic and the partition.
 
     Raises: ConfigurationError if pyarrow is not installed.
     """
@@ -121,7 +121,8 @@ def columns_of(
     pa = _pyarrow()
     times = [None if r.timestamp == _NULL else r.timestamp for r in records]
     headers = [
-        [{"name": name, "value": value} for name, value in record.headers] for record in records
+        [{"name": _utf8(name), "value": value} for name, value in record.headers]
+        for record in records
     ]
     lists: tuple[list[Any], ...] = (
         [r.offset for r in records],
@@ -371,9 +372,17 @@ def _pairs(flat: Sequence[tuple[str, bytes | None]]) -> Any:
     """Return the names and values of all headers as one array of structs."""
     pa = _pyarrow()
     name, value = _types()[4].value_type
-    names = pa.array([pair[0] for pair in flat], name.type)
+    names = pa.array([_utf8(pair[0]) for pair in flat], name.type)
     values = pa.array([pair[1] for pair in flat], value.type)
     return pa.StructArray.from_arrays([names, values], fields=[name, value])
+
+
+def _utf8(name: str) -> str:
+    """Return the name of a header with U+FFFD for bytes that are not UTF-8, which Arrow's strings
+    cannot hold."""
+    if name.isascii():
+        return name
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 @lru_cache(maxsize=1)

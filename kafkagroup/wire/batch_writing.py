@@ -74,7 +74,7 @@ def encode_batch(
         _put_bytes(body, value)
         _put(body, len(headers))
         for name, content in headers:
-            _put_bytes(body, name.encode())
+            _put_bytes(body, name.encode(errors="surrogateescape"))
             _put_bytes(body, content)
         _put(out, len(body))
         out += body

@@ -49,6 +49,7 @@ cdef class RecordReader:
     cdef const unsigned char[::1] _buf
     cdef bint _views
     cdef bint _create_time
+    cdef bint _gapless
     cdef int _partition
     cdef int _leader_epoch
     cdef long long _start_offset
@@ -129,8 +130,4 @@ cdef class _RawHeaders:
     cdef bytes _data
 
 
-@cython.locals(pos=Py_ssize_t)
-cdef void _check_text(
-    const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end
-) except *
 cdef bytes _cut(const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end)

@@ -276,6 +276,7 @@ class RecordReader:
         "_create_time",
         "_data",
         "_end",
+        "_gapless",
         "_headers_at",
         "_key_at",
         "_key_end",
@@ -309,6 +310,8 @@ class RecordReader:
         self._leader_epoch = self._batch.leader_epoch
         self._base_offset = self._batch.base_offset
         self._max_delta = self._batch.last_offset - self._batch.base_offset
+        # Brokers count records when they assign offsets, whatever a record's delta is.
+        self._gapless = self._batch.count == self._max_delta + 1
         self._timestamp_type = self._batch.timestamp_type
         self._create_time = self._timestamp_type is _CREATE_TIME
         self._base_timestamp = self._batch.base_timestamp
@@ -491,8 +494,8 @@ class RecordReader:
         """Check each length in one record against the available bytes, store the places of its
         parts, and advance past it."""
         # A varint of one byte, or the usual two, is read in place: a call for each would double the
-        # time if this file is not compiled. Lengths stay in zigzag form: even is >= 0, 1 is -1
-        # (null).
+        # time if this file is not compiled. Lengths stay in zigzag form: even is >= 0, odd is
+        # negative. Null is -1, and brokers accept any other negative number for it, too.
         pos = self._pos
         n = buf[pos]
         pos += 1
@@ -525,9 +528,13 @@ class RecordReader:
         if self._create_time:
             delta = (n >> 1) ^ -(n & 1)
             timestamp = self._base_timestamp
-            if timestamp > _MAX_INT64 - delta if delta > 0 else timestamp < _MIN_INT64 - delta:
-                raise DecodeError("a record's timestamp exceeds 64 bits")
-            self._timestamp = timestamp + delta
+            # A sum beyond 64 bits wraps around, as in the broker that accepted it.
+            if delta > 0 and timestamp > _MAX_INT64 - delta:
+                self._timestamp = timestamp - _MAX_INT64 - 1 + (delta - _MAX_INT64 - 1)
+            elif delta < 0 and timestamp < _MIN_INT64 - delta:
+                self._timestamp = timestamp + _MAX_INT64 + 1 + (delta + _MAX_INT64 + 1)
+            else:
+                self._timestamp = timestamp + delta
 
         n = buf[pos]
         pos += 1
@@ -541,7 +548,9 @@ class RecordReader:
                 n = self._long(buf, 32)
                 pos = self._pos
         delta = n >> 1
-        if n & 1 or delta <= self._previous or delta > self._max_delta:
+        if self._gapless:
+            delta = self._previous + 1
+        elif n & 1 or delta <= self._previous or delta > self._max_delta:
             raise DecodeError("a record's offset is out of order or outside the batch")
         self._previous = delta
         self._offset = self._base_offset + delta
@@ -555,11 +564,14 @@ class RecordReader:
                 self._pos = pos - 1
                 n = self._long(buf, 32)
                 pos = self._pos
-            self._key_at = pos
-            pos += n >> 1
-            if n & 1 or pos > record_end:
-                raise DecodeError("a key's length is beyond its record")
-            self._key_end = pos
+            if n & 1:
+                self._key_at = _NULL
+            else:
+                self._key_at = pos
+                pos += n >> 1
+                if pos > record_end:
+                    raise DecodeError("a key's length is beyond its record")
+                self._key_end = pos
 
         n = buf[pos]
         pos += 1
@@ -575,11 +587,14 @@ class RecordReader:
                     self._pos = pos - 1
                     n = self._long(buf, 32)
                     pos = self._pos
-            self._value_at = pos
-            pos += n >> 1
-            if n & 1 or pos > record_end:
-                raise DecodeError("a value's length is beyond its record")
-            self._value_end = pos
+            if n & 1:
+                self._value_at = _NULL
+            else:
+                self._value_at = pos
+                pos += n >> 1
+                if pos > record_end:
+                    raise DecodeError("a value's length is beyond its record")
+                self._value_end = pos
 
         if buf[pos]:
             self._pos = self._headers_at = pos
@@ -605,12 +620,11 @@ class RecordReader:
             pos = start + (n >> 1)
             if n & 1 or pos > record_end:
                 raise DecodeError("a header key's length is beyond its record")
-            _check_text(buf, start, pos)
             self._pos = pos
             n = self._long(buf, 32)
-            if n != 1:
+            if not n & 1:
                 self._pos += n >> 1
-                if n & 1 or self._pos > record_end:
+                if self._pos > record_end:
                     raise DecodeError("a header value's length is beyond its record")
 
     def _long(self, buf: Buffer, bits: int) -> int:
@@ -675,27 +689,15 @@ class _RawHeaders:
         for _ in range(n >> 1):
             n, start = read_uvarint(buf, pos)
             pos = start + (n >> 1)
-            name = buf[start:pos].decode()
+            name = buf[start:pos].decode(errors="surrogateescape")
             n, pos = read_uvarint(buf, pos)
-            if n == 1:
+            if n & 1:
                 headers.append((name, None))
                 continue
             start = pos
             pos += n >> 1
             headers.append((name, buf[start:pos]))
         return tuple(headers)
-
-
-def _check_text(buf: Buffer, start: int, end: int) -> None:
-    for pos in range(start, end):
-        if buf[pos] > 127:
-            break
-    else:
-        return
-    try:
-        _cut(buf, start, end).decode()
-    except UnicodeDecodeError:
-        raise DecodeError("a header key is not UTF-8") from None
 
 
 def _cut(buf: Buffer, start: int, end: int) -> bytes:

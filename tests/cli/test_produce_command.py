@@ -14,6 +14,7 @@ from aiokafka.partitioner import DefaultPartitioner
 from cli.programs import TIMEOUT, run, running
 from click.testing import CliRunner
 
+from kafkagroup import NewRecord
 from kafkagroup.cli._app import app
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
@@ -53,6 +54,27 @@ def test_each_line_becomes_a_value(kafka: EmbeddedKafka) -> None:
     assert done.stderr == b"kafkagroup: 4 records written to t\n"
     found = [(one["partition"], one["key"], one["value"]) for one in written(kafka)]
     assert found == [(3, None, v) for v in ("a\r", "", {"base64": "/wA="}, "last")]
+
+
+def test_what_consume_printed_is_written_unchanged(kafka: EmbeddedKafka) -> None:
+    """A header name that is not UTF-8 ended the command, and so did a time before 1970."""
+    odd = "\udcc3(id"
+    record = NewRecord(b"k\xff", None, -5_000, ((odd, b"\xff"), ("h\xe9", None)))
+    kafka.produce("t", [record], partition=0)
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    lines = run("consume", "t", *servers, "--from-beginning", "--exit-at-end", "--json").stdout
+    done = produce(kafka, lines, "--json", "--partition", "1")
+    assert (done.returncode, done.stderr) == (0, b"kafkagroup: 1 record written to t\n")
+    first, second = (one | {"partition": None} for one in written(kafka))
+    assert first == second
+    assert first["headers"] == [[odd, {"base64": "/w=="}], ["h\xe9", None]]
+    assert first["timestamp"] == -5_000
+
+
+def test_a_header_of_any_bytes_is_added(kafka: EmbeddedKafka) -> None:
+    produce(kafka, b"v\n", "--header", "\udcc3(id=\udcff")
+    (one,) = written(kafka)
+    assert one["headers"] == [["\udcc3(id", {"base64": "/w=="}]]
 
 
 def test_keys_go_to_the_partitions_that_other_clients_choose(kafka: EmbeddedKafka) -> None:

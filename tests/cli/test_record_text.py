@@ -27,6 +27,11 @@ def test_formats(form: str, text: str) -> None:
     assert formatter(form, for_terminal=False)(RECORD) == text
 
 
+def test_bytes_of_a_header_name_are_shown_as_those_of_a_value() -> None:
+    record = RECORD._replace(headers=(("\udcc3\xe9(id", b"\xc3"),))
+    assert formatter("{headers}", for_terminal=False)(record) == "\\xc3\xe9(id=\\xc3"
+
+
 def test_control_characters_are_escaped() -> None:
     assert formatter(r"{value}\n", for_terminal=True)(RECORD) == "a\\xff\\x1b\\n\n"
 

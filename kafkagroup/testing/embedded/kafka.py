@@ -262,7 +262,7 @@ class EmbeddedKafka:
             new = record
             if not isinstance(new, NewRecord):
                 new = NewRecord(None, new.encode() if isinstance(new, str) else new)
-            if new.timestamp < 0:
+            if new.timestamp == -1:
                 new = new._replace(timestamp=now_ms)
             index = partition
             if index is None:

@@ -1,0 +1,23 @@
+"""The columns of rows to write, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+sink = pytest.importorskip("kafkagroup.spark.sink")
+
+
+@pytest.mark.parametrize("key", ["name", "key"])
+def test_header_names_that_are_not_utf8_are_written_unchanged(key: str) -> None:
+    """Spark does not check the bytes of a string, and Python's conversion raised an error."""
+    names = pa.array([b"\xc3(id", "hé".encode(), b"plain"], pa.binary()).view(pa.string())
+    fields = [pa.field(key, pa.string()), pa.field("value", pa.binary())]
+    pairs = pa.StructArray.from_arrays([names, pa.array([b"7", None, b""])], fields=fields)
+    headers = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), pairs)
+    batch = pa.record_batch({"value": pa.array([b"a", b"b", b"c"]), "headers": headers})
+    found = [
+        [sink._decoded(*header.values()) for header in row or ()]
+        for row in sink._columns(batch)["headers"]
+    ]
+    assert found == [[("\udcc3(id", b"7"), ("hé", None)], [], [("plain", b"")]]
