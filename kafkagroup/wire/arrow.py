@@ -212,7 +212,7 @@ class ColumnBuilder:
             return True
         size = self._size + records.unread_size()
         before = self._count
-        if before and size + (before + batch.count) * _ROW_BYTES > max_bytes:
+        if before and size + (before + records._left) * _ROW_BYTES > max_bytes:
             return False
         try:
             self.append(records, end_offset)

@@ -33,8 +33,11 @@ cdef class RecordBatch:
     cdef readonly object timestamp_type
     cdef int _attributes
     cdef long long _max_batch_bytes
+    cdef object _message_set
 
+    cdef void _describe(self, object message_set, long long max_batch_bytes) except *
     cdef object _inflate(self, object most=*)
+    cdef object _known_offset(self)
     cdef void _check_count(self, Py_ssize_t available) except *
     cdef object _corrupt(self, str reason)
 
@@ -82,7 +85,7 @@ cdef class RecordReader:
     cpdef bint prepare(self) except -1
     cdef bint _inflate_small(self) except -1
     cdef void _inflate(self) except *
-    cdef void _take(self, data) except *
+    cdef void _take(self, found) except *
     @cython.locals(
         left="long long",
         previous="long long",

@@ -1,4 +1,5 @@
-"""Read record batches of format v2, which `batch_format` describes. Other formats are errors.
+"""Read record batches of format v2, which `batch_format` describes. `message_sets` reads the older
+formats, and returns their records in the form of v2.
 
 The reader trusts nothing: it checks a batch's length, count and CRC-32C before it returns the
 batch, and each length inside before it is used. The loops are plain on purpose: this file is
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from kafkagroup._record import Record
 from kafkagroup.errors import CorruptRecordError, DecodeError, LimitExceededError
@@ -38,6 +39,9 @@ try:
     import cython
 except ImportError:  # Cython is needed to compile, not to run: users do not have it
     from kafkagroup import _uncompiled as cython
+
+if TYPE_CHECKING:
+    from kafkagroup.wire.message_sets import MessageSet, Records
 
 __all__ = ["COMPILED", "ControlType", "RecordBatch", "RecordReader", "read_batches"]
 
@@ -72,6 +76,10 @@ _SMALL = {
 decompress: ten times the cost of using a thread. The compressed size alone is not enough, because
 8 KB may decompress to gigabytes."""
 
+_SMALL_MESSAGE_SET = 16 * 1024
+"""The same for a compressed message of formats 0 and 1, compressed and decompressed: reading what
+is inside takes longer than decompressing it."""
+
 _SKIPPED_AT_ONCE = 2_000
 """Most records below the position that are skipped without a thread: 2 ms, if not compiled."""
 
@@ -94,12 +102,14 @@ class ControlType(IntEnum):
 class RecordBatch:
     """One batch of a partition: its decoded header, and its records as bytes.
 
-    It keeps the buffer alive that it was read from.
+    It keeps the buffer alive that it was read from. Messages of formats 0 and 1 are batches, too:
+    several that are not compressed are one, and so is a compressed message.
     """
 
     __slots__ = (
         "_attributes",
         "_max_batch_bytes",
+        "_message_set",
         "base_offset",
         "base_sequence",
         "base_timestamp",
@@ -123,11 +133,12 @@ class RecordBatch:
     raw: memoryview
     """The whole batch as received."""
     base_offset: int
-    """Offset of the first record when the batch was written; compaction may have removed it."""
+    """Offset of the first record when the batch was written; compaction may have removed it. 0 for
+    a compressed message of formats 0 and 1, where it is unknown."""
     last_offset: int
     """Offset of the last record when the batch was written; compaction may have removed it."""
     leader_epoch: int
-    """Epoch of the leader that wrote the batch; -1 when unknown."""
+    """Epoch of the leader that wrote the batch; -1 when unknown, as in formats 0 and 1."""
     timestamp_type: TimestampType
     """The origin of the records' timestamps."""
     base_timestamp: int
@@ -139,7 +150,8 @@ class RecordBatch:
     producer_epoch: int
     base_sequence: int
     count: int
-    """How many records it has; 0 if compaction removed all of them."""
+    """How many records it has; 0 if compaction removed all of them. 1 for a compressed message of
+    formats 0 and 1, where it is unknown."""
     codec: Codec
     """The codec that the records are compressed with."""
     is_control: bool
@@ -148,13 +160,27 @@ class RecordBatch:
     """Whether its records are not delivered: under read_committed, those of aborted batches."""
     _attributes: int
     _max_batch_bytes: int
+    _message_set: MessageSet | None
+    """The messages, in formats 0 and 1."""
 
-    def __init__(self, raw: memoryview, topic: str, partition: int, max_batch_bytes: int) -> None:
-        """Read the header of `raw`, one whole batch with magic 2; check it, but not the CRC."""
+    def __init__(
+        self,
+        raw: memoryview,
+        topic: str,
+        partition: int,
+        max_batch_bytes: int,
+        message_set: MessageSet | None = None,
+    ) -> None:
+        """Read the header of `raw`, one whole batch with magic 2; check it, but not the CRC. A
+        message set is checked already."""
         self.raw = raw
         self.topic = topic
         self.partition = partition
         self.hidden = False
+        self._message_set = message_set
+        if message_set is not None:
+            self._describe(message_set, max_batch_bytes)
+            return
         (
             base_offset,
             _length,
@@ -189,6 +215,17 @@ class RecordBatch:
         if self.codec is _NO_CODEC:
             self._check_count(len(raw) - HEADER_SIZE)
 
+    def _describe(self, message_set: MessageSet, max_batch_bytes: int) -> None:
+        """Set the fields of a header that a message set does not have."""
+        self._attributes = 0
+        self._max_batch_bytes = max_batch_bytes
+        self.is_control = False
+        self.leader_epoch = self.producer_id = self.producer_epoch = self.base_sequence = -1
+        self.base_offset, self.last_offset = message_set.base_offset, message_set.last_offset
+        self.base_timestamp, self.max_timestamp = 0, message_set.max_timestamp
+        self.count, self.codec = message_set.count, message_set.codec
+        self.timestamp_type = message_set.timestamp_type
+
     def hide(self) -> None:
         """Deliver none of its records: its transaction was aborted."""
         self.hidden = True
@@ -205,7 +242,8 @@ class RecordBatch:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction; control batches do, too."""
+        """Whether it belongs to a transaction; control batches do, too. In formats 0 and 1 there
+        are none."""
         return bool(self._attributes & TRANSACTIONAL)
 
     def control_type(self) -> ControlType | None:
@@ -236,17 +274,19 @@ class RecordBatch:
         """
         return RecordReader(self, start_offset, views)
 
-    def _inflate(self, most: int = _MAX_OFFSET) -> Buffer:
+    def _inflate(self, most: int = _MAX_OFFSET) -> Buffer | Records:
         """Return the decompressed records, at most `most` bytes; of an uncompressed batch a view,
-        if this file is compiled: only then are views fast."""
+        if this file is compiled: only then are views fast. Of a message set, `Records`."""
         data = self.raw[HEADER_SIZE:]
         try:
+            if self._message_set is not None:
+                return self._message_set.records(min(most, self._max_batch_bytes))
             if COMPILED and self.codec is _NO_CODEC:
                 return data
             return decompress(self.codec, data, min(most, self._max_batch_bytes))
         except LimitExceededError as error:
             raise LimitExceededError(
-                f"{self.topic}/{self.partition} at offset {self.base_offset}: {error}"
+                f"{self.topic}/{self.partition} at offset {self._known_offset()}: {error}"
             ) from None
         except DecodeError as error:
             raise self._corrupt(str(error)) from None
@@ -257,8 +297,12 @@ class RecordBatch:
 
     def _corrupt(self, reason: str) -> CorruptRecordError:
         return CorruptRecordError(
-            reason, topic=self.topic, partition=self.partition, offset=self.base_offset
+            reason, topic=self.topic, partition=self.partition, offset=self._known_offset()
         )
+
+    def _known_offset(self) -> int:
+        """Return the offset in the header: in a compressed message, the one of the last record."""
+        return self.base_offset if self._message_set is None else self.last_offset
 
 
 class RecordReader:
@@ -383,6 +427,8 @@ class RecordReader:
         codec = self._batch.codec
         if codec is not _NO_CODEC:
             most_compressed, most = _SMALL[codec]
+            if self._batch._message_set is not None:
+                most_compressed = most = _SMALL_MESSAGE_SET
             if self._batch.size > most_compressed:
                 return False
             try:
@@ -401,8 +447,14 @@ class RecordReader:
         except DecodeError as error:
             self._trouble = error
 
-    def _take(self, data: Buffer) -> None:
-        self._batch._check_count(len(data))
+    def _take(self, found: Buffer | Records) -> None:
+        if self._batch._message_set is None:
+            data = cast(Buffer, found)
+            self._batch._check_count(len(data))
+        else:
+            data, self._left, self._base_offset = cast("Records", found)
+            self._max_delta = self._batch.last_offset - self._base_offset
+            self._base_timestamp, self._create_time, self._gapless = 0, True, False
         self._buf = data
         self._end = len(data)
         self._data = data
@@ -441,6 +493,8 @@ class RecordReader:
         if self._data is not None:
             other._data = self._data
             other._buf = self._buf
+            other._base_offset, other._max_delta = self._base_offset, self._max_delta
+            other._create_time, other._gapless = self._create_time, self._gapless
         other._end, other._most = self._end, self._most
         other._left, other._previous = self._left, self._previous
         other._pos, other._offset = self._pos, self._offset
@@ -734,9 +788,16 @@ def read_batches(
     pos = 0
     while size - pos >= PREFIX.size:
         base_offset, length, magic = PREFIX.unpack_from(view, pos)
+        if magic < 2:
+            found = _read_message_set(view[pos:], topic, partition, check_crcs, max_batch_bytes)
+            if found is None:
+                return
+            yield RecordBatch(found.raw, topic, partition, max_batch_bytes, found)
+            pos += len(found.raw)
+            continue
         reason = ""
-        if magic != 2:
-            reason = f"message format v{magic} is not supported, only v2 (Kafka 0.11 and newer)"
+        if magic > 2:
+            reason = f"message format v{magic} is not supported, only v0 to v2"
         elif length < HEADER_SIZE - LEADER_EPOCH_OFFSET:
             reason = f"batch length {length} is too small"
         if reason:
@@ -757,3 +818,17 @@ def read_batches(
             )
         yield RecordBatch(raw, topic, partition, max_batch_bytes)
         pos = end
+
+
+def _read_message_set(
+    data: memoryview, topic: str, partition: int, check_crcs: bool, max_batch_bytes: int
+) -> MessageSet | None:
+    from kafkagroup.wire.message_sets import read_message_set  # few logs have the old formats
+
+    return read_message_set(
+        data,
+        topic=topic,
+        partition=partition,
+        check_crcs=check_crcs,
+        max_batch_bytes=max_batch_bytes,
+    )

@@ -13,11 +13,13 @@ import anyio
 import pytest
 from cli.programs import KAFKAGROUP, TIMEOUT, environment, run, running
 from click.testing import CliRunner
+from old_messages import stored
 
 from kafkagroup import NewRecord
 from kafkagroup.cli._app import app
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
@@ -56,6 +58,23 @@ def test_fields_and_bytes_are_printed_as_requested(kafka: EmbeddedKafka) -> None
     ]
     lines = consume(kafka, *ALL, "--json").stdout.splitlines()
     assert [json.loads(line)["value"] for line in lines] == [{"base64": "/w=="}, None]
+
+
+def test_old_formats_and_any_header_names_are_printed(kafka: EmbeddedKafka) -> None:
+    """Each of them once ended the command with an error."""
+    kafka.append("t", 0, stored(0, Codec.GZIP, 0, [b"a", b"b"]))
+    kafka.append("t", 0, stored(1, Codec.NONE, 2, [b"c"]))
+    kafka.produce("t", [NewRecord(None, b"d", 1_000, (("\udcc3(id", b"7"),))], partition=0)
+    done = consume(kafka, *ALL, "--format", r"{offset} {timestamp} {value} {headers}\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().splitlines() == [
+        "0 -1 a ",
+        "1 -1 b ",
+        "2 1002 c ",
+        r"3 1000 d \xc3(id=7",
+    ]
+    lines = consume(kafka, *ALL, "--json").stdout.splitlines()
+    assert [json.loads(line)["value"] for line in lines] == ["a", "b", "c", "d"]
 
 
 def test_consumes_at_most_the_requested_number_of_records(kafka: EmbeddedKafka) -> None:

@@ -3,15 +3,17 @@
     python tests/hostile/fuzz.py [--cases 20000] [--seed N] [--jobs 2]
 
 A case is one valid input of one decoder, and 100 mutations of it. The decoders: every message in
-every version, requests too; record batches in every codec; fragmented frames; the metadata of group
-members; a SCRAM server's messages. A failure prints the command that replays it, and the line for
-`corpus.txt`, which every test run checks. Of some cases the memory is measured too.
+every version, requests too; record batches in every codec, and messages of the old formats;
+fragmented frames; the metadata of group members; a SCRAM server's messages. A failure prints the
+command that replays it, and the line for `corpus.txt`, which every test run checks. Of some cases
+the memory is measured too.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import multiprocessing
 import os
 import pkgutil
@@ -50,6 +52,10 @@ from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import Array, Field, Kind, Scalar, Versions
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does, for what tests share
+
+import old_messages
 
 MUTATIONS = 100
 """Of each valid input."""
@@ -210,6 +216,18 @@ def _batches(rng: random.Random, codec: Codec) -> bytes:
     )
 
 
+def _messages(rng: random.Random, codec: Codec, magic: int) -> bytes:
+    """Return some message sets of an old format, and maybe a batch of the new one."""
+    base, found = rng.choice((0, 5, 2**62)), []
+    for _ in range(rng.choice((1, 1, 3))):
+        values = [rng.choice((None, b"", b"v" * 100, rng.randbytes(20)))] * rng.choice((1, 2, 200))
+        found.append(old_messages.stored(magic, codec, base, values))
+        base += len(values)
+    if rng.random() < 0.3:
+        found.append(encode_batch(_records(rng), base_offset=base))
+    return b"".join(found)
+
+
 def _read(data: bytes, *, check_crcs: bool) -> None:
     batches = read_batches(
         data, topic="t", partition=0, check_crcs=check_crcs, max_batch_bytes=MOST_BYTES
@@ -325,6 +343,13 @@ def targets() -> tuple[Target, ...]:
             Target(f"batches of {name}", make, partial(_read, check_crcs=False)),
             Target(f"batches of {name} by CRC", make, partial(_read, check_crcs=True)),
             Target(f"{name} alone", partial(_compressed, codec=codec), partial(_inflated, codec)),
+        ]
+    for codec, magic in itertools.product(tuple(Codec)[:4], (0, 1)):
+        name = f"{codec.name.lower()} in format {magic}"
+        make = partial(_messages, codec=codec, magic=magic)
+        others += [
+            Target(f"messages of {name}", make, partial(_read, check_crcs=False)),
+            Target(f"messages of {name} by CRC", make, partial(_read, check_crcs=True)),
         ]
     others += [
         Target("subscription", _subscription, decode_subscription),

@@ -280,7 +280,8 @@ CORRUPT = {
     "negative length": (batch(b"", length=-1), "batch length -1 is too small"),
     "least length": (batch(b"", length=-(2**31)), "batch length -2147483648 is too small"),
     "short length": (batch(b"", length=48), "batch length 48 is too small"),
-    "old format": (whole(0)[:16] + b"\1" + whole(0)[17:], "message format v1 is not supported"),
+    "old format": (whole(0)[:16] + b"\1" + whole(0)[17:], "CRC-32 mismatch"),
+    "future format": (whole(0)[:16] + b"\3" + whole(0)[17:], "message format v3 is not supported"),
     "crc": (batch(record(b"\0" * 6), crc=0), "CRC-32C mismatch"),
     "count beyond the bytes": (
         batch(b"", count=2**31 - 1, delta=2**31 - 2),

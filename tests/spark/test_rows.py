@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 from brokers import numbered
+from old_messages import stored
 
 from kafkagroup import TopicPartition
 from kafkagroup.errors import CorruptRecordError
@@ -176,3 +177,44 @@ def test_values_are_parsed_beside_the_records_own_columns(
     assert table["id"] == ids
     kept = [0, 1, 2, 3, 4] if on_error == "null" else [0, 2, 3, 4]
     assert (table["offset"], table["value"]) == (kept, [values[n] for n in kept])
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.LZ4], ids=lambda c: c.name)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats_are_rows(magic: int, codec: Codec) -> None:
+    old = stored(magic, codec, 0, [b"%d" % n for n in range(10)])
+    for start, end in ((0, 12), (3, 7), (9, 11), (10, 12)):
+        position, made = read(READ, start, end, old, batch(10, 5, leader_epoch=4))
+        assert (position, offsets(made)) == (15, list(range(start, end)))
+    (rows,) = made
+    assert rows.column("leader_epoch").to_pylist() == [4, 4]
+    _, (rows,) = read(COMMITTED, 9, 11, old, batch(10, 5, leader_epoch=4))
+    assert rows.column("leader_epoch").to_pylist() == [None, 4]
+    assert rows.column("transactional").to_pylist() == [False, False]
+    times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    assert times == [1_009_000 if magic else None, 1_010_000]
+
+
+@pytest.mark.parametrize("of_64_bits", [2**63 - 1, -(2**63), 1_700_000_000_000_000_000])
+def test_a_timestamp_beyond_sparks_is_null(of_64_bits: int) -> None:
+    """A producer that wrote nanoseconds: the task failed at each attempt."""
+    most = (2**63 - 1) // 1000
+    stamps = [5, of_64_bits, -1, most, -most]
+    data = b"".join(
+        encode_batch([NewRecord(None, b"v", stamp)], base_offset=n)
+        for n, stamp in enumerate(stamps)
+    )
+    _, (rows,) = read(READ, 0, 9, data)
+    times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    assert times == [5_000, None, None, most * 1000, -most * 1000]
+
+
+@pytest.mark.parametrize("key", ["name", "key"])
+def test_header_names_that_are_not_utf8_are_rows(key: str) -> None:
+    header = pa.struct([pa.field(key, pa.string(), nullable=False), ("value", pa.binary())])
+    fields = pa.schema({"headers": pa.list_(header)})
+    data = encode_batch([NewRecord(None, b"v", 1, (("\udcc3(id", b"7"),))])
+    made = rows_module.Rows(READ, range_of(0, 9), fields).convert(response(data), 0)[1]
+    assert [row for part in made for row in part.to_pylist()] == [
+        {"headers": [{key: "\ufffd(id", "value": b"7"}]}
+    ]

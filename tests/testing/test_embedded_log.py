@@ -1,10 +1,12 @@
 """The partition log: offsets, slices, lookups, leader epochs."""
 
 import pytest
+from old_messages import message, stored
 
 from kafkagroup.errors import CorruptRecordError
 from kafkagroup.testing.embedded.log import PartitionLog, TimedOffset
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.records import read_batches
 
 
@@ -48,6 +50,21 @@ def test_append_accepts_exactly_one_valid_batch() -> None:
     with pytest.raises(CorruptRecordError):
         log.append(batch(1)[:-1] + b"\xff")
     assert (log.end, log.read(0, 100)) == (0, b"")
+
+
+def test_messages_of_old_formats_keep_their_offsets() -> None:
+    log = PartitionLog()
+    data = [stored(0, Codec.GZIP, 5, [b"a", b"b"]), stored(1, Codec.NONE, 9, [b"c", b"d"])]
+    assert [log.append(piece) for piece in data] == [0, 7]
+    assert (log.end, log.read(0, 10**6)) == (11, b"".join(data))
+    assert log.append(batch(1)) == 11
+    assert values(log.read(9, 10**6)) == [(9, b"c"), (10, b"d"), (11, b"v1")]
+    assert log.at_time(1010) == TimedOffset(10, 1010, -1)
+    for wrong in (message(1, 11), message(1, 12)[:-1], message(1, 12) + b"\0"):
+        with pytest.raises(ValueError, match="expected whole messages from offset 12 on"):
+            log.append(wrong)
+    with pytest.raises(CorruptRecordError):
+        log.append(message(1, 12)[:-1] + b"\xff")
 
 
 def test_read_starts_at_the_batch_that_contains_the_offset(log: PartitionLog) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from old_messages import stored
 
 from kafkagroup.errors import ConfigurationError, CorruptRecordError, LimitExceededError
 from kafkagroup.types import Record
@@ -55,6 +56,28 @@ def expected(records: list[Record]) -> list[dict[str, Any]]:
         }
         for r in records
     ]
+
+
+def test_bytes_of_header_names_that_are_not_utf8_are_replaced() -> None:
+    """Another client wrote the name: the columns once raised an error instead."""
+    names = ("h\xe9", "\udcc3(id", "\udcff\udcff")
+    data = encode_batch([NewRecord(None, b"v", 1, tuple((name, b"7") for name in names))])
+    shown = [{"name": name, "value": b"7"} for name in ("h\xe9", "\ufffd(id", "\ufffd\ufffd")]
+    (row,) = rows(data)
+    assert row["headers"] == shown
+    (batch,) = read_batches(data, topic="t", partition=3)
+    assert columns_of(list(batch.records()), "t", 3).to_pylist() == [row]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.LZ4], ids=lambda c: c.name)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats_as_columns(magic: int, codec: Codec) -> None:
+    values: list[bytes | None] = [b"%d" % n if n % 3 else None for n in range(700)]
+    data = stored(magic, codec, 40, values) + encode_batch([NewRecord(b"k", b"v")], base_offset=800)
+    found = rows(data)
+    assert found == expected(one_by_one(data))
+    assert [row["value"] for row in found] == [*values, b"v"]
+    assert [row["offset"] for row in rows(data, start_offset=739)] == [739, 800]
 
 
 def one_by_one(data: bytes, start_offset: int = 0) -> list[Record]:

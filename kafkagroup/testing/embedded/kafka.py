@@ -277,7 +277,8 @@ class EmbeddedKafka:
     def append(self, topic: str, partition: int, batch: bytes) -> int:
         """Append one encoded batch unchanged; return the offset of its first record.
 
-        For batches that producers do not send: compacted batches, control batches.
+        For batches that producers do not send: compacted batches, control batches, and messages of
+        formats 0 and 1, which keep the offsets that they have.
         """
         return self._call(self._cluster.append, self._partition(topic, partition), batch)
 

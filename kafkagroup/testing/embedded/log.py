@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from kafkagroup.wire.batch_format import PREFIX
 from kafkagroup.wire.batch_writing import with_base_offset
 from kafkagroup.wire.records import RecordBatch, read_batches
 
@@ -52,8 +53,13 @@ class PartitionLog:
     def append(self, data: bytes | memoryview) -> int:
         """Append one whole batch, whatever its contents; return the offset of its first record.
 
-        Raises: ValueError unless `data` is exactly one batch; CorruptRecordError if it is damaged.
+        Messages of formats 0 and 1 keep the offsets that they have; return the log's end before.
+
+        Raises: ValueError unless `data` is exactly one batch, or whole messages that end at or
+        above the log's end; CorruptRecordError if it is damaged.
         """
+        if len(data) >= PREFIX.size and PREFIX.unpack_from(data)[2] < 2:
+            return self._append_messages(bytes(data))
         placed = with_base_offset(data, self.end, self.epoch)
         batches = tuple(read_batches(placed, topic="", partition=-1))
         if len(batches) != 1 or batches[0].size != len(placed):
@@ -61,6 +67,15 @@ class PartitionLog:
         self._batches += batches
         self.end = batches[0].next_offset
         return batches[0].base_offset
+
+    def _append_messages(self, data: bytes) -> int:
+        end, batches = self.end, tuple(read_batches(data, topic="", partition=-1))
+        size = sum(batch.size for batch in batches)
+        if not size or size != len(data) or batches[0].last_offset < end:
+            raise ValueError(f"expected whole messages from offset {end} on in {len(data)} bytes")
+        self._batches += batches
+        self.end = batches[-1].next_offset
+        return end
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
         """Return up to `max_bytes` from the batch that contains `offset` on.
