@@ -70,7 +70,15 @@ class Topic:
 class Cluster:
     """The state that all nodes share."""
 
-    def __init__(self, node_ids: range, settings: BrokerSettings, seed: int) -> None:
+    def __init__(
+        self,
+        node_ids: range,
+        settings: BrokerSettings,
+        seed: int,
+        cluster_id: str | None = None,
+    ) -> None:
+        self.cluster_id = cluster_id
+        """None for the usual one."""
         self._random = Random(seed)
         self.settings = settings
         self.timers = Timers()

@@ -62,6 +62,7 @@ class EmbeddedKafka:
         ports: Sequence[int] = (),
         listen: bool = True,
         seed: int = 0,
+        cluster_id: str | None = None,
         wall: Callable[[], float] = time.time,
         tls: ssl.SSLContext | None = None,
         users: Mapping[str, str] | None = None,
@@ -75,6 +76,9 @@ class EmbeddedKafka:
         are advertised as `kafka-<id>:9092`. `seed` determines topic and member ids; `wall` returns
         the timestamps of produced records, in seconds since the epoch.
 
+        `cluster_id` is the id in Metadata responses; None for one that all such clusters have. A
+        cluster with another id, on the ports of a stopped one, is another cluster at its addresses.
+
         With `tls`, a server-side SSL context, all connections use TLS; its `verify_mode` decides
         whether clients need a certificate. With `users`, which maps names to passwords, clients
         must authenticate with one of `mechanisms`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. There is
@@ -84,7 +88,7 @@ class EmbeddedKafka:
         """
         if nodes < 1 or (ports and len(ports) != nodes):
             raise ConfigurationError(f"{nodes} nodes with {len(ports)} ports: give one port a node")
-        self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed)
+        self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed, cluster_id)
         self._faults = Faults()
         self._cluster.refusal = self._faults.refusal
         accounts = None

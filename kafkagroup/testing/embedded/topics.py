@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 CLUSTER_ID = "kafkagroup-embedded-01"
-"""The cluster id in Metadata responses."""
+"""The cluster id in Metadata responses, unless `EmbeddedKafka` is given another one."""
 
 _GROUP, _TRANSACTION, _SHARE = range(3)
 
@@ -67,7 +67,7 @@ def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> Meta
             for n in cluster.nodes.values()
             if n.alive
         ),
-        cluster_id=CLUSTER_ID,
+        cluster_id=cluster.cluster_id or CLUSTER_ID,
         controller_id=live[0] if live else -1,
         topics=tuple(topics),
     )
