@@ -146,6 +146,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
         request_timeout_ms: int = 30_000,
+        metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
+        on_cluster_change: Literal["raise", "adopt"] = "raise",
         close_timeout: float = 10.0,
         exclude_internal_topics: bool = True,
         on_partitions_assigned: AssignedCallback | None = None,

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 import anyio
 import attrs
@@ -83,6 +83,8 @@ class MemberOptions(TypedDict, total=False):
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    metadata_recovery_rebootstrap_trigger_ms: int
+    on_cluster_change: Literal["raise", "adopt"]
     leave_group_on_close: bool | None
     close_timeout: float
 

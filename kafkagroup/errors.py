@@ -18,7 +18,8 @@ KafkaGroupError
 ├── TransportError                          a network failure; retriable
 │   ├── ConnectionLostError                 the connection broke, or could not be made
 │   ├── RequestTimeoutError                 no response within the timeout
-│   └── NoBrokersAvailableError             no bootstrap address answered
+│   ├── NoBrokersAvailableError             no bootstrap address answered
+│   └── ClusterChangedError                 the bootstrap addresses lead to another cluster
 ├── BrokerError                             an error code in a response: code, name, retriable
 │   ├── AuthorizationError                  not allowed: resource, operation
 │   └── RecordRefusedError                  the broker rejected a batch because of one record
@@ -36,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkagroup._public import public
@@ -47,6 +49,7 @@ __all__ = [
     "AuthenticationError",
     "AuthorizationError",
     "BrokerError",
+    "ClusterChangedError",
     "CommitFailedError",
     "ConfigurationError",
     "ConnectionLostError",
@@ -182,6 +185,31 @@ class RequestTimeoutError(TransportError):
 @public
 class NoBrokersAvailableError(TransportError):
     """None of the bootstrap addresses answered."""
+
+
+@public
+class ClusterChangedError(TransportError):
+    """The bootstrap addresses lead to another cluster, and no broker of the client's own answers.
+    Or a plan, exported offsets or a checkpoint belongs to another cluster.
+
+    Nothing is read from the other cluster, and nothing is written or committed to it. A client
+    continues if its cluster answers again.
+    """
+
+    def __init__(
+        self, message: str, *, expected: str = "", found: str = "", address: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.expected = expected
+        """The id of the cluster that this client, plan or checkpoint belongs to."""
+        self.found = found
+        """The id of the cluster that was found instead."""
+        self.address = address
+        """An address that leads there, as host:port."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        ids = {"expected": self.expected, "found": self.found, "address": self.address}
+        return partial(type(self), str(self), **ids), ()
 
 
 @public

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup._values import evolve, frozen
-from kafkagroup.errors import ConfigurationError, ConsumerClosedError, NotStartedError, broker_error
+from kafkagroup.errors import (
+    ClusterChangedError,
+    ConfigurationError,
+    ConsumerClosedError,
+    NotStartedError,
+    broker_error,
+)
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.options import GroupMemberOptions
@@ -104,6 +110,8 @@ class GroupMember(Service):
         request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
+        metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
+        on_cluster_change: Literal["raise", "adopt"] = "raise",
         leave_group_on_close: bool | None = None,
         close_timeout: float = 10.0,
     ) -> None:
@@ -173,8 +181,7 @@ class GroupMember(Service):
         queue.release()
         await anyio.lowlevel.checkpoint()
         while True:
-            if queue.error is not None:
-                raise queue.error
+            queue.raise_error()
             if queue.closed:
                 raise StopAsyncIteration
             if (generation := queue.pending) is not None:
@@ -334,6 +341,11 @@ class GroupMember(Service):
         self._clock = loop_clock()
         if self._membership is None:
             await self._cluster.refresh()
+            self._cluster.watch_identity(
+                on_rebootstrap=lambda: self.forget_coordinator("the client bootstraps again"),
+                on_changed=self._queue.report,
+                on_adopted=self._on_cluster_adopted,
+            )
         self._driver = self._begin(self._cluster, self._member.protocols)
         self._spawn(tasks, partial(self._run_membership, self._cluster, self._driver), "membership")
         tasks.start_soon(self._queue.watch_leases, self._on_lease_expired)
@@ -362,9 +374,15 @@ class GroupMember(Service):
     async def _run_membership(self, cluster: Cluster, driver: Running) -> None:
         await driver.run()
         while not self._queue.closed and driver.is_expelled:
-            # The thread left the group because the loop was stalled. The loop has resumed.
+            # The thread left the group because the loop was stalled, and the loop has resumed; or
+            # another cluster was adopted.
             driver = self._driver = self._begin(cluster, driver.protocols)
             await driver.run()
+
+    def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
+        reason = f"cluster {change.found} was adopted"
+        # Without a request to leave: the group there does not know this member.
+        self._running_driver().leave(reason, leave_group=False, lost=True)
 
     def _on_lease_expired(self) -> None:
         reason = "no heartbeat was acknowledged within the session timeout"

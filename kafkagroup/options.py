@@ -239,6 +239,13 @@ class CommonOptions:
     retry_backoff_max: float = option(
         Milliseconds("retry_backoff_ms"), 1_000, "upper limit of that backoff"
     )
+    metadata_recovery_rebootstrap_trigger: float = option(
+        Milliseconds(0),
+        300_000,
+        "how long all known brokers may fail before the client forgets their addresses and asks"
+        " only the bootstrap addresses, whose names it resolves again (KIP-1102). It also asks"
+        " those whenever no known broker responds",
+    )
     close_timeout: float = option(
         Seconds(0),
         10.0,
@@ -250,6 +257,19 @@ class CommonOptions:
         """Return the checked options. `given` has the names and units of the signature; other names
         are ignored. Raises: ConfigurationError."""
         return cls(**checked_values(cls, given))
+
+
+def _on_cluster_change() -> Any:
+    """Declare the option of the clients that can go on with another cluster."""
+    return option(
+        Choice({"raise": "raise", "adopt": "adopt"}),
+        "raise",
+        "what to do when no broker of the client's cluster responds and the bootstrap addresses"
+        ' lead to another cluster: `"raise"` `ClusterChangedError` once a minute, until the cluster'
+        ' responds again; or, for a failover behind one name, `"adopt"` the other cluster'
+        " and forget what was known of the earlier one: a member rejoins, and positions are looked"
+        " up anew ([another cluster](operating.md#another-cluster-at-the-same-address))",
+    )
 
 
 @frozen(kw_only=True)
@@ -284,6 +304,7 @@ class _MembershipOptions(CommonOptions):
         "the group coordination, if not Kafka's: a `ZooKeeperMembership`"
         " ([ZooKeeper](zookeeper.md))",
     )
+    on_cluster_change: str = _on_cluster_change()
     rebalance_timeout: float = option(
         Milliseconds(1),
         300_000,
@@ -618,6 +639,7 @@ class ProducerOptions(CommonOptions):
     """The options of a `Producer`."""
 
     compression: Codec = option(_Codec(), Codec.NONE, "how batches are compressed")
+    on_cluster_change: str = _on_cluster_change()
     delivery_timeout: float = option(
         Milliseconds(1), 120_000, "how long writing a batch may take, including its retries"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -78,6 +78,8 @@ class Producer(CallingService):
         delivery_timeout_ms: int = 120_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
+        metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
+        on_cluster_change: Literal["raise", "adopt"] = "raise",
         close_timeout: float = 10.0,
     ) -> None:
         """`delivery_timeout_ms` bounds each batch with all its retries.

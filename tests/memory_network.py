@@ -85,7 +85,12 @@ class Peer:
 
     async def serve(self, answers: Mapping[type[Request[Any]], Answerer]) -> None:
         """Answer requests until the client disconnects."""
-        answers = {metadata.ApiVersionsRequest: lambda _: api_versions(), **answers}
+        answers = {
+            metadata.ApiVersionsRequest: lambda _: api_versions(),
+            # Which cluster is this? One without an id.
+            metadata.MetadataRequest: lambda _: metadata.MetadataResponse(brokers=(), topics=()),
+            **answers,
+        }
         while True:
             incoming = await self.read()
             message = answers[type(incoming.request)](incoming.request)

@@ -91,6 +91,8 @@ def test_the_defaults_in_seconds() -> None:
         client_id="kafkagroup",
         security=None,
         membership=None,
+        on_cluster_change="raise",
+        metadata_recovery_rebootstrap_trigger=300.0,
         pattern=None,
         exclude_internal_topics=True,
         on_partitions_assigned=None,

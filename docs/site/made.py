@@ -65,6 +65,9 @@ _REMEDIES = {
     " `request_timeout_ms` is too small.",
     "NoBrokersAvailableError": "Check that `bootstrap_servers` are right, and reachable from"
     " this machine.",
+    "ClusterChangedError": "Correct `bootstrap_servers`, or what they resolve to; the client then"
+    ' continues. If the other cluster replaces yours, set `on_cluster_change="adopt"`. Use a plan,'
+    " exported offsets or a checkpoint with the cluster that they are from.",
     "BrokerError": "See `code`, `name` and `retriable`. The client has retried retriable errors."
     " After one of a refused partition, poll on: [below](#when-a-broker-refuses-a-partition).",
     "AuthorizationError": "Grant the ACL: `operation` on `resource`. A consumer then reads on.",

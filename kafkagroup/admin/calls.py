@@ -75,8 +75,8 @@ class RetriedCalls:
         final: Collection[int] = (),
     ) -> T:
         """Call `call` until it returns; return its result. Raises: errors that are not retriable,
-        such as a BrokerError with a code in `final`; TransportError, or the last retriable
-        BrokerError, after the timeout."""
+        such as a BrokerError with a code in `final`; ClusterChangedError; TransportError, or the
+        last retriable BrokerError, after the timeout."""
         cluster = self.opened()
         pauses = RetryBackoff(self.options)
         troubles, key = cluster.troubles, object()
@@ -97,6 +97,8 @@ class RetriedCalls:
                     except DecodeError:
                         raise  # a retry returns the same bytes
                     except (TransportError, RemoteProtocolError) as error:
+                        if (change := cluster.cluster_change) is not None:
+                            raise change from error
                         last = error
                     await pauses.wait()
         finally:

@@ -28,6 +28,7 @@ from kafkagroup.consume.partitions import ByPartition, Partitions, offsets_of, p
 from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError, KafkaGroupError
 from kafkagroup.options import AdminOptions
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.identity import require_cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.security import Security
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -60,6 +61,7 @@ class Admin(CallingService):
         default_api_timeout_ms: int = 60_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
+        metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
         close_timeout: float = 10.0,
     ) -> None:
         """`default_api_timeout_ms` bounds a call with all its retries.
@@ -70,6 +72,11 @@ class Admin(CallingService):
         super().__init__(options, options.default_api_timeout)
 
     # ------------------------------------------------------------ groups
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; None from brokers that report none. Raises: NotStartedError."""
+        return self._calls.opened().identity.cluster_id
 
     async def list_groups(
         self, *, states: Iterable[GroupState] = (), types: Iterable[GroupType] = ()
@@ -280,14 +287,16 @@ class Admin(CallingService):
         self, group_id: str, to: ByPartition[int | OffsetAndMetadata]
     ) -> OffsetPlan:
         """Return a plan to commit these offsets, such as those of `offsets_from_json`."""
-        return reset.planned(group_id, await self._committed(group_id), offsets_of(to))
+        committed = await self._committed(group_id)
+        return reset.planned(self._calls, group_id, committed, offsets_of(to))
 
     async def apply(self, plan: OffsetPlan) -> None:
         """Commit the changed offsets of a plan.
 
-        Raises: IllegalStateError when a committed offset has changed since the plan was made; what
-        `alter_offsets` raises.
+        Raises: ClusterChangedError if the plan was made in another cluster; IllegalStateError when
+        a committed offset has changed since the plan was made; what `alter_offsets` raises.
         """
+        require_cluster(plan.cluster_id, self.cluster_id, "the plan's offsets")
         now = await self._committed(plan.group_id)
         for tp, change in plan.changes.items():
             if now.get(tp) != change.before:

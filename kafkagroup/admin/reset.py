@@ -17,6 +17,7 @@ from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.offsets import require_partitions
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.transport.identity import require_cluster
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["OffsetChange", "OffsetPlan", "ResetTo", "offsets_from_json", "offsets_to_json", "plan"]
@@ -46,6 +47,8 @@ class OffsetPlan:
     group_id: str
     changes: Mapping[TopicPartition, OffsetChange]
     """By partition, sorted; unchanged partitions included."""
+    cluster_id: str | None = None
+    """The cluster that it was made in, to which `apply` holds; None without ids."""
 
 
 async def plan(
@@ -89,10 +92,12 @@ async def plan(
             # No record is at or after that time: start with the next one.
             end = await at(LATEST)
             resets = {tp: end[tp] if offset < 0 else offset for tp, offset in resets.items()}
-    return planned(group_id, committed, {tp: OffsetAndMetadata(resets[tp]) for tp in wanted})
+    offsets = {tp: OffsetAndMetadata(resets[tp]) for tp in wanted}
+    return planned(calls, group_id, committed, offsets)
 
 
 def planned(
+    calls: RetriedCalls,
     group_id: str,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -101,6 +106,7 @@ def planned(
     return OffsetPlan(
         group_id=group_id,
         changes={tp: OffsetChange(committed.get(tp), offsets[tp]) for tp in sorted(offsets)},
+        cluster_id=calls.opened().identity.cluster_id,
     )
 
 
@@ -133,9 +139,14 @@ def _milliseconds(seconds: float) -> int:
 # ---------------------------------------------------------------- JSON
 
 
-def offsets_to_json(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> str:
-    """Return a group's offsets as JSON: `{"version", "group_id", "offsets": [{"topic", "partition",
-    "offset", "leader_epoch", "metadata"}]}`, by partition."""
+def offsets_to_json(
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    cluster_id: str | None = None,
+) -> str:
+    """Return a group's offsets as JSON: `{"version", "cluster_id", "group_id", "offsets":
+    [{"topic", "partition", "offset", "leader_epoch", "metadata"}]}`, by partition. `cluster_id`:
+    `Admin.cluster_id` of their cluster; None leaves it out."""
     rows = [
         {
             "topic": tp.topic,
@@ -146,18 +157,30 @@ def offsets_to_json(group_id: str, offsets: Mapping[TopicPartition, OffsetAndMet
         }
         for tp in sorted(offsets)
     ]
-    return json.dumps({"version": _FORMAT, "group_id": group_id, "offsets": rows}, indent=2)
+    document = {"version": _FORMAT, "group_id": group_id, "offsets": rows}
+    if cluster_id is not None:
+        document["cluster_id"] = cluster_id
+    return json.dumps(document, indent=2)
 
 
-def offsets_from_json(text: str) -> tuple[str, dict[TopicPartition, OffsetAndMetadata]]:
-    """Parse the JSON of `offsets_to_json` into group and offsets. Raises: ConfigurationError, which
-    names the row that is wrong."""
+def offsets_from_json(
+    text: str, cluster_id: str | None = None
+) -> tuple[str, dict[TopicPartition, OffsetAndMetadata]]:
+    """Parse the JSON of `offsets_to_json` into group and offsets, which may have no cluster id.
+    `cluster_id`: `Admin.cluster_id` of the cluster to use them in; None: any.
+
+    Raises: ConfigurationError, which names the row that is wrong; ClusterChangedError if the
+    offsets belong to another cluster.
+    """
     try:
         document = json.loads(text)
     except ValueError as error:
         raise ConfigurationError(f"offsets: {error}") from None
     if not isinstance(document, dict) or document.get("version") != _FORMAT:
         raise ConfigurationError(f'offsets: expected an object with "version": {_FORMAT}')
+    if (expected := document.get("cluster_id")) is not None:
+        expected = _field(document, "cluster_id", str, "offsets")
+        require_cluster(expected, cluster_id, "the exported offsets")
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for number, row in enumerate(_field(document, "offsets", list, "offsets")):
         where = f"offsets[{number}]"

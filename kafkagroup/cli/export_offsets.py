@@ -30,15 +30,18 @@ __all__ = ["command"]
 def command(group: str, selection: Selection, out: TextIO, connection: Connection) -> None:
     """Write a group's committed offsets as JSON, with their metadata and leader epochs.
 
-    `kafkagroup reset-offsets GROUP --from-file FILE` commits them, for this group or another.
+    `kafkagroup reset-offsets GROUP --from-file FILE` commits them, for this group or another of
+    the same cluster, whose id is written, too.
     """
-    found = connection.run(lambda admin: _committed(admin, group))
+    found, cluster_id = connection.run(lambda admin: _committed(admin, group))
     chosen = {tp: offset for tp, offset in found.items() if tp in selection}
-    out.write(offsets_to_json(group, chosen) + "\n")
+    out.write(offsets_to_json(group, chosen, cluster_id) + "\n")
 
 
-async def _committed(admin: Admin, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+async def _committed(
+    admin: Admin, group: str
+) -> tuple[dict[TopicPartition, OffsetAndMetadata], str | None]:
     found = (await admin.committed([group]))[group]
     if isinstance(found, Exception):
         raise found
-    return found
+    return found, admin.cluster_id

@@ -66,17 +66,19 @@ def command(
     if len(set(names)) < len(names):
         raise click.UsageError("an --assignor is given twice")
     assignors = [find_assignor(name) for name in names]
+    cluster_id = None
     if group is None:
         assert spec is not None
         was = spec_from_json(_text(spec))
     else:
-        was, used = connection.run(lambda admin: _live(admin, group))
+        was, used, cluster_id = connection.run(lambda admin: _live(admin, group))
         assignors = assignors or [find_assignor(used)]
     # Newcomers first: they also subscribe to the topics of the members that are removed.
     then = _without(with_newcomers(was, add), remove)
     plans = [try_plan(then, assignor, was) for assignor in assignors]
     if as_json:
-        print_json({"plans": [value_of(plan) for plan in plans]})
+        value: dict[str, object] = {"plans": [value_of(plan) for plan in plans]}
+        print_json(value if cluster_id is None else {"cluster_id": cluster_id, **value})
     else:
         print_plans(console(), plans)
 
@@ -88,10 +90,11 @@ def _text(file: TextIO) -> str:
         raise click.UsageError(f"{file.name} is not UTF-8: {error}") from error
 
 
-async def _live(admin: Admin, group: str) -> tuple[GroupSpec, str]:
-    """Return the group, and the name of the assignor that it uses."""
+async def _live(admin: Admin, group: str) -> tuple[GroupSpec, str, str | None]:
+    """Return the group, the name of the assignor that it uses, and the cluster's id."""
     description = await admin.describe_group(group)
-    return await admin.group_spec(description), description.protocol_name
+    spec = await admin.group_spec(description)
+    return spec, description.protocol_name, admin.cluster_id
 
 
 def _without(spec: GroupSpec, members: tuple[str, ...]) -> GroupSpec:

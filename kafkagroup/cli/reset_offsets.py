@@ -46,7 +46,8 @@ _MAX_CHARACTERS = 64 << 20
     "--from-file",
     type=click.File(encoding="utf-8"),
     metavar="FILE",
-    help="To the offsets that export-offsets has written, of any group; - for stdin.",
+    help="To the offsets that export-offsets has written, of any group of this cluster; - for"
+    " stdin.",
 )
 @selecting
 @click.option("--dry-run", is_flag=True, help="Only show the result.")
@@ -92,9 +93,9 @@ def command(
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes exclude each other; give one")
     if from_file is not None:
-        _, offsets = offsets_from_json(_text(from_file))
-        chosen = {tp: offset for tp, offset in offsets.items() if tp in selection}
-        plan = connection.run(lambda admin: admin.plan_offsets(group, chosen))
+        text = _text(from_file)
+        offsets_from_json(text)  # a file that is wrong needs no cluster
+        plan = connection.run(lambda admin: _exported(admin, group, text, selection))
     else:
         to = goal if goals[goal] is True else goals[goal]
         how = {"shift" if goal == "shift" else "to": to}
@@ -127,6 +128,12 @@ async def _planned(
 ) -> OffsetPlan:
     partitions = await selection.of(admin) if selection else None
     return await admin.plan_reset(group, partitions, **how)
+
+
+async def _exported(admin: Admin, group: str, text: str, selection: Selection) -> OffsetPlan:
+    _, offsets = offsets_from_json(text, admin.cluster_id)
+    chosen = {tp: offset for tp, offset in offsets.items() if tp in selection}
+    return await admin.plan_offsets(group, chosen)
 
 
 # ---------------------------------------------------------------- output

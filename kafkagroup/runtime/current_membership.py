@@ -29,6 +29,8 @@ class CurrentMembership:
         self.is_expelled = False
         """Whether the member left because the application did not poll for `max_poll_interval_ms`.
         The next poll rejoins."""
+        self.is_void = False
+        """Whether the group that the member is in is an earlier cluster's."""
         self.had_partitions = False
         """Whether the member's last assignment had partitions, so that the application had to
         poll."""
@@ -45,11 +47,15 @@ class CurrentMembership:
         """Note that a new member starts to join."""
         self.driver = driver
         self.had_partitions = False
-        self.is_expelled = False
+        self.is_expelled = self.is_void = False
+
+    def void(self) -> None:
+        """Note that another cluster was adopted, in which the member is not."""
+        self.is_void = True
 
     def end(self) -> None:
         """Note that the member has left. Drop its identity: its commits would be refused."""
-        self.driver = None
+        self.driver, self.is_void = None, False
         self.identity = NO_MEMBERSHIP
 
     def expel(self) -> None:
@@ -79,7 +85,7 @@ class CurrentMembership:
     @property
     def may_commit(self) -> bool:
         """Whether the coordinator accepts commits now: not while the member joins."""
-        return self.driver is None or self.driver.may_commit
+        return not self.is_void and (self.driver is None or self.driver.may_commit)
 
     @property
     def generation_id(self) -> int:

@@ -19,6 +19,7 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
+    ClusterChangedError,
     ErrorCode,
     KafkaGroupError,
     RemoteProtocolError,
@@ -158,6 +159,11 @@ class Engine:
         """Start the background tasks."""
         self._spawn(self._refresh_metadata, "metadata")
         self._cluster.set_on_change(self._metadata_changed)
+        self._cluster.watch_identity(
+            on_rebootstrap=self._invalidate_coordinator,
+            on_changed=self._session.errors.report,
+            on_adopted=self._on_cluster_adopted,
+        )
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
             self._spawn(
@@ -305,6 +311,8 @@ class Engine:
         driver = self._create_member()
         session.membership.begin(driver)
         self._spawn(partial(self._run_member, driver), "membership")
+        if (offsets := session.committer.group_offsets) is not None:
+            self._spawn(offsets.connect, "connection for offsets")
 
     def _create_member(self) -> Running:
         """Return a member that does not run yet."""
@@ -380,6 +388,10 @@ class Engine:
     async def _run_member(self, driver: Running) -> None:
         await driver.run()
         session = self._session
+        has_ended = driver is self._leaving or session.errors.failure is not None
+        if session.membership.is_void and not has_ended:
+            self.join()
+            return
         if isinstance(driver, Driver) and driver.fell_back and driver is not self._leaving:
             session.membership.fall_back_to_classic()
             if self._pattern is None:
@@ -392,6 +404,34 @@ class Engine:
         if driver.is_expelled and driver is not self._leaving:
             session.membership.expel()
             session.notify()  # an application that already waits for records must rejoin now
+
+    def _invalidate_coordinator(self) -> None:
+        if (offsets := self._session.committer.group_offsets) is not None:
+            offsets.invalidate_coordinator()
+        if (driver := self._session.membership.driver) is not None:
+            driver.invalidate_coordinator("the client bootstraps again")
+
+    def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
+        """Forget the positions in the earlier cluster, at once: rejoin, and look them up anew."""
+        session, delivery = self._session, self._delivery
+        reason = f"cluster {change.found} was adopted"
+        if (offsets := session.committer.group_offsets) is not None:
+            offsets.forget_cluster()
+        driver = session.membership.driver
+        if driver is not None and not driver.closed.is_set():
+            session.membership.void()
+            delivery.revoke(list(delivery.owned))
+            # Without a request to leave: the group there does not know this member.
+            driver.leave(reason, leave_group=False, lost=True)
+        else:
+            owned = sorted(delivery.owned.items())
+            session.note_lost(delivery.owned, reason)
+            delivery.release([tp for tp, _ in owned])
+            if not self._subscription:
+                delivery.own(tp for tp, _ in owned)
+                for tp in [tp for tp, one in owned if one.paused]:
+                    delivery.pause(tp)
+        session.notify()
 
     def _own_all(self) -> None:
         """Own all partitions of the topics, without a group."""

@@ -206,7 +206,11 @@ class Fetcher:
         pauses, early = RetryBackoff(self._cluster.options), RetryBackoff(self._cluster.options)
         session = FetchSession()
         base = wait = self._options.fetch_max_wait
+        adoption_count = self._cluster.identity.adoption_count
         while True:
+            if adoption_count != self._cluster.identity.adoption_count:
+                adoption_count = self._cluster.identity.adoption_count
+                session.reset()  # it was of the earlier cluster
             self._return_to_leaders(node_id)
             wake, wakes = self._wake, self._wakes
             now = self._clock()

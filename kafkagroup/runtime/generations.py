@@ -146,6 +146,9 @@ class GenerationQueue:
         self.pending: Generation | None = None
         """The latest generation, while the application has not taken it."""
         self.error: Exception | None = None
+        """Raised by every call."""
+        self._reported: Exception | None = None
+        """Raised once, by the next call that takes a generation."""
         self.closed = False
         self.changed = ChangeSignal()
 
@@ -153,6 +156,21 @@ class GenerationQueue:
     def ongoing(self) -> Generation | None:
         """The generation that began last, unless it has ended."""
         return None if self.latest is None or self.latest.over.is_set() else self.latest
+
+    def report(self, error: Exception) -> None:
+        """Raise an error at the application's next call, once. The membership continues."""
+        self._reported = error
+        self.changed.notify()
+
+    def raise_error(self) -> None:
+        """Raise the error that ended the membership, or the one that was reported."""
+        if self.error is not None:
+            raise self.error
+        if (error := self._reported) is not None:
+            self._reported = None
+            # The application has released the generation that continues: let it take it again.
+            self.pending = self.pending or self.ongoing
+            raise error
 
     def replace_strategies(self, strategies: Strategies) -> None:
         """Compute by these strategies instead, from the next join on."""

@@ -14,7 +14,7 @@ from kafkagroup._public import public
 from kafkagroup._values import define, frozen
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.transport.trouble import Troubles
+from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -64,6 +64,9 @@ class HealthProblem(Enum):
     """A retried operation has failed for 10 s: a broker cannot be reached or does not respond, a
     coordinator cannot be found, a partition does not exist. The detail has the operation, the
     cause, and what to check."""
+    CLUSTER = "cluster"
+    """An address leads to another cluster than the one that the client works with: one broker's, or
+    the bootstrap addresses too. Nothing is read from the other cluster or committed to it."""
     TOPIC = "topic"
     """A subscribed topic does not exist, has an illegal name, or may not be described."""
     STALLED = "stalled"
@@ -255,9 +258,15 @@ def check_troubles(now: float, troubles: Troubles) -> Iterator[HealthFinding]:
         if problem.has_own_finding:
             continue
         yield HealthFinding(
-            problem=HealthProblem.NO_PROGRESS if problem.topic is None else HealthProblem.TOPIC,
+            problem=_kind(problem),
             detail=f"{problem}, for {seconds:.1f} s; {problem.advice}",
         )
+
+
+def _kind(problem: Problem) -> HealthProblem:
+    if problem.is_foreign_cluster:
+        return HealthProblem.CLUSTER
+    return HealthProblem.NO_PROGRESS if problem.topic is None else HealthProblem.TOPIC
 
 
 def not_well(problem: HealthProblem, detail: str) -> Health:

@@ -18,6 +18,7 @@ from collections.abc import (
     Mapping,
     MutableMapping,
 )
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from uuid import UUID
@@ -174,6 +175,17 @@ class GroupOffsets:
     def invalidate_coordinator(self) -> None:
         """Look the coordinator up again before the next request."""
         self.coordinator = None
+
+    def forget_cluster(self) -> None:
+        """Forget what is of the earlier cluster: another one is adopted."""
+        self.coordinator = None
+        self._deleted_counts.clear()
+
+    async def connect(self) -> None:
+        """Connect to the coordinator. For while the member joins, so that looking up its positions
+        takes fewer round trips; a request tries again what fails here."""
+        with suppress(_Retry, BrokerError, TransportError, RemoteProtocolError):
+            await (await self._coordinator()).ready()
 
     def pauses(self) -> RetryBackoff:
         """Return the pauses between retries at the coordinator."""

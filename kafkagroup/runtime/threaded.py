@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
+from kafkagroup._values import evolve
 from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.driver import Driver, DriverEvent
@@ -32,6 +33,7 @@ from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtoc
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.identity import MisdirectedError
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.wire.schema import Request
@@ -277,12 +279,19 @@ class _ThreadCluster(Cluster):
         self, cluster: Cluster, tasks: TaskGroup, post_to_application: Callable[[Call], None]
     ) -> None:
         troubles = _TroublesProxy(cluster.troubles, post_to_application)
-        super().__init__(cluster.bootstrap_servers, cluster.options, tasks, troubles)
+        # Only the application's cluster adopts another one.
+        options = evolve(cluster.options, adopts_cluster_change=False)
+        super().__init__(cluster.bootstrap_servers, options, tasks, troubles)
+        self.identity = cluster.identity
         self._application_cluster = cluster
+        self._post = post_to_application
 
     async def request_any(self, request: Request[R]) -> R:
         await self.replace_metadata(self._application_cluster.metadata)
         return await super().request_any(request)
+
+    def _on_misdirected(self, error: MisdirectedError) -> None:
+        self._post(partial(self._application_cluster._on_misdirected, error))
 
 
 def running_loop() -> tuple[str, dict[str, Any], Post]:

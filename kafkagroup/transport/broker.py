@@ -21,12 +21,14 @@ from kafkagroup.errors import (
     TransportError,
     escaped,
 )
-from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.transport.connection import IDENTITY_REQUEST, BrokerConnection
+from kafkagroup.transport.identity import ClusterIdentity, ForeignClusterError, MisdirectedError
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import WARN_AFTER, Problem, Troubles
 from kafkagroup.types import TopicPartition, by_topic
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -51,6 +53,13 @@ _NOT_CONNECTED = (
     "check that a broker listens there, and that names, firewalls and advertised.listeners lead"
     " this client to it"
 )
+_NOT_THIS_CLUSTER = (
+    "check where the address leads: another cluster, or a broker of it, may have taken it over"
+)
+_SENT_BEFORE_IDENTIFIED = (FetchRequest, FindCoordinatorRequest, MetadataRequest)
+"""Requests that change nothing at the broker, and so need not wait until it has told its cluster:
+their responses do."""
+
 _PRODUCE_MARGIN = 1.0
 """Seconds to wait for a response to Produce beyond the timeout that the request names, after which
 the broker itself responds with REQUEST_TIMED_OUT."""
@@ -90,9 +99,13 @@ class BrokerClient:
         *,
         throttle: BrokerThrottle | None = None,
         troubles: Troubles | None = None,
+        identity: ClusterIdentity | None = None,
+        on_misdirected: Callable[[MisdirectedError], None] = lambda _: None,
     ) -> None:
         """Connections run in `tasks`. Failures and successes are reported to `troubles`, if the
-        caller retries."""
+        caller retries. With `identity`, connections to brokers of other clusters fail;
+        `on_misdirected` is called with their error, or with a broker's request to bootstrap
+        again."""
         self.node_id = node_id
         self.host = host
         self.port = port
@@ -102,6 +115,8 @@ class BrokerClient:
         self._connecting: dict[str, anyio.Lock] = {}
         self._throttle = throttle or BrokerThrottle((host, port), {})
         self._troubles = troubles
+        self._identity = identity
+        self._on_misdirected = on_misdirected
         self._close_count = 0
         self._last_unanswered_at = float("-inf")
         """When the latest request was sent that timed out."""
@@ -167,10 +182,11 @@ class BrokerClient:
         close_count, started_at = self._close_count, anyio.current_time()
         try:
             connection = await BrokerConnection.connect(
-                self.host, self.port, self._options, self._tasks, self._throttle
+                self.host, self.port, self._options, self._tasks, self._throttle, self._identity
             )
         except (TransportError, RemoteProtocolError) as error:
             self._report_failure(None, error, _NOT_CONNECTED, since=started_at)
+            self._report_misdirected(error)
             raise
         self._report_success(None)
         if close_count != self._close_count:
@@ -198,13 +214,29 @@ class BrokerClient:
 
         Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
         """
+        waits = not isinstance(request, _SENT_BEFORE_IDENTIFIED)
+        connection = await self._ready_connection(connection_id, identified=waits)
+        return await self._request_on(
+            connection, connection_id, request, timeout, highest, overdue, on_response
+        )
+
+    async def _request_on(
+        self,
+        connection: BrokerConnection,
+        connection_id: str,
+        request: Request[R],
+        timeout: float | None = None,
+        highest: int | None = None,
+        overdue: OverdueReport = NO_RESPONSE,
+        on_response: Callable[[R], None] | None = None,
+    ) -> R:
+        """Send a request on an open connection, and report its outcome."""
         usual = self._options.request_timeout
         if timeout is None:
             timeout = usual
         allowed = overdue.extra_wait
         if allowed is None:
             allowed = max(timeout - usual, 0.0)
-        connection = await self._ready_connection(connection_id)
         report_overdue = partial(self._report_overdue, connection_id, type(request), overdue)
         try:
             response = await connection.request(
@@ -222,26 +254,34 @@ class BrokerClient:
             raise
         except ConnectionLostError as error:
             self._report_failure(connection_id, error, _NOT_CONNECTED)
+            self._report_misdirected(error)
             raise
         except RemoteProtocolError as error:
             self._report_failure(connection_id, error, _NOT_A_BROKER)
             raise
-        self._report_success(connection_id)
+        if request is not IDENTITY_REQUEST:  # a trouble is over when what failed works again
+            self._report_success(connection_id)
         return response
 
     async def ready(self, connection_id: str = MAIN) -> None:
         """Wait until a request would be sent at once. Raises as `request`."""
         await self._ready_connection(connection_id)
 
-    async def _ready_connection(self, connection_id: str) -> BrokerConnection:
-        """Return an open connection, once the broker's throttle is over."""
+    async def _ready_connection(
+        self, connection_id: str, *, identified: bool = True
+    ) -> BrokerConnection:
+        """Return an open connection, once the broker's throttle is over. `identified`: also wait
+        until the broker has told its cluster."""
         # A loop: another connection's response may extend the throttle meanwhile.
         while True:
             connection = await self._connection(connection_id)
             throttled_until = self._throttle.throttled_until
-            if not throttled_until or anyio.current_time() >= throttled_until:
+            if throttled_until and anyio.current_time() < throttled_until:
+                await anyio.sleep_until(throttled_until)
+            elif identified and not connection.is_identified:
+                await self._request_on(connection, connection_id, IDENTITY_REQUEST)
+            else:
                 return connection
-            await anyio.sleep_until(throttled_until)
 
     # ------------------------------------------------------------ reports
 
@@ -267,6 +307,10 @@ class BrokerClient:
         if self._troubles is not None and self._troubles.open:
             self._troubles.succeeded((self.host, self.port, connection_id), anyio.current_time())
 
+    def _report_misdirected(self, error: Exception) -> None:
+        if isinstance(error, MisdirectedError):
+            self._on_misdirected(error)
+
     def _report_failure(
         self,
         connection_id: str | None,
@@ -280,11 +324,13 @@ class BrokerClient:
             return
         address = f"{escaped(self.host)}:{self.port}"
         name = address if self.node_id < 0 else f"broker {self.node_id} at {address}"
+        is_foreign = isinstance(error, ForeignClusterError)
         problem = Problem(
             subject=name,
             cause=str(error).removeprefix(f"{address}: "),
-            advice=advice,
+            advice=_NOT_THIS_CLUSTER if is_foreign else advice,
             has_own_finding=has_own_finding,
+            is_foreign_cluster=is_foreign,
         )
         key = (self.host, self.port, connection_id)
         self._troubles.failed(key, anyio.current_time(), problem, since=since)

@@ -6,6 +6,11 @@ cluster is found again after all its brokers were replaced.
 
 One broker's metadata may be older than what is known (`merging`). What it contradicts is requested
 again at once, from another broker if there is one.
+To bootstrap again is to forget the known brokers, so that only the bootstrap addresses are asked:
+when a broker requires it, and when no known broker has responded for
+`metadata_recovery_rebootstrap_trigger`. Topics stay known. Responses of another cluster are errors
+(`identity`). Once the bootstrap addresses lead to another cluster, `request_any` raises
+ClusterChangedError, or the client adopts it: then everything known of the earlier one is forgotten.
 """
 
 from __future__ import annotations
@@ -19,8 +24,10 @@ from uuid import UUID
 
 import anyio
 
+from kafkagroup._values import define, evolve, field
 from kafkagroup.errors import (
     BrokerError,
+    ClusterChangedError,
     ErrorCode,
     KafkaGroupError,
     NoBrokersAvailableError,
@@ -29,11 +36,19 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.identity import (
+    ClusterIdentity,
+    ForeignClusterError,
+    MisdirectedError,
+    RebootstrapRequiredError,
+    Survey,
+)
 from kafkagroup.transport.merging import ABSENT, NOTHING_UNCONFIRMED, Unconfirmed, merge
 from kafkagroup.transport.metadata import ClusterMetadata, Node, with_leader
 from kafkagroup.transport.options import Address, ClientOptions
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.throttle import BrokerThrottle
-from kafkagroup.transport.trouble import Troubles
+from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
@@ -66,6 +81,47 @@ _MAX_REASONS = 5
 """The limit of reasons in one error: a response may name any number of brokers."""
 
 
+_REBOOTSTRAP_INTERVAL = 5.0
+"""Seconds between two times that brokers may require to bootstrap again: each time closes the
+connections to all brokers."""
+
+_REPORT_INTERVAL = 60.0
+"""Seconds between two reports to the application that the cluster has changed."""
+
+
+@define
+class _Attempts:
+    """The brokers that did not respond to a request, which was sent to one after the other."""
+
+    unreachable: set[Address] = field(factory=set)
+    foreign: dict[Address, str] = field(factory=dict)
+    """Bootstrap address -> the id of the other cluster that it leads to."""
+    silent_count: int = 0
+    """How many other bootstrap addresses did not respond."""
+    reasons: list[str] = field(factory=list)
+
+    def failed(self, broker: BrokerClient, error: Exception) -> None:
+        """Note that a broker did not respond."""
+        self.unreachable.add(broker.address)
+        if isinstance(error, ForeignClusterError) and broker.node_id < 0:
+            self.foreign[broker.address] = error.found
+        elif broker.node_id < 0:
+            self.silent_count += 1
+        address = f"{broker.host}:{broker.port}"
+        # A decoding error does not name the address.
+        self.reasons.append(str(error) if address in str(error) else f"{address}: {error}")
+
+    def error(self) -> NoBrokersAvailableError:
+        """Return the error with the reasons of some."""
+        distinct = list(dict.fromkeys(self.reasons))
+        more = len(distinct) - _MAX_REASONS
+        return NoBrokersAvailableError(
+            "no broker answered: "
+            + "; ".join(distinct[:_MAX_REASONS])
+            + (f"; and {more} more" if more > 0 else "")
+        )
+
+
 class Cluster:
     """The cluster behind some bootstrap addresses. Connections run in `tasks`."""
 
@@ -86,6 +142,9 @@ class Cluster:
         """Whether a refresh requests all topics."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of the metadata."""
+        self.identity = ClusterIdentity()
+        self.cluster_change: ClusterChangedError | None = None
+        """Set while the bootstrap addresses lead to another cluster."""
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
         self._brokers: dict[int, BrokerClient] = {}
@@ -96,6 +155,16 @@ class Cluster:
         self._unconfirmed = NOTHING_UNCONFIRMED
         self._coordinator_unknown_to: Address | None = None
         """The broker that did not name a coordinator when it was last asked for one."""
+        self._on_rebootstrap: Callable[[], None] = lambda: None
+        self._on_changed: Callable[[ClusterChangedError], None] = lambda _: None
+        self._on_adopted: Callable[[ClusterChangedError], None] = lambda _: None
+        self._survey = Survey()
+        self._failing_since: float | None = None
+        """When the first request to a known broker failed since one succeeded."""
+        self._rebootstrapped_at = float("-inf")
+        self._change_reported_at = float("-inf")
+        self._checking: anyio.CancelScope | None = None
+        """While a task refreshes because a connection was misdirected."""
         self._refreshing = anyio.Lock()
         self._request_number = 0
         """Of the last metadata request."""
@@ -116,6 +185,22 @@ class Cluster:
         confirmed or refuted it yet."""
         return bool(self._unconfirmed)
 
+    def watch_identity(
+        self,
+        *,
+        on_rebootstrap: Callable[[], None],
+        on_changed: Callable[[ClusterChangedError], None],
+        on_adopted: Callable[[ClusterChangedError], None],
+    ) -> None:
+        """Call `on_rebootstrap` when the known brokers, and so coordinators, are forgotten;
+        `on_changed` once a minute while the bootstrap addresses lead to another cluster;
+        `on_adopted` when that one is adopted, before anything is requested from it."""
+        self._on_rebootstrap, self._on_changed, self._on_adopted = (
+            on_rebootstrap,
+            on_changed,
+            on_adopted,
+        )
+
     async def refresh(self) -> ClusterMetadata:
         """Request the metadata of `topics`, or of all topics. Callers that wait while a request is
         in flight share the next one. Raises: what `request_any` raises."""
@@ -128,27 +213,29 @@ class Cluster:
 
     async def _request_metadata(self) -> None:
         """Request the metadata, and at once again what the response contradicts."""
-        unreachable: set[Address] = set()
-        broker = await self._request_metadata_once(self._candidates(), unreachable)
+        attempts = _Attempts()
+        broker = await self._request_metadata_once(attempts)
         for _ in range(_MAX_CONFIRMATIONS):
-            others = self._others(broker, unreachable)
+            others = self._others(broker, attempts.unreachable)
             is_at_stake = self._unconfirmed.contradicts(self.metadata)
             if not (is_at_stake or (self._unconfirmed and others)):
                 return
             candidates: Iterable[BrokerClient] = map(self.broker, others)
             if not others:
                 await anyio.sleep(self.options.retry_backoff_max)
-                candidates = (c for c in self._candidates() if c.address not in unreachable)
+                candidates = (
+                    c for c in self._candidates() if c.address not in attempts.unreachable
+                )
             try:
-                broker = await self._request_metadata_once(candidates, unreachable)
+                broker = await self._request_metadata_once(attempts, candidates)
             except KafkaGroupError as error:
                 logger.info("metadata is not confirmed: %s", error)
 
     async def _request_metadata_once(
-        self, candidates: Iterable[BrokerClient], unreachable: set[Address]
+        self, attempts: _Attempts, candidates: Iterable[BrokerClient] | None = None
     ) -> BrokerClient:
-        """Request and merge the metadata; return the broker that responded. Brokers that do not
-        respond are added to `unreachable`."""
+        """Request and merge the metadata; return the broker that responded. `candidates` as in
+        `_request`."""
         self._request_number += 1
         requested = None if self.requests_all_topics else frozenset(self.topics)
         names = None
@@ -157,11 +244,16 @@ class Cluster:
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
         # A broker that is still starting lists no brokers.
         broker, response = await self._request(
-            request, candidates, lambda r: bool(r.brokers), unreachable
+            request, attempts, candidates, is_usable=lambda r: bool(r.brokers)
         )
+        adoption_count = self.identity.adoption_count
         self._answered_number = self._request_number
         if response.brokers:
-            metadata, self._unconfirmed = await self._merge(response, requested)
+            metadata, unconfirmed = await self._merge(response, requested)
+            if adoption_count != self.identity.adoption_count:
+                # The response was the earlier cluster's.
+                return await self._request_metadata_once(_Attempts())
+            self._unconfirmed = unconfirmed
             await self.replace_metadata(metadata)
         return broker
 
@@ -240,9 +332,10 @@ class Cluster:
         """Send a request that any broker can answer, to one broker after the other until one does.
 
         Raises: NoBrokersAvailableError with up to five of the brokers' reasons;
-        AuthenticationError or UnsupportedVersionError of the first broker that answers with one.
+        ClusterChangedError if the bootstrap addresses lead to another cluster; AuthenticationError
+        or UnsupportedVersionError of the first broker that answers with one.
         """
-        broker, response = await self._request(request, self._candidates())
+        broker, response = await self._request(request, _Attempts())
         if isinstance(response, FindCoordinatorResponse):
             is_refused = any(c.error_code for c in response.coordinators)
             self._coordinator_unknown_to = broker.address if is_refused else None
@@ -251,45 +344,148 @@ class Cluster:
     async def _request(
         self,
         request: Request[R],
-        candidates: Iterable[BrokerClient],
+        attempts: _Attempts,
+        candidates: Iterable[BrokerClient] | None = None,
+        *,
         is_usable: Callable[[R], bool] = lambda _: True,
-        unreachable: set[Address] | None = None,
     ) -> tuple[BrokerClient, R]:
         """Send a request to one broker after the other; return the first that responds, and its
-        response: the first usable one, or the last if none is usable. Brokers that do not respond
-        are added to `unreachable`. Raises: as `request_any`."""
-        reasons: list[str] = []
+        response: the first usable one, or the last if none is usable. `attempts`: where brokers
+        that do not respond are noted; `candidates`: the brokers to ask, None for all. Raises: as
+        `request_any`, but ClusterChangedError only if all are asked."""
         unusable: tuple[BrokerClient, R] | None = None
-        for broker in candidates:
+        for broker in self._candidates() if candidates is None else candidates:
             try:
                 response = await broker.request(request)
             except (TransportError, RemoteProtocolError) as error:
-                address = f"{broker.host}:{broker.port}"
-                # A decoding error does not name the address.
-                reasons.append(str(error) if address in str(error) else f"{address}: {error}")
+                if broker.node_id >= 0:
+                    self._failing_since = self._failing_since or anyio.current_time()
+                attempts.failed(broker, error)
                 logger.debug("%r did not respond: %s", broker, error)
-                if unreachable is not None:
-                    unreachable.add(broker.address)
                 continue
+            self._on_response()
             if is_usable(response):
                 return broker, response
             unusable = broker, response
         if unusable is not None:
             return unusable
-        distinct = list(dict.fromkeys(reasons))
-        more = f"; and {len(distinct) - _MAX_REASONS} more" if len(distinct) > _MAX_REASONS else ""
-        raise NoBrokersAvailableError(
-            "no broker answered: " + "; ".join(distinct[:_MAX_REASONS]) + more
+        if candidates is None and (change := self._survey_addresses(attempts)) is not None:
+            if not self.options.adopts_cluster_change:
+                self._report_change(change)
+                raise change
+            self._adopt(change)
+            return await self._request(request, _Attempts(), is_usable=is_usable)
+        raise attempts.error()
+
+    def _survey_addresses(self, attempts: _Attempts) -> ClusterChangedError | None:
+        """Return the error if the bootstrap addresses, all of which were asked, lead to another
+        cluster."""
+        self.cluster_change = self._survey.on_round(
+            anyio.current_time(),
+            self.identity.cluster_id,
+            attempts.foreign,
+            attempts.silent_count,
         )
+        return self.cluster_change
+
+    # ------------------------------------------------------------ another cluster
+
+    def _on_response(self) -> None:
+        """Note that a broker of this cluster has responded."""
+        self._failing_since = self.cluster_change = None
+        self._survey.reset()
+        if self.troubles.open:
+            self.troubles.succeeded("cluster", anyio.current_time())
+
+    def _on_misdirected(self, error: MisdirectedError) -> None:
+        """Ask the other brokers, and if none responds, the bootstrap addresses."""
+        now = anyio.current_time()
+        if (
+            isinstance(error, RebootstrapRequiredError)
+            and self.metadata.nodes
+            and now >= self._rebootstrapped_at + _REBOOTSTRAP_INTERVAL
+        ):
+            self._rebootstrapped_at = now
+            self._rebootstrap(str(error))
+        self._check_soon()
+
+    def _check_soon(self) -> None:
+        if self._checking is None:
+            self._checking = anyio.CancelScope()
+            self._tasks.start_soon(self._refresh_until_answered, self._checking)
+
+    async def _refresh_until_answered(self, scope: anyio.CancelScope) -> None:
+        pauses = RetryBackoff(self.options)
+        with scope:
+            while True:
+                try:
+                    await self.refresh()
+                    break
+                except (TransportError, RemoteProtocolError) as error:
+                    logger.info("metadata: %s", error)
+                except KafkaGroupError as error:  # the next call gets it, too
+                    logger.info("metadata: %s", error)
+                    break
+                await pauses.wait()
+        self._checking = None
+
+    def _rebootstrap(self, reason: str) -> None:
+        """Forget the known brokers, and close the connections to all addresses: names are resolved
+        again. Topics stay known."""
+        logger.info("only the bootstrap addresses are asked now: %s", reason)
+        self._failing_since = None
+        self._forget_clients()
+        self.metadata = evolve(self.metadata, nodes={})
+        self._unconfirmed = NOTHING_UNCONFIRMED
+        self._on_rebootstrap()
+
+    def _adopt(self, change: ClusterChangedError) -> None:
+        """Go on with the cluster that the bootstrap addresses lead to."""
+        logger.warning(
+            "%s leads to cluster %s, and no broker of cluster %s responds: this client goes on with"
+            " the other cluster (on_cluster_change='adopt')",
+            change.address,
+            change.found,
+            change.expected,
+        )
+        self._on_adopted(change)
+        self.identity.adopt(change.found)
+        self._forget_clients()
+        self.metadata, self._unconfirmed = ClusterMetadata(), NOTHING_UNCONFIRMED
+        self.cluster_change = None
+        self._survey.reset()
+        self._check_soon()
+
+    def _forget_clients(self) -> None:
+        for clients in (self._brokers, self._bootstrap):
+            for broker in clients.values():
+                self._tasks.start_soon(broker.aclose)
+            clients.clear()
+
+    def _report_change(self, change: ClusterChangedError) -> None:
+        now = anyio.current_time()
+        problem = Problem(
+            subject="bootstrap_servers",
+            cause=f"{change.address} leads to cluster {change.found}, and no broker of cluster"
+            f" {change.expected} responds",
+            advice="correct the addresses or what they resolve to, or, if the other cluster"
+            " replaces this one, make a new client or set on_cluster_change='adopt'",
+            is_foreign_cluster=True,
+        )
+        self.troubles.failed("cluster", now, problem, warn_after=0.0)
+        if now - self._change_reported_at >= _REPORT_INTERVAL:
+            self._change_reported_at = now
+            self._on_changed(change)
 
     async def describe_topics(self, request: MetadataRequest) -> MetadataResponse:
         """Request metadata without merging it. If a broker does not know a topic, the response of
         another broker counts. Raises: what `request_any` raises."""
-        broker, response = await self._request(request, self._candidates())
+        broker, response = await self._request(request, _Attempts())
         if not any(topic.error_code in ABSENT for topic in response.topics):
             return response
         try:
-            return (await self._request(request, map(self.broker, self._others(broker))))[1]
+            others = map(self.broker, self._others(broker))
+            return (await self._request(request, _Attempts(), others))[1]
         except NoBrokersAvailableError:
             return response
 
@@ -327,11 +523,22 @@ class Cluster:
 
     def _candidates(self) -> Iterator[BrokerClient]:
         # Lazy: a response may name a million brokers, and each client is created when it is tried.
-        yield from map(self.broker, self._known_nodes())
+        for node in self._known_nodes():
+            if self._have_all_failed():
+                self._rebootstrap("no known broker has responded for a while")
+            if node.node_id not in self.metadata.nodes:
+                break  # forgotten since
+            yield self.broker(node)
         for address in self.bootstrap_servers:
             if address not in self._bootstrap:
                 self._bootstrap[address] = self._create_client(-1, address)
             yield self._bootstrap[address]
+
+    def _have_all_failed(self) -> bool:
+        """Whether no known broker has responded for so long that the bootstrap addresses are asked
+        instead: with many brokers that do not respond, one round takes minutes."""
+        since, trigger = self._failing_since, self.options.metadata_recovery_rebootstrap_trigger
+        return since is not None and anyio.current_time() - since >= trigger
 
     def _others(self, broker: BrokerClient, except_for: Collection[Address] = ()) -> list[Node]:
         """Return the known brokers at other addresses than this one and `except_for`, the connected
@@ -356,6 +563,8 @@ class Cluster:
             self.options,
             throttle=BrokerThrottle(address, self._throttled_until),
             troubles=self.troubles,
+            identity=self.identity,
+            on_misdirected=self._on_misdirected,
         )
 
     def _is_connected(self, node: Node) -> bool:
@@ -372,6 +581,8 @@ class Cluster:
 
     async def aclose(self) -> None:
         """Close every connection."""
+        if self._checking is not None:
+            self._checking.cancel()
         for broker in (*self._brokers.values(), *self._bootstrap.values()):
             await broker.aclose()
 

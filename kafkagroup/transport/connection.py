@@ -11,6 +11,11 @@ order and all later requests would wait too. An abandoned request past its deadl
 connection, when the next request is sent: without that, callers that always cancel first would keep
 a dead connection open.
 
+With a `ClusterIdentity` that is known, the first response to Metadata tells whether the broker
+belongs to that cluster. If another request comes first, a request without topics precedes it.
+Responses that arrive before that of Metadata are held back. A broker of another cluster ends the
+connection.
+
 Where the broker limits SASL sessions, the connection re-authenticates in time: new requests wait,
 requests in flight are answered first (KIP-368).
 """
@@ -34,16 +39,23 @@ from kafkagroup.errors import (
     KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
+    UnsupportedVersionError,
     escaped,
 )
 from kafkagroup.transport.channel import Channel
 from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.identity import ClusterIdentity, MisdirectedError
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.os_errors import reason
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.wire.connection import Connection, LargeResponse, Response
-from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from kafkagroup.wire.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from kafkagroup.wire.schema import Request
 from kafkagroup.wire.shapes import fold, unfold
 
@@ -54,7 +66,7 @@ if TYPE_CHECKING:
 
     from kafkagroup.transport.sasl import Mechanism
 
-__all__ = ["BrokerConnection"]
+__all__ = ["IDENTITY_REQUEST", "BrokerConnection"]
 
 R = TypeVar("R")
 
@@ -83,6 +95,12 @@ _QUICK_WRITES_TO_KEEP_WRITER = 4
 _ERROR_READ_TIMEOUT = 1.0
 """Seconds to read the broker's reason after a write has failed."""
 
+IDENTITY_REQUEST = MetadataRequest(topics=(), allow_auto_topic_creation=False)
+"""The response has the cluster id, and no topics."""
+
+_MIN_IDENTITY_VERSION = 2
+"""The first version whose response has the cluster id. In version 0 no topics means all topics."""
+
 _MIN_SESSION_LIFETIME = 1.0
 """Seconds. Brokers refuse to re-authenticate a younger session; a shorter lifetime would leave no
 time for requests."""
@@ -104,7 +122,14 @@ class _InFlightRequest:
 class BrokerConnection:
     """A connection that is open from `connect` until `aclose` or the first failure."""
 
-    def __init__(self, stream: ByteStream, host: str, name: str, options: ClientOptions) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        host: str,
+        name: str,
+        options: ClientOptions,
+        identity: ClusterIdentity | None = None,
+    ) -> None:
         self._stream = stream
         self._channel = Channel(stream, options.receive_bytes)
         self._host = host
@@ -131,6 +156,13 @@ class BrokerConnection:
         """Why the connection is closed."""
         self._has_received_response = False
         """Whether anything was received after the broker's versions."""
+        self._identity = identity
+        self._identified = True
+        """False from the handshake until the broker has told its cluster."""
+        self._requests_metadata = False
+        """Whether a request was sent whose response tells the cluster."""
+        self._held: list[Response] = []
+        """Responses that arrived before the broker has told its cluster."""
         self._clock = loop_clock()
         self._tasks: TaskGroup | None = None
         """Set while the connection runs."""
@@ -147,9 +179,11 @@ class BrokerConnection:
         options: ClientOptions,
         tasks: TaskGroup,
         throttle: BrokerThrottle | None = None,
+        identity: ClusterIdentity | None = None,
     ) -> BrokerConnection:
         """Connect, request the broker's versions, and authenticate as the options say. The
-        connection's tasks run in `tasks`. Each later response is reported to `throttle`.
+        connection's tasks run in `tasks`. Each later response is reported to `throttle`. With
+        `identity`, only responses of its cluster are accepted.
 
         Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
         """
@@ -174,7 +208,7 @@ class BrokerConnection:
             ) from None
         except (OSError, ValueError) as error:  # ValueError: not a possible host name
             raise ConnectionLostError(f"{name}: {reason(error)}") from error
-        connection = cls(stream, host, name, options)
+        connection = cls(stream, host, name, options, identity)
         tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
         try:
             await connection._handshake(options.connect_timeout)
@@ -184,7 +218,13 @@ class BrokerConnection:
             await connection.aclose()
             raise
         connection._throttle = throttle
+        connection._identified = not connection._tells_cluster()
         return connection
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether the broker has told that it belongs to the client's cluster, or cannot tell."""
+        return self._identified
 
     @property
     def is_closed(self) -> bool:
@@ -341,6 +381,8 @@ class BrokerConnection:
         if self._abandoned and min(self._abandoned.values()) <= now:
             self._time_out("a cancelled request")
         self._raise_if_closed()
+        if not self._identified:
+            self._request_identity(request)
         correlation_id = self._send(request, version)
         in_flight = self._in_flight[correlation_id] = _InFlightRequest(on_response)
         try:
@@ -362,6 +404,22 @@ class BrokerConnection:
         if in_flight.error is not None:
             raise in_flight.error
         return cast(R, in_flight.response)
+
+    def _tells_cluster(self) -> bool:
+        """Whether the broker's responses to Metadata have a cluster id to compare with one that is
+        known."""
+        if self._identity is None or self._identity.cluster_id is None:
+            return False
+        try:
+            return self._protocol.choose_version(MetadataRequest) >= _MIN_IDENTITY_VERSION
+        except UnsupportedVersionError:
+            return False
+
+    def _request_identity(self, following: Request[Any]) -> None:
+        """Ask for the cluster ahead of a request, unless that one or an earlier one does."""
+        if not (self._requests_metadata or isinstance(following, MetadataRequest)):
+            self._send(IDENTITY_REQUEST, self._protocol.choose_version(MetadataRequest))
+        self._requests_metadata = True
 
     def _time_out(self, what: str) -> RequestTimeoutError:
         error = RequestTimeoutError(f"{self._name}: no response to {what}")
@@ -441,6 +499,8 @@ class BrokerConnection:
             except _STREAM_ERRORS as error:
                 self._fail(self._connection_error(error))
                 return
+            except MisdirectedError:
+                return  # the requests have failed already
             except RemoteProtocolError as error:
                 # Not a warning: each retry would log one. `Troubles` warns when it lasts.
                 logger.info("%s broke the protocol: %s", self._name, error)
@@ -463,6 +523,8 @@ class BrokerConnection:
 
     def _raise_protocol_failure(self) -> None:
         """Raise the error behind the responses that were delivered, if there is one."""
+        if isinstance(self._error, MisdirectedError):
+            raise self._error
         if (failure := self._protocol.failure) is not None:
             # At once: the callers that these responses wake may send the next request before the
             # reader ends.
@@ -479,6 +541,28 @@ class BrokerConnection:
                 self._deliver(response)
 
     def _deliver(self, response: Response) -> None:
+        if self._identity is not None:
+            if isinstance(self._error, MisdirectedError):
+                return
+            refusal = self._identity.refusal(response.message, self._name)
+            if refusal is not None:
+                self._fail(refusal)
+                return
+            if not self._identified:
+                self._held.append(response)
+                if type(response.message) is MetadataResponse:
+                    self._identified = True
+                    self._deliver_held()
+                return
+        self._pass_on(response)
+
+    def _deliver_held(self) -> None:
+        held, self._held = self._held, []
+        for response in held:
+            self._pass_on(response)
+
+    def _pass_on(self, response: Response) -> None:
+        """Pass a response on to the caller of its request."""
         self._abandoned.pop(response.correlation_id, None)
         if self._throttle is not None:
             self._throttle.on_response(response.message)

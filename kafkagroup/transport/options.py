@@ -46,6 +46,11 @@ class ClientOptions:
     """Seconds before the first retry; doubled, with jitter, for each further one."""
     retry_backoff_max: float = 1.0
     """The longest back-off, in seconds."""
+    metadata_recovery_rebootstrap_trigger: float = 300.0
+    """Seconds without a response of any known broker after which they are forgotten, and only the
+    bootstrap addresses are asked (KIP-1102)."""
+    adopts_cluster_change: bool = False
+    """Whether the client goes on with another cluster if its bootstrap addresses lead there."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     """The largest response that is accepted, in bytes."""
     receive_bytes: int = 1_048_576
@@ -82,6 +87,8 @@ def client_options(options: CommonOptions, max_frame_bytes: int = MAX_FRAME_BYTE
         request_timeout=options.request_timeout,
         retry_backoff=options.retry_backoff,
         retry_backoff_max=options.retry_backoff_max,
+        metadata_recovery_rebootstrap_trigger=options.metadata_recovery_rebootstrap_trigger,
+        adopts_cluster_change=getattr(options, "on_cluster_change", "raise") == "adopt",
         max_frame_bytes=max_frame_bytes,
         security=options.security,
     )

@@ -43,6 +43,8 @@ class Problem:
     """What to check."""
     topic: str | None = None
     """The topic, where a topic cannot be consumed."""
+    is_foreign_cluster: bool = False
+    """Whether an address leads to another cluster."""
     has_own_finding: bool = False
     """Whether `health()` has another finding for this: a long rebalance, a partition without a
     position."""

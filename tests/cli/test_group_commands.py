@@ -149,6 +149,32 @@ def test_a_file_without_offsets_is_refused(tmp_path: Path, text: bytes, line: st
     assert_failed(result, 2, line.format(file))
 
 
+def test_exported_offsets_are_refused_in_another_cluster(tmp_path: Path) -> None:
+    """They were committed there, at records of which they say nothing. Files of earlier releases
+    name no cluster, and are taken."""
+    file = tmp_path / "offsets.json"
+    with EmbeddedKafka({"t": 1}) as kafka:
+        kafka.produce("t", ["a", "b"])
+        to = ("--bootstrap-servers", kafka.bootstrap_servers)
+        reset = ("reset-offsets", "g", "--to-latest", "--topic", "t", "--yes")
+        assert run(*reset, *to).exit_code == 0
+        assert run("export-offsets", "g", "--out", str(file), *to).exit_code == 0
+    exported = json.loads(file.read_text())
+    assert exported["cluster_id"] == "kafkagroup-embedded-01"
+    with EmbeddedKafka({"t": 1}, cluster_id="another") as other:
+        other.produce("t", ["x", "y", "z"])
+        take = ("reset-offsets", "g", "--from-file", str(file), "--yes")
+        to = ("--bootstrap-servers", other.bootstrap_servers)
+        assert_failed(
+            run(*take, *to), 1, "the exported offsets belong to cluster 'kafkagroup-embedded-01'"
+        )
+        assert other.committed("g", "t") == {}
+        del exported["cluster_id"]
+        file.write_text(json.dumps(exported))
+        assert run(*take, *to).exit_code == 0
+        assert other.committed("g", "t") == {0: 2}
+
+
 # ---------------------------------------------------------------- incomplete data
 
 

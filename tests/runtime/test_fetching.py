@@ -1021,7 +1021,12 @@ async def test_fetching_does_not_wait_for_metadata_after_a_failure(
         async with Consumer(bootstrap_servers="kafka-1", fetch_max_wait_ms=500) as consumer:
             await consumer.assign([T0])
             assert await offsets_of(consumer, 1) == [0]
-            kafka.fail(metadata.MetadataRequest, Delay(20.0), times=None)
+            kafka.fail(
+                metadata.MetadataRequest,
+                Delay(20.0),
+                times=None,
+                when=lambda asked: bool(asked.topics),
+            )
             kafka.fail(FetchRequest, failure, times=1)
             await anyio.sleep(1.0)  # the long poll ends, and the next one fails
             began = anyio.current_time()
