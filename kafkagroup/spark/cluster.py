@@ -18,12 +18,14 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kafkagroup.errors import (
     BrokerError,
+    ClusterChangedError,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
 )
 from kafkagroup.spark.options import ConnectionOptions
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.identity import require_cluster
 from kafkagroup.transport.options import ClientOptions, parse_servers
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.security import Security
@@ -78,6 +80,22 @@ class Session:
             await stop.wait()
             await cluster.aclose()
 
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster that has answered; None before that, and without ids."""
+        return self._cluster.identity.cluster_id
+
+    def expect_cluster(self, expected: str | None) -> None:
+        """Check that this is the cluster with that id, unless one of the two has no id.
+
+        Raises: ClusterChangedError.
+        """
+        if expected is None:
+            return
+        if self.cluster_id is None:
+            self._call(lambda: self._retry(self._cluster.refresh))
+        require_cluster(expected, self.cluster_id, "the offsets of this query")
+
     def _call(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
         """Run `work` in the loop, and wait for it; `timeout` replaces the option's."""
         return self._portal.call(self._bounded, work, timeout)
@@ -102,6 +120,8 @@ class Session:
             attempts += 1
             try:
                 return await request()
+            except ClusterChangedError:
+                raise
             except (TransportError, RemoteProtocolError) as error:
                 self._last = error
             except BrokerError as error:

@@ -76,8 +76,10 @@ def commit(
     With `renew`, the others are committed again: brokers delete the offsets of a group without
     members `offsets.retention.minutes` after their last commit.
 
-    Raises: IllegalStateError if the group has members; BrokerError; TransportError.
+    Raises: IllegalStateError if the group has members; ClusterChangedError; BrokerError;
+    TransportError.
     """
+    session.expect_cluster(done.cluster_id)
     new, again = dict(done.offsets), {}
     for tp, committed in session.committed(group, done.offsets, timeout).items():
         metadata = CommitMetadata.of(committed)

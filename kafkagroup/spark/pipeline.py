@@ -49,6 +49,7 @@ from kafkagroup.spark.source import register
 from kafkagroup.spark.stored_tables import Tables
 from kafkagroup.spark.turns import election_of, elections_of, turn
 from kafkagroup.spark.weights import weights
+from kafkagroup.transport.identity import require_cluster
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -259,13 +260,13 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> int:
     with Logs(parse_options({**source, "subscribe": history.TOPIC, "group.id": group})) as session:
         partitions, ids = session.partitions()
         starts, ends = session.log_bounds(partitions)
-        batch, done = _last_positions(tables, starts, ends, ids, group)
+        batch, done = _last_positions(tables, starts, ends, ids, group, session.cluster_id)
         if batch < 0:  # of earlier runs, whose positions were deleted, nothing is used
             delete(tables.spark, tables.path("runs"))
             if tables.exists("events"):
                 tables.delete_parts("events", "batch", keep=0)
         while done.offsets != ends or batch < 0:
-            until = Positions(capped(done.offsets, ends, _ROWS), ids, group)
+            until = attrs.evolve(done, offsets=capped(done.offsets, ends, _ROWS))
             bounds = {
                 "startingOffsets": json.dumps(done.by_topic()),
                 "endingOffsets": json.dumps(until.by_topic()),
@@ -285,18 +286,20 @@ def _last_positions(
     ends: Mapping[TopicPartition, int],
     ids: Mapping[str, str],
     group: str,
+    cluster_id: str | None,
 ) -> tuple[int, Positions]:
     """Return the number of the last batch, -1 if there is none, and where the next one begins:
-    where that one ended, if its records still exist."""
+    where that one ended, if its records still exist. Raises: ClusterChangedError."""
     folder = tables.path("positions")
     last = last_number(tables.spark, folder)
     before: Mapping[TopicPartition, int] = {}
     if last is not None:
         found = Positions.from_json(json.loads(read_text(tables.spark, f"{folder}/{last}")))
+        require_cluster(found.cluster_id, cluster_id, f"the tables in {tables.root}")
         if found.topic_ids == ids:
             before = found.offsets
     begin = {tp: min(max(before.get(tp, 0), starts[tp]), ends[tp]) for tp in starts}
-    return -1 if last is None else last, Positions(begin, ids, group)
+    return -1 if last is None else last, Positions(begin, ids, group, cluster_id)
 
 
 def _grown(

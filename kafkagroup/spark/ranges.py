@@ -38,6 +38,8 @@ class Positions:
     group: str | None = None
     """The group to commit them to. It is stored here because a `CommitListener` gets the offsets of
     all queries."""
+    cluster_id: str | None = None
+    """The cluster that they belong to; None in checkpoints of earlier releases, and without ids."""
 
     def by_topic(self) -> dict[str, dict[str, int]]:
         """Return topic -> partition number as text -> offset, sorted: the offsets as an option of
@@ -53,7 +55,9 @@ class Positions:
             topic: {"id": self.topic_ids[topic], "offsets": offsets}
             for topic, offsets in self.by_topic().items()
         }
-        return {"kafkagroup": _VERSION, "group": self.group, "topics": topics}
+        found = {"kafkagroup": _VERSION, "group": self.group, "topics": topics}
+        # Left out if it is unknown: the text of a cluster without an id must not change.
+        return found if self.cluster_id is None else {"cluster": self.cluster_id, **found}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Positions:
@@ -68,6 +72,7 @@ class Positions:
             },
             {topic: entry["id"] for topic, entry in given["topics"].items()},
             given["group"],
+            given.get("cluster"),
         )
 
 
@@ -110,6 +115,8 @@ class Range:
     end: int
     """The first offset that is not read. The task ends when its position reaches it; the number of
     records may be lower, because of compaction, aborted transactions and markers."""
+    cluster_id: str | None = None
+    """The cluster to read from; None if it has no id."""
 
 
 def capped(

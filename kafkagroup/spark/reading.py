@@ -138,7 +138,7 @@ def read(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of one task. The next fetch is sent before the rows of the last are yielded.
 
-    Raises: DataLossError; BrokerError; DecodeError for a damaged batch.
+    Raises: DataLossError; ClusterChangedError; BrokerError; DecodeError for a damaged batch.
     """
     from kafkagroup.spark.frames import arrow_schema
     from kafkagroup.spark.rows import Rows
@@ -147,7 +147,7 @@ def read(
     rows = Rows(options, planned, arrow_schema(schema))
     size = FetchSize(options.max_partition_fetch_bytes)
     position, empty_responses = planned.start, 0
-    with session_of_task(options) as session:
+    with session_of_task(options, planned.cluster_id) as session:
 
         def start_fetch() -> Future[PartitionData]:
             max_bytes = size.of(planned.end - position)

@@ -38,6 +38,7 @@ class TableReader(DataSourceReader):
         options = self._options
         with Logs(options) as session:
             partitions, ids = session.partitions()
+            cluster_id = session.cluster_id
             starts, ends = session.log_bounds(partitions)
             first = positions_at(session, options.starting_offsets, options, starts, ends, ids)
             last = positions_at(session, options.ending_offsets, options, starts, ends, ids)
@@ -57,7 +58,7 @@ class TableReader(DataSourceReader):
                 end = ends[tp]
             if needed.has(tp):
                 start, end = needed.narrow(max(start, floors.get(tp, 0)), end)
-                ranges.append(Range(tp, ids[tp.topic], start, end))
+                ranges.append(Range(tp, ids[tp.topic], start, end, cluster_id))
         return [InputPartition(r) for r in split(ranges, options.min_partitions)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:

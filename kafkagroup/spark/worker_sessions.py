@@ -17,21 +17,24 @@ from kafkagroup.spark.options import SourceOptions
 __all__ = ["session_of_task"]
 
 _idle: dict[bytes, Logs] = {}
-"""Pickled options -> a session that no task uses. A worker runs one task at a time."""
+"""Pickled options and cluster id -> a session that no task uses. A worker runs one task at a
+time."""
 
 
 @contextmanager
-def session_of_task(options: SourceOptions) -> Iterator[Logs]:
-    """Yield a session. It stays open for the worker's next task, unless this one fails.
+def session_of_task(options: SourceOptions, cluster_id: str | None = None) -> Iterator[Logs]:
+    """Yield a session with the cluster of that id. It stays open for the worker's next task, unless
+    this one fails.
 
     Outside a worker it is closed: its thread would keep the process from ending.
     """
-    key = pickle.dumps(options)
+    key = pickle.dumps((options, cluster_id))
     session = _idle.pop(key, None)
     if session is None:
         session = Logs(options).__enter__()
     keeps = False
     try:
+        session.expect_cluster(cluster_id)
         yield session
         keeps = TaskContext.get() is not None and key not in _idle
     finally:

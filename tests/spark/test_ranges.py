@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,18 @@ from kafkagroup.spark.ranges import Positions, Range, capped, split
 
 partitions = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 12))
 logs = st.dictionaries(partitions, st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
+
+
+def test_positions_name_their_cluster_and_those_of_earlier_releases_none() -> None:
+    """Spark compares texts: those of a cluster without an id are as they were."""
+    positions = Positions({TopicPartition("t", 0): 1}, {"t": "id"}, "g")
+    text = {"kafkagroup": 1, "group": "g", "topics": {"t": {"id": "id", "offsets": {"0": 1}}}}
+    named = attrs.evolve(positions, cluster_id="c")
+    assert (positions.to_json(), named.to_json()) == (text, {"cluster": "c", **text})
+    assert (Positions.from_json(text), Positions.from_json({"cluster": "c", **text})) == (
+        positions,
+        named,
+    )
 
 
 def test_the_text_of_positions_does_not_depend_on_their_order() -> None:
