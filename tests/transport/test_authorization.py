@@ -62,7 +62,7 @@ async def test_a_group_without_permission_is_an_error(network: Any) -> None:
     async with EmbeddedKafka(listen=False) as kafka, network:
         network.serve_embedded(kafka)
         kafka.create_topic("t")
-        kafka.fail(FindCoordinatorRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        kafka.fail(FindCoordinatorRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
         async with Consumer("t", bootstrap_servers=SERVER, group_id="g") as consumer:
             with pytest.raises(AuthorizationError) as caught:
                 await consumer.getone()

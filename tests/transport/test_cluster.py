@@ -333,7 +333,8 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
             assert cluster.apply_leader(tp, named, FetchResponse(responses=()))
         return done
 
-    network.handlers |= {A: serving(lambda _: large()), B: serving(lambda _: large(moved=7))}
+    responses = iter([large(), large(), large(moved=7)])
+    network.handlers |= dict.fromkeys([A, B], serving(lambda _: next(responses)))
     options = attrs.evolve(OPTIONS, run_in_thread=run_in_thread)
     async with network, anyio.create_task_group() as tasks:
         cluster = Cluster((A,), options, tasks)
