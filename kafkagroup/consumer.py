@@ -117,6 +117,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         auto_offset_reset: OffsetReset = "earliest",
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
+        committed_offsets_max_age_ms: int = 60_000,
         offsets_commit_max_retries: int | None = None,
         offsets_channel_backoff_ms: int | None = None,
         group_protocol: Literal["classic", "consumer", "auto"] = "classic",
@@ -497,7 +498,13 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     ) -> None:
         """Commit the offsets after the delivered records, the record or batch in flight included,
         and the offsets of seeks; or the given offsets, each that of the next record to read. Sends
-        nothing where the group has these offsets already.
+        nothing where the group has acknowledged these offsets less than
+        `committed_offsets_max_age_ms` ago, unless their partitions are being revoked.
+
+        Given offsets belong to the assignment in which this is called: they are refused if their
+        partition is released before they are sent, and if they are below the lowest position of the
+        assignment (as those of a worker that began in an earlier one are). To rewind the group,
+        `seek`, then commit.
 
         `note` is stored as the metadata of offsets that have none of their own, for people who look
         at the group. A note that is too long for the broker is left out, and the offsets are
@@ -510,9 +517,10 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         or batch in flight is reported; the auto-commit covers the others.
 
         Raises: CommitFailedError, also for given offsets of partitions that this consumer does not
-        own; FencedError; BrokerError or TransportError after retries for `request_timeout_ms`, or
-        after `offsets_commit_max_retries` of them; after a second or two, BrokerError
-        UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted or recreated.
+        own, or of an earlier assignment; FencedError; BrokerError or TransportError after retries
+        for `request_timeout_ms`, or after `offsets_commit_max_retries` of them; after a second or
+        two, BrokerError UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted
+        or recreated.
         Partitions are committed 1,000 at a time: when the call raises, some of more than 1,000 may
         be committed; the next commit covers the others.
         """
@@ -524,6 +532,16 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             return
         if given := offsets_of(offsets):
             await self._session.committer.commit(given, timeout, note)
+
+    def _prepare_commit(
+        self, offsets: ByPartition[int | OffsetAndMetadata]
+    ) -> Callable[[], Awaitable[None]]:
+        """Return a function that commits `offsets` for the present assignment, whenever it is
+        called. Raises: as `commit` does for what can be refused at once."""
+        self._raise_if_closed()
+        committer = self._session.committer
+        commits = committer.prepare(offsets_of(offsets))
+        return lambda: committer.send(commits, self._options.request_timeout)
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that an auto-commit would commit now, by assigned partition, already
@@ -713,18 +731,29 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:
-        """Seek to the logs' starts, of these partitions or of all assigned ones."""
-        for tp, offset in (await self.beginning_offsets(self._chosen(partitions))).items():
-            self.seek(tp, offset)
+        """Seek to the logs' starts, of these partitions or of all assigned ones. Raises:
+        NotAssignedError, also if one is released meanwhile, even if it is assigned again."""
+        await self._seek_to(self.beginning_offsets, partitions)
 
     async def seek_to_end(self, *partitions: Partitions) -> None:
-        """Seek to the logs' ends, of these partitions or of all assigned ones."""
-        for tp, offset in (await self.end_offsets(self._chosen(partitions))).items():
-            self.seek(tp, offset)
+        """Seek to the logs' ends, as `seek_to_beginning` does."""
+        await self._seek_to(self.end_offsets, partitions)
 
-    def _chosen(self, partitions: Sequence[Partitions]) -> list[TopicPartition]:
+    async def _seek_to(
+        self,
+        look_up: Callable[[Partitions], Awaitable[dict[TopicPartition, int]]],
+        partitions: Sequence[Partitions],
+    ) -> None:
         self._raise_if_closed()
-        return self._assigned(partitions or sorted(self.assignment()))
+        chosen = self._assigned(partitions or sorted(self.assignment()))
+        owned = {tp: self._delivery.owned[tp] for tp in chosen}
+        for tp, offset in (await look_up(chosen)).items():
+            # Another member may have committed since. A seek of the new assignment would rewind it.
+            if self._delivery.owned.get(tp) is not owned[tp]:
+                raise NotAssignedError(
+                    f"{tp} was released while its offset was looked up; seek again if it is yours"
+                )
+            self.seek(tp, offset)
 
     async def _log_offsets(
         self, wanted: Mapping[TopicPartition, int]

@@ -541,17 +541,18 @@ class JoinFailedError(KafkaGroupError):
 
 @public
 class CommitFailedError(KafkaGroupError):
-    """Offsets were not committed: the member no longer owns the partitions.
+    """Offsets were not committed: the member no longer owns the partitions, or the offsets are of
+    an earlier assignment.
 
-    Their new owner starts at the last committed offset, so no record is lost, but records after it
-    are delivered again. The consumer can continue.
+    Their owner starts at the last committed offset, so no record is lost, but records after it are
+    delivered again. The consumer can continue.
     """
 
     def __init__(self, message: str, partitions: tuple[TopicPartition, ...] = ()) -> None:
         super().__init__(message)
         self.partitions = partitions
-        """The partitions that this member does not own, sorted; empty when the coordinator rejected
-        the whole commit."""
+        """The partitions that this member does not own, or whose offsets are of an earlier
+        assignment, sorted; empty when the coordinator rejected the whole commit."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.partitions)

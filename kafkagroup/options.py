@@ -411,6 +411,13 @@ class ConsumerOptions(_MembershipOptions):
         Boolean(), True, "commit processed records periodically, before a revocation and on close"
     )
     auto_commit_interval: float = option(Milliseconds(1), 5_000, "time between these commits")
+    committed_offsets_max_age: float = option(
+        Milliseconds(1),
+        60_000,
+        "without a membership: how old the acknowledgement of a committed offset may get before an"
+        " auto-commit, or a `commit()`, looks the offset up, and sends it again if the broker has"
+        " deleted it ([Delivery](delivery.md#committed-offsets-that-expire))",
+    )
     offsets_commit_max_retries: int | None = option(
         Integer(0),
         None,

@@ -109,6 +109,7 @@ def test_the_defaults_in_seconds() -> None:
         auto_offset_reset="earliest",
         enable_auto_commit=True,
         auto_commit_interval=5.0,
+        committed_offsets_max_age=60.0,
         offsets_commit_max_retries=None,
         offsets_channel_backoff=0.1,
         leave_group_on_close=None,

@@ -47,6 +47,7 @@ OPTIONS = [
     "auto_offset_reset",
     "enable_auto_commit",
     "auto_commit_interval_ms",
+    "committed_offsets_max_age_ms",
     "group_protocol",
     "security",
     "leave_group_on_close",

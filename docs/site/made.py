@@ -76,7 +76,8 @@ _REMEDIES = {
     "JoinFailedError": "The message has the last failure. Start again, or do not set"
     " `rebalance_max_retries`.",
     "CommitFailedError": "Continue: the new owner of `partitions` starts at the last commit. If it"
-    " occurs often, records take longer than `max_poll_interval_ms` or the rebalance timeout.",
+    " occurs often, records take longer than `max_poll_interval_ms` or the rebalance timeout. Drop"
+    " offsets of an earlier assignment; to rewind a group, `seek` before the commit.",
     "OffsetOutOfRangeError": "Retention deleted records that the group had not read. `seek`,"
     " or set `auto_offset_reset`. Every call raises it until then.",
     "NoOffsetError": "`seek` in each of its `partitions`; or commit a start with `Admin`, or set"

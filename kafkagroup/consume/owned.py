@@ -8,6 +8,7 @@ flight for the same position of the same topic: the new object adopts it
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from uuid import UUID
 
@@ -27,9 +28,18 @@ class OwnedPartition(Progress):
     """The positions and the buffer of one assigned partition."""
 
     tp: TopicPartition
-    committed: int = UNKNOWN
-    """The last committed offset that the coordinator acknowledged or reported; UNKNOWN for none,
-    and while it may have stored a later commit of another offset."""
+    acknowledged: OffsetAndMetadata | None = None
+    """The last committed offset that the coordinator acknowledged or reported; None for none, and
+    while it may have stored a later commit of another offset."""
+    renewed_at: float = -math.inf
+    """When the coordinator acknowledged or reported it, or its renewal was last tried, on the
+    loop's clock; -inf if it must be renewed at once."""
+    stored: int = UNKNOWN
+    """The committed offset as the last look-up found it, which another client may have moved;
+    UNKNOWN if there was none since `acknowledged`."""
+    floor: int = UNKNOWN
+    """The lowest position since the assignment began: a commit below it would undo those of other
+    members. UNKNOWN before there is a position."""
     covered: int = UNKNOWN
     """The position at which there is nothing to commit: where delivery started, or the offset that
     the coordinator acknowledged."""
@@ -94,10 +104,11 @@ class OwnedPartition(Progress):
         if self.is_of_deleted_topic:
             # The coordinator has deleted the committed offset. Otherwise the same offset in the new
             # topic would count as committed.
-            self.committed, self.covered = UNKNOWN, self.position
+            self.acknowledged, self.covered, self.floor = None, self.position, UNKNOWN
             self.is_of_deleted_topic = False
         if not self.is_uncommitted:
             self.covered = offset
+        self.floor = offset if self.floor == UNKNOWN else min(self.floor, offset)
         self.position = self.processed = self.fetch_offset = offset
         self.leader_epoch = leader_epoch
         self.checked_epoch = -1
@@ -119,8 +130,9 @@ class OwnedPartition(Progress):
 
     def relocate(self, offset: int) -> None:
         """Continue at `offset` after a truncation or a reset. Records in flight are not processed
-        yet."""
-        processed, has_in_flight = self.processed, self.processed != self.position
+        yet, unless they are of a deleted topic: their offsets mean nothing in its successor."""
+        processed = self.processed
+        has_in_flight = processed != self.position and not self.is_of_deleted_topic
         self.start_at(offset)
         if has_in_flight:
             self.processed = min(processed, offset)
@@ -135,8 +147,9 @@ class OwnedPartition(Progress):
         self.advance(offset, leader_epoch)
 
     def revoke(self) -> None:
-        """Stop delivery; the positions stay for the last commit."""
+        """Stop delivery; the positions stay for the last commit, which renews `acknowledged`."""
         self.revoked = True
+        self.renewed_at = -math.inf
 
     def pause(self) -> None:
         """Stop delivering and fetching until `resume`."""
@@ -188,9 +201,9 @@ class OwnedPartition(Progress):
         """Note the end of the log that a fetch response reports."""
         self.end = end
 
-    def note_committed(self, offset: int) -> None:
+    def note_committed(self, committed: OffsetAndMetadata, now: float) -> None:
         """Note the committed offset that the coordinator reports."""
-        self.committed = offset
+        self.acknowledged, self.renewed_at, self.stored = committed, now, UNKNOWN
 
     def request_reset(self) -> None:
         """Request that the position is looked up by the reset policy: it is outside of the log."""
@@ -319,11 +332,33 @@ class OwnedPartition(Progress):
         """Note that this offset is being committed. The coordinator may store it and its response
         may be lost: the previous offset, after a seek back to it, must then be committed again."""
         if self.committed not in (UNKNOWN, offset):
-            self.committed = self.covered = UNKNOWN
+            self.acknowledged, self.covered = None, UNKNOWN
 
-    def acknowledge(self, offset: int) -> None:
-        """Note that the coordinator has acknowledged a commit of this offset."""
-        self.committed = self.covered = offset
+    def acknowledge(self, committed: OffsetAndMetadata, now: float) -> None:
+        """Note that the coordinator has acknowledged this commit."""
+        self.note_committed(committed, now)
+        self.covered = committed.offset
+
+    def needs_renewal(self, last: float) -> bool:
+        """Return whether `acknowledged` must be confirmed or sent again: it was last renewed at
+        `last` or before. Not if the position has moved below it: the next commit replaces it."""
+        known = self.acknowledged
+        return known is not None and self.renewed_at <= last and known.offset <= self.position
+
+    def note_renewal(self, now: float) -> None:
+        """Note that `acknowledged` is confirmed, or that the attempt begins."""
+        self.renewed_at = now
+
+    def note_stored(self, offset: int) -> bool:
+        """Note the committed offset that a look-up found; return whether it has been moved since
+        the last one."""
+        before, self.stored = self.stored, offset
+        return offset not in (before, self.committed)
+
+    @property
+    def committed(self) -> int:
+        """The offset of `acknowledged`; UNKNOWN for none."""
+        return UNKNOWN if self.acknowledged is None else self.acknowledged.offset
 
     @property
     def lag(self) -> int | None:

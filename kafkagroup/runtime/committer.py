@@ -1,19 +1,29 @@
 """Commit the offsets of the partitions that a consumer owns, one commit at a time.
 
-A commit waits for the earlier ones and reads its offsets only then: an earlier one may belong to a
-revocation, after which partitions are released. Released partitions are never committed.
+A commit belongs to the assignment in which it was called. It waits for the earlier ones, and one of
+these may belong to a revocation: after each wait its partitions must still be owned, as the same
+objects. A partition that was released and assigned again has another one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from uuid import UUID
+from functools import partial
 
 import anyio
 
 from kafkagroup._values import evolve
+from kafkagroup.consume.commits import (
+    Commit,
+    by_topic_id,
+    check_assigned,
+    check_floors,
+    of_assignment,
+    topic_ids,
+)
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.losses import Losses
 from kafkagroup.consume.owned import OwnedPartition
@@ -22,6 +32,7 @@ from kafkagroup.errors import (
     CommitFailedError,
     ConfigurationError,
     ErrorCode,
+    KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
@@ -31,13 +42,16 @@ from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.current_membership import CurrentMembership
 from kafkagroup.runtime.metrics import Meter
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
+from kafkagroup.runtime.renewal import find_missing
 from kafkagroup.runtime.slices import process_in_slices, slices
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Committer"]
 
 logger = logging.getLogger(__name__)
+
+_RENEWAL_INTERVAL = 1.0
+"""Seconds between two searches, by `commit(offsets)`, for other offsets to renew."""
 
 
 class Committer:
@@ -59,6 +73,7 @@ class Committer:
         self.is_automatic = options.enable_auto_commit
         """Whether processed records are committed automatically."""
         self._options = options
+        self._max_age = options.committed_offsets_max_age
         self._delivery = delivery
         self._membership = membership
         self._changed = changed
@@ -66,6 +81,8 @@ class Committer:
         self._is_in_callback = is_in_callback
         self._losses = Losses()
         """The partitions that were lost with delivered records not committed."""
+        self._renewed_at = -math.inf
+        """When `_renew` last ran, on the loop's clock."""
         self._is_handling_loss = False
         """Whether partitions were lost and `on_partitions_lost` has not returned yet."""
         self._waiting_commit_count = 0
@@ -113,16 +130,22 @@ class Committer:
         timeout: float,
         note: str = "",
         among: Mapping[TopicPartition, OwnedPartition] | None = None,
+        *,
+        max_age: float = math.inf,
     ) -> None:
         """Commit the processed offsets that are not committed yet: of all owned partitions, or of
-        those in `among` that are still owned. `timeout`, `note` and errors are as for `commit`."""
+        those in `among` that are still owned. Then renew the others, see `_renew`. `timeout`,
+        `note` and errors are as for `commit`."""
         async with self._exclusive(timeout) as deadline:
-            owned = self._delivery.owned if among is None else among
-            for some in slices(await process_in_slices(_with_offsets, owned.values())):
+            owned = self._delivery.owned
+            pending = (owned if among is None else among).values()
+            for some in slices(await process_in_slices(_with_offsets, pending)):
                 # Read now: the previous commit may have been that of a revocation, and while many
                 # partitions are committed, others may be released.
                 if offsets := self._delivery.to_commit(some):
-                    await self._commit_with_note(offsets, _seconds_until(deadline), note)
+                    commits = of_assignment(owned, offsets)
+                    await self._commit_with_note(commits, _seconds_until(deadline), note)
+            await self._renew(pending, max_age, deadline)
 
     async def commit_delivered(self, timeout: float, note: str = "") -> None:
         """Commit the processed records; raise an error if delivered records were lost before. The
@@ -133,7 +156,7 @@ class Committer:
         itself does not raise it. Also what `commit` raises.
         """
         if self._is_in_callback():
-            return await self.commit_processed(timeout, note)
+            return await self.commit_processed(timeout, note, max_age=self._max_age)
         deadline = anyio.current_time() + timeout
         self._waiting_commit_count += 1
         try:
@@ -153,7 +176,7 @@ class Committer:
             owned, identity = self._still_owned(owned), self._membership.identity
             try:
                 left = max(deadline - anyio.current_time(), 0.0)
-                return await self.commit_processed(left, note, owned)
+                return await self.commit_processed(left, note, owned, max_age=self._max_age)
             except CommitFailedError:
                 if not await self._were_lost(owned, identity, deadline):
                     raise
@@ -200,29 +223,60 @@ class Committer:
         """Commit `offsets` within `timeout` seconds. Offsets without metadata get `note` as their
         metadata, unless the broker finds it too long.
 
-        Raises: ConfigurationError without a group; RequestTimeoutError if earlier commits, or the
-        first of many partitions, take all the time; CommitFailedError for partitions that are not
-        owned, or while the group rebalances; what `GroupOffsets.commit` raises. After an error,
-        some of many partitions may be committed.
+        Raises: what `prepare` and `send` raise.
+        """
+        await self.send(self.prepare(offsets), timeout, note)
+
+    def prepare(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Sequence[Commit]:
+        """Return the commits of `offsets` in the present assignment, for `send`.
+
+        Raises: ConfigurationError without a group; CommitFailedError for partitions that are not
+        owned, and for offsets below the floor of the assignment.
+        """
+        self._require_group()
+        owned = self._delivery.owned
+        if not_owned := sorted(tp for tp in offsets if tp not in owned):
+            raise CommitFailedError(
+                f"not assigned to this consumer: {', '.join(map(str, not_owned))}; their owner"
+                " commits them",
+                tuple(not_owned),
+            )
+        commits = of_assignment(owned, offsets)
+        self._check(commits)
+        return commits
+
+    async def send(self, commits: Sequence[Commit], timeout: float, note: str = "") -> None:
+        """Commit what `prepare` returned, as `commit` does; then renew the offsets of the other
+        partitions, see `_renew`.
+
+        Raises: RequestTimeoutError if earlier commits, or the first of many partitions, take all
+        the time; CommitFailedError for partitions that were released since `prepare`, or while the
+        group rebalances; what `GroupOffsets.commit` raises. After an error, some of many partitions
+        may be committed.
         """
         async with self._exclusive(timeout) as deadline:
-            self._owned(offsets)  # check all before any is committed
-            for some in slices(tuple(offsets.items())):
-                await self._commit_with_note(dict(some), _seconds_until(deadline), note)
+            self._check(commits)  # all before any is committed
+            for some in slices(commits):
+                await self._commit_with_note(some, _seconds_until(deadline), note)
+            # An application may commit each record.
+            is_due = anyio.current_time() >= self._renewed_at + _RENEWAL_INTERVAL
+            if is_due or self._is_in_callback():
+                await self._renew(self._delivery.owned.values(), self._max_age, deadline)
 
-    async def _commit_with_note(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, note: str
-    ) -> None:
+    async def _commit_with_note(self, commits: Sequence[Commit], timeout: float, note: str) -> None:
         deadline = anyio.current_time() + timeout
         if note:
-            noted = {tp: o if o.metadata else evolve(o, metadata=note) for tp, o in offsets.items()}
+            noted = [
+                c if c.offset.metadata else evolve(c, offset=evolve(c.offset, metadata=note))
+                for c in commits
+            ]
             try:
                 return await self._commit(noted, timeout)
             except BrokerError as error:
                 if error.code != ErrorCode.OFFSET_METADATA_TOO_LARGE:
                     raise
                 logger.warning("committing without the note: %s", error)
-        return await self._commit(offsets, deadline - anyio.current_time())
+        return await self._commit(commits, deadline - anyio.current_time())
 
     async def wait_for_commits(self, timeout: float) -> None:
         """Wait for the commits that were requested before, at most `timeout` seconds."""
@@ -250,13 +304,10 @@ class Committer:
         finally:
             self._committing.release()
 
-    async def _commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
-    ) -> None:
+    async def _commit(self, commits: Sequence[Commit], timeout: float) -> None:
         deadline = anyio.current_time() + timeout
-        _, owned = self._owned(offsets)
         failure: BrokerError | None = None
-        for some in _by_topic_id(offsets, owned):
+        for some in by_topic_id(commits):
             try:
                 await self._commit_part(some, deadline)
             except BrokerError as error:
@@ -266,12 +317,11 @@ class Committer:
         if failure is not None:
             raise failure
 
-    async def _commit_part(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
-    ) -> None:
+    async def _commit_part(self, commits: Sequence[Commit], deadline: float) -> None:
         """Commit offsets that have one topic id for each topic name."""
-        group_offsets, owned = self._owned(offsets)
-        membership = self._membership
+        group_offsets, membership = self._require_group(), self._membership
+        # A released partition must not be marked as being committed: it would count as a loss.
+        self._check(commits)
         if not membership.may_commit:
             raise CommitFailedError(
                 "the group is rebalancing; commit again after the rebalance, for the partitions"
@@ -280,12 +330,12 @@ class Committer:
         identity, driver = membership.identity, membership.driver
 
         def is_current() -> bool:
-            owned_now = self._delivery.owned
-            still_owned = all(owned_now.get(tp) is one for tp, one in owned.items())
-            return still_owned and membership.identity is identity and membership.may_commit
+            self._check(commits)
+            return membership.identity is identity and membership.may_commit
 
-        for tp, offset in offsets.items():
-            owned[tp].begin_commit(offset.offset)
+        offsets = {commit.tp: commit.offset for commit in commits}
+        for commit in commits:
+            commit.owned.begin_commit(commit.offset.offset)
         while True:
             until = deadline
             if driver is not None:
@@ -298,7 +348,7 @@ class Committer:
                     timeout=until - anyio.current_time(),
                     is_current=is_current,
                     epoch=lambda: membership.generation_id,
-                    topic_ids=_topic_ids(owned.values()),
+                    topic_ids=topic_ids(commits),
                     meter=self._meter,
                 )
                 break
@@ -307,31 +357,67 @@ class Committer:
                 # confirmed again before the next attempt.
                 if not (is_current() and until <= anyio.current_time() < deadline):
                     raise
-        for tp, offset in offsets.items():
-            owned[tp].acknowledge(offset.offset)
+        now = anyio.current_time()
+        for commit in commits:
+            # A response for a deleted topic must not count for the one that has replaced it.
+            if not commit.owned.is_recreated(commit.topic_id):
+                commit.owned.acknowledge(commit.offset, now)
 
-    def _owned(
-        self, partitions: Iterable[TopicPartition]
-    ) -> tuple[GroupOffsets, dict[TopicPartition, OwnedPartition]]:
-        """Return the `GroupOffsets`, and the `OwnedPartition` of each partition. Raises:
-        ConfigurationError; CommitFailedError for partitions that are not owned."""
+    def _require_group(self) -> GroupOffsets:
+        """Return what sends the commits. Raises: ConfigurationError without a group."""
         if self.group_offsets is None:
             raise ConfigurationError("a consumer without group_id cannot commit; give group_id")
-        owned: dict[TopicPartition, OwnedPartition] = {}
-        not_owned: list[TopicPartition] = []
-        for tp in partitions:
-            if (partition := self._delivery.owned.get(tp)) is None:
-                not_owned.append(tp)
-            else:
-                owned[tp] = partition
-        if not_owned:
-            not_owned.sort()
-            raise CommitFailedError(
-                f"not assigned to this consumer: {', '.join(map(str, not_owned))}; their owner"
-                " commits them",
-                tuple(not_owned),
-            )
-        return self.group_offsets, owned
+        return self.group_offsets
+
+    def _check(self, commits: Sequence[Commit]) -> None:
+        """Raises: CommitFailedError unless all are of the present assignment."""
+        check_assigned(commits, self._delivery.owned)
+        # With `assign()`, no other member can have committed since: the application may rewind.
+        if self._membership.driver is not None:
+            check_floors(commits)
+
+    # ------------------------------------------------------------ renewal
+
+    async def _renew(
+        self, among: Collection[OwnedPartition], max_age: float, deadline: float
+    ) -> None:
+        """Send again what the coordinator acknowledged `max_age` seconds ago or before, and of
+        partitions that were revoked since, everything: the broker may have deleted it. A member
+        sends it at once, others only if a look-up does not find it. An error is logged, and the
+        next attempt follows as much later."""
+        now, is_member = anyio.current_time(), self._membership.commits_as_member
+        last, self._renewed_at = now - max_age, now
+        for some in slices(await process_in_slices(partial(_to_renew, last), among)):
+            if is_member and not self._membership.may_commit:
+                return
+            for owned in some:
+                owned.note_renewal(now)
+            acknowledged = [Commit(o, o.acknowledged, o.topic_id) for o in some if o.acknowledged]
+            for part in by_topic_id(acknowledged):
+                try:
+                    with anyio.CancelScope(deadline=deadline):
+                        await self._renew_part(part, deadline, is_member=is_member)
+                except KafkaGroupError as error:
+                    first = min(commit.tp for commit in part)
+                    logger.warning("the committed offset of %s is not renewed: %s", first, error)
+
+    async def _renew_part(
+        self, part: Sequence[Commit], deadline: float, *, is_member: bool
+    ) -> None:
+        group_offsets = self._require_group()
+        if not is_member:
+            part = await find_missing(group_offsets, part)
+        owned, ids = self._delivery.owned, topic_ids(part)
+        current = [
+            commit
+            for commit in part
+            if commit.is_assigned(owned)
+            and commit.owned.acknowledged is commit.offset
+            # With a deleted topic the coordinator deletes its offsets; its successor has others.
+            and group_offsets.has_topic(commit.tp.topic, ids)
+        ]
+        if current:
+            await self._commit_part(current, deadline)
 
     # ------------------------------------------------------------ auto-commit
 
@@ -352,8 +438,10 @@ class Committer:
             if not (self._membership.may_commit and self.is_automatic):
                 continue  # no warning: this is normal during a rebalance
             try:
+                # The coordinator keeps the offsets of a group with members.
+                max_age = math.inf if self._membership.commits_as_member else self._max_age
                 await self.commit_processed(
-                    self._options.request_timeout, among=self._not_revoked()
+                    self._options.request_timeout, among=self._not_revoked(), max_age=max_age
                 )
             except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
@@ -369,35 +457,14 @@ class Committer:
                     report(error)
 
 
-def _topic_ids(owned: Iterable[OwnedPartition]) -> dict[str, UUID]:
-    """Return the ids of the positions' topics, by name, where known."""
-    return {o.tp.topic: o.topic_id for o in owned if o.topic_id != NO_ID}
-
-
-def _by_topic_id(
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    owned: Mapping[TopicPartition, OwnedPartition],
-) -> list[dict[TopicPartition, OffsetAndMetadata]]:
-    """Split offsets into parts that have one topic id for each topic name.
-
-    There is one part, unless partitions of one topic have different ids: some are in a deleted
-    topic and others in the topic that has replaced it, or the id of some is not known yet.
-    """
-    parts: list[tuple[dict[str, UUID], dict[TopicPartition, OffsetAndMetadata]]] = []
-    for tp, offset in offsets.items():
-        topic_id = owned[tp].topic_id
-        for topic_ids, part in parts:
-            if topic_ids.setdefault(tp.topic, topic_id) == topic_id:
-                part[tp] = offset
-                break
-        else:
-            parts.append(({tp.topic: topic_id}, {tp: offset}))
-    return [part for _, part in parts]
-
-
 def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
     """Return the partitions that have an offset to commit."""
     return [o for o in owned if o.to_commit() is not None]
+
+
+def _to_renew(last: float, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    """Return the partitions whose acknowledged offsets were renewed at `last` or before."""
+    return [o for o in owned if o.needs_renewal(last)]
 
 
 def _seconds_until(deadline: float) -> float:

@@ -88,6 +88,14 @@ class CurrentMembership:
         return not self.is_void and (self.driver is None or self.driver.may_commit)
 
     @property
+    def commits_as_member(self) -> bool:
+        """Whether commits name a member of a group that Kafka coordinates: the coordinator then
+        keeps the offsets, and accepts them from members only. Not with `assign()`, or with claims
+        in ZooKeeper: other clients may commit, and the broker deletes an offset
+        `offsets.retention.minutes` after its last commit."""
+        return self.identity is not NO_MEMBERSHIP
+
+    @property
     def generation_id(self) -> int:
         """The generation, or member epoch, that commits name. Under KIP-848 it is the current
         epoch: the epoch moves on while the assignment stays, and an earlier one may be refused."""

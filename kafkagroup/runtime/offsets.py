@@ -205,9 +205,10 @@ class GroupOffsets:
         """Commit offsets. Retry until `timeout` seconds have passed or the retries are used up.
 
         `is_current` returns whether the identity is still a member of its generation; the commit is
-        not sent once it is not. `epoch` returns the member's current epoch, which replaces the
-        identity's generation (KIP-848). `topic_ids`: the ids of the topics that the offsets were
-        read from, where known; other topics have the ids in the current metadata.
+        not sent once it is not, or once it raises a CommitFailedError of its own. `epoch` returns
+        the member's current epoch, which replaces the identity's generation (KIP-848). `topic_ids`:
+        the ids of the topics that the offsets were read from, where known; other topics have the
+        ids in the current metadata.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
@@ -274,14 +275,14 @@ class GroupOffsets:
         }
         if deleted and anyio.current_time() >= self._refreshed_at + _RECHECK_INTERVAL:
             with anyio.CancelScope(deadline=deadline):
-                await self._try_refresh()
+                await self.refresh_metadata()
         for topic in sorted(deleted):
             if not self._cluster.was_deleted_or_recreated(*keys[topic]):
                 deleted.remove(topic)
                 del self._deleted_counts[keys[topic]]
         return deleted
 
-    async def _try_refresh(self) -> bool:
+    async def refresh_metadata(self) -> bool:
         """Refresh the metadata; return whether that succeeded."""
         self._refreshed_at = anyio.current_time()
         try:
@@ -289,6 +290,11 @@ class GroupOffsets:
         except (TransportError, RemoteProtocolError):
             return False
         return True
+
+    def has_topic(self, topic: str, ids: Mapping[str, UUID]) -> bool:
+        """Return whether the topic exists with its id in `ids`, if it has one, as of the metadata.
+        A broker before 4.1 does not check the ids of commits."""
+        return not self._cluster.was_deleted_or_recreated(topic, ids.get(topic, NO_ID))
 
     def _deleted_error(self, topic: str, ids: Mapping[str, UUID]) -> BrokerError:
         has_id = ids.get(topic, NO_ID) != NO_ID
@@ -308,7 +314,7 @@ class GroupOffsets:
 
         A topic may exist although the coordinator does not know it yet.
         """
-        if error.code not in _UNKNOWN_TOPIC or not await self._try_refresh():
+        if error.code not in _UNKNOWN_TOPIC or not await self.refresh_metadata():
             return None
         for topic in sorted({tp.topic for tp in offsets}):
             if self._cluster.was_deleted_or_recreated(topic, topic_ids.get(topic, NO_ID)):
@@ -441,12 +447,14 @@ class GroupOffsets:
         partitions: Collection[TopicPartition],
         unknown: MutableMapping[TopicPartition, int],
         member: Identity | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
     ) -> CommittedOffsets:
         """Send one OffsetFetch request; never raise an error of the network or the broker.
 
         A failed look-up must never count as "no offset". `unknown` counts how often in a row the
         coordinator did not know a partition's topic; pass the same mapping with each retry.
-        `member` names a member to a coordinator that checks its epoch (KIP-848).
+        `member` names a member to a coordinator that checks its epoch (KIP-848). `topic_ids` as in
+        `commit`.
         """
         try:
             broker = await self._coordinator()
@@ -458,14 +466,14 @@ class GroupOffsets:
                 partitions,
                 require_stable=True,
                 member=None if member is None else (member.member_id, member.generation_id),
-                topic_ids=self._topic_ids(partitions),
+                topic_ids=self._topic_ids(partitions, topic_ids),
             )
             found = self._parse(response, partitions, unknown)
             if len(found.offsets) == len(partitions):
                 self._report_success(_READING)
             if any(tp in unknown for tp in partitions):
                 # The topic may have been recreated; the next request then has its new id.
-                await self._try_refresh()
+                await self.refresh_metadata()
             return found
         except _Retry as retry:
             self._report_failure(_READING, retry.error)

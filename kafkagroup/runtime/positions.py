@@ -14,6 +14,8 @@ from itertools import compress
 from operator import not_
 from uuid import UUID
 
+import anyio
+
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
@@ -186,7 +188,7 @@ class Positions:
             owned.request_reset()
             return
         owned.start_at(committed.offset, leader_epoch=committed.leader_epoch)
-        owned.note_committed(committed.offset)
+        owned.note_committed(committed, anyio.current_time())
         owned.note_topic(topic_ids[owned.tp.topic])
 
     async def _reset(

@@ -81,7 +81,7 @@ def owning(
     delivery = delivery or Delivery()
     for owned in delivery.own(partitions):
         owned.start_at(start)
-        owned.committed = start
+        owned.acknowledged = OffsetAndMetadata(start)
     return delivery
 
 
@@ -145,7 +145,7 @@ def test_committed_offsets_are_not_committed_again() -> None:
     assert delivery.to_commit() == {}
     delivery.owned[T1].processed = 6
     assert delivery.to_commit() == {T1: OffsetAndMetadata(6)}
-    delivery.owned[T1].committed = 6
+    delivery.owned[T1].acknowledged = OffsetAndMetadata(6)
     assert delivery.to_commit() == {}
 
 
@@ -154,7 +154,7 @@ def test_an_unknown_position_is_not_committed() -> None:
     delivery.own([T0])
     assert state(delivery) == (UNKNOWN, UNKNOWN, UNKNOWN)
     assert delivery.to_commit() == {}
-    assert OwnedPartition(T0, committed=5).to_commit() is None
+    assert OwnedPartition(T0, acknowledged=OffsetAndMetadata(5)).to_commit() is None
 
 
 def test_an_offset_found_by_the_reset_policy_is_committed() -> None:
@@ -430,9 +430,9 @@ def test_delivered_records_are_uncommitted_in_flight_and_processed() -> None:
     assert not owned.is_uncommitted
     ask(delivery)
     assert owned.is_uncommitted
-    owned.acknowledge(0)
+    owned.acknowledge(OffsetAndMetadata(0), 0.0)
     assert owned.is_uncommitted
-    owned.acknowledge(1)
+    owned.acknowledge(OffsetAndMetadata(1), 0.0)
     assert not owned.is_uncommitted
     ask(delivery)
     delivery.mark_processed()
@@ -462,7 +462,7 @@ def test_a_seek_past_a_bad_record_leaves_the_records_before_it_uncommitted() -> 
     ask(delivery)
     delivery.seek(T0, 2)
     assert owned.is_uncommitted
-    owned.acknowledge(2)
+    owned.acknowledge(OffsetAndMetadata(2), 0.0)
     assert not owned.is_uncommitted
 
 
@@ -473,12 +473,12 @@ def test_control_records_and_compaction_need_no_commit_by_the_application() -> N
     delivery.add(owned, [batch(0, "a"), marker(1), compacted(2, 5), batch(6, "b"), marker(7)])
     ask(delivery)
     delivery.mark_processed()
-    owned.acknowledge(1)
+    owned.acknowledge(OffsetAndMetadata(1), 0.0)
     assert not owned.is_uncommitted
     assert ask(delivery) == record(6, "b")
     assert ask(delivery) is None
     assert (owned.position, owned.is_uncommitted) == (8, True)
-    owned.acknowledge(8)
+    owned.acknowledge(OffsetAndMetadata(8), 0.0)
     delivery.add(owned, [marker(8)])
     assert ask(delivery) is None
     assert (owned.position, owned.is_uncommitted) == (9, False)
@@ -894,6 +894,6 @@ def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processe
             pending = delivery.to_commit().get(T0)
             if pending is not None:
                 assert pending.offset > committed
-                owned.committed = committed = pending.offset
+                owned.acknowledged, committed = pending, pending.offset
         assert {o for o in range(committed) if o % 7} <= done
     assert delivery.owned[T0].position <= log_end

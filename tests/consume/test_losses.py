@@ -6,7 +6,7 @@ import pickle
 
 from kafkagroup.consume.losses import Losses
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
 
@@ -66,7 +66,7 @@ def test_a_loss_of_a_thousand_partitions_shows_their_number() -> None:
 def test_no_loss_is_reported_if_the_commit_is_acknowledged_after_the_release() -> None:
     losses, owned = Losses(), delivered(T0, 5)
     losses.add(owned, "the generation has ended")
-    owned.acknowledge(5)
+    owned.acknowledge(OffsetAndMetadata(5), 0.0)
     assert losses.take({}) is None
 
 
@@ -74,10 +74,10 @@ def test_a_late_commit_response_covers_only_the_loss_of_its_own_assignment() -> 
     losses, first, second = Losses(), delivered(T0, 5), delivered(T0, 7)
     losses.add(first, "first")
     losses.add(second, "second")
-    second.acknowledge(7)
+    second.acknowledge(OffsetAndMetadata(7), 0.0)
     assert "(first)" in str(losses.take({}))
     losses.add(first, "first")
-    first.acknowledge(5)
+    first.acknowledge(OffsetAndMetadata(5), 0.0)
     losses.add(delivered(T0, 7), "second")
     assert "(second)" in str(losses.take({}))
 
@@ -86,7 +86,7 @@ def test_records_committed_after_redelivery_are_not_lost() -> None:
     losses, again = Losses(), delivered(T0, 9)
     for acknowledged, lost in ((4, True), (5, False), (9, False)):
         losses.add(delivered(T0, 5), "the generation has ended")
-        again.acknowledge(acknowledged)
+        again.acknowledge(OffsetAndMetadata(acknowledged), 0.0)
         assert (losses.take({T0: again}) is not None) == lost
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from uuid import UUID
 
 import pytest
@@ -76,14 +77,47 @@ def test_an_offset_is_committed_again_after_a_commit_of_another_one_had_no_respo
     owned = OwnedPartition(TP)
     owned.start_at(0)
     owned.position = owned.processed = 3
-    owned.acknowledge(3)
+    owned.acknowledge(OffsetAndMetadata(3), 0.0)
     assert (owned.to_commit(), owned.is_uncommitted) == (None, False)
     owned.seek(1)
     owned.begin_commit(1)
     owned.position = owned.processed = 3
     assert (owned.to_commit(), owned.is_uncommitted) == (OffsetAndMetadata(3), True)
     owned.begin_commit(3)
-    owned.acknowledge(3)
+    owned.acknowledge(OffsetAndMetadata(3), 0.0)
     assert (owned.to_commit(), owned.is_uncommitted) == (None, False)
     owned.begin_commit(3)
     assert (owned.to_commit(), owned.is_uncommitted) == (None, False)
+
+
+def test_an_acknowledged_offset_needs_renewal_when_it_is_old_and_when_it_is_revoked() -> None:
+    """Acknowledged once, it was trusted for ever: brokers delete the offsets of idle groups."""
+    owned = OwnedPartition(TP)
+    owned.start_at(3)
+    assert not owned.needs_renewal(99.0)  # nothing is committed
+    owned.note_committed(OffsetAndMetadata(3, "mine", 1), 10.0)
+    assert [owned.needs_renewal(last) for last in (9.0, 10.0)] == [False, True]
+    owned.note_renewal(20.0)
+    assert not owned.needs_renewal(19.0)
+    owned.revoke()
+    assert owned.needs_renewal(-math.inf)
+    owned.acknowledge(OffsetAndMetadata(3), 30.0)
+    assert not owned.needs_renewal(-math.inf)
+
+
+def test_an_offset_above_the_position_is_not_renewed() -> None:
+    """The application has sought back: its next commit replaces the offset."""
+    owned = OwnedPartition(TP)
+    owned.start_at(3)
+    owned.acknowledge(OffsetAndMetadata(3), 10.0)
+    owned.seek(2)
+    assert not owned.needs_renewal(99.0)
+
+
+def test_an_offset_that_another_client_has_moved_is_news_once() -> None:
+    owned = OwnedPartition(TP)
+    owned.start_at(3)
+    owned.acknowledge(OffsetAndMetadata(3), 10.0)
+    assert [owned.note_stored(offset) for offset in (3, 5, 5, 4, 3, 4)] == [
+        *(False, True, False, True, False, True)
+    ]

@@ -1,0 +1,109 @@
+"""Offsets to commit, each with the assignment that it belongs to.
+
+The coordinator refuses the commit of an earlier generation, but a client that takes the generation
+when it sends would commit, in the new one, what an application determined in the earlier one: it
+would undo the commits of the members in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from kafkagroup._values import frozen
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import CommitFailedError
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["Commit", "by_topic_id", "check_assigned", "check_floors", "of_assignment", "topic_ids"]
+
+
+@frozen
+class Commit:
+    """The offset to commit of one partition."""
+
+    owned: OwnedPartition
+    """The partition, in the assignment in which the commit was requested."""
+    offset: OffsetAndMetadata
+    topic_id: UUID
+    """The topic that it was requested for; NO_ID if the id was not known."""
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return self.owned.tp
+
+    def is_assigned(self, owned: Mapping[TopicPartition, OwnedPartition]) -> bool:
+        """Return whether the assignment lasts, and the position is in the same topic."""
+        one = self.owned
+        return owned.get(one.tp) is one and not one.is_recreated(self.topic_id)
+
+    @property
+    def is_below_floor(self) -> bool:
+        """Whether the assignment began above this offset."""
+        return self.offset.offset < self.owned.floor
+
+
+def of_assignment(
+    owned: Mapping[TopicPartition, OwnedPartition],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> list[Commit]:
+    """Return the commits of these offsets in the present assignment, as `owned` has it."""
+    return [Commit(owned[tp], offset, owned[tp].topic_id) for tp, offset in offsets.items()]
+
+
+def check_assigned(
+    commits: Iterable[Commit], owned: Mapping[TopicPartition, OwnedPartition]
+) -> None:
+    """Raises: CommitFailedError unless all assignments last, as `owned` has them."""
+    released = sorted(commit.tp for commit in commits if not commit.is_assigned(owned))
+    if released:
+        raise CommitFailedError(
+            f"commit of {', '.join(map(str, released))} failed: since it was requested, this"
+            " consumer has released the partition, or its topic was recreated; the next owner"
+            " continues from the last commit that succeeded",
+            tuple(released),
+        )
+
+
+def check_floors(commits: Iterable[Commit]) -> None:
+    """Raises: CommitFailedError for offsets below the floors of their assignments."""
+    below = sorted((c for c in commits if c.is_below_floor), key=lambda c: c.tp)
+    if below:
+        names = ", ".join(str(c.tp) for c in below)
+        what = ", ".join(f"{c.offset.offset} is below {c.owned.floor}" for c in below)
+        raise CommitFailedError(
+            f"commit of {names} failed: {what}, where this assignment began, so the offset is of an"
+            " earlier one, and other members may have committed since. Drop it; to rewind the"
+            " group, seek() to it, then commit",
+            tuple(c.tp for c in below),
+        )
+
+
+def topic_ids(commits: Iterable[Commit]) -> dict[str, UUID]:
+    """Return the ids of the commits' topics, by name, where known."""
+    return {c.tp.topic: found for c in commits if (found := _topic_id(c)) != NO_ID}
+
+
+def by_topic_id(commits: Iterable[Commit]) -> list[Sequence[Commit]]:
+    """Split commits into parts that have one topic id for each topic name.
+
+    There is one part, unless partitions of one topic have different ids: some are in a deleted
+    topic and others in the topic that has replaced it, or the id of some is not known yet.
+    """
+    parts: list[tuple[dict[str, UUID], list[Commit]]] = []
+    for commit in commits:
+        topic, topic_id = commit.tp.topic, _topic_id(commit)
+        for ids, part in parts:
+            if ids.setdefault(topic, topic_id) == topic_id:
+                part.append(commit)
+                break
+        else:
+            parts.append(({topic: topic_id}, [commit]))
+    return [part for _, part in parts]
+
+
+def _topic_id(commit: Commit) -> UUID:
+    # A fetch since the request may have told the id.
+    return commit.owned.topic_id if commit.topic_id == NO_ID else commit.topic_id
