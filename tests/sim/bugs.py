@@ -207,6 +207,25 @@ def commits_released_partitions(stack: ExitStack) -> None:
     _around(stack, sessions.Session, "drain", noting)
 
 
+@_bug("S25", "S5")
+def commits_offsets_of_an_earlier_assignment(stack: ExitStack) -> None:
+    """Offsets that could not be committed are kept, and sent with the next commit, in whatever
+    assignment that is."""
+
+    def make(commit: Any) -> Any:
+        async def kept(self: Any, offsets: Any, *rest: Any, **named: Any) -> None:
+            self.kept = getattr(self, "kept", {})
+            now = {tp: at for tp, at in self.kept.items() if tp in self._delivery.owned}
+            self.kept = dict(offsets) | self.kept
+            await commit(self, dict(offsets) | now, *rest, **named)
+            self.kept = {tp: at for tp, at in self.kept.items() if tp not in now}
+
+        return kept
+
+    _around(stack, Committer, "commit", make)
+    _replace(stack, committer, "check_floors", lambda commits: None)
+
+
 # ------------------------------------------------------------------ membership
 
 
@@ -1357,7 +1376,7 @@ def commits_by_name_to_a_recreated_topic(stack: ExitStack) -> None:
 @_bug("S19", "S6")
 def looks_up_topic_ids_in_each_commit_attempt(stack: ExitStack) -> None:
     """A commit looks up its topic ids in each attempt, not when it is requested."""
-    _replace(stack, committer, "_topic_ids", lambda owned: {})
+    _replace(stack, committer, "topic_ids", lambda commits: {})
 
     def make(once: Any) -> Any:
         async def renewed(self: Any, identity: Any, offsets: Any, _: Any, *rest: Any) -> None:

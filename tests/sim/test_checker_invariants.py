@@ -1,4 +1,4 @@
-"""The checker detects violations of S15 to S21, L7 and L9, and reports nothing else.
+"""The checker detects violations of S15 to S25, L7 and L9, and reports nothing else.
 
 The stories are built like those of `test_checker`, with the same helpers.
 """
@@ -32,6 +32,7 @@ from sim.events import (
     Stored,
     Subscribing,
     Thawed,
+    Truncated,
 )
 from sim.test_checker import (
     T0,
@@ -58,7 +59,7 @@ from sim.test_checker import (
 
 def test_every_invariant_has_a_text():
     assert all(text and not text.endswith(".") for text in INVARIANTS.values())
-    assert {f"S{n}" for n in range(1, 22)} < INVARIANTS.keys()
+    assert {f"S{n}" for n in range(1, 23)} < INVARIANTS.keys()
 
 
 # ------------------------------------------------------------------ S15, S16: paused partitions
@@ -231,6 +232,53 @@ def test_s21_a_revocation_that_began_before_the_membership_ended_may_finish():
 def test_s21_partitions_of_a_new_membership_may_be_revoked():
     again = [of(Lost, partitions=(T0, T1)), first_join(), joins(2, T0), assigned(2, T0)]
     assert "S21" not in broken(consuming(), heartbeats("UNKNOWN_MEMBER_ID"), again, revokes(T0))
+
+
+# ------------------------------------------------------------------ S25: assignments
+
+
+def gives(offset, generation=2, stored=True, **fields):
+    """The application commits an offset that it chose."""
+    sent, *rest = commits(offset, generation=generation, stored=stored)
+    return [attrs.evolve(sent, explicit=True, **fields), rest]
+
+
+def comes_back():
+    """The partition was another member's, which has committed 200, and comes back."""
+    return [
+        opening(auto_commit=False),
+        starts(1, {T0: 0}),
+        heartbeats("UNKNOWN_MEMBER_ID"),
+        of(Lost, partitions=(T0,)),
+        starts(2, {T0: 200}),
+    ]
+
+
+def test_s22_a_commit_is_not_below_where_its_assignment_began():
+    assert broken(comes_back(), gives(200, stored=False)) == []
+    assert broken(comes_back(), gives(100, stored=False)) == ["S25"]
+
+
+def test_s22_a_seek_a_truncation_and_a_reset_lower_the_floor():
+    for lowered in (
+        of(Sought, partition=T0, offset=100),
+        Truncated(time=0.0, partition=T0, offset=100),
+        request("Fetch", error="OFFSET_OUT_OF_RANGE", response={"offsets": {T0: 200}}),
+    ):
+        assert "S25" not in broken(comes_back(), lowered, gives(100, stored=False))
+    sought = [of(Sought, partition=T0, offset=offset) for offset in (100, 300)]
+    assert "S25" not in broken(comes_back(), sought, gives(100, stored=False))
+    assert "S25" in broken(comes_back(), sought, gives(99, stored=False))
+
+
+def test_s22_the_member_must_know_where_its_assignment_began():
+    """A commit that it issued before the response to its request for offsets, or in the earlier
+    generation, which the coordinator refuses."""
+    early = gives(100, stored=False, waited=5.0)
+    assert "S25" not in broken(comes_back(), early)
+    assert "S25" not in broken(comes_back(), gives(100, generation=1, stored=False))
+    unknown = [opening(auto_commit=False), starts(1, {T0: -1})]
+    assert "S25" not in broken(unknown, gives(0, generation=1))
 
 
 # ------------------------------------------------------------------ S19: recreated topics

@@ -1,4 +1,4 @@
-"""What is delivered, processed and committed: S3 to S8, S12, S13 and S19.
+"""What is delivered, processed and committed: S3 to S8, S12, S13, S19 and S25.
 
 A commit is known to have happened by what the broker stored, by its response on the wire, or by the
 result that the application got; any of these is sufficient, so real runs are checked with the
@@ -122,6 +122,7 @@ class Offsets:
         for run in self._recorder.runs.values():
             if (period := run.periods.get(tp)) is not None:
                 period.truncations.add(end)
+                _lower_floor(period, end)
                 period.minimum_commit = min(period.minimum_commit, end)
 
     # ------------------------------------------------------------ delivery
@@ -334,8 +335,8 @@ class Offsets:
 
     def _commit(self, number: int, event: Sent, period: OwnershipPeriod, offset: int) -> None:
         """S13: the commit is of a current membership; S4: of processed records; S5: not before the
-        last one. Each as far as the member knew when it issued the commit. The application may
-        commit any offsets."""
+        last one; S25: not before the period's first position. Each as far as the member knew when
+        it issued the commit. Above that the application may commit any offsets."""
         tp, log, run = period.tp, self._recorder.log(period.tp), period.run
         if run.membership_end is not None:
             by, at, member_id, generation = run.membership_end
@@ -358,6 +359,11 @@ class Offsets:
             # processed records may be below it.
             least = min(offset, done) if event.explicit else offset
             period.minimum_commit = min((least, *period.truncations))
+        is_floor_known = self._recorder.knew(*period.floor_known, event)
+        is_below = period.floor is not None and offset < period.floor
+        if event.explicit and is_below and is_floor_known:  # S5 covers the others
+            text = f"{run.name} commits {tp}@{offset}; its assignment began at {period.floor}"
+            self._recorder.report("S25", event, text, period.floor_known[0], number)
         period.sent, period.sent_by = offset, number
         if period.failed_commit is None or self._recorder.knew(*period.failed_commit, event):
             period.called_at = event.called_at
@@ -398,6 +404,9 @@ class Offsets:
                 # The response to a request of an earlier period does not count for this one.
                 if period is not None and period.began_by < by:
                     period.starts.add(offset)
+                    if period.floor is None:
+                        period.floor, period.floor_known = max(offset, 0), (number, event.time)
+                    _lower_floor(period, max(offset, 0))  # the reset policy decides for -1
                     period.committed_before = floors.get(tp, 0)
                     offset = min((offset, *self._recorder.log(tp).truncations))
                     self._raise_floor(tp, offset, number)
@@ -578,8 +587,15 @@ def _move(period: OwnershipPeriod, log: Log, offset: int | None, number: int, no
     period.is_position_unknown = offset is None
     period.position = period.processed = period.reported_processed = offset
     period.minimum_commit = 0
+    _lower_floor(period, offset or 0)
     if log.current is period:  # a former owner's seek does not concern the group's commits
         log.floor = min(log.floor, offset or 0)
+
+
+def _lower_floor(period: OwnershipPeriod, offset: int) -> None:
+    """Note a position that may be the lowest one since the period began."""
+    if period.floor is not None:
+        period.floor = min(period.floor, offset)
 
 
 def _done(period: OwnershipPeriod, log: Log) -> int:

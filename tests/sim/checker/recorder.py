@@ -106,6 +106,10 @@ class OwnershipPeriod:
     minimum_commit: int = 0
     """A commit of processed records below it goes back (S5): the last such commit since the
     position moved, or the start."""
+    floor: int | None = None
+    """The lowest position since the period began (S25); None until the start is known."""
+    floor_known: tuple[int, float] = (-1, -math.inf)
+    """The event and time at which the start became known."""
     called_at: float | None = None
     """When the call that sent the last commit began; None once it is answered, or the application's
     call was cancelled or failed."""
