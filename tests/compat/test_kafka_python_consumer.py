@@ -7,6 +7,7 @@ import pytest
 from brokers import TRIO_IS_LONG, until
 
 from kafkagroup import (
+    Admin,
     Consumer,
     OffsetAndMetadata,
     TopicPartition,
@@ -342,6 +343,30 @@ async def test_asynchronous_commits_keep_their_order():
                 await futures[-1]
             assert all(future.succeeded() for future in futures)
             assert near.committed("t", "t") == {0: 5}
+
+
+async def test_an_asynchronous_commit_belongs_to_the_assignment_of_its_call():
+    """It took the partition by its name once the earlier commits were answered: after a rebalance
+    that was the next assignment."""
+    tp = TopicPartition("t", 0)
+    with EmbeddedKafka({"t": 1}) as near:
+        near.produce("t", [str(n) for n in range(300)])
+        async with (
+            coordinator_of(near.bootstrap_servers, "t", **NEVER) as one,
+            Admin(bootstrap_servers=near.bootstrap_servers) as admin,
+        ):
+            await take(one, 300)
+            near.fail(OffsetCommitRequest, Delay(2.0))
+            first = one.commit_offsets_async({tp: OffsetAndMetadata(50)})
+            waiting = one.commit_offsets_async({tp: OffsetAndMetadata(300)})
+            await until(lambda: near.requests(OffsetCommitRequest))
+            await admin.remove_member("t", member_id=one.member_id)
+            with anyio.fail_after(20), pytest.raises(CommitFailedError, match="since it was requ"):
+                await waiting
+            assert first.is_done
+            with pytest.raises(CommitFailedError, match="not assigned to this consumer: other/0"):
+                await one.commit_offsets_async({TopicPartition("other", 0): OffsetAndMetadata(1)})
+            assert near.committed("t", "t") == {0: 50}
 
 
 async def test_an_error_in_a_commit_callback_is_logged(bootstrap, name, fill):

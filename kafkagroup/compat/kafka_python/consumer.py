@@ -6,7 +6,8 @@ To read records, iterate over `coordinator.consumer`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import anyio
@@ -241,11 +242,12 @@ class ConsumerCoordinator(BaseCoordinator):
         before, future = self._commits, Future()
         self._commits = future
         on_done = callback or self.config["default_offset_commit_callback"]
+        send = self._prepare_commit(offsets)
 
         async def commit() -> None:
             try:
                 await before.wait()
-                await self.commit_offsets_sync(offsets)
+                await send()
                 future.success(True)
             except Exception as error:
                 future.failure(error)
@@ -259,6 +261,20 @@ class ConsumerCoordinator(BaseCoordinator):
 
         self._tasks.spawn(commit)
         return future
+
+    def _prepare_commit(self, offsets: Offsets) -> Callable[[], Awaitable[object]]:
+        """Return a function that commits `offsets` for the present assignment, if there is one."""
+        if not offsets or not self._is_started:
+            return partial(self.commit_offsets_sync, offsets)
+        try:
+            return self.consumer._prepare_commit(offsets)
+        except KafkaGroupError as error:
+            refused = error
+
+        async def fail() -> None:
+            raise refused
+
+        return fail
 
     async def commit_offsets_sync(self, offsets: Offsets) -> bool | None:
         """Commit, and retry until success, a permanent error, or the end of `request_timeout_ms`.
