@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,12 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CommitListener", "commit", "pin", "reconcile"]
+__all__ = ["RENEWAL_INTERVAL", "CommitListener", "commit", "pin", "reconcile", "renew"]
 
 logger = logging.getLogger(__name__)
+
+RENEWAL_INTERVAL = 60.0
+"""Seconds between two look-ups of what an idle query has committed."""
 
 
 def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
@@ -95,6 +99,32 @@ def commit(
     return new
 
 
+def renew(
+    session: Logs,
+    group: str,
+    positions: Positions,
+    *,
+    first: bool = False,
+    timeout: float | None = None,
+) -> None:
+    """Commit again those of the committed `positions` that the group does not have any more:
+    brokers delete the offsets of a group without members `offsets.retention.minutes` after their
+    last commit. Others stay as they are. `first`: they are the start of a query.
+
+    Raises: as `commit`.
+    """
+    found = session.committed(group, positions.offsets, timeout)
+    missing = {tp: at for tp, at in positions.offsets.items() if tp not in found}
+    if not missing:
+        return
+    # With a deleted topic the coordinator deletes its offsets; its successor has others.
+    _, ids = session.partitions()
+    old = positions.topic_ids
+    current = {tp: at for tp, at in missing.items() if ids.get(tp.topic) == old[tp.topic]}
+    if current:
+        _write(session, group, positions, current, first, timeout)
+
+
 def _write(
     session: Logs,
     group: str,
@@ -128,6 +158,8 @@ class CommitListener(StreamingQueryListener):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = _with_group(options)
+        self._idle: dict[str, tuple[Positions, float]] = {}
+        """Query id -> the end of its last batch, and when it was committed or last renewed."""
 
     def onQueryStarted(self, event: Any) -> None:
         pass
@@ -138,6 +170,7 @@ class CommitListener(StreamingQueryListener):
             if done is None:
                 continue
             assert done.group is not None
+            self._idle[str(event.progress.id)] = done, time.monotonic()
             try:
                 with Logs(self._options) as session:
                     commit(session, done.group, done)
@@ -147,10 +180,19 @@ class CommitListener(StreamingQueryListener):
                 )
 
     def onQueryIdle(self, event: Any) -> None:
-        pass
+        done, renewed_at = self._idle.get(str(event.id), (None, 0.0))
+        now = time.monotonic()
+        if done is None or done.group is None or now < renewed_at + RENEWAL_INTERVAL:
+            return
+        self._idle[str(event.id)] = done, now
+        try:
+            with Logs(self._options) as session:
+                renew(session, done.group, done)
+        except KafkaGroupError as error:
+            logger.warning("offsets of group %r are not renewed: %s", done.group, error)
 
     def onQueryTerminated(self, event: Any) -> None:
-        pass
+        self._idle.pop(str(event.id), None)
 
 
 def reconcile(

@@ -58,6 +58,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of the logs at the last `latestOffset`."""
         self._planned_at = time.monotonic()
         """When the last batch was planned."""
+        self._committed: Positions | None = None
+        """What this process has last committed to the group, if it commits the batches."""
+        self._is_start = False
+        """Whether that is the start of the query."""
+        self._renewed_at = time.monotonic()
+        """When it was committed or last renewed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamReader, (self._options, self._schema)
@@ -79,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 from kafkagroup.spark.commits import pin
 
                 self._first = pin(session, options, self._first)
+                self._note_committed(self._first, is_start=True)
         return self._first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -89,6 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._renew()
         begin = Positions.from_json(start)
         ends = self._target or self._ends(begin)
         self._latest = ends
@@ -138,8 +146,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
             commit(self._connect(), done.group, done, timeout)
+            self._note_committed(done, is_start=False)
         except KafkaGroupError as error:
             logger.warning("offsets are not committed to group %r: %s", done.group, error)
+
+    def _note_committed(self, positions: Positions, *, is_start: bool) -> None:
+        if self._options.commit != "source":
+            return  # the listener has committed more than this process knows
+        self._committed, self._is_start = positions, is_start
+        self._renewed_at = time.monotonic()
+
+    def _renew(self) -> None:
+        """Look up once a minute whether the group still has what was committed: a query without new
+        records commits nothing, and brokers delete old offsets of a group without members."""
+        held = self._committed
+        if held is None or held.group is None:
+            return
+        from kafkagroup.spark.commits import RENEWAL_INTERVAL, renew
+
+        if time.monotonic() < self._renewed_at + RENEWAL_INTERVAL:
+            return
+        self._renewed_at = time.monotonic()
+        try:
+            timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
+            renew(self._connect(), held.group, held, first=self._is_start, timeout=timeout)
+        except KafkaGroupError as error:
+            logger.warning("offsets of group %r are not renewed: %s", held.group, error)
 
     def stop(self) -> None:
         if self._logs is not None:

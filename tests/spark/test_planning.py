@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from brokers import numbered
 
@@ -13,7 +17,9 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from kafkagroup import TopicPartition
+from kafkagroup import Admin, KafkaGroupError, TopicPartition
+from kafkagroup.spark import commits
+from kafkagroup.spark.commits import CommitListener
 from kafkagroup.spark.options import parse_options
 from kafkagroup.spark.ranges import Positions, Range
 from kafkagroup.spark.stream import StreamReader
@@ -153,6 +159,71 @@ def test_commits_never_move_back(broker: Any, name: str, planner: Planner) -> No
     end["topics"][name]["offsets"]["0"] = 1
     reader.commit(end)
     assert broker.committed(name, tp) == [1]
+
+
+def test_the_offsets_of_an_idle_query_are_committed_again(
+    broker: Any, name: str, planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query without new records commits nothing: after seven days the broker deleted its offsets,
+    and the next query from `startingOffsets=group` read the log again."""
+    monkeypatch.setattr(commits, "RENEWAL_INTERVAL", 0.0)
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    reader = planner(group_id=name)
+    begin = reader.initialOffset()
+    delete_offsets(broker, name, tp)
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert broker.committed(name, tp) == [0]
+    assert planner(group_id=name, startingOffsets="latest").initialOffset() == begin
+    reader.commit(end)
+    delete_offsets(broker, name, tp)
+    reader.latestOffset(end, ReadAllAvailable())
+    assert broker.committed(name, tp) == [5]
+    broker.commit(name, {tp: 3})
+    reader.latestOffset(end, ReadAllAvailable())
+    assert broker.committed(name, tp) == [3], "moved by an operator"
+    delete_offsets(broker, name, tp)
+    broker.delete(name)
+    broker.create(name)
+    with suppress(KafkaGroupError):
+        reader.latestOffset(end, ReadAllAvailable())
+    assert broker.committed(name, tp) == [None], "the topic was recreated"
+
+
+def test_the_listener_commits_the_offsets_of_an_idle_query_again(
+    broker: Any, name: str, planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "RENEWAL_INTERVAL", 0.0)
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    reader = planner(group_id=name, commit="listener")
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    listener = CommitListener(
+        {"bootstrap.servers": broker.address, "subscribe": name, "group.id": name}
+    )
+    source = SimpleNamespace(endOffset=json.dumps(end))
+    progress = SimpleNamespace(id="query", batchId=0, sources=[source])
+    listener.onQueryProgress(SimpleNamespace(progress=progress))
+    for query, expected in (("another", None), ("query", 5)):
+        delete_offsets(broker, name, tp)
+        reader.latestOffset(end, ReadAllAvailable())
+        listener.onQueryIdle(SimpleNamespace(id=query))
+        assert broker.committed(name, tp) == [expected]
+    listener.onQueryTerminated(SimpleNamespace(id="query"))
+    delete_offsets(broker, name, tp)
+    listener.onQueryIdle(SimpleNamespace(id="query"))
+    assert broker.committed(name, tp) == [None]
+
+
+def delete_offsets(broker: Any, group: str, tp: TopicPartition) -> None:
+    async def delete() -> None:
+        async with Admin(bootstrap_servers=broker.address) as admin:
+            assert await admin.delete_offsets(group, [tp]) == {tp: None}
+
+    anyio.run(delete)
 
 
 def test_a_failed_commit_does_not_fail_the_query(
