@@ -115,6 +115,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         assignors: Sequence[Assignor] | None = None,
         partition_loads: PartitionLoads | None = None,
         auto_offset_reset: OffsetReset = "earliest",
+        auto_offset_reset_new_partitions: Literal["earliest", "policy"] = "earliest",
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
         committed_offsets_max_age_ms: int = 60_000,
@@ -810,14 +811,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._client_options, tasks, self._session.troubles)
         cluster.topics.update(self._subscription)
-        await cluster.refresh()
 
         def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
             self._spawn(tasks, function, name)
 
-        engine = self._engine = Engine(
-            self._session, cluster, self._callbacks, spawn, self._options.membership
-        )
+        engine = Engine(self._session, cluster, self._callbacks, spawn, self._options.membership)
+        engine.new_partitions.subscribe(self._subscription)
+        await cluster.refresh()
+        self._engine = engine
         engine.start()
         await self._apply_subscription()
         if self._delivery.owned:

@@ -407,6 +407,13 @@ class ConsumerOptions(_MembershipOptions):
         'where to start without a committed offset: `"earliest"`, `"latest"`, `"none"` (an error),'
         " or a `timedelta` back from now",
     )
+    auto_offset_reset_new_partitions: str = option(
+        Choice({policy: policy for policy in ("earliest", "policy")}),
+        "earliest",
+        "where to start a partition without a committed offset that was created while this consumer"
+        ' was subscribed to its topic: `"earliest"`, at its beginning, or `"policy"`, where'
+        " `auto_offset_reset` says ([new partitions](delivery.md#new-partitions))",
+    )
     enable_auto_commit: bool = option(
         Boolean(), True, "commit processed records periodically, before a revocation and on close"
     )

@@ -107,6 +107,7 @@ def test_the_defaults_in_seconds() -> None:
         assignors=(range_assignor, cooperative_sticky_assignor, roundrobin_assignor),
         partition_loads=None,
         auto_offset_reset="earliest",
+        auto_offset_reset_new_partitions="earliest",
         enable_auto_commit=True,
         auto_commit_interval=5.0,
         committed_offsets_max_age=60.0,

@@ -76,6 +76,8 @@ class OwnedPartition(Progress):
     reset: bool = False
     """Whether the position was outside of the log: it is looked up by the reset policy then, not by
     the committed offset."""
+    awaits_start_commit: bool = False
+    """Whether nothing is fetched until the position is committed: the partition is new."""
     is_of_deleted_topic: bool = False
     """Whether the offsets are of a topic that was deleted and created again under the same name."""
     failure: Exception | None = None
@@ -113,7 +115,7 @@ class OwnedPartition(Progress):
         self.leader_epoch = leader_epoch
         self.checked_epoch = -1
         self.topic_id = self.assigned_topic_id
-        self.reset = False
+        self.reset = self.awaits_start_commit = False
         self.failure = self.refusal = None
         self.attempts = 0
         self.retry_at = self.look_up_at = 0.0
@@ -208,6 +210,14 @@ class OwnedPartition(Progress):
     def request_reset(self) -> None:
         """Request that the position is looked up by the reset policy: it is outside of the log."""
         self.reset = True
+
+    def await_start_commit(self) -> None:
+        """Fetch nothing until `end_start_commit`, or until the position is set again."""
+        self.awaits_start_commit = True
+
+    def end_start_commit(self) -> None:
+        """Fetch again: the start is committed."""
+        self.awaits_start_commit = False
 
     def is_assigned_in(self, topic_id: UUID) -> bool:
         """Return whether the assignment is of this topic, and not of one that was deleted or has

@@ -15,7 +15,7 @@ def is_fetchable(owned: OwnedPartition) -> bool:
     """Return whether a partition may be fetched now, or after its back-off, or when the buffer has
     room."""
     return owned.fetch_offset != UNKNOWN and not (
-        owned.revoked or owned.paused or owned.failed or owned.reset
+        owned.revoked or owned.paused or owned.failed or owned.reset or owned.awaits_start_commit
     )
 
 
@@ -28,11 +28,11 @@ def wanted(
 ) -> list[OwnedPartition]:
     """Return the partitions to fetch, those with the fewest buffered bytes first.
 
-    A partition is left out while its position is unknown, or it is paused, revoked, failed, backing
-    off, or has `records_per_partition` records buffered; all are left out if `room` (bytes) is 0.
-    The bytes that a partition has buffered do not matter: a broker with no records for the others
-    holds a long poll without this partition for `fetch_max_wait_ms`, and the application has
-    processed the buffered records long before.
+    A partition is left out while its position is unknown or its start is not committed, or it is
+    paused, revoked, failed, backing off, or has `records_per_partition` records buffered; all are
+    left out if `room` (bytes) is 0. The bytes that a partition has buffered do not matter: a broker
+    with no records for the others holds a long poll without this partition for `fetch_max_wait_ms`,
+    and the application has processed the buffered records long before.
     """
     if room <= 0:
         return []

@@ -34,6 +34,7 @@ from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.interfaces import Membership, Running
 from kafkagroup.runtime.log_offsets import LogOffsets
+from kafkagroup.runtime.new_partitions import NewPartitionWatch, StartCommits
 from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.runtime.positions import Positions
 from kafkagroup.runtime.refusals import Refusals
@@ -110,6 +111,8 @@ class Engine:
         refusals = Refusals(session.errors, cluster.troubles, cluster.options)
         self.log_offsets = LogOffsets(cluster, self._options.isolation_level)
         """Requests offsets of logs from the partitions' leaders."""
+        self.new_partitions = NewPartitionWatch(cluster, self._options)
+        """Follows the metadata for partitions that are created during the subscription."""
         self._positions = Positions(
             cluster,
             self._delivery,
@@ -118,6 +121,8 @@ class Engine:
             self._options.auto_offset_reset,
             refusals,
             member=lambda: session.membership.reads_offsets_as,
+            is_new=self.new_partitions.is_new,
+            commit_start=StartCommits(session, spawn, on_committed=self.wake).request,
             spawn=spawn,
             found=self.wake,
             failed=self._partition_failed,
@@ -197,10 +202,12 @@ class Engine:
         self._pattern = None
         self._cluster.request_all_topics(False)
         await self._subscribe(topics)
+        await self.new_partitions.wait_for_proof()
 
     async def _subscribe(self, topics: frozenset[str]) -> None:
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
         self._subscription = topics
+        self.new_partitions.subscribe(topics, self._pattern)
         self._subscriber.subscribe_to(topics, self._pattern)
         self._cluster.topics.update(topics)
         self._report_denied()
@@ -226,11 +233,15 @@ class Engine:
         self._pattern, self._exclude_internal = pattern, exclude_internal
         if self._session.membership.uses_consumer_protocol:
             await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
+            await self.new_partitions.wait_for_proof()
             return
+        # Before the list of topics is requested: it counts as the first of two.
+        self.new_partitions.subscribe(frozenset(), pattern)
         self._cluster.request_all_topics(True)
         await self._cluster.refresh()
         # Also if nothing matches: the member joins, to be in the group when a topic appears.
         await self._subscribe(self._matching_topics(pattern))
+        await self.new_partitions.wait_for_proof()
 
     @property
     def _server_pattern(self) -> str | None:
@@ -273,6 +284,7 @@ class Engine:
         """Finish the records in flight, commit, leave the group, and own nothing."""
         # A cooperative member revokes unsubscribed topics only: without topics, everything.
         self._subscription, self._pattern = frozenset(), None
+        self.new_partitions.subscribe(frozenset())
         self._subscriber.subscribe_to(frozenset())
         self._cluster.request_all_topics(False)
         session = self._session
@@ -415,6 +427,7 @@ class Engine:
         """Forget the positions in the earlier cluster, at once: rejoin, and look them up anew."""
         session, delivery = self._session, self._delivery
         reason = f"cluster {change.found} was adopted"
+        self.new_partitions.forget_cluster()
         if (offsets := session.committer.group_offsets) is not None:
             offsets.forget_cluster()
         driver = session.membership.driver
@@ -494,12 +507,15 @@ class Engine:
             unknown = topics - set(self._cluster.metadata.partition_counts(topics))
             is_incomplete = unknown or self._cluster.has_unconfirmed_metadata
             pause = min(_INCOMPLETE_METADATA_PAUSE, most) if is_incomplete else most
+            pause = self.new_partitions.pause_before_refresh(pause)
             if await self._topics_changed.wait(requested_at + pause):
                 self._topics_changed = OneShotEvent()
                 continue
             requested_at = anyio.current_time()
             try:
-                await self._cluster.refresh()
+                await self.new_partitions.refresh(
+                    coordinator_matches=self._session.membership.uses_consumer_protocol
+                )
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("metadata: %s", error)
 

@@ -56,6 +56,8 @@ class Positions:
         refusals: Refusals,
         *,
         member: Callable[[], Identity | None] = lambda: None,
+        is_new: Callable[[TopicPartition], bool] = lambda _: False,
+        commit_start: Callable[[OwnedPartition], None] = lambda _: None,
         spawn: Spawn,
         found: Callable[[], None],
         failed: Callable[[OwnedPartition, Exception], None],
@@ -67,6 +69,8 @@ class Positions:
         self._policy = policy
         self._refusals = refusals
         self._member = member
+        self._is_new = is_new
+        self._commit_start = commit_start
         self._found = found
         self._failed = failed
         self._validation = Validation(
@@ -152,8 +156,9 @@ class Positions:
                 owned.note_deleted_topic()
         if self._policy == "none":
             for owned in to_reset:
-                self._failed(owned, _no_policy(owned))
-            return
+                if not self._starts_new(owned):
+                    self._failed(owned, _no_policy(owned))
+            to_reset = [o for o in to_reset if not o.failed]
         for some in slices(to_reset):
             await self._reset(some, topic_ids)
         if to_reset:
@@ -195,7 +200,9 @@ class Positions:
         self, pending: Sequence[OwnedPartition], topic_ids: Mapping[str, UUID]
     ) -> None:
         timestamp = _timestamp(self._policy)
-        found = await self._log_offsets.request_once({o.tp: timestamp for o in pending})
+        found = await self._log_offsets.request_once(
+            {o.tp: EARLIEST if self._starts_new(o) else timestamp for o in pending}
+        )
         if timestamp >= 0:
             # No record is that recent: start at the end, where the next one will be.
             without_record = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
@@ -210,7 +217,9 @@ class Positions:
                 self._start(owned, at.offset, topic_ids)
 
     def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
-        logger.info("%s starts at %d (auto_offset_reset)", owned.tp, offset)
+        is_new = self._starts_new(owned)
+        reason = "new partition" if is_new else "auto_offset_reset"
+        logger.info("%s starts at %d (%s)", owned.tp, offset, reason)
         self._refusals.end(owned)
         failures = owned.attempts, owned.retry_at
         # Without this, a batch that is still being read would set the position to its end.
@@ -218,6 +227,14 @@ class Positions:
         owned.note_topic(topic_ids[owned.tp.topic])
         # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
         owned.restore_backoff(*failures)
+        if is_new:
+            self._commit_start(owned)
+
+    def _starts_new(self, owned: OwnedPartition) -> bool:
+        """Return whether to read a partition from its beginning: it is new, and has no position of
+        its topic."""
+        has_none = owned.position == UNKNOWN or owned.is_of_deleted_topic
+        return has_none and self._is_new(owned.tp)
 
     def _topic_ids(self, partitions: Iterable[OwnedPartition]) -> dict[str, UUID]:
         """Return the ids of the partitions' topics, by name, for the topics that exist."""

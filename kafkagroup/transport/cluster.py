@@ -142,6 +142,7 @@ class Cluster:
         """Whether a refresh requests all topics."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of the metadata."""
+        self._on_metadata: Callable[[Collection[str] | None], None] = lambda _: None
         self.identity = ClusterIdentity()
         self.cluster_change: ClusterChangedError | None = None
         """Set while the bootstrap addresses lead to another cluster."""
@@ -178,6 +179,11 @@ class Cluster:
     def set_on_change(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` after each change of the metadata."""
         self.on_change = on_change
+
+    def set_on_metadata(self, on_metadata: Callable[[Collection[str] | None], None]) -> None:
+        """Call `on_metadata` after each metadata response, when it has been merged, with the topics
+        that the request named; None for all topics."""
+        self._on_metadata = on_metadata
 
     @property
     def has_unconfirmed_metadata(self) -> bool:
@@ -255,6 +261,7 @@ class Cluster:
                 return await self._request_metadata_once(_Attempts())
             self._unconfirmed = unconfirmed
             await self.replace_metadata(metadata)
+            self._on_metadata(requested)
         return broker
 
     async def _merge(

@@ -98,6 +98,23 @@ async def test_members_share_partitions_and_take_over(bootstrap, name, fill):
     assert [what for what, _ in listener.story] == ["revoked", *["assigned", "revoked"] * 3]
 
 
+async def test_latest_holds_for_a_topic_created_later(bootstrap, name, fill):
+    """As in kafka-python. The main API would read the topic from its beginning."""
+    tp = TopicPartition(name, 0)
+    subscription = SubscriptionState("latest")
+    subscription.subscribe([name])
+    client = KafkaClient(bootstrap_servers=bootstrap)
+    async with ConsumerCoordinator(
+        client, subscription, Metrics(), group_id=name, **FAST
+    ) as coordinator:
+        with anyio.fail_after(20):
+            await coordinator.ensure_active_group()
+        await anyio.sleep(1)
+        await fill(1, 3)
+        await until(lambda: subscription.assigned_partitions() == {tp})
+        assert await coordinator.consumer.position(tp) == 3
+
+
 async def test_an_error_of_the_listener_is_logged_and_consuming_continues(
     bootstrap, name, fill, caplog
 ):

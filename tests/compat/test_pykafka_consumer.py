@@ -240,6 +240,18 @@ async def test_held_offsets_are_those_of_the_last_messages(bootstrap, name, fill
         await until(lambda: consumer.held_offsets == {0: 1, 1: -2})
 
 
+async def test_latest_holds_for_a_topic_created_later(bootstrap, name, fill, produce):
+    """As in pykafka. The main API would read the topic from its beginning."""
+    async with consumer_of(bootstrap, name, auto_offset_reset=OffsetType.LATEST) as consumer:
+        await consumer.start()
+        await anyio.sleep(1)
+        await fill(1, 3)
+        await until(lambda: consumer.partitions)
+        await until(lambda: consumer.held_offsets == {0: 2})
+        await produce(0, numbered(0, 4, 3))
+        assert [m.offset for m in await take(consumer, 1)] == [3]
+
+
 async def test_held_offsets_follow_a_reset(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 5)})
     async with consumer_of(bootstrap, name) as consumer:

@@ -129,6 +129,8 @@ class ConsumerCoordinator(BaseCoordinator):
             group_id=self.group_id,
             assignors=config["assignors"],
             auto_offset_reset=self._subscription.offset_reset_strategy,  # type: ignore[arg-type]
+            # As in kafka-python.
+            auto_offset_reset_new_partitions="policy",
             enable_auto_commit=config["enable_auto_commit"],
             # The task commits at the interval; the consumer itself on revocation and on close.
             auto_commit_interval_ms=_NEVER_MS,

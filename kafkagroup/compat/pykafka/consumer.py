@@ -107,6 +107,8 @@ class _Balanced(TaskOwner):
                     _NO_POLL_LIMIT_MS if auto_commits is False else given["auto_commit_interval_ms"]
                 ),
                 auto_offset_reset="earliest" if self._reset == OffsetType.EARLIEST else "latest",
+                # As in pykafka.
+                auto_offset_reset_new_partitions="policy",
                 max_poll_interval_ms=_NO_POLL_LIMIT_MS,
                 on_partitions_assigned=self._assigned,
                 **{name: given[_NAMES.get(name, name)] for name in _FORWARDED},

@@ -1,0 +1,132 @@
+"""Which partitions are new: created while this consumer was subscribed to their topic. Pure.
+
+All records of a new partition are younger than the subscription, so that a reset policy such as
+`latest` would lose some. Only metadata responses since the subscription prove that a partition is
+new. Its topic had fewer partitions in the first response that described the topic; or the topic was
+absent from two responses, since one broker may lag behind; or it had another id. A response that
+denies the topic proves nothing.
+
+The first response with a count counts alone, although its broker may lag behind: the partitions
+that it lacks were then added moments before, and a few records too many are better than a loss.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from kafkagroup._values import frozen
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["Described", "NewPartitions"]
+
+_PROOF = 2
+"""The number of responses without a topic that prove that it did not exist."""
+
+
+@frozen
+class Described:
+    """A topic as a metadata response describes it."""
+
+    topic_id: UUID
+    """`NO_ID` from brokers before 2.8."""
+    partition_count: int
+
+
+class NewPartitions:
+    """The partitions of the subscribed topics that are new to this consumer."""
+
+    def __init__(self) -> None:
+        self._topics: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._list_count = 0
+        """The number of complete responses since the subscription by this pattern."""
+        self._absences: dict[str, int] = {}
+        """The number of responses without a topic, since one described it; 0 if it was denied."""
+        self._old: dict[str, Described] = {}
+        """Each topic's latest id, and how many of its partitions are not new."""
+
+    def subscribe(self, topics: frozenset[str], pattern: re.Pattern[str] | None) -> bool:
+        """Follow these topics and those that the pattern matches; return whether responses may be
+        missing for some. Topics that the application has added are not new: they were not followed
+        before."""
+        has_added = pattern != self._pattern or (pattern is None and not topics <= self._topics)
+        if pattern != self._pattern:
+            self._list_count = 0
+        self._topics, self._pattern = topics, pattern
+        self._absences = {t: n for t, n in self._absences.items() if self._follows(t)}
+        self._old = {t: old for t, old in self._old.items() if self._follows(t)}
+        return has_added
+
+    def forget(self) -> None:
+        """Forget all responses, and follow the same topics."""
+        self._list_count = 0
+        self._absences.clear()
+        self._old.clear()
+
+    def _follows(self, topic: str) -> bool:
+        pattern = self._pattern
+        return topic in self._topics or (pattern is not None and bool(pattern.fullmatch(topic)))
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether complete responses are missing that would prove that a topic is new."""
+        return self._pattern is not None and self._list_count < _PROOF
+
+    @property
+    def needs_response(self) -> bool:
+        """Whether responses are missing that would prove that partitions are new. What is created
+        until they arrive follows the reset policy."""
+        return self.needs_list or any(
+            topic not in self._old and self._absences.get(topic) in (None, 1)
+            for topic in self._topics
+        )
+
+    def note_response(
+        self,
+        described: Mapping[str, Described],
+        absent: Iterable[str] = (),
+        denied: Iterable[str] = (),
+        *,
+        is_complete: bool = False,
+    ) -> None:
+        """Note a metadata response. `absent`: the requested topics that do not exist; for a topic
+        that was described before, only once that is confirmed. `denied`: those with another error,
+        which proves nothing. `is_complete`: `described` has all topics of the cluster that this
+        client may describe."""
+        if is_complete:
+            absent = (*absent, *(topic for topic in self._old if topic not in described))
+        for topic in absent:
+            if topic in self._old:
+                self._absences[topic] = _PROOF
+            elif self._follows(topic):
+                self._absences[topic] = self._absences.get(topic, 0) + 1
+        for topic in denied:
+            if self._follows(topic):
+                self._absences.setdefault(topic, 0)
+        for topic, found in described.items():
+            if self._follows(topic):
+                self._note_described(topic, found)
+        self._list_count += is_complete
+
+    def _note_described(self, topic: str, found: Described) -> None:
+        was_absent = self._absences.pop(topic, 0) >= _PROOF
+        old = self._old.get(topic)
+        if old is None:
+            was_absent |= self._pattern is not None and self._list_count >= _PROOF
+            is_new = was_absent
+        elif NO_ID in (old.topic_id, found.topic_id):
+            is_new = was_absent
+        else:
+            is_new = old.topic_id != found.topic_id
+        if is_new:
+            self._old[topic] = Described(found.topic_id, 0)
+        elif old is None:
+            self._old[topic] = found
+
+    def is_new(self, tp: TopicPartition) -> bool:
+        """Return whether the partition is proven to be new."""
+        old = self._old.get(tp.topic)
+        return old is not None and tp.partition >= old.partition_count
