@@ -275,6 +275,21 @@ async def test_without_a_group_the_adopted_cluster_is_read_by_the_policy(network
             assert await values_of(one, 2) == ["new 0", "new 1"]
 
 
+async def test_no_topic_of_an_adopted_cluster_counts_as_new(network: Any) -> None:
+    """Its topics have other ids, as recreated ones do, which are read from their beginning."""
+    async with addresses(network) as at:
+        at.old.produce("t", VALUES)
+        at.new.produce("t", ["new 0", "new 1"])
+        options: dict[str, Any] = {"auto_offset_reset": "latest"}
+        async with consumer("t", group_id=None, on_cluster_change="adopt", **options) as one:
+            await anyio.sleep(10)
+            await at.lead_to(at.new)
+            with anyio.move_on_after(30):
+                await values_of(one, 1)
+            at.new.produce("t", ["new 2"])
+            assert await values_of(one, 1) == ["new 2"]
+
+
 async def test_nothing_fetched_before_is_delivered_once_a_cluster_is_adopted(network: Any) -> None:
     """The member learns of it later, in its own task or thread: a record or a fetch in between
     would be of the earlier cluster's position."""

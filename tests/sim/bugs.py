@@ -23,7 +23,7 @@ from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Phase
-from kafkagroup.runtime import committer, fetch_sources, generations
+from kafkagroup.runtime import committer, fetch_sources, generations, log_offsets
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import engine as engines
 from kafkagroup.runtime import fetch_response as fetch_responses
@@ -707,6 +707,13 @@ def continues_at_its_old_position_when_assigned_again(stack: ExitStack) -> None:
         return remembering
 
     _around(stack, Delivery, "assign", make)
+
+
+@_bug("S26")
+def starts_new_partitions_at_their_end(stack: ExitStack) -> None:
+    """A partition without a committed offset starts at its end, though it was created while the
+    member was subscribed."""
+    _replace(stack, position_lookups, "EARLIEST", log_offsets.LATEST)
 
 
 @_bug("S8", "S7")

@@ -8,7 +8,7 @@ The recorders are:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
 - the wire (the network in memory, or the member's own connections): `Sent`, `Answered`,
   `Throttled`. If one request of a member is recorded in a run, all of its requests are;
-- the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Stored`, `Formed`;
+- the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Created`, `Stored`, `Formed`;
 - the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Computing`, `Killed`, `Frozen`, `Thawed`,
   `Healed`, `Finished`.
 """
@@ -322,6 +322,13 @@ class Recreated(Event):
     """A topic was created under the name of a deleted one, with empty logs."""
 
     topic: str
+
+
+@attrs.frozen(kw_only=True)
+class Created(Event):
+    """Partitions were created during the run: added to a topic, or those of a recreated one."""
+
+    partitions: Partitions
 
 
 @attrs.frozen(kw_only=True)

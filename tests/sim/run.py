@@ -32,6 +32,7 @@ from kafkagroup.wire.messages import consumer_heartbeat, fetch, group, metadata,
 
 from .events import (
     Appended,
+    Created,
     Deleted,
     Event,
     Faulted,
@@ -532,8 +533,13 @@ class _Simulation:
     def _create_topic(self, topic: str, count: int) -> None:
         self.kafka.create_topic(topic, count)
         self.log.record_event(Recreated, topic=topic)
+        self._record_created(topic, range(count))
         for partition in range(count):
             self._append(TopicPartition(topic, partition), 1)
+
+    def _record_created(self, topic: str, partitions: range) -> None:
+        created = tuple(TopicPartition(topic, partition) for partition in partitions)
+        self.log.record_event(Created, partitions=created)
 
     def _misassign(self, action: PlannedAction) -> None:
         """Let every member compute bad assignments while it leads."""
@@ -623,3 +629,4 @@ class _Simulation:
             return  # deleted, and not yet recreated
         before = self.kafka.partitions(topic)
         self.kafka.add_partitions(topic, before + action.count)
+        self._record_created(topic, range(before, before + action.count))

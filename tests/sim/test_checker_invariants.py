@@ -1,4 +1,4 @@
-"""The checker detects violations of S15 to S25, L7 and L9, and reports nothing else.
+"""The checker detects violations of S15 to S26, L7 and L9, and reports nothing else.
 
 The stories are built like those of `test_checker`, with the same helpers.
 """
@@ -15,6 +15,7 @@ from sim.events import (
     Committed,
     Committing,
     Computing,
+    Created,
     Deleted,
     Formed,
     Frozen,
@@ -333,6 +334,35 @@ def test_s6_a_late_record_of_the_deleted_topic_does_not_count_for_the_recreated_
 def test_s6_records_of_the_recreated_topic_are_processed_before_a_commit():
     new = [old_topic(), recreated(10, 11), delivers(0, shift=10, processed=False)]
     assert "S6" in broken(new, commits(1))
+
+
+# ------------------------------------------------------------------ S26: new partitions
+
+
+def created():
+    return Created(time=0.0, partitions=(T0,))
+
+
+def test_s22_a_partition_created_during_the_subscription_is_read_from_its_start():
+    new = [opening(), created(), written(0, 1, 2), starts(1, {T0: -1})]
+    assert broken(new, delivers(0, 1)) == []
+    assert broken(new, delivers(2)) == ["S26"]
+    committed = [opening(), created(), written(0, 1, 2), starts(1, {T0: 1})]
+    assert broken(committed, delivers(1)) == []
+    assert broken(committed, delivers(2)) == ["S8"]
+    assert broken(new, of(Sought, partition=T0, offset=2), delivers(2)) == []
+
+
+def test_s22_a_partition_that_was_there_before_is_not_new():
+    old = [created(), opening(), written(0, 1, 2), starts(1, {T0: -1})]
+    assert broken(old, delivers(2)) == ["S8"]
+
+
+def test_s22_without_a_reset_policy_only_new_partitions_are_read_without_a_seek():
+    strict = opening(resets=False)
+    assert broken(strict, created(), written(0, 1), starts(1, {T0: -1}), delivers(0)) == []
+    assert broken(strict, created(), written(0, 1), starts(1, {T0: -1}), delivers(1)) == ["S26"]
+    assert broken(created(), strict, written(0, 1), starts(1, {T0: -1}), delivers(0)) == ["S12"]
 
 
 # ------------------------------------------------------------------ S20, L7: the leader

@@ -123,7 +123,7 @@ class _Facts:
 
     def _opening(self, number: int, event: Opening) -> None:
         run = self._recorder.run_of(event.member)
-        run.opening, run.has_opening = event, True
+        run.opening, run.has_opening, run.opened_by = event, True, number
 
     def _closing(self, number: int, event: Closing) -> None:
         run = self._recorder.run_of(event.member)

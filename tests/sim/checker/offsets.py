@@ -1,4 +1,4 @@
-"""What is delivered, processed and committed: S3 to S8, S12, S13, S19 and S25.
+"""What is delivered, processed and committed: S3 to S8, S12, S13, S19, S25 and S26.
 
 A commit is known to have happened by what the broker stored, by its response on the wire, or by the
 result that the application got; any of these is sufficient, so real runs are checked with the
@@ -28,6 +28,7 @@ from ..events import (
     Assigned,
     Committed,
     Committing,
+    Created,
     Deleted,
     Delivered,
     Ended,
@@ -83,6 +84,7 @@ class Offsets:
             Appended: self._appended,
             Truncated: self._truncated,
             Deleted: self._deleted,
+            Created: self._created,
             Assigned: self._assigned,
             Delivered: self._delivered,
             Processed: self._processed,
@@ -116,6 +118,10 @@ class Offsets:
             if tp.topic == event.topic:
                 log.delete(number)
                 self._disturb(tp, 0)
+
+    def _created(self, number: int, event: Created) -> None:
+        for tp in event.partitions:
+            self._recorder.log(tp).created_by = number
 
     def _disturb(self, tp: TopicPartition, end: int) -> None:
         """The records from `end` on are no longer in the log."""
@@ -207,17 +213,20 @@ class Offsets:
     def _check_first_delivery(
         self, number: int, event: Delivered, period: OwnershipPeriod, log: Log
     ) -> None:
-        """S12, S7 and S8: a member starts at the committed offset, once it has fetched that."""
+        """S12, S7, S8 and S26: a member starts at the committed offset, once it has fetched that;
+        without one, at the start of a partition that was created since it opened."""
         offset = event.offset
         what = f"{event.member} starts {event.partition} at {offset}"
         committed = max(period.starts, default=0)
         is_own = log.committer is period.run
         expected = min(log.floor, period.committed_before) if is_own else log.floor
         cuts = [cut for cut in log.truncations if cut < committed]
+        is_uncommitted = max(period.starts, default=0) < 0
+        is_new = 0 <= period.run.opened_by < log.created_by
         if period.run.has_wire_events and not period.starts:
             text = f"{what} before it has fetched the committed offset"
             self._recorder.report("S12", event, text, period.began_by, number)
-        elif not period.run.opening.resets and max(period.starts, default=0) < 0:
+        elif not period.run.opening.resets and is_uncommitted and not is_new:
             text = f"{what}, but nothing is committed, and its options forbid a reset"
             self._recorder.report("S12", event, text, period.began_by, number)
         elif cuts and any(
@@ -233,7 +242,8 @@ class Offsets:
             if not any(log.adjoins(start, offset) for start in starts):
                 places = sorted({log.next_visible(start) for start in starts})
                 text = f"{what} instead of {' or '.join(map(str, places))}"
-                self._recorder.report("S8", event, text, period.began_by, number)
+                rule = "S26" if is_new and is_uncommitted else "S8"
+                self._recorder.report(rule, event, text, period.began_by, number)
 
     def _sought(self, number: int, event: Sought) -> None:
         tp = event.partition

@@ -148,6 +148,8 @@ class MemberRun:
 
     name: str
     opening: Opening
+    opened_by: int = -1
+    """The event with which its process began to open; -1 if that is not among the events."""
     has_opening: bool = False
     """Whether its `Opening` is among the events, and so is its `Closing`, if it closes."""
     held: dict[TopicPartition, OwnershipPeriod] = attrs.field(factory=dict)
@@ -237,6 +239,8 @@ class Log:
     """Member -> the offsets of the records that were delivered to it and are still in the log."""
     processed_end: int = 0
     """The offset after the last processed record."""
+    created_by: int = -1
+    """The event that created this partition during the run; -1 if it was there before."""
     deleted_by: int = -1
     """The event that deleted the topic of this name before the current one; -1 if none did."""
     checked_end: int = 0
