@@ -129,14 +129,22 @@ class LogOffsets:
             if node is None:
                 stale = True
                 continue
+            leaders = {tp: self._cluster.metadata.leader(tp) for tp in requested}
+            epochs = {tp: one.leader_epoch for tp, one in leaders.items() if one is not None}
             try:
                 response = await self._cluster.broker(node).request_offset_limits(
-                    requested, isolation_level=self._isolation_level
+                    requested, isolation_level=self._isolation_level, leader_epochs=epochs
                 )
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 stale = True
                 continue
+            # A former leader's log may start and end elsewhere.
+            requested = {
+                tp: timestamp
+                for tp, timestamp in requested.items()
+                if self._cluster.metadata.leader(tp) == leaders[tp]
+            }
             stale |= self._parse(response, requested, found)
         if stale:
             await self._cluster.refresh()

@@ -49,6 +49,8 @@ R = TypeVar("R")
 MAIN = ""
 """Connection id of requests that the broker answers at once, such as Metadata and OffsetCommit."""
 
+_NO_EPOCHS: Mapping[TopicPartition, int] = {}
+
 _NOT_CONNECTED = (
     "check that a broker listens there, and that names, firewalls and advertised.listeners lead"
     " this client to it"
@@ -422,10 +424,15 @@ class BrokerClient:
         return await self.request(request, timeout=timeout + _PRODUCE_MARGIN, highest=12)
 
     async def request_offset_limits(
-        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: int = 0,
+        leader_epochs: Mapping[TopicPartition, int] = _NO_EPOCHS,
     ) -> ListOffsetsResponse:
         """Request the first offset at or after each timestamp (ms), by ListOffsets; -2: the start
-        of the log, -1: its end."""
+        of the log, -1: its end. A broker that knows another leader epoch than the one in
+        `leader_epochs` refuses."""
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,
@@ -434,10 +441,11 @@ class BrokerClient:
                     name=topic,
                     partitions=tuple(
                         ListOffsetsPartition(
-                            partition_index=partition,
-                            timestamp=timestamps[TopicPartition(topic, partition)],
+                            partition_index=tp.partition,
+                            current_leader_epoch=leader_epochs.get(tp, -1),
+                            timestamp=timestamps[tp],
                         )
-                        for partition in partitions
+                        for tp in (TopicPartition(topic, p) for p in partitions)
                     ),
                 )
                 for topic, partitions in by_topic(timestamps).items()
