@@ -27,16 +27,19 @@ A group that rebalances continuously makes these fetches for each assignment."""
 class FetchInFlight:
     """One fetch request, from before it is sent until its response is processed."""
 
-    __slots__ = ("_id", "_requested")
+    __slots__ = ("_id", "_requested", "topic_ids")
 
     def __init__(self, fetch_id: int, partitions: Collection[OwnedPartition] = ()) -> None:
         """`fetch_id` is higher than that of every earlier request."""
         self._id = fetch_id
         self._requested: dict[TopicPartition, tuple[OwnedPartition, int, int]] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        """The id of each topic in the request, NO_ID where it is unknown."""
         self.add(partitions)
 
     def add(self, partitions: Collection[OwnedPartition]) -> None:
-        """Add partitions, at their current positions, before the request is sent."""
+        """Add partitions, at their current positions, before the request is sent. Their topics are
+        in `topic_ids`."""
         for owned in partitions:
             self._requested[owned.tp] = (owned, owned.fetch_offset, owned.checked_epoch)
             owned.note_fetch(self._id)
@@ -62,6 +65,13 @@ class FetchInFlight:
             and requested == (owned, owned.fetch_offset, owned.checked_epoch)
         )
 
+    def is_of_current_leader(self, owned: OwnedPartition) -> bool:
+        """Return whether no other leader was validated since the request was sent."""
+        requested = self._requested.get(owned.tp)
+        return (
+            requested is not None and requested[0] is owned and requested[2] == owned.checked_epoch
+        )
+
     def is_latest(self, owned: OwnedPartition) -> bool:
         """Return whether no later request asks for `owned`."""
         return owned.fetch_id == self._id
@@ -78,10 +88,11 @@ class FetchInFlight:
         if (
             not before.revoked
             or owned.fetch_id
-            or (owned.fetch_offset, leader_epoch, topic_id) != (offset, epoch, before.topic_id)
+            or (owned.fetch_offset, leader_epoch) != (offset, epoch)
+            or topic_id != self.topic_ids.get(owned.tp.topic)
         ):
             return False
-        owned.note_request(topic_id, epoch)
+        owned.note_leader(epoch)
         owned.note_fetch(self._id)
         self._requested[owned.tp] = (owned, offset, epoch)
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from enum import Enum
 from uuid import UUID
 
 from kafkagroup._values import define, field
@@ -20,7 +21,23 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.records import RecordBatch
 from kafkagroup.wire.schema import NO_ID
 
-__all__ = ["UNKNOWN", "OwnedPartition"]
+__all__ = ["UNKNOWN", "OwnedPartition", "TopicEvidence"]
+
+
+class TopicEvidence(Enum):
+    """What is known of `OwnedPartition.topic_id` besides the metadata, which may be old."""
+
+    NONE = "none"
+    """No fetch has been answered since the position was looked up: nothing was read yet."""
+    READ_BY_NAME = "read by name"
+    """The leader serves it, but by name (Fetch below version 13, Kafka 3.1)."""
+    READ_BY_ID = "read by id"
+    """The leader serves this topic id: the position is of that topic, whatever the metadata has."""
+    REFUSED = "refused"
+    """The leader served this topic id before, and refuses it now."""
+
+
+_NOT_SERVED = (TopicEvidence.NONE, TopicEvidence.REFUSED)
 
 
 @define(eq=False)
@@ -56,6 +73,11 @@ class OwnedPartition(Progress):
     """Id of the topic that the coordinator assigned (KIP-848); NO_ID if it was assigned by name."""
     topic_id: UUID = NO_ID
     """Id of the topic that the offsets belong to; NO_ID while unknown. See `is_recreated`."""
+    topic_evidence: TopicEvidence = TopicEvidence.NONE
+    proven_epoch: int = -1
+    """The latest leader epoch of the records that were read from topic `proven_topic_id`. A leader
+    of an earlier epoch is not the leader any more."""
+    proven_topic_id: UUID = NO_ID
     buffered: deque[RecordBatch] = field(factory=deque)
     buffered_bytes: int = 0
     buffered_records: int = 0
@@ -78,6 +100,9 @@ class OwnedPartition(Progress):
     the committed offset."""
     awaits_start_commit: bool = False
     """Whether nothing is fetched until the position is committed: the partition is new."""
+    is_out_of_range: bool = False
+    """Whether the leader refused `fetch_offset` as out of range: nothing is fetched until it has
+    reported the start and the end of its log."""
     is_of_deleted_topic: bool = False
     """Whether the offsets are of a topic that was deleted and created again under the same name."""
     failure: Exception | None = None
@@ -114,8 +139,8 @@ class OwnedPartition(Progress):
         self.position = self.processed = self.fetch_offset = offset
         self.leader_epoch = leader_epoch
         self.checked_epoch = -1
-        self.topic_id = self.assigned_topic_id
-        self.reset = self.awaits_start_commit = False
+        self.note_topic(self.assigned_topic_id)
+        self.reset = self.is_out_of_range = self.awaits_start_commit = False
         self.failure = self.refusal = None
         self.attempts = 0
         self.retry_at = self.look_up_at = 0.0
@@ -131,13 +156,23 @@ class OwnedPartition(Progress):
             self.covered = covered
 
     def relocate(self, offset: int) -> None:
-        """Continue at `offset` after a truncation or a reset. Records in flight are not processed
-        yet, unless they are of a deleted topic: their offsets mean nothing in its successor."""
+        """Continue at `offset` after a truncation or a reset, in the same topic unless `note_topic`
+        follows. Records in flight are not processed yet, unless they are of a deleted topic: their
+        offsets mean nothing in its successor."""
         processed = self.processed
         has_in_flight = processed != self.position and not self.is_of_deleted_topic
+        topic_id, evidence = self.topic_id, self.topic_evidence
         self.start_at(offset)
+        self.topic_id, self.topic_evidence = topic_id, evidence
         if has_in_flight:
             self.processed = min(processed, offset)
+
+    def continue_from(self, before: OwnedPartition) -> None:
+        """Continue where an earlier assignment of the partition ended."""
+        self.start_at(before.position, leader_epoch=before.leader_epoch)
+        self.topic_id, self.topic_evidence = before.topic_id, before.topic_evidence
+        self.proven_topic_id, self.proven_epoch = before.proven_topic_id, before.proven_epoch
+        self.paused = before.paused
 
     def skip_to(self, offset: int, leader_epoch: int) -> None:
         """Advance the position past offsets that have no records for the application."""
@@ -182,9 +217,28 @@ class OwnedPartition(Progress):
         """Note that the replica serves it."""
         self.replica_refusals = 0
 
-    def note_request(self, topic_id: UUID, leader_epoch: int) -> None:
-        """Note the topic and the leader epoch in a fetch request, whose records are of that log."""
-        self.topic_id, self.checked_epoch = topic_id, leader_epoch
+    def requested_id(self, current_id: UUID) -> UUID:
+        """Return the topic id to fetch by: that of the position, whatever the metadata has, which
+        is `current_id`."""
+        if self.topic_id is not current_id and self.topic_id in (NO_ID, current_id):
+            if self.topic_id != NO_ID:
+                self.topic_id = current_id  # the same object: comparing it again is fast
+            return current_id
+        return self.topic_id
+
+    def note_served(self, topic_id: UUID, evidence: TopicEvidence) -> None:
+        """Note that the leader serves this position; `topic_id`: the id in the request."""
+        if self.topic_id is not topic_id:
+            self.topic_id = topic_id
+        self.topic_evidence = evidence
+        if self.proven_topic_id is not topic_id and self.proven_topic_id != topic_id:
+            self.proven_topic_id, self.proven_epoch = topic_id, -1
+
+    def note_refused(self, topic_id: UUID) -> None:
+        """Note that the leader refuses a topic id. It does not count while nothing was read under
+        this id: a broker with old metadata may have reported it for a topic that exists."""
+        if self.topic_id == topic_id != NO_ID and self.topic_evidence is not TopicEvidence.NONE:
+            self.topic_evidence = TopicEvidence.REFUSED
 
     def note_fetch(self, fetch_id: int) -> None:
         """Note a fetch request at `fetch_offset`."""
@@ -192,8 +246,9 @@ class OwnedPartition(Progress):
         self.fetch_id = fetch_id
 
     def note_topic(self, topic_id: UUID) -> None:
-        """Note the topic that the position belongs to."""
-        self.topic_id = topic_id
+        """Note the topic that the position was looked up in."""
+        if topic_id != self.topic_id:
+            self.topic_id, self.topic_evidence = topic_id, TopicEvidence.NONE
 
     def note_leader(self, leader_epoch: int) -> None:
         """Note that the leader of this epoch has the same log below `fetch_offset` (KIP-320)."""
@@ -209,7 +264,19 @@ class OwnedPartition(Progress):
 
     def request_reset(self) -> None:
         """Request that the position is looked up by the reset policy: it is outside of the log."""
-        self.reset = True
+        self.reset, self.is_out_of_range = True, False
+
+    def doubt_range(self) -> None:
+        """Note that the leader refused `fetch_offset` as out of range."""
+        self.is_out_of_range = True
+
+    def confirm_range(self) -> None:
+        """Fetch at `fetch_offset` again: it is in the log, as far as the leader reports."""
+        self.is_out_of_range = False
+
+    def require_validation(self) -> None:
+        """Let the leader report first whether the log was truncated below `fetch_offset`."""
+        self.checked_epoch, self.is_out_of_range = -1, False
 
     def await_start_commit(self) -> None:
         """Fetch nothing until `end_start_commit`, or until the position is set again."""
@@ -228,6 +295,19 @@ class OwnedPartition(Progress):
     def note_deleted_topic(self) -> None:
         """Note that the offsets are of a topic that was deleted and created again."""
         self.is_of_deleted_topic = True
+
+    def note_topic_is_back(self) -> None:
+        """Keep the position after all: the topic that it belongs to was not deleted."""
+        self.is_of_deleted_topic = self.reset = False
+
+    def forget_position(self) -> None:
+        """Let the position be looked up again: it was found under another topic id, and nothing
+        was read from it."""
+        self.position = self.processed = self.covered = self.floor = UNKNOWN
+        self.acknowledged = None
+        self.leader_epoch = -1
+        self.note_topic(self.assigned_topic_id)
+        self.drop_buffer()
 
     def follow_truncation(self, epoch: int, leader_epoch: int) -> None:
         """Note that the log was truncated at the position: the record before it has leader epoch
@@ -283,13 +363,25 @@ class OwnedPartition(Progress):
         (KIP-320)."""
         return self.fetch_epoch >= 0 and leader_epoch >= 0 and leader_epoch != self.checked_epoch
 
-    def is_recreated(self, topic_id: UUID) -> bool:
-        """Return whether the topic was deleted and created again under the same name."""
+    def is_ahead_of(self, topic_id: UUID, leader_epoch: int) -> bool:
+        """Return whether records prove a later leader epoch of this topic than the metadata has:
+        the leader that it names is not the leader any more."""
+        return 0 <= leader_epoch < self.proven_epoch and NO_ID != self.proven_topic_id == topic_id
+
+    def is_of_other_topic(self, topic_id: UUID) -> bool:
+        """Return whether the position is of another topic than the metadata has under this name.
+        That alone proves nothing: the metadata may be old."""
         # Called before each fetch. Comparing UUIDs runs Python code, and nearly always both ids are
         # the same object.
         if self.topic_id is topic_id:
             return False
         return NO_ID not in (self.topic_id, topic_id) and self.topic_id != topic_id
+
+    def is_recreated(self, topic_id: UUID) -> bool:
+        """Return whether the position is of a topic that was deleted and created again under the
+        same name: the metadata has another id, and the leader does not serve the one of the
+        position, as far as anything was fetched."""
+        return self.topic_evidence in _NOT_SERVED and self.is_of_other_topic(topic_id)
 
     def add(self, batches: list[RecordBatch]) -> None:
         """Buffer the batches that were fetched at `fetch_offset`."""
@@ -300,6 +392,8 @@ class OwnedPartition(Progress):
                 self.buffered_records += batch.count
                 self.fetch_offset = batch.next_offset
                 self.fetch_epoch = batch.leader_epoch
+                if batch.leader_epoch > self.proven_epoch:
+                    self.proven_epoch = batch.leader_epoch
 
     def take_batch(self) -> RecordBatch:
         """Remove and return the first buffered batch."""

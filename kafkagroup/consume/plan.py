@@ -15,7 +15,12 @@ def is_fetchable(owned: OwnedPartition) -> bool:
     """Return whether a partition may be fetched now, or after its back-off, or when the buffer has
     room."""
     return owned.fetch_offset != UNKNOWN and not (
-        owned.revoked or owned.paused or owned.failed or owned.reset or owned.awaits_start_commit
+        owned.revoked
+        or owned.paused
+        or owned.failed
+        or owned.reset
+        or owned.is_out_of_range
+        or owned.awaits_start_commit
     )
 
 
@@ -28,11 +33,11 @@ def wanted(
 ) -> list[OwnedPartition]:
     """Return the partitions to fetch, those with the fewest buffered bytes first.
 
-    A partition is left out while its position is unknown or its start is not committed, or it is
-    paused, revoked, failed, backing off, or has `records_per_partition` records buffered; all are
-    left out if `room` (bytes) is 0. The bytes that a partition has buffered do not matter: a broker
-    with no records for the others holds a long poll without this partition for `fetch_max_wait_ms`,
-    and the application has processed the buffered records long before.
+    A partition is left out while its position is unknown or in doubt, or its start is not
+    committed, or it is paused, revoked, failed, backing off, or has `records_per_partition` records
+    buffered; all are left out if `room` (bytes) is 0. The bytes that a partition has buffered do
+    not matter: a broker with no records for the others holds a long poll without this partition for
+    `fetch_max_wait_ms`, and the application has processed the buffered records long before.
     """
     if room <= 0:
         return []
@@ -52,7 +57,8 @@ class ErrorAction(Enum):
     REFRESH = "refresh"
     """Metadata is stale: refresh it, then ask the leader that it names."""
     RESET = "reset"
-    """The position is not in the log: apply `auto_offset_reset`."""
+    """The position is not in the log, as this broker reports: ask the leader where the log starts
+    and ends, and apply `auto_offset_reset` if the position is outside."""
     RAISE = "raise"
     """The broker refuses: raise it to the application, and ask again after a back-off. The cause
     may pass without the application, so it never ends the reading."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
 from kafkagroup.consume.fetch_session import SessionRequest
+from kafkagroup.consume.owned import TopicEvidence
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import (
@@ -55,13 +56,16 @@ def fetch_request(
 
 
 def partitions_of(
-    response: FetchResponse, names: Mapping[UUID, str]
-) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    """Yield the partitions of a response; `names` maps topic ids to names."""
+    response: FetchResponse, topic_ids: Mapping[str, UUID]
+) -> Iterator[tuple[TopicPartition, PartitionData, TopicEvidence]]:
+    """Yield the partitions of a response, each with what it proves of the topic's id if it has no
+    error. `topic_ids`: those in the request, by name."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
     for topic in response.responses:
         name = topic.topic or names.get(topic.topic_id, "")
+        evidence = TopicEvidence.READ_BY_NAME if topic.topic else TopicEvidence.READ_BY_ID
         for data in topic.partitions:
-            yield TopicPartition(name, data.partition_index), data
+            yield TopicPartition(name, data.partition_index), data, evidence
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

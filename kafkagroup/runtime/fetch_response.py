@@ -17,6 +17,7 @@ from kafkagroup.errors import (
     BrokerError,
     CorruptRecordError,
     DecodeError,
+    ErrorCode,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
@@ -56,6 +57,9 @@ response the next request is sent first, so that the broker works meanwhile."""
 _MAX_REPLICA_REFUSALS = 2
 """How often in a row a replica may not serve a partition before it is read from the leader for a
 while. The leader would name the same replica for ever."""
+
+_ID_REFUSED = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
+"""The codes of a leader that does not have the topic id in the request (Fetch 13 and later)."""
 
 _Found = tuple[list[RecordBatch], DecodeError | None]
 """The batches of one partition, and the error in the data after them, if any."""
@@ -108,7 +112,6 @@ class ResponseHandler:
         self,
         fetch: FetchInFlight,
         response: FetchResponse,
-        ready: list[OwnedPartition],
         ends: dict[TopicPartition, int],
         node: Node,
     ) -> Processing:
@@ -119,9 +122,7 @@ class ResponseHandler:
             self._troubles.succeeded(("fetch from", node.node_id), self._clock())
         stale, empty, received = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
-        topics = self._cluster.metadata.topics
-        names = {topics[t].topic_id: t for t in {o.tp.topic for o in ready} if t in topics}
-        for tp, data in partitions_of(response, names):
+        for tp, data, evidence in partitions_of(response, fetch.topic_ids):
             if self._clock() - since > _MAX_BLOCKED:
                 # Without this, checking the CRCs of 50 MB blocks the loop for more than 10 ms.
                 yield
@@ -140,10 +141,18 @@ class ResponseHandler:
             found = yield from self._read(tp, data)
             # Other tasks ran meanwhile: the position may have changed.
             if fetch.find(tp) is owned:
+                topic_id = fetch.topic_ids[tp.topic]
+                if data.error_code in _ID_REFUSED and self._is_leader(tp, node.node_id):
+                    owned.note_refused(topic_id)
+                    self._look_up()
+                elif not data.error_code:
+                    owned.note_served(topic_id, evidence)
                 stale |= self._take(owned, data, found, node.node_id)
                 received += len(data.records or b"")
         for owned in fetch.partitions:
-            if (end := ends.get(owned.tp, owned.end)) != owned.end:
+            end = ends.get(owned.tp, owned.end)
+            # A former leader may report an earlier end.
+            if end != owned.end and fetch.is_of_current_leader(owned):
                 owned.note_end(end)
         if received:
             self._budget.on_records(unread)
@@ -245,7 +254,7 @@ class ResponseHandler:
                 # Ask the leader first: a follower may lag behind, or no longer be a replica.
                 self._back_off(owned)
                 return False
-            return self._act_on(owned, data.error_code)
+            return self._act_on(owned, data.error_code, node_id)
         if data.preferred_read_replica >= 0:
             return self._redirect(owned, data.preferred_read_replica, node_id)
         owned.end_backoff()
@@ -283,7 +292,11 @@ class ResponseHandler:
         self._on_source_changed()
         return False
 
-    def _act_on(self, owned: OwnedPartition, code: int) -> bool:
+    def _is_leader(self, tp: TopicPartition, node_id: int) -> bool:
+        leader = self._cluster.metadata.leader(tp)
+        return leader is not None and leader.leader == node_id
+
+    def _act_on(self, owned: OwnedPartition, code: int, node_id: int) -> bool:
         action = action_for(code)
         error = broker_error(
             code,
@@ -291,22 +304,25 @@ class ResponseHandler:
             operation="READ",
             topic=owned.tp.topic,
         )
-        logger.log(logging.WARNING if action is ErrorAction.RESET else logging.INFO, "%s", error)
+        # `RangeCheck` logs what follows from a position out of range.
+        logger.log(logging.DEBUG if action is ErrorAction.RESET else logging.INFO, "%s", error)
         if action is ErrorAction.RAISE:
             self._refusals.refuse(owned, error)
             self._back_off(owned)
             return code not in ACTIONS  # the code of a newer broker may be about its leader
+        self._back_off(owned)
+        # Only once all buffered records are delivered: they are still valid.
+        if action is ErrorAction.RESET and owned.position == owned.fetch_offset:
+            if self._is_leader(owned.tp, node_id):
+                owned.doubt_range()
+                self._look_up()
+            return False
         problem = Problem(
             subject=f"fetching topic {owned.tp.topic}",
             cause=str(BrokerError(code)),
             advice="check that the topic exists, and that the brokers agree on its leaders",
         )
         self._troubles.failed(("fetch", owned.tp), self._clock(), problem)
-        if action is ErrorAction.RESET and owned.position == owned.fetch_offset:
-            # Only once all buffered records are delivered: they are still valid.
-            owned.request_reset()
-            self._look_up()
-        self._back_off(owned)
         return action is ErrorAction.REFRESH
 
     def _back_off(self, owned: OwnedPartition) -> None:

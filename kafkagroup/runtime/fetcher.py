@@ -279,14 +279,14 @@ class Fetcher:
     ) -> FetchOutcome:
         """Send a long poll for up to `room` bytes, which the broker may hold for `wait` seconds.
         `wakes`: the count of `wake` calls when these partitions were chosen."""
-        fetch = self._in_flight()
-        ready, entries, ids = await self._entries(node.node_id, ready, fetch)
+        fetch, chosen = self._in_flight(), len(ready)
+        ready, entries = await self._entries(node.node_id, ready, fetch)
         if not ready:
             return _NO_REQUEST
-        part = await self._build(partial(session.request, entries, ids), len(ready))
+        part = await self._build(partial(session.request, entries, fetch.topic_ids), len(ready))
         key = (node.node_id, lane)
         self._long_polls[key] = fetch
-        if wakes != self._wakes:
+        if wakes != self._wakes or len(ready) < chosen:
             self._check_partitions()  # earlier checks did not know what this long poll leaves out
 
         def process(response: FetchResponse) -> Processing:
@@ -294,7 +294,7 @@ class Fetcher:
             session.on_response(response.session_id, response.error_code)
             if FetchSession.is_session_error(response.error_code) and not part.full:
                 return _NO_REQUEST
-            return (yield from self._responses.process(fetch, response, ready, session.ends, node))
+            return (yield from self._responses.process(fetch, response, session.ends, node))
 
         try:
             return await self._send(node, _connection(lane), ready, part, room, wait, process)
@@ -334,7 +334,8 @@ class Fetcher:
         if needs_validation(metadata, owned):
             return False
         leader, topic = metadata.leader(owned.tp), metadata.topics[owned.tp.topic]
-        return poll.adopt(owned, -1 if leader is None else leader.leader_epoch, topic.topic_id)
+        topic_id = owned.requested_id(topic.topic_id)
+        return poll.adopt(owned, -1 if leader is None else leader.leader_epoch, topic_id)
 
     async def _fetch_left_out(self, node_id: int) -> None:
         """Send immediate fetches until the long polls in flight leave no partition out."""
@@ -367,11 +368,11 @@ class Fetcher:
                     continue
                 immediate.note_use(self._clock())
                 fetch = self._in_flight()
-                ready, entries, ids = await self._entries(node_id, ready, fetch, left_out=True)
+                ready, entries = await self._entries(node_id, ready, fetch, left_out=True)
                 if not ready:
                     continue
-                part = sessionless(entries, ids)
-                process = partial(self._responses.process, fetch, ready=ready, ends={}, node=node)
+                part = sessionless(entries, fetch.topic_ids)
+                process = partial(self._responses.process, fetch, ends={}, node=node)
                 outcome = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, process)
                 schedule.on_response(fetch, ready, self._clock(), empty=outcome.is_empty)
                 if outcome.is_metadata_stale:
@@ -408,11 +409,10 @@ class Fetcher:
         fetch: FetchInFlight,
         *,
         left_out: bool = False,
-    ) -> tuple[list[OwnedPartition], dict[TopicPartition, FetchPartition], dict[str, UUID]]:
-        """Return the partitions to request, now noted in `fetch`; their entries in the request; and
-        the topics' ids. With `left_out`, only partitions that the long polls leave out."""
+    ) -> tuple[list[OwnedPartition], dict[TopicPartition, FetchPartition]]:
+        """Return the partitions to request, now noted in `fetch`, and their entries in the request.
+        With `left_out`, only partitions that the long polls leave out."""
         entries: dict[TopicPartition, FetchPartition] = {}
-        ids: dict[str, UUID] = {}
 
         def add(some: Collection[OwnedPartition]) -> Collection[OwnedPartition]:
             if are_many(ready):
@@ -420,36 +420,43 @@ class Fetcher:
                 # leader; a topic may have been recreated since the request was begun.
                 some = self._left_out(some) if left_out else some
                 led = self._sources.fetched_from(node_id, None, some)
-                topics = self._cluster.metadata.topics
-                some = [
-                    o
-                    for o in self._sources.valid(led)
-                    if is_fetchable(o)
-                    and ids.get(o.tp.topic) in (None, topics[o.tp.topic].topic_id)
-                ]
-            self._add_entries(some, entries, ids)
+                some = [o for o in self._sources.valid(led) if is_fetchable(o)]
+            some = self._add_entries(some, entries, fetch.topic_ids)
             fetch.add(some)
             return some
 
-        return await process_in_slices(add, ready), entries, ids
+        return await process_in_slices(add, ready), entries
 
     def _add_entries(
         self,
         ready: Collection[OwnedPartition],
         entries: dict[TopicPartition, FetchPartition],
         ids: dict[str, UUID],
-    ) -> None:
+    ) -> list[OwnedPartition]:
+        """Add the partitions to the entries and topic ids of a request; return those added. A
+        request has one id for each topic: partitions of the same topic with another id, from before
+        it was recreated, are left out."""
+        added: list[OwnedPartition] = []
+        metadata = self._cluster.metadata
         for owned in ready:
-            leader = self._cluster.metadata.leader(owned.tp)
-            leader_epoch = -1 if leader is None else leader.leader_epoch
+            name = owned.tp.topic
+            current_id = metadata.topics[name].topic_id
+            topic_id = owned.requested_id(current_id)
+            known = ids.setdefault(name, topic_id)
+            if known is not topic_id and known != topic_id:
+                continue
+            # The metadata of another topic has another leader epoch.
+            leader = None if owned.is_of_other_topic(current_id) else metadata.leader(owned.tp)
+            if leader is not None:
+                owned.note_leader(leader.leader_epoch)
             entries[owned.tp] = FetchPartition(
                 partition=owned.tp.partition,
-                current_leader_epoch=leader_epoch,
+                current_leader_epoch=-1 if leader is None else leader.leader_epoch,
                 fetch_offset=owned.fetch_offset,
                 partition_max_bytes=self._options.max_partition_fetch_bytes,
             )
-            ids[owned.tp.topic] = self._cluster.metadata.topics[owned.tp.topic].topic_id
-            owned.note_request(ids[owned.tp.topic], leader_epoch)
+            added.append(owned)
+        return added
 
     async def _build(self, make: Callable[[], T], partitions: int) -> T:
         """Build a request for this number of partitions, or a part of it, in a thread if they are

@@ -1,5 +1,9 @@
 """Looks up where to start each partition: at its committed offset, else by the reset policy.
 
+Once records were read, a position moves only when its leader confirms that it must: the log was
+truncated (`validation`), the offset is out of range (`range_check`), or the leader refuses the id
+of the position's topic and the metadata has another one.
+
 A failed look-up must not count as "no offset": it is repeated, and a refusal is raised to the
 application too. A response is dropped if the application has sought, or released the partition,
 since.
@@ -17,7 +21,7 @@ from uuid import UUID
 import anyio
 
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
 from kafkagroup.errors import (
     ErrorCode,
     NoOffsetError,
@@ -29,6 +33,7 @@ from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
+from kafkagroup.runtime.range_check import RangeCheck
 from kafkagroup.runtime.refusals import Refusals
 from kafkagroup.runtime.slices import slices
 from kafkagroup.runtime.validation import Validation
@@ -83,6 +88,14 @@ class Positions:
             reset=self.look_up,
             failed=failed,
         )
+        self._range_check = RangeCheck(
+            cluster,
+            delivery,
+            self._validation,
+            spawn=spawn,
+            reset=self.look_up,
+            found=found,
+        )
         self._looking_up = CoalescingTask(spawn, self._look_up_all, "positions")
         self._woken = OneShotEvent()
         self._clock = loop_clock()
@@ -91,16 +104,17 @@ class Positions:
 
     def look_up(self) -> None:
         """Start looking up missing positions, and validating those that need it."""
-        if any(_needs_position(o) for o in self._delivery.owned.values()):
+        if any(map(self._needs_position, self._delivery.owned.values())):
             self._looking_up.ensure_running()
             self._woken.set()
             self._woken = OneShotEvent()
+        self._range_check.wake()
         self._validation.wake()
 
     async def _look_up_all(self) -> None:
         offsets = self._offsets
         pauses = RetryBackoff(self._cluster.options) if offsets is None else offsets.pauses()
-        while pending := [o for o in self._delivery.owned.values() if _needs_position(o)]:
+        while pending := [o for o in self._delivery.owned.values() if self._needs_position(o)]:
             now = self._clock()
             # Those that are refused wait by themselves: not all partitions for a denied one.
             due = [o for o in pending if o.look_up_at <= now]
@@ -111,7 +125,7 @@ class Positions:
                 await self._look_up(due)
             except (TransportError, RemoteProtocolError) as error:
                 logger.info("positions: %s", error)
-            if any(_needs_position(o) and o.look_up_at <= now for o in due):
+            if any(self._needs_position(o) and o.look_up_at <= now for o in due):
                 await pauses.wait()
             else:
                 pauses.reset()
@@ -139,7 +153,9 @@ class Positions:
     async def _look_up_in(
         self, topic_ids: Mapping[str, UUID], pending: list[OwnedPartition]
     ) -> None:
-        new = [o for o in pending if not o.reset]
+        for owned in pending:
+            self._check_topic(owned, topic_ids[owned.tp.topic])
+        new = [o for o in pending if o.position == UNKNOWN and not o.reset]
         if new and self._offsets is not None:
             for some in slices(new):
                 if not await self._read_committed(self._offsets, some, topic_ids):
@@ -150,10 +166,7 @@ class Positions:
         else:
             for owned in new:
                 owned.request_reset()
-        to_reset = [o for o in pending if _needs_position(o) and o.reset]
-        for owned in to_reset:
-            if owned.is_recreated(topic_ids[owned.tp.topic]):
-                owned.note_deleted_topic()
+        to_reset = [o for o in pending if o.reset and self._needs_position(o)]
         if self._policy == "none":
             for owned in to_reset:
                 if not self._starts_new(owned):
@@ -164,6 +177,25 @@ class Positions:
         if to_reset:
             self._found()
 
+    def _check_topic(self, owned: OwnedPartition, topic_id: UUID) -> None:
+        """Note whether the position is of a deleted topic; `topic_id`: the topic's present id."""
+        if owned.is_of_deleted_topic and not owned.is_of_other_topic(topic_id):
+            owned.note_topic_is_back()
+            self._found()
+        if not owned.is_of_other_topic(topic_id):
+            return
+        if owned.topic_evidence is TopicEvidence.NONE:
+            owned.forget_position()
+            return
+        if owned.is_recreated(topic_id) and not owned.is_of_deleted_topic:
+            logger.warning(
+                "topic %s was recreated: position %d is of the deleted topic, and is reset",
+                *(owned.tp.topic, owned.position),
+            )
+            owned.request_reset()
+        if owned.reset:
+            owned.note_deleted_topic()
+
     async def _read_committed(
         self,
         offsets: GroupOffsets,
@@ -173,7 +205,7 @@ class Positions:
         """Start at the committed offsets; return whether the coordinator would report others."""
         found = await offsets.fetch_once([o.tp for o in new], self._unknown, self._member())
         for owned in new:
-            if not _needs_position(owned):
+            if not self._needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
                 about = "group" if found.is_refused_as_whole else None
@@ -209,7 +241,7 @@ class Positions:
             ends = await self._log_offsets.request_once(dict.fromkeys(without_record, LATEST))
             found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
         for owned in pending:
-            if not _needs_position(owned):
+            if self._is_back(owned) or not self._needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
                 self._refusals.refuse_look_up(owned, error)
@@ -224,7 +256,12 @@ class Positions:
         failures = owned.attempts, owned.retry_at
         # Without this, a batch that is still being read would set the position to its end.
         self._delivery.relocate(owned.tp, offset)
-        owned.note_topic(topic_ids[owned.tp.topic])
+        topic_id = topic_ids[owned.tp.topic]
+        if self._policy == "latest" and topic_id != owned.topic_id:
+            # The leader was asked by name, so the end that it reported is of the topic that it
+            # serves. If the metadata has an older id, a second look-up would skip new records.
+            topic_id = owned.assigned_topic_id
+        owned.note_topic(topic_id)
         # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
         owned.restore_backoff(*failures)
         if is_new:
@@ -235,6 +272,22 @@ class Positions:
         its topic."""
         has_none = owned.position == UNKNOWN or owned.is_of_deleted_topic
         return has_none and self._is_new(owned.tp)
+
+    def _needs_position(self, owned: OwnedPartition) -> bool:
+        if owned.revoked or owned.failed:
+            return False
+        if owned.position == UNKNOWN or owned.reset:
+            return True
+        topic = self._cluster.metadata.topics.get(owned.tp.topic)
+        return topic is not None and owned.is_recreated(topic.topic_id)
+
+    def _is_back(self, owned: OwnedPartition) -> bool:
+        """Return whether the topic of the position counted as deleted, and the metadata has its id
+        again."""
+        topic = self._cluster.metadata.topics.get(owned.tp.topic)
+        if topic is None or not owned.is_of_deleted_topic:
+            return False
+        return not owned.is_of_other_topic(topic.topic_id)
 
     def _topic_ids(self, partitions: Iterable[OwnedPartition]) -> dict[str, UUID]:
         """Return the ids of the partitions' topics, by name, for the topics that exist."""
@@ -251,10 +304,6 @@ class Positions:
 def _is_known(owned: OwnedPartition, topic_ids: Mapping[str, UUID]) -> bool:
     topic_id = topic_ids.get(owned.tp.topic)
     return topic_id is not None and owned.is_assigned_in(topic_id)
-
-
-def _needs_position(owned: OwnedPartition) -> bool:
-    return (owned.position == UNKNOWN or owned.reset) and not (owned.revoked or owned.failed)
 
 
 def _no_policy(owned: OwnedPartition) -> Exception:

@@ -1,9 +1,12 @@
 """Validates positions: each must be in the leader's log (KIP-320), and of the same topic.
 
-After an unclean election, or when a topic was deleted and recreated, the position may point to
-other records: reading on would skip some without an error. Such a position needs validation:
-nothing is fetched from it until its leader has reported the end offset of the epoch of the last
-record read. A position in a deleted topic is reset.
+After an unclean election the position may point to other records: reading on would skip some
+without an error. Such a position needs validation: nothing is fetched from it until its leader has
+reported the end offset of the epoch of the last record read.
+
+Only its leader can tell that a position is not valid. Where the metadata contradicts a position, by
+another topic id or by an earlier leader epoch than that of a record that was read, the metadata may
+be old: it is requested again until both agree.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ import anyio
 
 from kafkagroup._values import frozen
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
 from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import (
     BrokerError,
+    ErrorCode,
     OffsetOutOfRangeError,
     RemoteProtocolError,
     TransportError,
@@ -36,6 +40,7 @@ from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kafkagroup.wire.messages.offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -50,6 +55,9 @@ logger = logging.getLogger(__name__)
 _CONSUMER = -1
 """The replica id of a client that is not a replica."""
 
+_CONTRADICTION = "metadata contradicts positions"
+"""The key of the trouble."""
+
 _MAX_ATTEMPTS = 5
 """How often metadata is requested while its leader epoch is older than the position's. After that,
 the position is validated with the leader that the metadata has."""
@@ -62,9 +70,25 @@ def needs_validation(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     topic = metadata.topics.get(owned.tp.topic)
     if topic is None:
         return False
+    if owned.is_of_other_topic(topic.topic_id):
+        # While the leader serves the id of the position, it knows better than the metadata.
+        return owned.topic_evidence is not TopicEvidence.READ_BY_ID
     leader = topic.partitions.get(owned.tp.partition)
-    return owned.is_recreated(topic.topic_id) or (
-        leader is not None and owned.is_unchecked(leader.leader_epoch)
+    return leader is not None and (
+        owned.is_ahead_of(topic.topic_id, leader.leader_epoch)
+        or owned.is_unchecked(leader.leader_epoch)
+    )
+
+
+def _is_contradicted(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
+    """Whether the metadata has another topic under this name than the one that the leader
+    serves."""
+    topic = metadata.topics.get(owned.tp.topic)
+    return (
+        topic is not None
+        and owned.is_of_other_topic(topic.topic_id)
+        and owned.topic_evidence is TopicEvidence.READ_BY_ID
+        and not (owned.revoked or owned.failed)
     )
 
 
@@ -77,12 +101,13 @@ class _EpochRequest:
     epoch: int
     leader_epoch: int
 
-    @property
-    def is_current(self) -> bool:
+    def is_current(self, metadata: ClusterMetadata) -> bool:
         """Whether the response still counts: not if the position has changed since, by a fetch or a
-        seek, nor if the partition was revoked, has failed or will be reset."""
-        owned = self.owned
+        seek, nor if there is another leader, nor if the partition was revoked, has failed or will
+        be reset."""
+        owned, leader = self.owned, metadata.leader(self.owned.tp)
         same = (owned.fetch_offset, owned.fetch_epoch) == (self.offset, self.epoch)
+        same = same and leader is not None and leader.leader_epoch == self.leader_epoch
         return same and not (owned.revoked or owned.failed or owned.reset)
 
 
@@ -113,6 +138,17 @@ class Validation:
         """Whether positions may need validation that the task has not seen."""
         self._woken = OneShotEvent()
         self._clock = loop_clock()
+        self._is_contradicted = False
+        """Whether the metadata contradicted a position in the last round."""
+        self._is_supported = True
+        """Whether the brokers report the ends of epochs."""
+
+    def can_validate(self, owned: OwnedPartition) -> bool:
+        """Return whether the leader can tell if the log was truncated below the position: the epoch
+        of the record before it is known."""
+        leader = self._cluster.metadata.leader(owned.tp)
+        is_known = owned.fetch_epoch >= 0 and leader is not None and leader.leader_epoch >= 0
+        return is_known and self._is_supported
 
     def wake(self) -> None:
         """Validate again: there may be new positions, or a new leader."""
@@ -126,10 +162,12 @@ class Validation:
     async def _validate_all(self) -> None:
         pauses = RetryBackoff(self._cluster.options)
         while self._is_woken:
-            self._is_woken = False
+            self._is_woken = self._is_contradicted = False
             unvalidated = await process_in_slices(self._unvalidated, self._delivery.owned.values())
             for some in slices(self._due(unvalidated)):
                 await self._validate(some)
+            if not self._is_contradicted:
+                self._cluster.troubles.succeeded(_CONTRADICTION, self._clock())
             if not unvalidated:
                 continue
             rest = await process_in_slices(self._unvalidated, self._delivery.owned.values())
@@ -139,6 +177,7 @@ class Validation:
             elif rest:
                 self._is_woken = True
                 await self._woken.wait(min(o.look_up_at for o in rest))
+        self._cluster.troubles.succeeded(_CONTRADICTION, self._clock())
 
     def _due(self, unvalidated: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         """Return those that are not refused, or were refused long enough ago."""
@@ -147,25 +186,35 @@ class Validation:
 
     def _unvalidated(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         metadata = self._cluster.metadata
-        return [o for o in owned if needs_validation(metadata, o)]
+        return [o for o in owned if needs_validation(metadata, o) or _is_contradicted(metadata, o)]
 
     async def _validate(self, found: Sequence[OwnedPartition]) -> None:
         metadata = self._cluster.metadata
         # If there are many, other tasks ran since these were found.
         unvalidated = self._unvalidated(found)
         by_leader: dict[int, dict[TopicPartition, _EpochRequest]] = {}
+        by_name: list[OwnedPartition] = []
         stale = False
         for owned in unvalidated:
             tp = owned.tp
-            if owned.is_recreated(metadata.topics[tp.topic].topic_id):
-                logger.warning(
-                    "topic %s was recreated: position %d is of the deleted topic, and is reset",
-                    tp.topic,
-                    owned.position,
+            topic = metadata.topics[tp.topic]
+            if owned.is_of_other_topic(topic.topic_id):
+                if owned.topic_evidence is TopicEvidence.READ_BY_NAME:
+                    by_name.append(owned)
+                self._report_contradiction(
+                    owned, "the metadata has another topic id than the one that was read"
                 )
-                self._request_reset(owned)
+                stale = True
                 continue
-            leader = metadata.topics[tp.topic].partitions[tp.partition]
+            leader = topic.partitions[tp.partition]
+            if owned.is_ahead_of(topic.topic_id, leader.leader_epoch):
+                self._report_contradiction(
+                    owned,
+                    f"records of leader epoch {owned.proven_epoch} were read, but the metadata has"
+                    f" broker {leader.leader} as the leader, of epoch {leader.leader_epoch}",
+                )
+                stale = True
+                continue
             if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _MAX_ATTEMPTS:
                 # The last record read was written under a later leader than the metadata has.
                 owned.count_failure()
@@ -177,8 +226,36 @@ class Validation:
         async with anyio.create_task_group() as tasks:
             if stale:
                 tasks.start_soon(self._refresh)
+            for owned in by_name:
+                tasks.start_soon(self._request_topic_id, owned)
             for node_id, requests in by_leader.items():
                 tasks.start_soon(self._request_epochs, node_id, requests)
+
+    def _report_contradiction(self, owned: OwnedPartition, cause: str) -> None:
+        problem = Problem(
+            subject=f"fetching {owned.tp}",
+            cause=cause,
+            advice="check that the brokers agree on its id and its leaders",
+        )
+        self._is_contradicted = True
+        self._cluster.troubles.failed(_CONTRADICTION, anyio.current_time(), problem)
+
+    async def _request_topic_id(self, owned: OwnedPartition) -> None:
+        """Ask the leader itself for the id of the topic. Brokers before 3.1 are fetched from by
+        name, and would serve another topic at the position."""
+        name, topic_id = owned.tp.topic, owned.topic_id
+        request = MetadataRequest(
+            topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False
+        )
+        try:
+            response = await self._cluster.leader(owned.tp).request(request)
+        except (TransportError, RemoteProtocolError, BrokerError) as error:
+            logger.info("id of topic %s: %s", name, error)
+            return
+        ids = {t.topic_id for t in response.topics if t.name == name and not t.error_code}
+        if ids and topic_id not in ids:
+            owned.note_refused(topic_id)
+            self._reset()
 
     async def _refresh(self) -> None:
         try:
@@ -201,6 +278,7 @@ class Validation:
             return
         except UnsupportedVersionError:
             # A broker before 2.0 does not report this: the positions count as valid.
+            self._is_supported = False
             for request in requests.values():
                 request.owned.note_leader(request.leader_epoch)
             self._on_validated()
@@ -209,7 +287,7 @@ class Validation:
         for topic in response.topics:
             for end in topic.partitions:
                 sent = requests.get(TopicPartition(topic.topic, end.partition))
-                if sent is not None and sent.is_current:
+                if sent is not None and sent.is_current(self._cluster.metadata):
                     stale |= self._apply(sent, end)
         self._on_validated()
         if stale:
@@ -226,6 +304,10 @@ class Validation:
                 topic=owned.tp.topic,
             )
             logger.info("%s", error)
+            if end.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+                # The metadata may have an epoch that is too high. When it falls, this position has
+                # not been checked at the leader of the lower epoch.
+                owned.note_leader(-1)
             action = action_for(end.error_code)
             if action in (ErrorAction.RAISE, ErrorAction.RESET):
                 self._refusals.refuse_look_up(owned, error)
@@ -279,12 +361,10 @@ class Validation:
         if self._policy == "none":
             self._failed(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
             return
-        topic_id = owned.topic_id
+        # The request names no topic id: the shorter log may be that of a recreated topic. The
+        # position keeps the id of the old one, so the next fetch fails, and the position is reset.
         self._delivery.relocate(owned.tp, end.end_offset)
         owned.follow_truncation(end.leader_epoch, leader_epoch)
-        # The request names no topic id: the shorter log may be that of a recreated topic. With the
-        # id of the old one the next fetch fails, and the position is reset.
-        owned.note_topic(topic_id)
 
 
 def _request(requests: dict[TopicPartition, _EpochRequest]) -> OffsetForLeaderEpochRequest:

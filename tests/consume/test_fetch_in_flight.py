@@ -83,8 +83,8 @@ TOPIC, OTHER = UUID(int=1), UUID(int=2)
 def _in_flight() -> tuple[OwnedPartition, FetchInFlight]:
     """Return a fetch in flight of a revoked partition."""
     before = owned()
-    before.topic_id = TOPIC
     fetch = FetchInFlight(1, [before])
+    fetch.topic_ids[before.tp.topic] = TOPIC
     before.revoked = True
     return before, fetch
 
@@ -94,7 +94,7 @@ def test_a_partition_reassigned_at_the_same_position_adopts_its_long_poll() -> N
     now = owned()
     assert fetch.adopt(now, 1, TOPIC)
     assert (fetch.find(now.tp), fetch.covers(before)) == (now, False)
-    assert (now.checked_epoch, now.topic_id, fetch.partitions) == (1, TOPIC, [now])
+    assert (now.checked_epoch, fetch.partitions) == (1, [now])
     now.start_at(5)
     assert fetch.find(now.tp) is None
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.owned import OwnedPartition, TopicEvidence
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.records import read_batches
@@ -38,6 +38,64 @@ def test_is_unchecked(fetched: int, checked: int, leader: int, unchecked: bool) 
 )
 def test_a_recreated_topic_is_a_new_assignment(before: UUID, now: UUID, anew: bool) -> None:
     assert OwnedPartition(TP, topic_id=before).is_recreated(now) is anew
+
+
+def test_a_topic_is_recreated_only_if_the_leader_does_not_serve_its_id() -> None:
+    owned = OwnedPartition(TP, topic_id=OLD)
+    owned.note_refused(OLD)
+    assert owned.topic_evidence is TopicEvidence.NONE  # nothing was read under this id
+    for evidence in (TopicEvidence.READ_BY_NAME, TopicEvidence.READ_BY_ID):
+        owned.note_served(OLD, evidence)
+        assert (owned.is_of_other_topic(NEW), owned.is_recreated(NEW)) == (True, False)
+    owned.note_refused(NEW)
+    assert not owned.is_recreated(NEW)
+    owned.note_refused(OLD)
+    assert (owned.is_recreated(NEW), owned.is_recreated(OLD)) == (True, False)
+    owned.note_served(OLD, TopicEvidence.READ_BY_ID)
+    assert not owned.is_recreated(NEW)
+
+
+@pytest.mark.parametrize(
+    ("position", "current", "requested"),
+    [(OLD, NEW, OLD), (OLD, NO_ID, OLD), (NO_ID, NEW, NEW), (NO_ID, NO_ID, NO_ID)],
+)
+def test_a_position_is_fetched_by_its_own_topic_id(
+    position: UUID, current: UUID, requested: UUID
+) -> None:
+    assert OwnedPartition(TP, topic_id=position).requested_id(current) == requested
+
+
+def test_the_metadata_s_object_replaces_an_equal_topic_id() -> None:
+    owned, current = OwnedPartition(TP, topic_id=OLD), UUID(int=OLD.int)
+    assert owned.requested_id(current) is current
+    assert owned.topic_id is current
+
+
+def test_a_record_proves_the_epoch_of_its_leader_until_the_topic_changes() -> None:
+    owned = OwnedPartition(TP)
+    owned.start_at(0)
+    owned.note_served(OLD, TopicEvidence.READ_BY_ID)
+    raw = encode_batch([NewRecord(None, b"")], base_offset=0, leader_epoch=3)
+    owned.add(list(read_batches(raw, topic="t", partition=0)))
+    owned.seek(0)  # the record was read, wherever the position is
+    assert [owned.is_ahead_of(OLD, epoch) for epoch in (-1, 2, 3, 4)] == [False, True, False, False]
+    assert not owned.is_ahead_of(NEW, 2)
+    owned.note_served(NEW, TopicEvidence.READ_BY_ID)
+    assert not owned.is_ahead_of(NEW, 2)
+
+
+def test_without_topic_ids_no_record_proves_an_epoch() -> None:
+    """The topic may have been recreated, and begins at epoch 0 again."""
+    owned = OwnedPartition(TP, proven_epoch=3)
+    assert not owned.is_ahead_of(NO_ID, 2)
+
+
+def test_a_truncation_stays_in_the_topic_that_was_read() -> None:
+    owned = OwnedPartition(TP)
+    owned.start_at(9)
+    owned.note_served(OLD, TopicEvidence.READ_BY_ID)
+    owned.relocate(5)
+    assert (owned.topic_id, owned.topic_evidence) == (OLD, TopicEvidence.READ_BY_ID)
 
 
 def test_a_new_starting_position_resets_validation_and_topic_id() -> None:

@@ -5,9 +5,19 @@ import pytest
 from brokers import FAST, append, numbered
 
 from kafkagroup import Broker, Consumer, OffsetAndMetadata, TopicPartition
+from kafkagroup.errors import OffsetOutOfRangeError
 from kafkagroup.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
 
 pytestmark = pytest.mark.anyio
+
+
+def delete_records(bootstrap, tp, before):
+    """Delete records at once, as retention does."""
+    from confluent_kafka import TopicPartition as Place
+    from confluent_kafka.admin import AdminClient
+
+    at, admin = Place(*tp, before), AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_records([at])[at].result(20)
 
 
 async def take(consumer, count):
@@ -29,6 +39,56 @@ async def test_a_commit_past_a_truncation_continues_at_the_end_of_its_epoch(boot
             while not consumer.assignment() or await consumer.position(tp) == 8:
                 await anyio.sleep(0.01)
             assert await consumer.position(tp) == 5
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(("policy", "first"), [("earliest", 6), ("latest", 10), ("none", None)])
+@pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
+async def test_a_commit_below_the_start_of_the_log_follows_the_policy(
+    bootstrap, name, fill, caplog, protocol, policy, first
+):
+    """Retention has deleted the records after the commit: the leader reports where its log
+    starts."""
+    await fill(1, 10)
+    tp = TopicPartition(name, 0)
+    options = {
+        "bootstrap_servers": bootstrap,
+        "group_id": name,
+        "enable_auto_commit": False,
+        "auto_offset_reset": policy,
+        "group_protocol": protocol,
+    }
+    async with Consumer(**options) as consumer:
+        await consumer.assign([tp])
+        await consumer.commit({tp: 2})
+    delete_records(bootstrap, tp, 6)
+    async with Consumer(name, **options) as consumer:
+        with anyio.fail_after(20):
+            if first is None:
+                with pytest.raises(OffsetOutOfRangeError) as caught:
+                    await consumer.getone()
+                assert caught.value.offsets == {tp: 2}
+            else:
+                while not consumer.assignment() or await consumer.position(tp) == 2:
+                    await anyio.sleep(0.01)
+                assert await consumer.position(tp) == first
+    assert f"{tp}: position 2 is below the start of the log, 6: its records" in caplog.text
+
+
+@pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
+async def test_a_position_in_the_log_is_read_from_wherever_it_is(bootstrap, name, fill):
+    """The start and the end of the log are in range, and no record is there at the end."""
+    await fill(1, 10)
+    tp = TopicPartition(name, 0)
+    delete_records(bootstrap, tp, 6)
+    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
+        await consumer.assign([tp])
+        consumer.seek(tp, 6)
+        assert await take(consumer, 1) == [b"0/6"]
+        consumer.seek(tp, 10)
+        with anyio.move_on_after(1) as idle:
+            await consumer.getone()
+        assert idle.cancelled_caught
 
 
 async def test_a_committed_leader_epoch_is_resumed(bootstrap, name, fill):
