@@ -17,6 +17,7 @@ import anyio
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.released import ReleasedPartitions
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
     ClusterChangedError,
@@ -95,6 +96,8 @@ class Engine:
         self._subscription: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._exclude_internal = True
+        self._released = ReleasedPartitions()
+        """Without a group: partitions whose topic is absent."""
         self._leaving: Running | None = None
         """The member that is leaving. The call that made it leave may have been cancelled."""
         self._denied_topics: frozenset[str] = frozenset()
@@ -286,6 +289,7 @@ class Engine:
         self._subscription, self._pattern = frozenset(), None
         self.new_partitions.subscribe(frozenset())
         self._subscriber.subscribe_to(frozenset())
+        self._released.forget(self._is_subscribed)
         self._cluster.request_all_topics(False)
         session = self._session
         driver = session.membership.driver
@@ -448,11 +452,23 @@ class Engine:
 
     def _own_all(self) -> None:
         """Own all partitions of the topics, without a group."""
-        counts = self._cluster.metadata.partition_counts(self._subscription)
+        metadata, owned = self._cluster.metadata, self._delivery.owned
+        counts = metadata.partition_counts(self._subscription)
         partitions = {TopicPartition(t, p) for t, n in counts.items() for p in range(n)}
-        self._delivery.release([tp for tp in self._delivery.owned if tp not in partitions])
-        self._delivery.own(sorted(partitions))
+        released = [tp for tp in owned if tp not in partitions]
+        self._released.keep([owned[tp] for tp in released])
+        self._delivery.release(released)
+        for added in self._delivery.own(sorted(partitions)):
+            self._released.restore(added, metadata.topics[added.tp.topic].topic_id)
+        self._released.forget(self._is_subscribed)
         self._on_partitions_added()
+
+    def _is_subscribed(self, topic: str) -> bool:
+        """Return whether the application subscribes to a topic, which may be absent."""
+        pattern = self._pattern
+        return topic in self._subscription or (
+            pattern is not None and pattern.fullmatch(topic) is not None
+        )
 
     async def _release_partitions(self, partitions: list[TopicPartition]) -> None:
         """Without membership: finish the records in flight, commit, release the partitions."""
