@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from uuid import UUID
 
 from kafkagroup.errors import BrokerError, ErrorCode, RemoteProtocolError, broker_error
-from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, LogOffsets
+from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.runtime.offsets import answered_partitions, committed_offset
 from kafkagroup.spark.cluster import Session
@@ -160,7 +160,26 @@ class Logs(Session):
             is_gone = attempts > _MAX_ATTEMPTS_IF_GONE and self._is_gone(tp, topic_id)
             return DataLossError(f"{tp}: {_GONE}") if is_gone else None
 
-        return await self._retry(lambda: self._send_to_leader(tp, topic_id, request), give_up)
+        async def fetch() -> PartitionData:
+            data = await self._send_to_leader(tp, topic_id, request)
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._check_range(tp, offset)
+            return data
+
+        return await self._retry(fetch, give_up)
+
+    async def _check_range(self, tp: TopicPartition, offset: int) -> None:
+        """Check that an offset is outside of the log, whose leader has refused it: a broker that
+        has just become the leader may refuse any. Raises: BrokerError, retriable, if it is inside.
+        """
+        logs = LogOffsets(self._cluster, READ_UNCOMMITTED)
+        start, end = [(await logs.at({tp: at}))[tp].offset for at in (EARLIEST, LATEST)]
+        if start <= offset <= end:
+            raise BrokerError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{tp}: its leader refuses offset {offset}, and reports its log as {start} to"
+                f" {end}",
+            )
 
     async def _send_to_leader(
         self, tp: TopicPartition, topic_id: UUID, request: FetchRequest

@@ -1,4 +1,4 @@
-"""How much a task fetches; no Spark runs here."""
+"""How much a task fetches, and when a log lacks an offset; no Spark runs here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
+from kafkagroup.errors import ErrorCode
+from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.reading import FetchSize
+from kafkagroup.spark.worker_sessions import session_of_task
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.fetch import FetchRequest
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -28,3 +33,25 @@ def test_a_task_fetches_about_what_is_left_of_it() -> None:
 
 def test_a_limit_below_the_least_fetch_holds() -> None:
     assert FetchSize(KIB).of(1) == KIB
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_one_false_refusal_of_an_offset_loses_nothing(isolation: str) -> None:
+    """With failOnDataLoss=false the rest of the task was skipped, otherwise the batch failed."""
+    with EmbeddedKafka({"a": 1}) as broker:
+        broker.produce("a", [str(n) for n in range(10)], partition=0)
+        options = SourceOptions(
+            bootstrap_servers=broker.bootstrap_servers, subscribe=("a",), isolation=isolation
+        )
+        with session_of_task(options) as session:
+            (tp,), ids = session.partitions()
+
+            def fetch(offset: int) -> int:
+                fetched = session.start_fetch(tp, ids["a"], offset, MIB)
+                return fetched.result(30).error_code
+
+            refused = broker.fail(FetchRequest, ErrorCode.OFFSET_OUT_OF_RANGE)
+            assert (fetch(5), refused.hits) == (ErrorCode.NONE, 1)
+            assert fetch(11) == ErrorCode.OFFSET_OUT_OF_RANGE
+            broker.delete_records("a", 0, 6)
+            assert fetch(5) == ErrorCode.OFFSET_OUT_OF_RANGE
