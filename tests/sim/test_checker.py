@@ -743,6 +743,18 @@ def test_s8_delivery_may_continue_anywhere_after_offset_out_of_range():
     assert broken(first, other, delivers(0)) == ["S8"]
 
 
+def test_s22_no_delivery_moves_after_a_false_offset_out_of_range():
+    first = [written(0, 1, 2, 3, 4), opening(), starts(1, {T0: 0}), delivers(0, 1)]
+    out = request("Fetch", error="OFFSET_OUT_OF_RANGE", asked={"offsets": {T0: 2}})
+    session = request("Fetch", error="OFFSET_OUT_OF_RANGE", asked={"offsets": {}})
+    above = request("Fetch", error="OFFSET_OUT_OF_RANGE", asked={"offsets": {T0: 9}})
+    for refused in (out, session):
+        assert broken(first, refused, delivers(2, 3)) == []
+        assert broken(first, refused, delivers(0)) == ["S23"]
+        assert broken(first, refused, delivers(4)) == ["S23"]
+    assert broken(first, above, delivers(0)) == []
+
+
 def read_and_truncated(**options):
     """Four of six records are read, and the last two of these are lost in a truncation; the next
     owner may still find the commit of all four."""

@@ -37,6 +37,7 @@ INVARIANTS: Mapping[str, str] = {
     "its name",
     "S20": "a cooperative leader assigns a partition only after its owner has revoked it",
     "S21": "the client reports partitions as revoked only while the membership lasts",
+    "S23": "a position moves only when its leader confirms it",
     "S25": "a commit belongs to the assignment of its call, and is never below where that began",
     "S26": "a partition that is created while a member is subscribed is read from its start",
     "L1": "partitions that a member keeps see a delivery gap of at most 100 ms in a cooperative "

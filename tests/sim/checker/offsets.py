@@ -190,15 +190,13 @@ class Offsets:
             is_allowed = offset == expected or offset == log.next_visible(expected)
         if not is_allowed:
             how = "goes back" if offset < expected else "skips"
-            since = f", and the log was cut at {min(cuts)}" if cuts else ""
+            since, rule = f", and the log was cut at {min(cuts)}" if cuts else "", "S8"
+            if cuts and log.deleted_by >= 0:
+                rule = "S19"
+            elif period.refused_by > period.delivered_by:
+                since, rule = f", which was refused falsely (#{period.refused_by})", "S23"
             text = f"{event.member} {how}: {period.tp}@{offset} after {expected - 1}{since}"
-            self._recorder.report(
-                "S19" if cuts and log.deleted_by >= 0 else "S8",
-                event,
-                text,
-                period.delivered_by,
-                number,
-            )
+            self._recorder.report(rule, event, text, period.delivered_by, number)
 
     def _misread(self, number: int, event: Delivered, log: Log) -> None:
         what = f"{event.member} delivers {event.partition}@{event.offset}"
@@ -405,8 +403,14 @@ class Offsets:
         elif event.api == "Fetch":
             if event.error == "OFFSET_OUT_OF_RANGE":
                 for tp, period in run.held.items():
-                    if tp in sent.offsets or not sent.offsets:
-                        _move(period, self._recorder.log(tp), None, number, event.time)
+                    if tp not in sent.offsets and sent.offsets:
+                        continue
+                    log = self._recorder.log(tp)
+                    # An unchanged partition of a fetch session is fetched as before.
+                    if _has_offset(log, sent.offsets.get(tp, period.position)):
+                        period.refused_by = number
+                    else:
+                        _move(period, log, None, number, event.time)
         else:
             floors = self._floors.pop((event.member, event.connection, event.correlation))
             for tp, offset in event.offsets.items():
@@ -606,6 +610,13 @@ def _lower_floor(period: OwnershipPeriod, offset: int) -> None:
     """Note a position that may be the lowest one since the period began."""
     if period.floor is not None:
         period.floor = min(period.floor, offset)
+
+
+def _has_offset(log: Log, offset: int | None) -> bool:
+    """Return whether the log has always had this offset, so that a broker that refuses it as out of
+    range is wrong. Nothing deletes records from the start of a log here."""
+    is_whole = log.has_appends and not log.truncations and log.deleted_by < 0
+    return is_whole and offset is not None and 0 <= offset <= len(log.flags)
 
 
 def _done(period: OwnershipPeriod, log: Log) -> int:

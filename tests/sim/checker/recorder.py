@@ -97,6 +97,8 @@ class OwnershipPeriod:
     """When the records below `reported_processed` were processed."""
     processed_before_move: int = -1
     """The highest processed or start offset before any move of the position."""
+    refused_by: int = -1
+    """The last Fetch response that refused an offset as out of range that is in the log."""
     moved: tuple[int, float] | None = None
     """The event and time at which a seek, a truncation or an out-of-range response last moved the
     position."""
