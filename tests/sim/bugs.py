@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 from unittest import mock
 
@@ -38,6 +39,7 @@ from kafkagroup.runtime import subscriber as subscribers
 from kafkagroup.runtime import validation as validations
 from kafkagroup.runtime.committer import Committer
 from kafkagroup.runtime.current_membership import CurrentMembership
+from kafkagroup.testing.embedded import reads
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
@@ -720,6 +722,26 @@ def starts_new_partitions_at_their_end(stack: ExitStack) -> None:
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
     """Any fetch error triggers the reset policy."""
     _replace(stack, fetch_responses, "action_for", lambda code: remedies.ErrorAction.RESET)
+    _replace(stack, OwnedPartition, "doubt_range", OwnedPartition.request_reset)
+
+
+@_bug("S22")
+def resets_on_a_false_refusal(stack: ExitStack) -> None:
+    """The first OFFSET_OUT_OF_RANGE resets a position; a broker refuses now and then an offset that
+    is in its log."""
+    numbers = count(1)
+
+    def make(read: Any) -> Any:
+        def refusing(cluster: Any, node_id: int, by: Any, requested: Any, attempt: Any) -> Any:
+            if next(numbers) % 50:
+                return read(cluster, node_id, by, requested, attempt)
+            attempt.must_answer_now = True
+            return reads._refused(requested.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+
+        return refusing
+
+    _around(stack, reads, "_read", make)
+    _replace(stack, OwnedPartition, "doubt_range", OwnedPartition.request_reset)
 
 
 @_bug("S8")
@@ -727,11 +749,11 @@ def skips_on_a_fetch_error(stack: ExitStack) -> None:
     """A record that cannot be fetched at the moment is skipped."""
 
     def make(act_on: Any) -> Any:
-        def skipping(self: Any, owned: Any, code: int) -> bool:
+        def skipping(self: Any, owned: Any, *error: int) -> bool:
             if owned.position == owned.fetch_offset:
                 owned.position += 1
                 owned.fetch_offset += 1
-            return act_on(self, owned, code)
+            return act_on(self, owned, *error)
 
         return skipping
 
@@ -1398,7 +1420,8 @@ def looks_up_topic_ids_in_each_commit_attempt(stack: ExitStack) -> None:
 @_bug("S19", "S8", "L2", "S6")
 def keeps_its_position_in_a_recreated_topic(stack: ExitStack) -> None:
     """A position survives the recreation of its topic, so the first records are skipped."""
-    _replace(stack, OwnedPartition, "is_recreated", lambda self, topic_id: False)
+    _replace(stack, OwnedPartition, "is_of_other_topic", lambda self, topic_id: False)
+    _replace(stack, OwnedPartition, "requested_id", lambda self, current_id: current_id)
 
 
 # ------------------------------------------------------------------ leaders
