@@ -6,11 +6,11 @@ cluster is found again after all its brokers were replaced.
 
 One broker's metadata may be older than what is known (`merging`). What it contradicts is requested
 again at once, from another broker if there is one.
-To bootstrap again is to forget the known brokers, so that only the bootstrap addresses are asked:
-when a broker requires it, and when no known broker has responded for
-`metadata_recovery_rebootstrap_trigger`. Topics stay known. Responses of another cluster are errors
-(`identity`). Once the bootstrap addresses lead to another cluster, `request_any` raises
-ClusterChangedError, or the client adopts it: then everything known of the earlier one is forgotten.
+
+Responses of another cluster are errors (`identity`). Once the bootstrap addresses lead to another
+cluster (`recovery`), `request_any` raises ClusterChangedError, or the client adopts it: then
+everything known of the earlier one is forgotten. A client that bootstraps again forgets its brokers
+only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from uuid import UUID
 
 import anyio
 
-from kafkagroup._values import define, evolve, field
+from kafkagroup._values import evolve
 from kafkagroup.errors import (
     BrokerError,
     ClusterChangedError,
@@ -38,17 +38,16 @@ from kafkagroup.errors import (
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.identity import (
     ClusterIdentity,
-    ForeignClusterError,
     MisdirectedError,
     RebootstrapRequiredError,
-    Survey,
 )
 from kafkagroup.transport.merging import ABSENT, NOTHING_UNCONFIRMED, Unconfirmed, merge
 from kafkagroup.transport.metadata import ClusterMetadata, Node, with_leader
 from kafkagroup.transport.options import Address, ClientOptions
+from kafkagroup.transport.recovery import Attempts, Recovery
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.throttle import BrokerThrottle
-from kafkagroup.transport.trouble import Problem, Troubles
+from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
@@ -77,50 +76,6 @@ _MAX_CONFIRMATIONS = 2
 """How many more responses one refresh requests while they contradict what is known. Callers of
 `refresh` wait for them; a later refresh requests more."""
 
-_MAX_REASONS = 5
-"""The limit of reasons in one error: a response may name any number of brokers."""
-
-
-_REBOOTSTRAP_INTERVAL = 5.0
-"""Seconds between two times that brokers may require to bootstrap again: each time closes the
-connections to all brokers."""
-
-_REPORT_INTERVAL = 60.0
-"""Seconds between two reports to the application that the cluster has changed."""
-
-
-@define
-class _Attempts:
-    """The brokers that did not respond to a request, which was sent to one after the other."""
-
-    unreachable: set[Address] = field(factory=set)
-    foreign: dict[Address, str] = field(factory=dict)
-    """Bootstrap address -> the id of the other cluster that it leads to."""
-    silent_count: int = 0
-    """How many other bootstrap addresses did not respond."""
-    reasons: list[str] = field(factory=list)
-
-    def failed(self, broker: BrokerClient, error: Exception) -> None:
-        """Note that a broker did not respond."""
-        self.unreachable.add(broker.address)
-        if isinstance(error, ForeignClusterError) and broker.node_id < 0:
-            self.foreign[broker.address] = error.found
-        elif broker.node_id < 0:
-            self.silent_count += 1
-        address = f"{broker.host}:{broker.port}"
-        # A decoding error does not name the address.
-        self.reasons.append(str(error) if address in str(error) else f"{address}: {error}")
-
-    def error(self) -> NoBrokersAvailableError:
-        """Return the error with the reasons of some."""
-        distinct = list(dict.fromkeys(self.reasons))
-        more = len(distinct) - _MAX_REASONS
-        return NoBrokersAvailableError(
-            "no broker answered: "
-            + "; ".join(distinct[:_MAX_REASONS])
-            + (f"; and {more} more" if more > 0 else "")
-        )
-
 
 class Cluster:
     """The cluster behind some bootstrap addresses. Connections run in `tasks`."""
@@ -144,8 +99,6 @@ class Cluster:
         """Called after every change of the metadata."""
         self._on_metadata: Callable[[Collection[str] | None], None] = lambda _: None
         self.identity = ClusterIdentity()
-        self.cluster_change: ClusterChangedError | None = None
-        """Set while the bootstrap addresses lead to another cluster."""
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
         self._brokers: dict[int, BrokerClient] = {}
@@ -159,11 +112,7 @@ class Cluster:
         self._on_rebootstrap: Callable[[], None] = lambda: None
         self._on_changed: Callable[[ClusterChangedError], None] = lambda _: None
         self._on_adopted: Callable[[ClusterChangedError], None] = lambda _: None
-        self._survey = Survey()
-        self._failing_since: float | None = None
-        """When the first request to a known broker failed since one succeeded."""
-        self._rebootstrapped_at = float("-inf")
-        self._change_reported_at = float("-inf")
+        self._recovery = Recovery(options.metadata_recovery_rebootstrap_trigger)
         self._checking: anyio.CancelScope | None = None
         """While a task refreshes because a connection was misdirected."""
         self._refreshing = anyio.Lock()
@@ -190,6 +139,11 @@ class Cluster:
         """Whether the last metadata response contradicts what is known, and no other response has
         confirmed or refuted it yet."""
         return bool(self._unconfirmed)
+
+    @property
+    def cluster_change(self) -> ClusterChangedError | None:
+        """The error while the bootstrap addresses lead to another cluster; else None."""
+        return self._recovery.change
 
     def watch_identity(
         self,
@@ -219,7 +173,7 @@ class Cluster:
 
     async def _request_metadata(self) -> None:
         """Request the metadata, and at once again what the response contradicts."""
-        attempts = _Attempts()
+        attempts = Attempts()
         broker = await self._request_metadata_once(attempts)
         for _ in range(_MAX_CONFIRMATIONS):
             others = self._others(broker, attempts.unreachable)
@@ -238,7 +192,7 @@ class Cluster:
                 logger.info("metadata is not confirmed: %s", error)
 
     async def _request_metadata_once(
-        self, attempts: _Attempts, candidates: Iterable[BrokerClient] | None = None
+        self, attempts: Attempts, candidates: Iterable[BrokerClient] | None = None
     ) -> BrokerClient:
         """Request and merge the metadata; return the broker that responded. `candidates` as in
         `_request`."""
@@ -258,7 +212,7 @@ class Cluster:
             metadata, unconfirmed = await self._merge(response, requested)
             if adoption_count != self.identity.adoption_count:
                 # The response was the earlier cluster's.
-                return await self._request_metadata_once(_Attempts())
+                return await self._request_metadata_once(Attempts())
             self._unconfirmed = unconfirmed
             await self.replace_metadata(metadata)
             self._on_metadata(requested)
@@ -342,7 +296,7 @@ class Cluster:
         ClusterChangedError if the bootstrap addresses lead to another cluster; AuthenticationError
         or UnsupportedVersionError of the first broker that answers with one.
         """
-        broker, response = await self._request(request, _Attempts())
+        broker, response = await self._request(request, Attempts())
         if isinstance(response, FindCoordinatorResponse):
             is_refused = any(c.error_code for c in response.coordinators)
             self._coordinator_unknown_to = broker.address if is_refused else None
@@ -351,7 +305,7 @@ class Cluster:
     async def _request(
         self,
         request: Request[R],
-        attempts: _Attempts,
+        attempts: Attempts,
         candidates: Iterable[BrokerClient] | None = None,
         *,
         is_usable: Callable[[R], bool] = lambda _: True,
@@ -366,7 +320,7 @@ class Cluster:
                 response = await broker.request(request)
             except (TransportError, RemoteProtocolError) as error:
                 if broker.node_id >= 0:
-                    self._failing_since = self._failing_since or anyio.current_time()
+                    self._recovery.on_failure(anyio.current_time())
                 attempts.failed(broker, error)
                 logger.debug("%r did not respond: %s", broker, error)
                 continue
@@ -376,43 +330,25 @@ class Cluster:
             unusable = broker, response
         if unusable is not None:
             return unusable
-        if candidates is None and (change := self._survey_addresses(attempts)) is not None:
-            if not self.options.adopts_cluster_change:
-                self._report_change(change)
-                raise change
-            self._adopt(change)
-            return await self._request(request, _Attempts(), is_usable=is_usable)
+        if candidates is None:
+            now, cluster_id = anyio.current_time(), self.identity.cluster_id
+            if (change := self._recovery.survey(now, cluster_id, attempts)) is not None:
+                self._follow(change)
+                return await self._request(request, Attempts(), is_usable=is_usable)
         raise attempts.error()
-
-    def _survey_addresses(self, attempts: _Attempts) -> ClusterChangedError | None:
-        """Return the error if the bootstrap addresses, all of which were asked, lead to another
-        cluster."""
-        self.cluster_change = self._survey.on_round(
-            anyio.current_time(),
-            self.identity.cluster_id,
-            attempts.foreign,
-            attempts.silent_count,
-        )
-        return self.cluster_change
 
     # ------------------------------------------------------------ another cluster
 
     def _on_response(self) -> None:
         """Note that a broker of this cluster has responded."""
-        self._failing_since = self.cluster_change = None
-        self._survey.reset()
+        self._recovery.on_response()
         if self.troubles.open:
             self.troubles.succeeded("cluster", anyio.current_time())
 
     def _on_misdirected(self, error: MisdirectedError) -> None:
         """Ask the other brokers, and if none responds, the bootstrap addresses."""
-        now = anyio.current_time()
-        if (
-            isinstance(error, RebootstrapRequiredError)
-            and self.metadata.nodes
-            and now >= self._rebootstrapped_at + _REBOOTSTRAP_INTERVAL
-        ):
-            self._rebootstrapped_at = now
+        is_required = isinstance(error, RebootstrapRequiredError) and self.metadata.nodes
+        if is_required and self._recovery.may_be_required(anyio.current_time()):
             self._rebootstrap(str(error))
         self._check_soon()
 
@@ -440,11 +376,20 @@ class Cluster:
         """Forget the known brokers, and close the connections to all addresses: names are resolved
         again. Topics stay known."""
         logger.info("only the bootstrap addresses are asked now: %s", reason)
-        self._failing_since = None
+        self._recovery.begin_again()
         self._forget_clients()
         self.metadata = evolve(self.metadata, nodes={})
         self._unconfirmed = NOTHING_UNCONFIRMED
         self._on_rebootstrap()
+
+    def _follow(self, change: ClusterChangedError) -> None:
+        """Adopt the cluster that the bootstrap addresses lead to. Raises: ClusterChangedError
+        unless the options allow that."""
+        if not self.options.adopts_cluster_change:
+            if self._recovery.report(anyio.current_time(), change, self.troubles):
+                self._on_changed(change)
+            raise change
+        self._adopt(change)
 
     def _adopt(self, change: ClusterChangedError) -> None:
         """Go on with the cluster that the bootstrap addresses lead to."""
@@ -459,8 +404,7 @@ class Cluster:
         self.identity.adopt(change.found)
         self._forget_clients()
         self.metadata, self._unconfirmed = ClusterMetadata(), NOTHING_UNCONFIRMED
-        self.cluster_change = None
-        self._survey.reset()
+        self._recovery.on_response()
         self._check_soon()
 
     def _forget_clients(self) -> None:
@@ -469,30 +413,15 @@ class Cluster:
                 self._tasks.start_soon(broker.aclose)
             clients.clear()
 
-    def _report_change(self, change: ClusterChangedError) -> None:
-        now = anyio.current_time()
-        problem = Problem(
-            subject="bootstrap_servers",
-            cause=f"{change.address} leads to cluster {change.found}, and no broker of cluster"
-            f" {change.expected} responds",
-            advice="correct the addresses or what they resolve to, or, if the other cluster"
-            " replaces this one, make a new client or set on_cluster_change='adopt'",
-            is_foreign_cluster=True,
-        )
-        self.troubles.failed("cluster", now, problem, warn_after=0.0)
-        if now - self._change_reported_at >= _REPORT_INTERVAL:
-            self._change_reported_at = now
-            self._on_changed(change)
-
     async def describe_topics(self, request: MetadataRequest) -> MetadataResponse:
         """Request metadata without merging it. If a broker does not know a topic, the response of
         another broker counts. Raises: what `request_any` raises."""
-        broker, response = await self._request(request, _Attempts())
+        broker, response = await self._request(request, Attempts())
         if not any(topic.error_code in ABSENT for topic in response.topics):
             return response
         try:
             others = map(self.broker, self._others(broker))
-            return (await self._request(request, _Attempts(), others))[1]
+            return (await self._request(request, Attempts(), others))[1]
         except NoBrokersAvailableError:
             return response
 
@@ -531,7 +460,7 @@ class Cluster:
     def _candidates(self) -> Iterator[BrokerClient]:
         # Lazy: a response may name a million brokers, and each client is created when it is tried.
         for node in self._known_nodes():
-            if self._have_all_failed():
+            if self._recovery.is_due(anyio.current_time()):
                 self._rebootstrap("no known broker has responded for a while")
             if node.node_id not in self.metadata.nodes:
                 break  # forgotten since
@@ -540,12 +469,6 @@ class Cluster:
             if address not in self._bootstrap:
                 self._bootstrap[address] = self._create_client(-1, address)
             yield self._bootstrap[address]
-
-    def _have_all_failed(self) -> bool:
-        """Whether no known broker has responded for so long that the bootstrap addresses are asked
-        instead: with many brokers that do not respond, one round takes minutes."""
-        since, trigger = self._failing_since, self.options.metadata_recovery_rebootstrap_trigger
-        return since is not None and anyio.current_time() - since >= trigger
 
     def _others(self, broker: BrokerClient, except_for: Collection[Address] = ()) -> list[Node]:
         """Return the known brokers at other addresses than this one and `except_for`, the connected

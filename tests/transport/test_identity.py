@@ -1,4 +1,4 @@
-"""Which cluster a connection leads to, on scripted brokers; the verdict on bootstrap addresses."""
+"""Which cluster a connection leads to, on scripted brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from kafkagroup.transport.identity import (
     ClusterIdentity,
     ForeignClusterError,
     RebootstrapRequiredError,
-    Survey,
     require_cluster,
 )
 from kafkagroup.transport.options import ClientOptions
@@ -177,38 +176,6 @@ async def test_a_handshake_may_require_to_bootstrap_again(network: Any) -> None:
                 *HERE, ClientOptions(), tasks, identity=ClusterIdentity("ours")
             )
         tasks.cancel_scope.cancel()
-
-
-# ---------------------------------------------------------------- the verdict
-
-
-A, B = ("a", 1), ("b", 2)
-
-
-def test_one_round_is_an_opinion() -> None:
-    survey = Survey()
-    assert survey.on_round(0.0, "ours", {A: "theirs"}, 0) is None
-    error = survey.on_round(1.0, "ours", {A: "theirs"}, 0)
-    assert isinstance(error, ClusterChangedError)
-    assert (error.expected, error.found, error.address) == ("ours", "theirs", "a:1")
-
-
-@pytest.mark.parametrize(
-    ("rounds", "changed"),
-    [
-        pytest.param([(0.0, {A: "x"}, 1), (9.9, {A: "x"}, 1)], False, id="a silent address"),
-        pytest.param([(0.0, {A: "x"}, 1), (10.0, {A: "x"}, 1)], True, id="silent for long"),
-        pytest.param([(0.0, {A: "x"}, 0), (1.0, {A: "y"}, 0)], False, id="another one"),
-        pytest.param([(0.0, {A: "x", B: "y"}, 0)] * 2, False, id="different ones"),
-        pytest.param([(0.0, {A: "x"}, 0), (31.0, {A: "x"}, 0)], False, id="long ago"),
-        pytest.param([(0.0, {A: "x"}, 0), (1.0, {}, 1), (2.0, {A: "x"}, 0)], False, id="a gap"),
-        pytest.param([(0.0, {A: "ours"}, 0), (1.0, {A: "ours"}, 0)], False, id="adopted"),
-    ],
-)
-def test_when_the_cluster_has_changed(rounds: Any, changed: bool) -> None:
-    survey = Survey()
-    found = [survey.on_round(now, "ours", ids, silent) for now, ids, silent in rounds]
-    assert (found[-1] is not None) == changed
 
 
 def test_what_belongs_to_another_cluster_is_refused() -> None:

@@ -1,0 +1,188 @@
+"""Whether a client must bootstrap again, and whether its cluster has changed. No I/O.
+
+To bootstrap again is to forget the known brokers, so that only the bootstrap addresses are asked.
+The cluster has changed only if no known broker responds, and the bootstrap addresses lead to
+another cluster.
+"""
+
+from __future__ import annotations
+
+from kafkagroup._values import define, field
+from kafkagroup.errors import ClusterChangedError, NoBrokersAvailableError, escaped
+from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.identity import ForeignClusterError
+from kafkagroup.transport.options import Address
+from kafkagroup.transport.trouble import Problem, Troubles
+
+__all__ = ["Attempts", "Recovery", "Survey"]
+
+_CONFIRM_AFTER = 1.0
+"""Seconds. One round of responses is an opinion: a name may lead to another address for a moment.
+A later round must say the same."""
+
+_CONFIRM_SOME_AFTER = 10.0
+"""The same in seconds, while some bootstrap addresses do not respond."""
+
+_FORGET_AFTER = 30.0
+"""Seconds after which a round is not confirmed by the next one."""
+
+_REBOOTSTRAP_INTERVAL = 5.0
+"""Seconds between two times that brokers may require to bootstrap again: each time closes the
+connections to all brokers."""
+
+_REPORT_INTERVAL = 60.0
+"""Seconds between two reports to the application that the cluster has changed."""
+
+_MAX_REASONS = 5
+"""The limit of reasons in one error: a response may name any number of brokers."""
+
+
+@define
+class Attempts:
+    """The brokers that did not respond to a request, which was sent to one after the other."""
+
+    unreachable: set[Address] = field(factory=set)
+    foreign: dict[Address, str] = field(factory=dict)
+    """Bootstrap address -> the id of the other cluster that it leads to."""
+    silent_count: int = 0
+    """How many other bootstrap addresses did not respond."""
+    reasons: list[str] = field(factory=list)
+
+    def failed(self, broker: BrokerClient, error: Exception) -> None:
+        """Note that a broker did not respond."""
+        self.unreachable.add(broker.address)
+        if isinstance(error, ForeignClusterError) and broker.node_id < 0:
+            self.foreign[broker.address] = error.found
+        elif broker.node_id < 0:
+            self.silent_count += 1
+        address = f"{broker.host}:{broker.port}"
+        # A decoding error does not name the address.
+        self.reasons.append(str(error) if address in str(error) else f"{address}: {error}")
+
+    def error(self) -> NoBrokersAvailableError:
+        """Return the error with the reasons of some."""
+        distinct = list(dict.fromkeys(self.reasons))
+        more = len(distinct) - _MAX_REASONS
+        return NoBrokersAvailableError(
+            "no broker answered: "
+            + "; ".join(distinct[:_MAX_REASONS])
+            + (f"; and {more} more" if more > 0 else "")
+        )
+
+
+@define
+class _Sighting:
+    """Another cluster at the bootstrap addresses."""
+
+    found: str
+    first_at: float
+    last_at: float
+
+
+class Survey:
+    """Where the bootstrap addresses led, in rounds in which no broker of the cluster responded."""
+
+    def __init__(self) -> None:
+        self._sighting: _Sighting | None = None
+
+    def reset(self) -> None:
+        """Note that a broker of the cluster has responded."""
+        self._sighting = None
+
+    def on_round(
+        self,
+        now: float,
+        expected: str | None,
+        attempts: Attempts,
+    ) -> ClusterChangedError | None:
+        """Return the error if the addresses lead to another cluster, also in an earlier round.
+
+        `attempts`: no broker responded, and all bootstrap addresses were asked.
+        """
+        others = set(attempts.foreign.values()) - {expected}
+        if expected is None or len(others) != 1:
+            self._sighting = None  # none, or different ones: no cluster that could replace this one
+            return None
+        (host, port), found = min(attempts.foreign.items())
+        seen = self._sighting
+        if seen is None or seen.found != found or now - seen.last_at > _FORGET_AFTER:
+            seen = self._sighting = _Sighting(found, now, now)
+        seen.last_at = now
+        if now - seen.first_at < (_CONFIRM_SOME_AFTER if attempts.silent_count else _CONFIRM_AFTER):
+            return None
+        address, expected, found = map(escaped, (f"{host}:{port}", expected, found))
+        return ClusterChangedError(
+            f"{address} leads to cluster {found!r}, and no broker of cluster {expected!r} responds,"
+            " with which this client works; correct bootstrap_servers or what they resolve to, or,"
+            " if the other cluster replaces this one, set on_cluster_change='adopt'",
+            expected=expected,
+            found=found,
+            address=address,
+        )
+
+
+class Recovery:
+    """What the responses and failures of one client's brokers tell. Times are on the loop's
+    clock."""
+
+    def __init__(self, rebootstrap_trigger: float) -> None:
+        """`rebootstrap_trigger`: seconds without a response of a known broker after which to
+        bootstrap again."""
+        self.change: ClusterChangedError | None = None
+        """Set while the bootstrap addresses lead to another cluster."""
+        self._trigger = rebootstrap_trigger
+        self._survey = Survey()
+        self._failing_since: float | None = None
+        """When the first request to a known broker failed since one succeeded."""
+        self._required_at = float("-inf")
+        self._reported_at = float("-inf")
+
+    def on_response(self) -> None:
+        """Note that a broker of the cluster has responded."""
+        self._failing_since = self.change = None
+        self._survey.reset()
+
+    def on_failure(self, now: float) -> None:
+        """Note that a known broker has not responded."""
+        self._failing_since = self._failing_since or now
+
+    def begin_again(self) -> None:
+        """Note that the client bootstraps again."""
+        self._failing_since = None
+
+    def is_due(self, now: float) -> bool:
+        """Return whether no known broker has responded for so long that the bootstrap addresses are
+        asked instead: with many brokers that do not respond, one round takes minutes."""
+        return self._failing_since is not None and now - self._failing_since >= self._trigger
+
+    def may_be_required(self, now: float) -> bool:
+        """Return whether to obey a broker that requires to bootstrap again: not too often."""
+        if now < self._required_at + _REBOOTSTRAP_INTERVAL:
+            return False
+        self._required_at = now
+        return True
+
+    def survey(
+        self, now: float, cluster_id: str | None, attempts: Attempts
+    ) -> ClusterChangedError | None:
+        """Return the error if the bootstrap addresses, all of which were asked, lead to another
+        cluster than `cluster_id`."""
+        self.change = self._survey.on_round(now, cluster_id, attempts)
+        return self.change
+
+    def report(self, now: float, change: ClusterChangedError, troubles: Troubles) -> bool:
+        """Report that the cluster has changed; return whether to tell the application: once a
+        minute."""
+        problem = Problem(
+            subject="bootstrap_servers",
+            cause=f"{change.address} leads to cluster {change.found}, and no broker of cluster"
+            f" {change.expected} responds",
+            advice="correct the addresses or what they resolve to, or, if the other cluster"
+            " replaces this one, make a new client or set on_cluster_change='adopt'",
+            is_foreign_cluster=True,
+        )
+        troubles.failed("cluster", now, problem, warn_after=0.0)
+        is_due = now - self._reported_at >= _REPORT_INTERVAL
+        if is_due:
+            self._reported_at = now
+        return is_due
