@@ -40,6 +40,10 @@ class TopicEvidence(Enum):
 _NOT_SERVED = (TopicEvidence.NONE, TopicEvidence.REFUSED)
 
 
+_JUST_REPORTED = 1.0
+"""Seconds for which a reported committed offset needs no renewal."""
+
+
 @define(eq=False)
 class OwnedPartition(Progress):
     """The positions and the buffer of one assigned partition."""
@@ -51,6 +55,8 @@ class OwnedPartition(Progress):
     renewed_at: float = -math.inf
     """When the coordinator acknowledged or reported it, or its renewal was last tried, on the
     loop's clock; -inf if it must be renewed at once."""
+    reported_at: float = -math.inf
+    """When the coordinator reported it, on the loop's clock; -inf if it has acknowledged it."""
     stored: int = UNKNOWN
     """The committed offset as the last look-up found it, which another client may have moved;
     UNKNOWN if there was none since `acknowledged`."""
@@ -261,6 +267,7 @@ class OwnedPartition(Progress):
     def note_committed(self, committed: OffsetAndMetadata, now: float) -> None:
         """Note the committed offset that the coordinator reports."""
         self.acknowledged, self.renewed_at, self.stored = committed, now, UNKNOWN
+        self.reported_at = now
 
     def request_reset(self) -> None:
         """Request that the position is looked up by the reset policy: it is outside of the log."""
@@ -441,13 +448,19 @@ class OwnedPartition(Progress):
     def acknowledge(self, committed: OffsetAndMetadata, now: float) -> None:
         """Note that the coordinator has acknowledged this commit."""
         self.note_committed(committed, now)
-        self.covered = committed.offset
+        self.covered, self.reported_at = committed.offset, -math.inf
 
-    def needs_renewal(self, last: float) -> bool:
+    def needs_renewal(self, last: float, now: float) -> bool:
         """Return whether `acknowledged` must be confirmed or sent again: it was last renewed at
-        `last` or before. Not if the position has moved below it: the next commit replaces it."""
+        `last` or before. Not if the position has moved below it: the next commit replaces it. Nor
+        if the coordinator has just reported it: in a series of rebalances each would commit."""
         known = self.acknowledged
-        return known is not None and self.renewed_at <= last and known.offset <= self.position
+        return (
+            known is not None
+            and self.renewed_at <= last
+            and now >= self.reported_at + _JUST_REPORTED
+            and known.offset <= self.position
+        )
 
     def note_renewal(self, now: float) -> None:
         """Note that `acknowledged` is confirmed, or that the attempt begins."""

@@ -387,7 +387,7 @@ class Committer:
         next attempt follows as much later."""
         now, is_member = anyio.current_time(), self._membership.commits_as_member
         last, self._renewed_at = now - max_age, now
-        for some in slices(await process_in_slices(partial(_to_renew, last), among)):
+        for some in slices(await process_in_slices(partial(_to_renew, last, now), among)):
             if is_member and not self._membership.may_commit:
                 return
             for owned in some:
@@ -462,9 +462,9 @@ def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
     return [o for o in owned if o.to_commit() is not None]
 
 
-def _to_renew(last: float, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+def _to_renew(last: float, now: float, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
     """Return the partitions whose acknowledged offsets were renewed at `last` or before."""
-    return [o for o in owned if o.needs_renewal(last)]
+    return [o for o in owned if o.needs_renewal(last, now)]
 
 
 def _seconds_until(deadline: float) -> float:

@@ -103,9 +103,11 @@ async def test_a_reset_is_planned_and_then_applied(bootstrap, name, fill):
         return OffsetPlan(
             group_id=name,
             changes={tp: OffsetChange(before[tp], at(after[tp])) for tp in (zero, one)},
+            cluster_id=admin.cluster_id,
         )
 
     async with Admin(bootstrap_servers=bootstrap) as admin:
+        assert admin.cluster_id
         with anyio.fail_after(20):
             await admin.alter_offsets(name, {zero: 2, one: 4})
             now = {zero: at(2), one: at(4)}
