@@ -429,7 +429,7 @@ class Committer:
             return owned
         return {tp: o for tp, o in owned.items() if not o.revoked}
 
-    async def auto_commit(self, report: Callable[[Exception], None]) -> None:
+    async def auto_commit(self, report: Callable[[BrokerError], None]) -> None:
         """Commit processed records at each `auto_commit_interval`. `report` is called with a
         BrokerError that is not retriable. Raises: FencedError, and other errors that end the
         consumer."""

@@ -174,9 +174,9 @@ class Engine:
         )
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
-            self._spawn(
-                partial(session.committer.auto_commit, session.errors.report), "auto-commit"
-            )
+            # While an ACL is missing, each auto-commit would raise it.
+            report = partial(session.errors.report_refusal, about="auto-commit")
+            self._spawn(partial(session.committer.auto_commit, report), "auto-commit")
 
     async def close(self) -> None:
         """Leave the group, then close all connections."""

@@ -92,6 +92,7 @@ class Positions:
             cluster,
             delivery,
             self._validation,
+            refusals,
             spawn=spawn,
             reset=self.look_up,
             found=found,

@@ -16,6 +16,7 @@ from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import RemoteProtocolError, TransportError, escaped
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.refusals import Refusals
 from kafkagroup.runtime.validation import Validation
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
@@ -36,6 +37,7 @@ class RangeCheck:
         cluster: Cluster,
         delivery: Delivery,
         validation: Validation,
+        refusals: Refusals,
         *,
         spawn: Spawn,
         reset: Callable[[], None],
@@ -45,6 +47,7 @@ class RangeCheck:
         self._cluster = cluster
         self._delivery = delivery
         self._validation = validation
+        self._refusals = refusals
         self._reset = reset
         self._found = found
         # A position between the last stable offset and the end is in the log.
@@ -80,9 +83,10 @@ class RangeCheck:
                 continue
             start, end = starts.offsets.get(tp), ends.offsets.get(tp)
             if start is not None and end is not None:
+                self._refusals.end(owned)
                 self._apply(owned, start, end)
             elif (error := starts.errors.get(tp) or ends.errors.get(tp)) is not None:
-                self._report(owned, str(error))
+                self._refusals.refuse(owned, error)
         self._found()
 
     def _apply(

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
-from kafkagroup.errors import ErrorCode, OffsetOutOfRangeError
+from kafkagroup.errors import AuthorizationError, ErrorCode, OffsetOutOfRangeError
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka, broker, topics
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -219,9 +219,7 @@ async def test_the_leader_is_asked_for_the_uncommitted_start_and_end(reading: Op
         assert asked == [(0, epoch, -2), (0, epoch, -1)]
 
 
-@pytest.mark.parametrize(
-    "code", [E.OFFSET_NOT_AVAILABLE, E.UNKNOWN_LEADER_EPOCH, E.TOPIC_AUTHORIZATION_FAILED]
-)
+@pytest.mark.parametrize("code", [E.OFFSET_NOT_AVAILABLE, E.UNKNOWN_LEADER_EPOCH])
 async def test_a_failed_look_up_of_the_range_moves_nothing(
     reading: Opened, code: ErrorCode
 ) -> None:
@@ -234,6 +232,20 @@ async def test_a_failed_look_up_of_the_range_moves_nothing(
         fill(kafka, 10, 11)
         assert await values_of(c, 1) == [10]
         assert fault.hits == 7
+
+
+async def test_a_refused_look_up_of_the_range_is_raised_and_repeated(reading: Opened) -> None:
+    """Without an error the application would wait for a partition that an ACL keeps from it."""
+    async with reading() as (kafka, consumer, _), consumer() as c:
+        await c.assign([TP])
+        await values_of(c, 10)
+        kafka.fail(FetchRequest, E.OFFSET_OUT_OF_RANGE)
+        fault = kafka.fail(ListOffsetsRequest, E.TOPIC_AUTHORIZATION_FAILED, times=7)
+        fill(kafka, 10, 11)
+        with pytest.raises(AuthorizationError):
+            await values_of(c, 1)
+        assert await values_of(c, 1) == [10]
+        assert (fault.hits, c.health().findings) == (7, ())
 
 
 async def test_a_leader_that_contradicts_itself_is_reported_and_not_asked_in_a_loop(

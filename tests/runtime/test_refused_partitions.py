@@ -26,6 +26,7 @@ from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsRequest,
+    OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
 )
@@ -576,6 +577,23 @@ async def test_commits_go_on_while_a_partition_is_refused(refusing: Any) -> None
             assert await poll(c) == [(0, COUNT)]
             await c.commit()
         assert kafka.committed("g", "t") == {0: COUNT + 1, 1: 0}
+
+
+async def test_a_refused_auto_commit_is_raised_once_a_minute(refusing: Any) -> None:
+    """It was raised at each interval: every five seconds while an ACL was missing."""
+    async with refusing() as (kafka, consumer):
+        kafka.fail(OffsetCommitRequest, E.TOPIC_AUTHORIZATION_FAILED, times=None)
+        async with consumer("t", auto_commit_interval_ms=1_000) as c:
+            _, errors = await drain(c, COUNT)
+            start = anyio.current_time()
+            while anyio.current_time() - start < 130:
+                kafka.produce("t", [NewRecord(None, b"y")], partition=0)
+                await anyio.sleep(1)
+                try:
+                    await poll(c)
+                except BrokerError as error:
+                    errors.append(error)
+            assert [error.code for error in errors] == [E.TOPIC_AUTHORIZATION_FAILED] * 3
 
 
 async def test_a_revoked_partition_raises_no_refusal(refusing: Any) -> None:
