@@ -541,6 +541,10 @@ class BrokerConnection:
                 self._deliver(response)
 
     def _deliver(self, response: Response) -> None:
+        if self._throttle is not None:
+            # Of each response, also of one that is not used: the next connection to this address
+            # would otherwise be throttled, too.
+            self._throttle.on_response(response.message)
         if self._identity is not None:
             if isinstance(self._error, MisdirectedError):
                 return
@@ -564,8 +568,6 @@ class BrokerConnection:
     def _pass_on(self, response: Response) -> None:
         """Pass a response on to the caller of its request."""
         self._abandoned.pop(response.correlation_id, None)
-        if self._throttle is not None:
-            self._throttle.on_response(response.message)
         # The response to an abandoned request is dropped. Removed here: a failure before the caller
         # runs must not overwrite the response.
         if in_flight := self._in_flight.pop(response.correlation_id, None):

@@ -144,6 +144,22 @@ async def test_a_throttle_of_a_broker_applies_to_its_bootstrap_address(
         assert anyio.current_time() - start == pytest.approx(2.0)
 
 
+async def test_a_throttle_in_a_response_that_requires_to_bootstrap_again_applies(
+    network: Any,
+) -> None:
+    """The client once dropped such a response with its throttle time, and sent requests to the same
+    address at once (KIP-219)."""
+    usual = metadata_of(n1=A)(MetadataRequest(topics=()))
+    refusal = attrs.evolve(usual, error_code=129, throttle_time_ms=2000)
+    answers = chain([usual, refusal], repeat(usual))
+    network.handlers[A] = serving(lambda _: next(answers))
+    async with network, open_cluster(A) as cluster:
+        await cluster.refresh()
+        start = anyio.current_time()
+        await cluster.refresh()
+        assert anyio.current_time() - start == pytest.approx(2.0)
+
+
 async def test_a_throttle_survives_the_brokers_absence_from_metadata(network: Any) -> None:
     """KIP-219. Metadata may lack a running broker for a moment."""
     network.handlers[A] = serving(throttling(2.0))
