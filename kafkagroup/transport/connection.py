@@ -209,7 +209,11 @@ class BrokerConnection:
         except (OSError, ValueError) as error:  # ValueError: not a possible host name
             raise ConnectionLostError(f"{name}: {reason(error)}") from error
         connection = cls(stream, host, name, options, identity)
-        tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
+        try:
+            tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
+        except RuntimeError:  # no more tasks: another task of the application uses a closed client
+            await anyio.aclose_forcefully(stream)
+            raise ConnectionLostError(f"{name}: the client is closed") from None
         try:
             await connection._handshake(options.connect_timeout)
             if security is not None and security.mechanism is not None:

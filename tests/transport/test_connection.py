@@ -472,6 +472,18 @@ async def test_a_connection_attempt_without_a_response_times_out(
         assert network.open == 0
 
 
+async def test_connecting_with_a_closed_client_is_a_connection_error(network: Any) -> None:
+    """A task of the application that committed while another closed the consumer once got a
+    RuntimeError of the task group, which no handler of the client's errors expects."""
+    network.handlers[HERE] = lambda peer: peer.serve({})
+    async with network:
+        async with anyio.create_task_group() as tasks:
+            pass
+        with pytest.raises(ConnectionLostError, match=r"^broker:9092: the client is closed$"):
+            await BrokerConnection.connect(*HERE, OPTIONS, tasks)
+        assert network.open == 0
+
+
 async def test_cancelled_while_connecting_leaves_no_connection(network: Any) -> None:
     async def silent(peer: Any) -> None:
         await anyio.sleep_forever()
