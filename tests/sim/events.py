@@ -8,7 +8,8 @@ The recorders are:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
 - the wire (the network in memory, or the member's own connections): `Sent`, `Answered`,
   `Throttled`. If one request of a member is recorded in a run, all of its requests are;
-- the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Created`, `Stored`, `Formed`;
+- the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Created`, `Stored`, `Forgotten`,
+  `Formed`, `Misdirected`;
 - the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Computing`, `Killed`, `Frozen`, `Thawed`,
   `Healed`, `Finished`.
 """
@@ -198,6 +199,8 @@ class Raised(OfMember):
     """A call of the client raised; the member continues unless `Ended` follows."""
 
     error: str
+    partition: TopicPartition | None = None
+    """The partition that the error names, if it is a broker's about one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -275,6 +278,11 @@ class Answered(OfMember):
     fetch: the offsets after the last records received. Partitions with errors are left out."""
     assigned: Partitions | None = None
     """Of a sync or a KIP-848 heartbeat: the assignment; None if it contains none."""
+    counts: Mapping[str, int] = attrs.field(factory=dict)
+    """Of metadata: topic -> partition count, 0 for a topic that is absent or in error; without the
+    topics that the broker denies."""
+    refused: Mapping[TopicPartition, str] = attrs.field(factory=dict)
+    """Of a fetch: partition -> Kafka's name of its error."""
 
 
 @attrs.frozen(kw_only=True)
@@ -339,6 +347,22 @@ class Stored(Event):
     offset: int
     member_id: str
     generation: int
+
+
+@attrs.frozen(kw_only=True)
+class Forgotten(Event):
+    """The coordinator deleted these committed offsets, as retention or an operator does."""
+
+    partitions: Partitions
+
+
+@attrs.frozen(kw_only=True)
+class Misdirected(OfMember):
+    """A broker of another cluster, at the address of one of the group's brokers, got a request that
+    concerns the group or its logs."""
+
+    api: str
+    node: int
 
 
 @attrs.frozen(kw_only=True)

@@ -4,10 +4,11 @@ For every run, simulated or real, it asserts the invariants that `invariants` li
 alone. It changes nothing, is linear in the events, and does not check what the events do not show.
 
 - `ownership`: S1, S2, S9
-- `offsets`: S3 to S8, S12, S13, S19, S25, S26
+- `offsets`: S3 to S8, S12, S13, S19, S23, S25, S26, L10
 - `membership`: S10, S11, S14, and what a fenced member does (S1)
 - `epochs`: S2, S10, S11, L2 and L4 of members that the coordinator assigns to (KIP-848)
 - `pauses`: S15, S16; `revocations`: S17, S18, S21; `leading`: S20, L7
+- `second_opinions`: S22, S23; `identity`: S24; `refusals`: L11
 - `gaps`: L1; `liveness`: L2 to L5; `pace`: L6; `polls`: L9
 """
 

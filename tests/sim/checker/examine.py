@@ -25,6 +25,7 @@ from ..events import (
 from .epochs import Epochs
 from .figures import Counting, Figures
 from .gaps import Gaps
+from .identity import Identity
 from .leading import Leading
 from .liveness import Liveness
 from .membership import Membership
@@ -34,7 +35,9 @@ from .pace import Pace
 from .pauses import Pauses
 from .polls import PollClocks, PollTimer
 from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, MemberRun, Recorder, Violation
+from .refusals import Refused
 from .revocations import Revocations
+from .second_opinions import SecondOpinions
 
 _TIMED = frozenset(("L1", "L2", "L3"))
 """Asserted in virtual time only: on a real machine, other processes may delay the member."""
@@ -81,6 +84,9 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
         Ownership(recorder),  # before Pauses, Offsets and Membership, which read what it changes
         Pauses(recorder),
         Offsets(recorder),
+        Identity(recorder),
+        Refused(recorder),
+        SecondOpinions(recorder),
         Leading(recorder),
         PollClocks(recorder),
         Membership(recorder),

@@ -100,6 +100,8 @@ class Gaps:
         run, window = self._of(event.member)
         if event.api == "Fetch":
             issued = self._issued(event)
+            for tp in event.refused:  # it was fetched again, so what was received before is dropped
+                window.reach.pop(tp, None)
             for tp, reach in event.offsets.items():
                 if issued > window.sought.get(tp, -1):
                     window.reach[tp] = (reach, event.time)

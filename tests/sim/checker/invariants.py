@@ -37,7 +37,10 @@ INVARIANTS: Mapping[str, str] = {
     "its name",
     "S20": "a cooperative leader assigns a partition only after its owner has revoked it",
     "S21": "the client reports partitions as revoked only while the membership lasts",
+    "S22": "no partition is revoked, lost or assigned anew because one answer of one broker "
+    "reports less than is known",
     "S23": "a position moves only when its leader confirms it",
+    "S24": "nothing of another cluster is delivered, and nothing is committed to it",
     "S25": "a commit belongs to the assignment of its call, and is never below where that began",
     "S26": "a partition that is created while a member is subscribed is read from its start",
     "L1": "partitions that a member keeps see a delivery gap of at most 100 ms in a cooperative "
@@ -50,5 +53,9 @@ INVARIANTS: Mapping[str, str] = {
     "L7": "a leader that repeats a bad assignment causes a bounded rate of rebalances",
     "L9": "a member leaves for `max_poll_interval_ms` only if it owns partitions and the "
     "application is not polling",
+    "L10": "an acknowledged offset that the broker has forgotten is stored again when its "
+    "partition is released",
+    "L11": "a partition that a broker refuses is asked for again, until it is revoked, and the "
+    "application hears of it",
 }
 """Name -> the invariant. L8, that lasting problems are reported, has separate tests."""

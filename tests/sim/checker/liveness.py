@@ -44,6 +44,7 @@ from .recorder import (
     MEMBERSHIP,
     REJOIN,
     Handlers,
+    Log,
     MemberRun,
     Recorder,
     is_heartbeat,
@@ -54,6 +55,10 @@ from .recorder import (
 
 _SLACK = 0.5
 """Seconds by which a heartbeat may be late: its response waits for earlier ones."""
+
+_CLOSING = 6.0
+"""Seconds in which all members have closed that close at the same time."""
+
 _CANCELLATION = 0.1
 """L5: seconds that a call may take to end after its cancellation."""
 _COMMIT_SHARE = 0.375
@@ -512,10 +517,31 @@ class Liveness:
             if (
                 log is not None
                 and log.has_appends
+                and not _may_stay_forgotten(log, event.time)
                 and log.next_visible(max(at, log.highest_stored)) < end
             ):
                 text = f"{tp} is left at {at} of {end}, {since:.1f} s after the last fault"
                 self._recorder.report("L2", event, text, number)
+
+
+def _may_stay_forgotten(log: Log, now: float) -> bool:
+    """Whether the coordinator has forgotten the commit, and no member must store it again: the last
+    owner has committed nothing itself, or only when its application asked it to, or has got the
+    acknowledgement later, or has released the partition before. A later owner reads it again,
+    unless it closes, too."""
+    owner = log.current
+    if log.forgotten_by < 0:
+        return False
+    if log.stored is not None:
+        is_recent = now - log.forgotten_at < _CLOSING
+        return is_recent and owner is not None and owner.began_by > log.forgotten_by
+    return (
+        owner is None
+        or owner.acked is None
+        or owner.acked_by > log.forgotten_by
+        or not owner.run.opening.auto_commit
+        or (owner.revoking_by is not None and owner.revoking_by < log.forgotten_by)
+    )
 
 
 def _has_revoked(run: MemberRun, owned: Collection[TopicPartition]) -> bool:

@@ -1,4 +1,5 @@
-"""What is delivered, processed and committed: S3 to S8, S12, S13, S19, S25 and S26.
+"""What is delivered, processed and committed: S3 to S8, S12, S13, S19, S23, S25, S26
+and L10.
 
 A commit is known to have happened by what the broker stored, by its response on the wire, or by the
 result that the application got; any of these is sufficient, so real runs are checked with the
@@ -34,6 +35,7 @@ from ..events import (
     Ended,
     Event,
     Finished,
+    Forgotten,
     Processed,
     Revoked,
     Sent,
@@ -85,6 +87,7 @@ class Offsets:
             Truncated: self._truncated,
             Deleted: self._deleted,
             Created: self._created,
+            Forgotten: self._forgotten,
             Assigned: self._assigned,
             Delivered: self._delivered,
             Processed: self._processed,
@@ -122,6 +125,14 @@ class Offsets:
     def _created(self, number: int, event: Created) -> None:
         for tp in event.partitions:
             self._recorder.log(tp).created_by = number
+
+    def _forgotten(self, number: int, event: Forgotten) -> None:
+        """The group has no commit of these partitions any more: the next owner starts without."""
+        for tp in event.partitions:
+            log = self._recorder.log(tp)
+            log.stored, log.stored_by, log.highest_stored = None, -1, 0
+            log.floor, log.floor_by = 0, number
+            log.forgotten_by, log.forgotten_at = number, event.time
 
     def _disturb(self, tp: TopicPartition, end: int) -> None:
         """The records from `end` on are no longer in the log."""
@@ -193,8 +204,8 @@ class Offsets:
             since, rule = f", and the log was cut at {min(cuts)}" if cuts else "", "S8"
             if cuts and log.deleted_by >= 0:
                 rule = "S19"
-            elif period.refused_by > period.delivered_by:
-                since, rule = f", which was refused falsely (#{period.refused_by})", "S23"
+            elif period.denied_by > period.delivered_by:
+                since, rule = f", which was refused falsely (#{period.denied_by})", "S23"
             text = f"{event.member} {how}: {period.tp}@{offset} after {expected - 1}{since}"
             self._recorder.report(rule, event, text, period.delivered_by, number)
 
@@ -240,7 +251,8 @@ class Offsets:
             if not any(log.adjoins(start, offset) for start in starts):
                 places = sorted({log.next_visible(start) for start in starts})
                 text = f"{what} instead of {' or '.join(map(str, places))}"
-                rule = "S26" if is_new and is_uncommitted else "S8"
+                rule = "S8" if period.denied_by < 0 else "S23"
+                rule = "S26" if is_new and is_uncommitted else rule
                 self._recorder.report(rule, event, text, period.began_by, number)
 
     def _sought(self, number: int, event: Sought) -> None:
@@ -401,16 +413,10 @@ class Offsets:
         if event.api == "OffsetCommit":
             self._acknowledged(number, event, run, by, sent)
         elif event.api == "Fetch":
-            if event.error == "OFFSET_OUT_OF_RANGE":
-                for tp, period in run.held.items():
-                    if tp not in sent.offsets and sent.offsets:
-                        continue
-                    log = self._recorder.log(tp)
-                    # An unchanged partition of a fetch session is fetched as before.
-                    if _has_offset(log, sent.offsets.get(tp, period.position)):
-                        period.refused_by = number
-                    else:
-                        _move(period, log, None, number, event.time)
+            for tp, error in event.refused.items():
+                period = run.held.get(tp)
+                if error == "OFFSET_OUT_OF_RANGE" and period is not None:
+                    self._out_of_range(number, event, sent, period)
         else:
             floors = self._floors.pop((event.member, event.connection, event.correlation))
             for tp, offset in event.offsets.items():
@@ -427,6 +433,21 @@ class Offsets:
                     if period.moved is None and period.sent is None:
                         period.minimum_commit = max(period.minimum_commit, offset)
 
+    def _out_of_range(
+        self, number: int, event: Answered, sent: Sent, period: OwnershipPeriod
+    ) -> None:
+        """The position moves if the log does not contain it; S23: otherwise it stays, whatever one
+        answer says."""
+        log = self._recorder.log(period.tp)
+        position = max(period.starts, default=0) if period.position is None else period.position
+        # An unchanged partition of a fetch session is fetched as before.
+        position = sent.offsets.get(period.tp, position)
+        is_of_current_log = log.has_appends and not period.truncations
+        if is_of_current_log and position <= len(log.sequences):
+            period.denied_by = number
+        else:
+            _move(period, log, None, number, event.time)
+
     def _acknowledged(
         self, number: int, event: Answered, run: MemberRun, by: int, sent: Sent
     ) -> None:
@@ -437,7 +458,7 @@ class Offsets:
             if period.sent_by <= by:
                 period.called_at = None
             if tp in event.offsets:
-                period.acked = offset
+                period.acked, period.acked_by = offset, number
                 self._raise_floor(tp, offset, number)
 
     def _stored(self, number: int, event: Stored) -> None:
@@ -510,6 +531,7 @@ class Offsets:
         run, tp = period.run, period.tp
         if run.troubled_by > run.assigned_by:
             return
+        self._check_forgotten(number, event, period)
         acked = -1 if period.acked is None else period.acked
         if period.sent is not None and period.sent > acked:
             self._unanswered.setdefault(event.member, []).append(period)
@@ -530,6 +552,24 @@ class Offsets:
                 f"{run.name} releases {tp} with {done} processed and {max(acked, start)} committed"
             )
             self._recorder.report("S3", event, text, period.processed_by, number)
+
+    def _check_forgotten(self, number: int, event: Revoked, period: OwnershipPeriod) -> None:
+        """L10: a member with auto-commit sends what the broker has acknowledged to it once more,
+        unless the broker forgot that only during the revocation, or before the answer came."""
+        log, run, revoking_by = self._recorder.log(period.tp), period.run, period.revoking_by or 0
+        if (
+            run.opening.auto_commit
+            and period.acked is not None
+            and log.stored is None
+            and log.deleted_by < period.began_by
+            and period.began_by < log.forgotten_by < revoking_by
+            and period.acked_by < log.forgotten_by
+            and event.time - period.revoking_at < _LAST_COMMIT_TIMEOUT
+        ):
+            text = (
+                f"{run.name} releases {period.tp}; the broker forgot its commit of {period.acked}"
+            )
+            self._recorder.report("L10", event, text, log.forgotten_by, number)
 
     def _on_release(self, number: int, event: Sent | Ended) -> None:
         """S3: other members may get the released partitions from now on."""
@@ -610,13 +650,6 @@ def _lower_floor(period: OwnershipPeriod, offset: int) -> None:
     """Note a position that may be the lowest one since the period began."""
     if period.floor is not None:
         period.floor = min(period.floor, offset)
-
-
-def _has_offset(log: Log, offset: int | None) -> bool:
-    """Return whether the log has always had this offset, so that a broker that refuses it as out of
-    range is wrong. Nothing deletes records from the start of a log here."""
-    is_whole = log.has_appends and not log.truncations and log.deleted_by < 0
-    return is_whole and offset is not None and 0 <= offset <= len(log.flags)
 
 
 def _done(period: OwnershipPeriod, log: Log) -> int:

@@ -68,7 +68,7 @@ class Ownership:
         run = self._recorder.run_of(event.member)
         for tp in event.partitions:
             if (period := run.held.get(tp)) is not None:
-                period.revoking_by = number
+                period.revoking_by, period.revoking_at = number, event.time
                 period.membership_was_lost = run.opening.shards and _has_lost_membership(
                     run, event.time
                 )

@@ -70,11 +70,15 @@ class OwnershipPeriod:
     """The last event by which others could learn that this member does not own it."""
     revoking_by: int | None = None
     """The event from which on nothing of it may be delivered."""
+    revoking_at: float = math.inf
     membership_was_lost: bool = False
     """Whether the membership had ended when this revocation began (shards only), so that the member
     may rejoin during it."""
     is_position_unknown: bool = False
     """Whether the log no longer contains the position: the next delivery may be anywhere."""
+    denied_by: int = -1
+    """The last answer by which a broker denied that the log contains the position, though it does.
+    """
     truncations: set[int] = attrs.field(factory=set)
     """The offsets at which the log was truncated, each until a record of the current log at or
     above it is delivered."""
@@ -97,8 +101,6 @@ class OwnershipPeriod:
     """When the records below `reported_processed` were processed."""
     processed_before_move: int = -1
     """The highest processed or start offset before any move of the position."""
-    refused_by: int = -1
-    """The last Fetch response that refused an offset as out of range that is in the log."""
     moved: tuple[int, float] | None = None
     """The event and time at which a seek, a truncation or an out-of-range response last moved the
     position."""
@@ -119,6 +121,8 @@ class OwnershipPeriod:
     """The event and time at which a commit of the application was last cancelled or failed."""
     acked: int | None = None
     """The offset of the last acknowledged commit."""
+    acked_by: int = -1
+    """The response of the last acknowledged commit."""
 
 
 @attrs.define(eq=False)
@@ -239,6 +243,9 @@ class Log:
     """How many records were delivered before or after they were lost."""
     read_by: dict[str, set[int]] = attrs.field(factory=dict)
     """Member -> the offsets of the records that were delivered to it and are still in the log."""
+    forgotten_by: int = -1
+    """The event in which the coordinator last deleted the group's commit."""
+    forgotten_at: float = -math.inf
     processed_end: int = 0
     """The offset after the last processed record."""
     created_by: int = -1
