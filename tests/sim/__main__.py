@@ -5,6 +5,7 @@
     python -m tests.sim --bugs [NAME ...] [--jobs 2]
 
 With `--protocol consumer` the coordinator assigns (KIP-848); otherwise the leader of the group.
+With `--kinds all` runs have every kind of fault of the world outside the group, with `none` none.
 With `--broker apache` the group is at Apache Kafka's own coordinator, which needs Java.
 
 The first form prints progress, and figures at the end. The second repeats one seed and prints the
@@ -18,15 +19,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from .checker import examine
 from .hunt import hunt
 from .many import run_many
-from .plan import PROTOCOLS, Plan, make_plan
+from .outside import ENABLED, OUTSIDE
+from .plan import PROTOCOLS, fault_count, make_plan
 from .replay import command, commit
 from .run import BROKERS, SimulatedRun, run
+from .schedule import Plan
 from .shrink import names, shrink, without
 from .transcript import transcript
 
@@ -55,6 +58,13 @@ def main() -> int:
     )
     parser.add_argument("--story", action="store_true", help="print every event")
     parser.add_argument("--digest", action="store_true", help="print only the digest of the run")
+    parser.add_argument(
+        "--kinds",
+        type=_kinds,
+        default=ENABLED,
+        metavar="KIND,...",
+        help=f"faults of the outside world: all, none, or some of {', '.join(OUTSIDE)}",
+    )
     parser.add_argument("--bugs", nargs="*", metavar="NAME", help="plant these bugs, or all")
     options = parser.parse_args()
     # The simulation injects faults: the client's warnings about them would flood the screen.
@@ -69,11 +79,26 @@ def main() -> int:
         options.resume,
         protocol=options.protocol,
         broker=options.broker,
+        kinds=options.kinds,
     )
 
 
+def _kinds(text: str) -> frozenset[str]:
+    if text in ("all", "none"):
+        return frozenset(OUTSIDE if text == "all" else ())
+    kinds = frozenset(text.split(","))
+    if unknown := sorted(kinds - OUTSIDE.keys()):
+        raise ArgumentTypeError(f"there is no kind {', '.join(unknown)}")
+    return kinds
+
+
 def _one(options: Namespace) -> int:
-    whole = make_plan(options.seed, backend=options.backend, protocol=options.protocol)
+    whole = make_plan(
+        options.seed,
+        backend=options.backend,
+        protocol=options.protocol,
+        kinds=options.kinds,
+    )
     left_out = tuple(filter(None, options.without.split(",")))
     broker = options.broker
     simulated = run(without(whole, left_out), broker)
@@ -101,12 +126,17 @@ def _one(options: Namespace) -> int:
         print(f"{result.figures.lost} records were never delivered")
     print(
         f"seed {options.seed}: {len(simulated.plan.members)} members,"
-        f" {simulated.plan.faults} faults, {len(simulated.events)} events,"
+        f" {fault_count(simulated.plan)} faults, {len(simulated.events)} events,"
         f" {simulated.seconds:.2f} s of CPU,"
         f" {len(result.violations)} violations; digest {simulated.digest()}"
     )
     again = command(
-        options.seed, left_out, options.backend, protocol=options.protocol, broker=broker
+        options.seed,
+        left_out,
+        options.backend,
+        protocol=options.protocol,
+        broker=broker,
+        kinds=options.kinds,
     )
     print(f"again, at {commit()}: {again}")
     return 1 if _wrong(simulated) else 0

@@ -9,14 +9,15 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import attrs
 
 from .checker import examine
-from .plan import make_plan
+from .outside import ENABLED
+from .plan import fault_count, make_plan
 from .replay import command, commit
 from .run import BROKERS, run
 
@@ -40,10 +41,15 @@ class Outcome:
     """Violations as text, the invariant first; "crash" if the simulation itself failed."""
 
 
-def run_one(seed: int, protocol: str = "classic", broker: str = BROKERS[0]) -> Outcome:
+def run_one(
+    seed: int,
+    protocol: str = "classic",
+    broker: str = BROKERS[0],
+    kinds: Collection[str] = ENABLED,
+) -> Outcome:
     """Simulate one seed and check it."""
     began = time.process_time()
-    plan = make_plan(seed, protocol=protocol)
+    plan = make_plan(seed, protocol=protocol, kinds=kinds)
     try:
         simulated = run(plan, broker)
     except Exception:
@@ -55,7 +61,7 @@ def run_one(seed: int, protocol: str = "classic", broker: str = BROKERS[0]) -> O
     return Outcome(
         seed=seed,
         members=len(plan.members),
-        faults=plan.faults,
+        faults=fault_count(plan),
         events=len(simulated.events),
         seconds=time.process_time() - began,
         wrong=tuple(wrong),
@@ -69,6 +75,7 @@ def run_many(
     *,
     protocol: str = "classic",
     broker: str = BROKERS[0],
+    kinds: Collection[str] = ENABLED,
 ) -> int:
     """Run all seeds whose outcome is not in the file, which holds one protocol and one broker.
     Return 1 if any run failed."""
@@ -80,7 +87,8 @@ def run_many(
     shown = 0
     began = time.monotonic()
     progress = sys.stderr.isatty()
-    for outcome in _outcomes([s for s in wanted if s not in known], jobs, protocol, broker):
+    one = partial(run_one, protocol=protocol, broker=broker, kinds=kinds)
+    for outcome in _outcomes([s for s in wanted if s not in known], jobs, one):
         outcomes.append(outcome)
         if kept is not None:
             with kept.open("a") as file:
@@ -88,7 +96,7 @@ def run_many(
         if outcome.wrong and shown < _SHOWN:
             shown += 1
             print(f"seed {outcome.seed}: {outcome.wrong[0]}", flush=True)
-            again = command(outcome.seed, protocol=protocol, broker=broker)
+            again = command(outcome.seed, protocol=protocol, broker=broker, kinds=kinds)
             print(f"  again, at {commit()}: {again}", flush=True)
         if progress or len(outcomes) % 500 == 0:
             wrong = sum(bool(o.wrong) for o in outcomes)
@@ -112,8 +120,7 @@ def _known(kept: Path | None) -> list[Outcome]:
     return [Outcome(**{**raw, "wrong": tuple(raw["wrong"])}) for raw in raws]
 
 
-def _outcomes(seeds: list[int], jobs: int, protocol: str, broker: str) -> Iterator[Outcome]:
-    one = partial(run_one, protocol=protocol, broker=broker)
+def _outcomes(seeds: list[int], jobs: int, one: Callable[[int], Outcome]) -> Iterator[Outcome]:
     if jobs == 1:
         yield from map(one, seeds)
         return

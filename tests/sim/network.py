@@ -205,7 +205,7 @@ class Network:
         random: Random,
         listener: Listener,
         serve: Callable[[Socket, int], Awaitable[None]],
-        is_up: Callable[[int], bool],
+        is_up: Callable[[str, int], bool],
     ) -> None:
         self.listener = listener
         self.links: dict[tuple[str, int], Link] = {}
@@ -239,7 +239,7 @@ class Network:
         await anyio.sleep(2 * self._latency(process, node))
         if self.link(process, node).is_down:
             await self.settled.wait()
-        if not self._is_up(node):
+        if not self._is_up(process, node):
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         self._count += 1
         ours, theirs = (Socket(self, process, node, self._count) for _ in range(2))

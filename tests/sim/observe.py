@@ -47,6 +47,7 @@ from kafkagroup.wire.messages.metadata import (
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
+    MetadataResponseTopic,
 )
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsResponse,
@@ -141,6 +142,10 @@ class WireTap:
         self._assigned = decode_share if shards else decode_assignment
         self._topic_name = topic_name
         self._tapped: dict[int, _Tapped] = {}
+        self._topics_seen: set[str] = set()
+        """The topics that metadata has named."""
+        self.acquainted: set[str] = set()
+        """The processes that know the cluster's identity."""
         self._arrived: dict[tuple[str | None, int], dict[str, Any]] = {}
         """Process and token -> a response of the membership's that its step has not handled."""
         self._issued: dict[tuple[str | None, int], _Moment] = {}
@@ -286,6 +291,8 @@ class WireTap:
             except RemoteProtocolError:
                 tapped.unreadable = True  # corrupted: the client must not use the connection
                 return
+            if isinstance(answer, MetadataResponse) and not answer.error_code:
+                self.acquainted.add(process)
             throttle = getattr(answer, "throttle_time_ms", 0) / 1000
             if throttle > 0:
                 self._log.record_event(
@@ -376,7 +383,16 @@ class WireTap:
                     for p in t.partitions
                     if p.records
                 }
-                return {"error": _first(answer.error_code, *codes), "offsets": reach}
+                refused = {
+                    TopicPartition(t.topic or self._topic_name(t.topic_id), p.partition_index): (
+                        _first(p.error_code)
+                    )
+                    for t in answer.responses
+                    for p in t.partitions
+                    if p.error_code
+                }
+                error = _first(answer.error_code, *codes)
+                return {"error": error, "offsets": reach, "refused": refused}
             case JoinGroupResponse():
                 return {
                     "error": _first(answer.error_code),
@@ -403,7 +419,12 @@ class WireTap:
                 return self._committed(answer)
             case MetadataResponse():
                 codes = [t.error_code for t in answer.topics]
-                return {"error": _first(answer.error_code, *codes)}
+                counts = {t.name: len(t.partitions) for t in answer.topics if _counts(t)}
+                if request.topics is None and not answer.error_code:
+                    counts = dict.fromkeys(self._topics_seen - counts.keys(), 0) | counts
+                self._topics_seen |= counts.keys()
+                counts = dict(sorted(counts.items()))
+                return {"error": _first(answer.error_code, *codes), "counts": counts}
             case FindCoordinatorResponse():
                 codes = [c.error_code for c in answer.coordinators]
                 return {"error": _first(answer.error_code, *codes)}
@@ -489,6 +510,13 @@ def _reach(records: bytes) -> int:
         reach = first + int.from_bytes(records[at + 23 : at + 27], "big") + 1
         at = end
     return reach
+
+
+_DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def _counts(topic: MetadataResponseTopic) -> bool:
+    return topic.name is not None and topic.error_code not in _DENIED
 
 
 def _owned(request: JoinGroupRequest) -> Partitions:

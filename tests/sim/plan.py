@@ -6,227 +6,24 @@ the latency of bytes and the jitter of back-offs.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from random import Random
 from typing import Any
 
 import attrs
 
-__all__ = [
-    "FAULTS",
-    "PROTOCOLS",
-    "MemberPlan",
-    "Plan",
-    "PlannedAction",
-    "from_json",
-    "make_plan",
-    "to_json",
-]
+from .codes import CODES, CONSUMER_CODES, HEARTBEATS
+from .outside import ENABLED, OUTSIDE_FAULTS, add_outside
+from .schedule import NODES, MemberPlan, Plan, PlannedAction
+
+__all__ = ["FAULTS", "PROTOCOLS", "fault_count", "make_plan"]
 
 PROTOCOLS = ("classic", "consumer")
 """The kinds of runs, by membership protocol."""
 
-GROUP = "g"
-NODES = 3
-
-
-@attrs.frozen(kw_only=True)
-class MemberPlan:
-    """One consuming process, and how its application behaves."""
-
-    name: str
-    start: float
-    """Seconds."""
-    leave: float | None = None
-    """When it leaves; None: at the end of the run."""
-    topics: tuple[str, ...]
-    assignors: tuple[str, ...]
-    instance: str | None = None
-    style: str = "each"
-    """How it takes records: "each", "batches" or "many"."""
-    auto_commit: bool = True
-    resets: bool = True
-    """Whether its client resets a missing position; else its application seeks to the log's
-    start."""
-    commit_every: int = 10
-    """Records between the application's own commits, without auto-commit."""
-    work: float = 0.002
-    """Processing time of one record, in seconds."""
-    callback: str = "quick"
-    """What its callbacks do: "quick", "slow", "commit" or "seek"."""
-    session: float = 6.0
-    heartbeat: float = 1.0
-    rebalance: float = 8.0
-    max_poll: float = 15.0
-    request_timeout: float = 4.0
-    shards: int = 0
-    """Number of shards that the members share as group members; 0 if they are consumers."""
-    protocol: str = "classic"
-    """Its `group_protocol`."""
-    remote_assignor: str | None = None
-    """The server-side assignor that it requests, if any (KIP-848)."""
-    pattern: bool = False
-    """It subscribes to its topics by a pattern, which the coordinator evaluates."""
-
-
-@attrs.frozen(kw_only=True)
-class PlannedAction:
-    """One action on members, network or brokers; some have a duration."""
-
-    at: float
-    what: str
-    member: str = ""
-    """Empty: all members."""
-    node: int = 0
-    """0: all nodes."""
-    api: str = ""
-    code: str = ""
-    seconds: float = 0.0
-    count: int = 0
-
-    def __str__(self) -> str:
-        parts = [self.what.replace("_", " ")]
-        parts += [f"of {self.member}"] if self.member else []
-        parts += [f"at node {self.node}"] if self.node else []
-        parts += [self.api] if self.api else []
-        parts += [self.code] if self.code else []
-        parts += [f"{self.count} times"] if self.count else []
-        parts += [f"for {self.seconds:.2f} s"] if self.seconds else []
-        return " ".join(parts)
-
-
-@attrs.frozen(kw_only=True)
-class Plan:
-    """The plan of one simulated run."""
-
-    seed: int
-    backend: str
-    topics: dict[str, int]
-    """Topic -> partition count."""
-    members: tuple[MemberPlan, ...]
-    actions: tuple[PlannedAction, ...]
-    """Sorted by time."""
-    rate: float
-    """Records per second, until `heal`."""
-    heal: float
-    """When the last fault ends."""
-    dies_late: str = ""
-    """The member that is killed long after `heal`, if any."""
-    assigns_every: float | None = None
-    """Minimum time between two assignments of the coordinator, in seconds; None if members assign
-    (classic protocol)."""
-
-    @property
-    def shards(self) -> int:
-        """The number of shards; 0 if the members are consumers."""
-        return self.members[0].shards
-
-    @property
-    def faults(self) -> int:
-        """The number of actions that are faults."""
-        return sum(action.what in FAULTS for action in self.actions)
-
-
 # ------------------------------------------------------------------ possible faults
 
-_MOVED = ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
-
-CODES: dict[str, tuple[str, ...]] = {
-    "ApiVersions": ("UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"),
-    "Metadata": ("LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PARTITION", "REQUEST_TIMED_OUT"),
-    "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"),
-    "JoinGroup": (
-        *_MOVED,
-        "UNKNOWN_MEMBER_ID",
-        "REBALANCE_IN_PROGRESS",
-        "GROUP_MAX_SIZE_REACHED",
-        "INCONSISTENT_GROUP_PROTOCOL",
-        "UNKNOWN_SERVER_ERROR",
-    ),
-    "SyncGroup": (
-        *_MOVED,
-        "UNKNOWN_MEMBER_ID",
-        "ILLEGAL_GENERATION",
-        "REBALANCE_IN_PROGRESS",
-        "UNKNOWN_SERVER_ERROR",
-    ),
-    "Heartbeat": (*_MOVED, "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"),
-    "LeaveGroup": (*_MOVED, "UNKNOWN_MEMBER_ID"),
-    "OffsetCommit": (
-        *_MOVED,
-        "UNKNOWN_MEMBER_ID",
-        "ILLEGAL_GENERATION",
-        "REBALANCE_IN_PROGRESS",
-        "REQUEST_TIMED_OUT",
-        "UNKNOWN_TOPIC_OR_PARTITION",
-        "OFFSET_METADATA_TOO_LARGE",
-        "INVALID_COMMIT_OFFSET_SIZE",
-        "UNKNOWN_SERVER_ERROR",
-    ),
-    "OffsetFetch": (*_MOVED, "UNSTABLE_OFFSET_COMMIT", "UNKNOWN_SERVER_ERROR"),
-    "ListOffsets": (
-        "NOT_LEADER_OR_FOLLOWER",
-        "LEADER_NOT_AVAILABLE",
-        "OFFSET_NOT_AVAILABLE",
-        "UNKNOWN_LEADER_EPOCH",
-        "FENCED_LEADER_EPOCH",
-        "KAFKA_STORAGE_ERROR",
-    ),
-    "OffsetForLeaderEpoch": (
-        "NOT_LEADER_OR_FOLLOWER",
-        "FENCED_LEADER_EPOCH",
-        "UNKNOWN_LEADER_EPOCH",
-    ),
-    "Fetch": (
-        "NOT_LEADER_OR_FOLLOWER",
-        "FENCED_LEADER_EPOCH",
-        "UNKNOWN_LEADER_EPOCH",
-        "OFFSET_NOT_AVAILABLE",
-        "KAFKA_STORAGE_ERROR",
-        "REPLICA_NOT_AVAILABLE",
-        "UNKNOWN_TOPIC_OR_PARTITION",
-        "UNKNOWN_TOPIC_ID",
-        "INCONSISTENT_TOPIC_ID",
-        "FETCH_SESSION_ID_NOT_FOUND",
-        "INVALID_FETCH_SESSION_EPOCH",
-        "UNKNOWN_SERVER_ERROR",
-    ),
-}
-"""Errors that a broker with problems, or one that is about to reject the client, may return.
-
-OFFSET_OUT_OF_RANGE is not among them: returned for an offset that is in range, it is false, and
-loses records whatever a client does.
-"""
-
-_BEATS = "ConsumerGroupHeartbeat"
 _CLASSIC_APIS = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"))
-CONSUMER_CODES: dict[str, tuple[str, ...]] = {
-    _BEATS: (
-        *_MOVED,
-        "UNKNOWN_MEMBER_ID",
-        "FENCED_MEMBER_EPOCH",
-        "FENCED_MEMBER_EPOCH",
-        "REQUEST_TIMED_OUT",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "GROUP_MAX_SIZE_REACHED",
-        "UNKNOWN_SERVER_ERROR",
-    ),
-    "OffsetCommit": (
-        *_MOVED,
-        "UNKNOWN_MEMBER_ID",
-        "STALE_MEMBER_EPOCH",
-        "STALE_MEMBER_EPOCH",
-        "GROUP_ID_NOT_FOUND",
-        "REQUEST_TIMED_OUT",
-        "UNKNOWN_TOPIC_OR_PARTITION",
-        "OFFSET_METADATA_TOO_LARGE",
-        "INVALID_COMMIT_OFFSET_SIZE",
-        "UNKNOWN_SERVER_ERROR",
-    ),
-}
-"""Errors that a KIP-848 member may get, in addition to or instead of those in `CODES`."""
-
 _GROUP_APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch")
 _PRECIOUS = (*_GROUP_APIS, "LeaveGroup", "Fetch", "FindCoordinator", "Metadata")
 
@@ -431,9 +228,25 @@ _REMOTE_ASSIGNORS: tuple[tuple[str | None, ...], ...] = (
 """Assignors that the members of such a group request: each one of these."""
 
 
-def make_plan(seed: int, *, backend: str | None = None, protocol: str = "classic") -> Plan:
-    """Return the plan of a seed, for one of `PROTOCOLS`. Without `backend`, every tenth runs on
-    trio. In every eighth classic run the members share shards instead of consuming."""
+def make_plan(
+    seed: int,
+    *,
+    backend: str | None = None,
+    protocol: str = "classic",
+    kinds: Collection[str] = ENABLED,
+) -> Plan:
+    """Return the plan of a seed, for one of `PROTOCOLS`, with these kinds of `OUTSIDE` faults.
+    Without `backend`, every tenth runs on trio. In every eighth classic run the members share
+    shards instead of consuming."""
+    return add_outside(_inside(seed, backend, protocol), kinds)
+
+
+def fault_count(plan: Plan) -> int:
+    """Return the number of actions that are faults."""
+    return sum(action.what in FAULTS or action.what in OUTSIDE_FAULTS for action in plan.actions)
+
+
+def _inside(seed: int, backend: str | None, protocol: str) -> Plan:
     plan = _consuming(seed, backend)
     late = Random(f"late {seed}")
     if late.random() < _DYING_LATE:
@@ -512,7 +325,7 @@ def _assigned_to(plan: Plan) -> Plan:
 
 def _translated(random: Random, action: PlannedAction) -> PlannedAction:
     """Apply faults of classic group requests to heartbeats, the only group request of KIP-848."""
-    api = _BEATS if action.api in _CLASSIC_APIS else action.api
+    api = HEARTBEATS if action.api in _CLASSIC_APIS else action.api
     code = (
         random.choice(CONSUMER_CODES[api]) if action.code and api in CONSUMER_CODES else action.code
     )
@@ -620,22 +433,3 @@ def _draw(
 ) -> PlannedAction:
     what = random.choices(tuple(table), [weight for weight, _ in table.values()])[0]
     return PlannedAction(at=at, what=what, **table[what][1](random, members))
-
-
-# ------------------------------------------------------------------ serialization
-
-
-def to_json(plan: Plan) -> str:
-    """Return the plan as one line of JSON."""
-    return json.dumps(attrs.asdict(plan))
-
-
-def from_json(text: str) -> Plan:
-    """Parse a plan from JSON."""
-    raw = json.loads(text)
-    members = [
-        MemberPlan(**{**m, "topics": tuple(m["topics"]), "assignors": tuple(m["assignors"])})
-        for m in raw.pop("members")
-    ]
-    actions = tuple(PlannedAction(**action) for action in raw.pop("actions"))
-    return Plan(members=tuple(members), actions=actions, **raw)

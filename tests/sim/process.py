@@ -6,6 +6,7 @@ is frozen and killed together with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
@@ -23,7 +24,13 @@ from kafkagroup.assign import (
     roundrobin_assignor,
     sticky_assignor,
 )
-from kafkagroup.errors import FencedError, KafkaGroupError, NoOffsetError, OffsetOutOfRangeError
+from kafkagroup.errors import (
+    BrokerError,
+    FencedError,
+    KafkaGroupError,
+    NoOffsetError,
+    OffsetOutOfRangeError,
+)
 from kafkagroup.types import Assignment
 
 from .events import (
@@ -53,7 +60,7 @@ from .events import (
 )
 from .loop import PROCESS
 from .misassign import MISASSIGNMENTS
-from .plan import GROUP, MemberPlan, PlannedAction
+from .schedule import GROUP, MemberPlan, PlannedAction
 
 __all__ = ["CLOSE_TIMEOUT", "Process"]
 
@@ -65,6 +72,13 @@ _ASSIGNORS = {
 }
 
 CLOSE_TIMEOUT = 5.0
+
+_MAX_FAILURES = 3
+"""Errors of brokers in a row with which an application continues; a consumer that has failed raises
+more."""
+
+_PARTITION = re.compile(r"(\w+)/(\d+)\b")
+"""A partition in the text of an error."""
 
 _IDLE = 1.0
 """Seconds without a record after which an application commits what it has processed."""
@@ -134,6 +148,7 @@ class Process:
             group_instance_id=plan.instance,
             client_id=self.name,
             auto_offset_reset="earliest" if plan.resets else "none",
+            client_rack=plan.rack or None,
             enable_auto_commit=plan.auto_commit,
             auto_commit_interval_ms=2_000,
             session_timeout_ms=int(plan.session * 1000),
@@ -204,6 +219,10 @@ class Process:
         """Whether it has sought back and has not yet reached the ends of the logs again."""
         return any(at < ends.get(tp, 0) for tp, at in self._sought.items())
 
+    def processed_end(self, tp: TopicPartition) -> int:
+        """Return the offset after the last record of the partition that it has processed, or 0."""
+        return self._reached.get(tp, 0)
+
     # ------------------------------------------------------------ from start to close
 
     async def run(self) -> None:
@@ -241,6 +260,7 @@ class Process:
 
     async def _consume(self) -> None:
         take = {"each": self._take_each, "batches": self._take_batch, "many": self._take_many}
+        failures = 0
         while not self._stopping:
             if self._orders:
                 await self._obey(self._orders.pop(0))
@@ -258,6 +278,13 @@ class Process:
             except OffsetOutOfRangeError as error:
                 self._start_over(error, error.offsets)
                 continue
+            except BrokerError as error:
+                failures += 1
+                if not self.plan.persists or failures > _MAX_FAILURES:
+                    raise
+                self._raised(error)
+                continue
+            failures = 0
             for record in records or ():
                 tp = TopicPartition(record.topic, record.partition)
                 self._last[tp] = record.offset
@@ -327,6 +354,28 @@ class Process:
                 self._uncommitted += uncommitted
             self._record_event(Committed, token=token, outcome=outcome)
 
+    # ------------------------------------------------------------ tasks of the application
+
+    def offsets_to_commit(self) -> dict[TopicPartition, int]:
+        """Return the offsets after what it has processed, in its present assignment."""
+        return dict(self._done)
+
+    async def commit_in_task(self, offsets: dict[TopicPartition, int]) -> None:
+        """Commit these offsets while the application does something else."""
+        if self._stopping:
+            return
+        self._commits += 1
+        token = self._commits
+        self._record_event(Committing, token=token, offsets=offsets)
+        outcome = "cancelled"
+        try:
+            await self.consumer.commit(offsets)
+            outcome = "ok"
+        except KafkaGroupError as error:
+            outcome = _name(error)
+        finally:
+            self._record_event(Committed, token=token, outcome=outcome)
+
     # ------------------------------------------------------------ actions
 
     async def _obey(self, action: PlannedAction) -> None:
@@ -337,7 +386,12 @@ class Process:
         except FencedError:
             raise
         except KafkaGroupError as error:
-            self._record_event(Raised, error=_name(error))
+            self._raised(error)
+
+    def _raised(self, error: KafkaGroupError) -> None:
+        named = _PARTITION.search(str(error)) if isinstance(error, BrokerError) else None
+        tp = None if named is None else TopicPartition(named[1], int(named[2]))
+        self._record_event(Raised, error=_name(error), partition=tp)
 
     async def _do_subscribe(self, action: PlannedAction) -> None:
         topics = action.code.split(",")

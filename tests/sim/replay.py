@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+
+from .outside import ENABLED
 
 __all__ = ["command", "commit"]
 
@@ -16,11 +18,13 @@ def command(
     *,
     protocol: str = "classic",
     broker: str = "embedded",
+    kinds: Collection[str] = ENABLED,
 ) -> str:
     """Return the command."""
     parts = ["python -m tests.sim", f"--seed {seed}"]
     parts += [f"--protocol {protocol}"] if protocol != "classic" else []
     parts += [f"--broker {broker}"] if broker != "embedded" else []
+    parts += [f"--kinds {','.join(sorted(kinds))}"] if kinds != ENABLED else []
     parts += [f"--backend {backend}"] if backend else []
     parts += [f"--without {','.join(left_out)}"] if left_out else []
     return " ".join([*parts, "--story"])

@@ -8,9 +8,10 @@ all records, and all members close.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from random import Random
 from typing import Any
@@ -25,11 +26,20 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime import engine
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import server
-from kafkagroup.testing.embedded.faults import Action, Close, Delay, Fault, Swallow, Throttle
+from kafkagroup.testing.embedded.faults import (
+    Action,
+    Change,
+    Close,
+    Delay,
+    Fault,
+    Swallow,
+    Throttle,
+)
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages import consumer_heartbeat, fetch, group, metadata, offsets
 
+from .checker.identity import FOREIGN
 from .events import (
     Appended,
     Created,
@@ -37,6 +47,7 @@ from .events import (
     Event,
     Faulted,
     Finished,
+    Forgotten,
     Frozen,
     Healed,
     Killed,
@@ -47,10 +58,13 @@ from .events import (
 from .groups import EmbeddedView, GroupView
 from .loop import ReadyQueue, run_virtual
 from .mangle import MANGLERS
-from .network import Agenda, Link, Network
+from .network import Agenda, Link, Network, Socket
 from .observe import BrokerWatch, Log, WireTap
-from .plan import FAULTS, GROUP, NODES, MemberPlan, Plan, PlannedAction
+from .opinions import OFFSET_CODES, Lag, Opinions, refuse_offsets
+from .outside import OUTSIDE_FAULTS
+from .plan import FAULTS
 from .process import Process
+from .schedule import GROUP, NODES, MemberPlan, Plan, PlannedAction
 from .worker import Worker
 
 __all__ = ["BROKERS", "SimulatedRun", "run"]
@@ -84,6 +98,9 @@ _TAKEN_OVER = 4.0
 _PASSED = 12.0
 """Seconds of the quiet time in which members with auto-commit commit past the control records."""
 
+_FOREIGN_RECORDS = 40
+"""Records of each of its partitions."""
+
 _MARKED = 0.1
 """Probability of a control record after records; all readers must skip it."""
 
@@ -103,6 +120,8 @@ class SimulatedRun:
     """The digest of all bytes on the wire."""
     seconds: float
     """CPU time."""
+    refusals: frozenset[tuple[str, str]]
+    """The requests that were falsely refused, and with which errors."""
 
     def digest(self) -> str:
         """Return a digest of everything, equal only for runs that are identical to the byte."""
@@ -127,7 +146,9 @@ def run(plan: Plan, broker: str = BROKERS[0]) -> SimulatedRun:
         # their own: its patches would stay in place for all later runs.
         run_virtual(partial(simulation.run, stack), backend=plan.backend, seed=plan.seed)
     log = simulation.log
-    return SimulatedRun(plan, log.events, log.hash.hexdigest(), time.process_time() - started)
+    refusals = frozenset(refusal for refusal, was_sent in simulation.refusals if was_sent())
+    seconds = time.process_time() - started
+    return SimulatedRun(plan, log.events, log.hash.hexdigest(), seconds, refusals)
 
 
 def _settings(plan: Plan) -> BrokerSettings:
@@ -174,12 +195,22 @@ class _Simulation:
             settings=_settings(plan),
         )
         self.cluster = self.kafka._cluster
+        self.opinions = Opinions(self.cluster, self.log.record_event)
+        self.foreign: EmbeddedKafka | None = None
+        """Another cluster, and at which nodes' addresses it answers."""
+        self.foreign_at: set[int] = set()
+        if any(action.what == "foreign_cluster" for action in plan.actions):
+            self.foreign = self._make_foreign()
         self.slots = {m.name: _MemberSlot(m) for m in plan.members}
-        self.rules: list[Fault] = []
+        self.rules: list[Fault | Lag] = []
+        self.refusals: list[tuple[tuple[str, str], Callable[[], bool]]] = []
+        """False refusals by request and error, and whether each was sent."""
         self.sequence = 0
         self.produced = 0.0
         self.records: dict[TopicPartition, list[int]] = {}
         """Partition -> the offsets of its visible records."""
+        self.forgotten: dict[TopicPartition, OffsetAndMetadata] = {}
+        """Partition -> the committed offset that was last forgotten."""
         self.topic_names: dict[UUID, str] = {}
         """Topic id -> name, including deleted topics."""
         self.closing = False
@@ -194,7 +225,9 @@ class _Simulation:
         return UUID(int=self.ids.getrandbits(128), version=4)
 
     def _topic_name(self, topic_id: UUID) -> str:
-        self.topic_names |= {topic.topic_id: name for name, topic in self.cluster.topics.items()}
+        for kafka in filter(None, (self.kafka, self.foreign)):
+            topics = kafka._cluster.topics.items()
+            self.topic_names |= {topic.topic_id: name for name, topic in topics}
         return self.topic_names.get(topic_id, "")
 
     # ------------------------------------------------------------ the run
@@ -202,13 +235,13 @@ class _Simulation:
     async def run(self, patches: ExitStack, ready_queue: ReadyQueue) -> None:
         self.ready_queue = ready_queue
         self.agenda = Agenda()
-        tap = WireTap(self.log, self._topic_name, shards=self.plan.shards)
+        self.tap = tap = WireTap(self.log, self._topic_name, shards=self.plan.shards)
         self.network = Network(
             self.agenda,
             Random(f"network {self.plan.seed}"),
             tap,
-            self.kafka.handle_stream,
-            lambda node: self.cluster.nodes[node].alive,
+            self._serve,
+            self._is_up,
         )
         group: GroupView = EmbeddedView(self.cluster, GROUP)
         handle = server.handle
@@ -222,13 +255,39 @@ class _Simulation:
         tap.watch_requests(patches)
         patches.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
         patches.enter_context(mock.patch.object(anyio, "current_time", ready_queue.now))
-        patches.enter_context(mock.patch.object(server, "handle", watch.watching(handle)))
-        async with self.kafka, anyio.create_task_group() as self.tasks:
+        answering = self.opinions.around(watch.watching(handle), server.handle)
+        patches.enter_context(mock.patch.object(server, "handle", answering))
+        foreign = self.foreign or nullcontext()
+        async with self.kafka, foreign, anyio.create_task_group() as self.tasks:
             self.tasks.start_soon(self.agenda.run)
             await self.tasks.start(self.network.run)
             await self._happen()
             self._end_killed_processes()
             self.tasks.cancel_scope.cancel()
+
+    def _make_foreign(self) -> EmbeddedKafka:
+        """Return another cluster with the same topics, and other records at the same offsets."""
+        seed = self.plan.seed + 1
+        foreign = EmbeddedKafka(self.plan.topics, nodes=NODES, listen=False, seed=seed)
+        self.opinions.foreign = foreign._cluster
+        numbers = itertools.count(FOREIGN)
+        for topic, count in self.plan.topics.items():
+            for partition in range(count):
+                values = [str(next(numbers)) for _ in range(_FOREIGN_RECORDS)]
+                foreign.produce(topic, values, partition=partition)
+        return foreign
+
+    async def _serve(self, stream: Socket, node: int) -> None:
+        kafka = self.foreign if node in self.foreign_at else self.kafka
+        assert kafka is not None
+        await kafka.handle_stream(stream, node)
+
+    def _is_up(self, process: str, node: int) -> bool:
+        """Whether a process can connect to a node. A process that has met no broker of the cluster
+        yet could not tell another cluster from it."""
+        if node in self.foreign_at:
+            return process in self.tap.acquainted
+        return self.cluster.nodes[node].alive
 
     async def _happen(self) -> None:
         plan = self.plan
@@ -244,6 +303,8 @@ class _Simulation:
             await self._finish_work()
             if plan.dies_late in self.slots:
                 await self._die_late(self.slots[plan.dies_late])
+            if plan.forgets_late:
+                self._do(PlannedAction(at=anyio.current_time(), what="forget_offsets"))
             self.closing = True
             for slot in self.slots.values():
                 if slot.process is not None:
@@ -290,9 +351,19 @@ class _Simulation:
         unhurried = anyio.current_time() > self.plan.heal + _PASSED
         for tp in self._partitions():
             end = visible.get(tp, 0) if unhurried else self.kafka.log_end(*tp)
+            if unhurried and tp in self.forgotten and tp not in committed:
+                # The member that has committed this offset does so again when it closes.
+                if max(self._reached(tp, self.forgotten[tp]), self._processed_end(tp)) < end:
+                    return False
+                continue
             if end and (tp not in committed or self._reached(tp, committed[tp]) < end):
                 return False
         return True
+
+    def _processed_end(self, tp: TopicPartition) -> int:
+        """Return the offset after the last record that a present process has processed."""
+        processes = (slot.process for slot in self.slots.values())
+        return max((p.processed_end(tp) for p in processes if p is not None), default=0)
 
     def _reached(self, tp: TopicPartition, committed: OffsetAndMetadata) -> int:
         """Return how far the commit reaches in the current log, which may have been truncated and
@@ -325,9 +396,19 @@ class _Simulation:
             process.within(self.tasks.start_soon, self._process, process, over)
             await over.wait()
             slot.process = None
-            slot.left = slot.left or process.fenced
+            slot.left = slot.left or (process.fenced and self._has_twin(slot))
             if not (slot.left or self.closing):
                 await anyio.sleep(_AGAIN)
+
+    def _has_twin(self, slot: _MemberSlot) -> bool:
+        """Whether another process runs that may have its instance id; else a fencing was false."""
+        return any(
+            other is not slot
+            and slot.plan.instance is not None
+            and other.plan.instance == slot.plan.instance
+            and other.process is not None
+            for other in self.slots.values()
+        )
 
     async def _process(self, process: Process, over: anyio.Event) -> None:
         try:
@@ -380,7 +461,7 @@ class _Simulation:
     # ------------------------------------------------------------ faults and actions
 
     def _do(self, action: PlannedAction) -> None:
-        if action.what in FAULTS:
+        if action.what in FAULTS or action.what in OUTSIDE_FAULTS:
             self.log.record_event(Faulted, text=str(action))
         getattr(self, f"_{action.what}")(action)
 
@@ -395,6 +476,8 @@ class _Simulation:
     def _heal(self) -> None:
         for rule in self.rules:
             rule.stop()
+        for node in sorted(self.foreign_at):
+            self._end_foreign_cluster(node)
         for node in self.cluster.nodes.values():
             if not node.alive:
                 self.kafka.restart(node.node_id)
@@ -490,7 +573,7 @@ class _Simulation:
             self._later(action.seconds, self._restart, action.node)
 
     def _restart(self, node: int) -> None:
-        if not self.cluster.nodes[node].alive:
+        if not self.cluster.nodes[node].alive and node not in self.foreign_at:
             self.kafka.restart(node)
 
     def _rolling_restart(self, action: PlannedAction) -> None:
@@ -525,8 +608,10 @@ class _Simulation:
         topic = self.random.choice(sorted(self.cluster.topics))
         count = self.kafka.partitions(topic)
         self.topic_names[self.cluster.topics[topic].topic_id] = topic
+        self.opinions.old_ids[topic] = self.cluster.topics[topic].topic_id
         self.kafka.delete_topic(topic)
         self.records = {tp: offsets for tp, offsets in self.records.items() if tp.topic != topic}
+        self.forgotten = {tp: found for tp, found in self.forgotten.items() if tp.topic != topic}
         self.log.record_event(Deleted, topic=topic)
         self._later(action.seconds, self._create_topic, topic, count)
 
@@ -540,6 +625,75 @@ class _Simulation:
     def _record_created(self, topic: str, partitions: range) -> None:
         created = tuple(TopicPartition(topic, partition) for partition in partitions)
         self.log.record_event(Created, partitions=created)
+
+    # opinions of single brokers
+
+    def _lagging(self, action: PlannedAction) -> None:
+        lag = Lag(action.code, action.node)
+        self.opinions.lag(lag)
+        self.rules.append(lag)
+        self._later(action.seconds, lag.stop)
+
+    def _refusal(self, action: PlannedAction) -> None:
+        error = ErrorCode[action.code]
+        rule: Fault | Lag
+        if action.api == "Metadata":
+            rule = Lag(action.code, action.node, once=True)
+            self.opinions.lag(rule)
+        elif action.api == "OffsetFetch" and action.code in OFFSET_CODES:
+            rule = self.kafka.fail(_APIS["OffsetFetch"], Change(partial(refuse_offsets, error)))
+        else:
+            rule = self.kafka.fail(
+                _APIS[action.api],
+                error,
+                times=action.count or None,
+                node_id=action.node or None,
+                # A fetch in a session lists only the partitions that have changed; the first
+                # refusal ends the session.
+                when=lambda request: (
+                    action.api != "Fetch" or not action.count or bool(request.topics)
+                ),
+            )
+        self.rules.append(rule)
+        self.refusals.append(((action.api, action.code), lambda: rule.hits > 0))
+        self._later(action.seconds, rule.stop)
+
+    def _replica_refuses(self, action: PlannedAction) -> None:
+        self.opinions.refusing_replica = (action.node, ErrorCode[action.code], action.count)
+
+    def _foreign_cluster(self, action: PlannedAction) -> None:
+        """Let another cluster answer at the address of a broker, whose node is down meanwhile."""
+        node = action.node
+        if self.foreign is None or node in self.foreign_at:
+            return
+        others = [n for n in self.cluster.live if n != node]
+        if not others:
+            return
+        if self.cluster.nodes[node].alive:
+            self.kafka.kill(node)
+        self.foreign_at.add(node)
+        for other in self.foreign._cluster.live:
+            if other not in self.foreign_at:
+                self.foreign.kill(other)
+        if not self.foreign._cluster.nodes[node].alive:
+            self.foreign.restart(node)
+        self._later(action.seconds, self._end_foreign_cluster, node)
+
+    def _end_foreign_cluster(self, node: int) -> None:
+        if self.foreign is not None and node in self.foreign_at:
+            self.foreign_at.discard(node)
+            self.foreign.kill(node)
+            self._restart(node)
+
+    def _forget_offsets(self, action: PlannedAction) -> None:
+        """Delete some committed offsets of the group, or all."""
+        committed = self.cluster.offsets.get(GROUP, {})
+        known = sorted(committed)
+        count = min(action.count or len(known), len(known))
+        forgotten = tuple(sorted(self.random.sample(known, count)))
+        self.forgotten |= {tp: committed.pop(tp) for tp in forgotten}
+        if forgotten:
+            self.log.record_event(Forgotten, partitions=forgotten)
 
     def _misassign(self, action: PlannedAction) -> None:
         """Let every member compute bad assignments while it leads."""
@@ -607,6 +761,20 @@ class _Simulation:
 
     _seek = _skip = _dawdle = _commit_position = _order
     _hold = _be_absent = _request_rejoin = _order
+
+    def _commit_late(self, action: PlannedAction) -> None:
+        """Let tasks of the application commit what it has processed by now: later, and one behind
+        the other."""
+        process = self._process_of(action)
+        if process is None or not (offsets := process.offsets_to_commit()):
+            return
+
+        def commit() -> None:
+            if process is self._process_of(action):
+                for _ in range(action.count):
+                    process.within(self.tasks.start_soon, process.commit_in_task, offsets)
+
+        self._later(action.seconds, commit)
 
     def _pause(self, action: PlannedAction) -> None:
         self._order(action)

@@ -12,7 +12,7 @@ import attrs
 
 from tests.delta_debugging import minimize
 
-from .plan import Plan
+from .schedule import Plan
 
 __all__ = ["names", "shrink", "without"]
 

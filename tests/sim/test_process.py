@@ -5,8 +5,8 @@ import pytest
 from kafkagroup import TopicPartition
 from kafkagroup.errors import NotAssignedError
 from sim.events import Sought
-from sim.plan import MemberPlan
 from sim.process import Process
+from sim.schedule import MemberPlan
 
 pytestmark = pytest.mark.anyio
 

@@ -34,9 +34,10 @@ from .events import (
 )
 from .loop import _Loop
 from .many import Outcome, run_one
-from .plan import FAULTS, PROTOCOLS, from_json, make_plan, to_json
+from .plan import FAULTS, PROTOCOLS, make_plan
 from .replay import command
 from .run import run
+from .schedule import from_json, to_json
 from .shrink import names, shrink, without
 
 ROOT = Path(__file__).parents[2]

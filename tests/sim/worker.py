@@ -16,8 +16,8 @@ from kafkagroup import GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.group import Generation
 
 from .events import Assigned, Joined, Opening, Partitions, Revoked, Revoking, Worked
-from .plan import GROUP, PlannedAction
 from .process import CLOSE_TIMEOUT, Process
+from .schedule import GROUP, PlannedAction
 
 __all__ = ["TOPIC", "Worker", "deal", "decode_share"]
 
