@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from itertools import count
 from typing import Any
 from unittest import mock
 
@@ -39,7 +38,6 @@ from kafkagroup.runtime import subscriber as subscribers
 from kafkagroup.runtime import validation as validations
 from kafkagroup.runtime.committer import Committer
 from kafkagroup.runtime.current_membership import CurrentMembership
-from kafkagroup.testing.embedded import reads
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
@@ -207,25 +205,6 @@ def commits_released_partitions(stack: ExitStack) -> None:
 
     _around(stack, Committer, "commit_processed", make)
     _around(stack, sessions.Session, "drain", noting)
-
-
-@_bug("S25", "S5")
-def commits_offsets_of_an_earlier_assignment(stack: ExitStack) -> None:
-    """Offsets that could not be committed are kept, and sent with the next commit, in whatever
-    assignment that is."""
-
-    def make(commit: Any) -> Any:
-        async def kept(self: Any, offsets: Any, *rest: Any, **named: Any) -> None:
-            self.kept = getattr(self, "kept", {})
-            now = {tp: at for tp, at in self.kept.items() if tp in self._delivery.owned}
-            self.kept = dict(offsets) | self.kept
-            await commit(self, dict(offsets) | now, *rest, **named)
-            self.kept = {tp: at for tp, at in self.kept.items() if tp not in now}
-
-        return kept
-
-    _around(stack, Committer, "commit", make)
-    _replace(stack, committer, "check_floors", lambda commits: None)
 
 
 # ------------------------------------------------------------------ membership
@@ -722,25 +701,6 @@ def starts_new_partitions_at_their_end(stack: ExitStack) -> None:
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
     """Any fetch error triggers the reset policy."""
     _replace(stack, fetch_responses, "action_for", lambda code: remedies.ErrorAction.RESET)
-    _replace(stack, OwnedPartition, "doubt_range", OwnedPartition.request_reset)
-
-
-@_bug("S22")
-def resets_on_a_false_refusal(stack: ExitStack) -> None:
-    """The first OFFSET_OUT_OF_RANGE resets a position; a broker refuses now and then an offset that
-    is in its log."""
-    numbers = count(1)
-
-    def make(read: Any) -> Any:
-        def refusing(cluster: Any, node_id: int, by: Any, requested: Any, attempt: Any) -> Any:
-            if next(numbers) % 50:
-                return read(cluster, node_id, by, requested, attempt)
-            attempt.must_answer_now = True
-            return reads._refused(requested.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
-
-        return refusing
-
-    _around(stack, reads, "_read", make)
     _replace(stack, OwnedPartition, "doubt_range", OwnedPartition.request_reset)
 
 

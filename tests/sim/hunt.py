@@ -12,24 +12,27 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from . import bugs, consumer_bugs
+from . import bugs, consumer_bugs, outside_bugs
 from . import run as running
 from .checker import find_violations
 from .events import Event
 from .observe import Log
-from .plan import Plan, make_plan
+from .outside import ENABLED
+from .plan import make_plan
+from .planting import Bug
 from .run import BROKERS
+from .schedule import Plan, to_json
 
 __all__ = ["BUGS", "KEPT", "hunt", "shown"]
 
-BUGS = {**bugs.BUGS, **consumer_bugs.BUGS}
+BUGS = {**bugs.BUGS, **consumer_bugs.BUGS, **outside_bugs.BUGS}
 
 KEPT = Path(__file__).with_name("bugs.json")
 """Name of a bug -> seeds of such runs, each with the violated invariants."""
@@ -72,9 +75,12 @@ def shown(
     *,
     protocol: str = "classic",
     broker: str = BROKERS[0],
+    kinds: Collection[str] = (),
 ) -> list[str]:
-    """Return the invariants violated in a seed's run, sorted; the run may end early."""
-    events = _events(make_plan(seed, protocol=protocol), broker, planted)
+    """Return the invariants violated in a seed's run, sorted; the run may end early. `kinds`: of
+    faults, besides those that all plans have."""
+    plan = make_plan(seed, protocol=protocol, kinds=ENABLED.union(kinds))
+    events = _events(plan, broker, planted)
     return sorted({violation.invariant for violation in find_violations(events)})
 
 
@@ -152,7 +158,9 @@ def _hunt_one(work: tuple[str, str, Sequence[int], int]) -> tuple[str, list[dict
     show = partial(shown, protocol=bug.protocol, broker=broker)
     found: list[dict[str, Any]] = []
     for seed in seeds:
-        broken = bug.breaks & set(show(seed, bug.plant()))
+        if not _has(bug, seed):
+            continue
+        broken = bug.breaks & set(show(seed, bug.plant(), kinds=bug.kinds))
         # Violations that the run also has without the bug do not count.
         by = sorted(broken - set(show(seed))) if broken else []
         if by:
@@ -160,6 +168,13 @@ def _hunt_one(work: tuple[str, str, Sequence[int], int]) -> tuple[str, list[dict
             if len(found) == enough:
                 break
     return name, found
+
+
+def _has(bug: Bug, seed: int) -> bool:
+    """Whether a seed's plan has the kinds of faults that the bug needs."""
+    without, all_kinds = ENABLED - bug.kinds, ENABLED | bug.kinds
+    plans = (make_plan(seed, protocol=bug.protocol, kinds=k) for k in (without, all_kinds))
+    return not bug.kinds or len(set(map(to_json, plans))) > 1
 
 
 def _quiet() -> None:

@@ -3,7 +3,7 @@ only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -30,10 +30,12 @@ class Bug:
     plant: Callable[[], AbstractContextManager[object]]
     protocol: str = "classic"
     """The kind of runs that show it."""
+    kinds: frozenset[str] = frozenset()
+    """The kinds of faults that these runs have in addition to those of all plans."""
 
 
 def bug(
-    bugs: MutableMapping[str, Bug], protocol: str, *breaks: str
+    bugs: MutableMapping[str, Bug], protocol: str, *breaks: str, kinds: Iterable[str] = ()
 ) -> Callable[[Planter], Planter]:
     """Register a planter. Its docstring describes the bug."""
 
@@ -45,7 +47,9 @@ def bug(
                 yield
 
         name = planter.__name__.strip("_")
-        bugs[name] = Bug(name, frozenset(breaks), planter.__doc__ or "", planted, protocol)
+        bugs[name] = Bug(
+            name, frozenset(breaks), planter.__doc__ or "", planted, protocol, frozenset(kinds)
+        )
         return planter
 
     return register

@@ -38,5 +38,5 @@ def test_every_invariant_detects_a_planted_bug():
 def test_the_checker_detects(name):
     bug = BUGS[name]
     for found in FOUND[name]:
-        broken = set(shown(found["seed"], bug.plant(), protocol=bug.protocol))
+        broken = set(shown(found["seed"], bug.plant(), protocol=bug.protocol, kinds=bug.kinds))
         assert broken & bug.breaks >= set(found["by"]), found
