@@ -40,10 +40,6 @@ class TopicEvidence(Enum):
 _NOT_SERVED = (TopicEvidence.NONE, TopicEvidence.REFUSED)
 
 
-_JUST_REPORTED = 1.0
-"""Seconds for which a reported committed offset needs no renewal."""
-
-
 @define(eq=False)
 class OwnedPartition(Progress):
     """The positions and the buffer of one assigned partition."""
@@ -450,15 +446,15 @@ class OwnedPartition(Progress):
         self.note_committed(committed, now)
         self.covered, self.reported_at = committed.offset, -math.inf
 
-    def needs_renewal(self, last: float, now: float) -> bool:
+    def needs_renewal(self, last: float, reported_by: float = math.inf) -> bool:
         """Return whether `acknowledged` must be confirmed or sent again: it was last renewed at
-        `last` or before. Not if the position has moved below it: the next commit replaces it. Nor
-        if the coordinator has just reported it: in a series of rebalances each would commit."""
+        `last` or before, and the coordinator reported it at `reported_by` or before. Not if the
+        position has moved below it: the next commit replaces it."""
         known = self.acknowledged
         return (
             known is not None
             and self.renewed_at <= last
-            and now >= self.reported_at + _JUST_REPORTED
+            and self.reported_at <= reported_by
             and known.offset <= self.position
         )
 

@@ -50,6 +50,9 @@ __all__ = ["Committer"]
 
 logger = logging.getLogger(__name__)
 
+_JUST_REPORTED = 1.0
+"""Seconds for which a member does not commit again what the coordinator has reported to it."""
+
 _RENEWAL_INTERVAL = 1.0
 """Seconds between two searches, by `commit(offsets)`, for other offsets to renew."""
 
@@ -387,7 +390,10 @@ class Committer:
         next attempt follows as much later."""
         now, is_member = anyio.current_time(), self._membership.commits_as_member
         last, self._renewed_at = now - max_age, now
-        for some in slices(await process_in_slices(partial(_to_renew, last, now), among)):
+        # In a series of rebalances, each would commit what it has just looked up.
+        reported_by = now - _JUST_REPORTED if is_member else now
+        to_renew = partial(_to_renew, last, reported_by)
+        for some in slices(await process_in_slices(to_renew, among)):
             if is_member and not self._membership.may_commit:
                 return
             for owned in some:
@@ -462,9 +468,11 @@ def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
     return [o for o in owned if o.to_commit() is not None]
 
 
-def _to_renew(last: float, now: float, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+def _to_renew(
+    last: float, reported_by: float, owned: Iterable[OwnedPartition]
+) -> list[OwnedPartition]:
     """Return the partitions whose acknowledged offsets were renewed at `last` or before."""
-    return [o for o in owned if o.needs_renewal(last, now)]
+    return [o for o in owned if o.needs_renewal(last, reported_by)]
 
 
 def _seconds_until(deadline: float) -> float:

@@ -152,26 +152,26 @@ def test_an_acknowledged_offset_needs_renewal_when_it_is_old_and_when_it_is_revo
     """Acknowledged once, it was trusted for ever: brokers delete the offsets of idle groups."""
     owned = OwnedPartition(TP)
     owned.start_at(3)
-    assert not owned.needs_renewal(99.0, 99.0)  # nothing is committed
+    assert not owned.needs_renewal(99.0)  # nothing is committed
     owned.note_committed(OffsetAndMetadata(3, "mine", 1), 10.0)
-    assert [owned.needs_renewal(last, 90.0) for last in (9.0, 10.0)] == [False, True]
+    assert [owned.needs_renewal(last) for last in (9.0, 10.0)] == [False, True]
     owned.note_renewal(20.0)
-    assert not owned.needs_renewal(19.0, 90.0)
+    assert not owned.needs_renewal(19.0)
     owned.revoke()
-    assert owned.needs_renewal(-math.inf, 90.0)
+    assert owned.needs_renewal(-math.inf)
     owned.acknowledge(OffsetAndMetadata(3), 30.0)
-    assert not owned.needs_renewal(-math.inf, 90.0)
+    assert not owned.needs_renewal(-math.inf)
     owned.revoke()
-    assert owned.needs_renewal(-math.inf, 30.0)
+    assert owned.needs_renewal(-math.inf)
 
 
 def test_an_offset_that_was_just_reported_needs_no_renewal() -> None:
-    """In a series of quick rebalances each one would commit what it has just looked up."""
+    """In a series of quick rebalances each would commit what it has just looked up."""
     owned = OwnedPartition(TP)
     owned.start_at(3)
     owned.note_committed(OffsetAndMetadata(3), 10.0)
     owned.revoke()
-    assert [owned.needs_renewal(-math.inf, now) for now in (10.9, 11.0)] == [False, True]
+    assert [owned.needs_renewal(-math.inf, by) for by in (9.9, 10.0)] == [False, True]
 
 
 def test_an_offset_above_the_position_is_not_renewed() -> None:
@@ -180,7 +180,7 @@ def test_an_offset_above_the_position_is_not_renewed() -> None:
     owned.start_at(3)
     owned.acknowledge(OffsetAndMetadata(3), 10.0)
     owned.seek(2)
-    assert not owned.needs_renewal(99.0, 99.0)
+    assert not owned.needs_renewal(99.0)
 
 
 def test_an_offset_that_another_client_has_moved_is_news_once() -> None:
