@@ -23,7 +23,7 @@ from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Phase
-from kafkagroup.runtime import committer, fetch_sources, generations, log_offsets
+from kafkagroup.runtime import committer, fetch_sources, generations, log_offsets, refusals
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import engine as engines
 from kafkagroup.runtime import fetch_response as fetch_responses
@@ -450,14 +450,14 @@ def does_not_look_up_a_moved_coordinator(stack: ExitStack) -> None:
 @_bug("L6")
 def retries_without_backoff(stack: ExitStack) -> None:
     """Failed requests are retried at once."""
-    for module in (coordinated, retry, fetch_responses):
+    for module in (coordinated, retry, refusals):
         _replace(stack, module, "backoff", lambda *_: 0.0)
 
 
 @_bug("L6")
 def has_no_backoff_jitter(stack: ExitStack) -> None:
     """The back-off has no jitter, so all members retry at the same time."""
-    for module in (coordinated, retry, fetch_responses):
+    for module in (coordinated, retry, refusals):
         _around(
             stack,
             module,
