@@ -289,7 +289,7 @@ class Engine:
         self._subscription, self._pattern = frozenset(), None
         self.new_partitions.subscribe(frozenset())
         self._subscriber.subscribe_to(frozenset())
-        self._released.forget(self._is_subscribed)
+        self._released.forget(self._subscriber.subscribes)
         self._cluster.request_all_topics(False)
         session = self._session
         driver = session.membership.driver
@@ -460,15 +460,8 @@ class Engine:
         self._delivery.release(released)
         for added in self._delivery.own(sorted(partitions)):
             self._released.restore(added, metadata.topics[added.tp.topic].topic_id)
-        self._released.forget(self._is_subscribed)
+        self._released.forget(self._subscriber.subscribes)
         self._on_partitions_added()
-
-    def _is_subscribed(self, topic: str) -> bool:
-        """Return whether the application subscribes to a topic, which may be absent."""
-        pattern = self._pattern
-        return topic in self._subscription or (
-            pattern is not None and pattern.fullmatch(topic) is not None
-        )
 
     async def _release_partitions(self, partitions: list[TopicPartition]) -> None:
         """Without membership: finish the records in flight, commit, release the partitions."""

@@ -111,6 +111,11 @@ class Subscriber:
         """Subscribe to these topics, or by a pattern, from the next join on."""
         self.topics, self.pattern = topics, pattern
 
+    def subscribes(self, topic: str) -> bool:
+        """Return whether the application subscribes to a topic, which may be absent."""
+        pattern = self.pattern
+        return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
+
     def protocols(self) -> SupportedProtocols:
         """Return the supported protocols: every assignor, with the same subscription."""
         session = self._session
@@ -384,12 +389,8 @@ class Subscriber:
     def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
         """Release partitions. Their delivered records without a commit count as lost, unless the
         application has unsubscribed from the topic."""
-        self._session.note_lost([tp for tp in partitions if self._subscribes(tp.topic)], reason)
+        self._session.note_lost([tp for tp in partitions if self.subscribes(tp.topic)], reason)
         self._session.delivery.release(partitions)
-
-    def _subscribes(self, topic: str) -> bool:
-        pattern = self.pattern
-        return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
 
     def _commit_timeout(self, deadline: float) -> float:
         """Return the seconds that a commit may take before the deadline, or before the end of
