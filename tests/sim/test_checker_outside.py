@@ -14,6 +14,7 @@ from sim.events import (
     Forgotten,
     Formed,
     Healed,
+    Lost,
     Misdirected,
     Raised,
     Rejoining,
@@ -30,6 +31,7 @@ from sim.test_checker import (
     closes,
     commits,
     delivers,
+    heartbeats,
     of,
     opening,
     request,
@@ -64,6 +66,13 @@ def test_s22_an_application_may_rejoin_after_any_answer():
     subscribing = of(Subscribing, topics=("t", "v"))
     assert broken(member(), subscribing, metadata(t=1), of(Rejoining)) == []
     assert broken(member(), subscribing, of(Rejoining), metadata(t=1), of(Rejoining)) == ["S22"]
+
+
+def test_s22_a_member_rejoins_after_a_cooperative_revocation():
+    less = metadata(t=1), metadata(t=2), metadata(t=1)
+    owner = [opening(cooperative=True), metadata(t=2, u=1), starts(1, {T0: 0, T1: 0})]
+    assert broken(owner, metadata(t=1), revokes(T1), of(Rejoining)) == []
+    assert broken(owner, revokes(T1), of(Rejoining), less, of(Rejoining)) == ["S22"]
 
 
 def test_s22_a_leader_assigns_the_partitions_that_one_answer_lacked():
@@ -187,9 +196,17 @@ def test_l10_a_forgotten_commit_is_sent_again_before_its_partition_is_released()
     assert broken(owner(), revoking, FORGOTTEN, revoked) == []
 
 
+def test_l10_a_commit_since_then_may_stay_unanswered():
+    lost = commits(2, stored=False, answer=False)
+    assert broken(owner(), FORGOTTEN, lost, closes(T0)) == []
+    assert broken(owner(), lost, FORGOTTEN, closes(T0)) == ["L10"]
+
+
 def test_l2_a_commit_that_is_forgotten_while_no_member_owns_its_partition_stays_forgotten():
     healed, end = Healed(time=0.0), Finished(time=0.0, committed={}, ends={T0: 2}, starts={T0: 0})
     assert broken(owner(), healed, revokes(T0), FORGOTTEN, closes(), end) == []
+    lost = heartbeats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))
+    assert broken(owner(), healed, FORGOTTEN, lost, closes(), end) == []
 
 
 def test_l10_the_application_itself_commits_without_auto_commit():

@@ -555,7 +555,8 @@ class Offsets:
 
     def _check_forgotten(self, number: int, event: Revoked, period: OwnershipPeriod) -> None:
         """L10: a member with auto-commit sends what the broker has acknowledged to it once more,
-        unless the broker forgot that only during the revocation, or before the answer came."""
+        unless the broker forgot that only during the revocation, or before the answer came. Whether
+        the broker has answered a commit that was sent since does not depend on the member."""
         log, run, revoking_by = self._recorder.log(period.tp), period.run, period.revoking_by or 0
         if (
             run.opening.auto_commit
@@ -563,7 +564,7 @@ class Offsets:
             and log.stored is None
             and log.deleted_by < period.began_by
             and period.began_by < log.forgotten_by < revoking_by
-            and period.acked_by < log.forgotten_by
+            and max(period.acked_by, period.sent_by) < log.forgotten_by
             and event.time - period.revoking_at < _LAST_COMMIT_TIMEOUT
         ):
             text = (

@@ -48,8 +48,9 @@ class _Known:
     """The last event by which the application itself may rejoin."""
     wanted: frozenset[str] | None = None
     """The topics that its application has subscribed to last; None if it has not changed them."""
-    is_subscribing: bool = False
-    """Whether its application has changed the subscription since the last rejoin."""
+    is_own: bool = False
+    """Whether its next rejoin has another cause: its application has changed the subscription, or
+    it has revoked partitions that the next generation gives to others."""
     computed: Mapping[str, int] = attrs.field(factory=dict)
     computed_by: int = -1
     subscribed: frozenset[str] = frozenset()
@@ -107,7 +108,7 @@ class SecondOpinions:
     def _subscribing(self, number: int, event: Subscribing) -> None:
         _, known = self._of(event.member)
         known.subscribed, known.wanted = frozenset(), frozenset(event.topics)
-        known.away_by, known.is_subscribing = number, True
+        known.away_by, known.is_own = number, True
 
     def _away(self, number: int, event: Away) -> None:
         _, known = self._of(event.member)
@@ -119,8 +120,8 @@ class SecondOpinions:
         """A client has its member rejoin only because of what it has confirmed."""
         run, known = self._of(event.member)
         soon = event.time - known.doubted_at < _AT_ONCE
-        # A client first requests the metadata of the new topics.
-        is_own, known.is_subscribing = known.is_subscribing, False
+        # A client first requests the metadata of new topics.
+        is_own, known.is_own = known.is_own, False
         is_own = is_own or self._recorder.refuses_assignment(run)
         is_own = is_own or event.time - known.grown_at < _AT_ONCE
         if known.doubted and soon and known.away_by < known.doubted_by and not is_own:
@@ -168,6 +169,7 @@ class SecondOpinions:
     def _revoking(self, number: int, event: Revoking) -> None:
         """KIP-848: only a heartbeat takes partitions away."""
         run, known = self._of(event.member)
+        known.is_own = known.is_own or run.opening.cooperative
         if not run.uses_consumer_protocol or run.target is None or run.closing is not None:
             return
         if run.membership_end is not None or run.polls.expired:
