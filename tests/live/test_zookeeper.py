@@ -387,6 +387,10 @@ async def test_added_partitions_are_assigned(name, membership):
         await grow(kafka, name, membership)
 
 
+def generation_of(worker):
+    return worker.consumer.group_metadata().generation_id
+
+
 async def grow(kafka, name, membership):
     # The second reads metadata once: the first registers again, so that all members compute again.
     first = Worker(kafka.bootstrap_servers, name, membership=membership, metadata_max_age_ms=200)
@@ -395,6 +399,8 @@ async def grow(kafka, name, membership):
         tasks.start_soon(first.run)
         tasks.start_soon(second.run)
         await until(lambda: len(first.owns) + len(second.owns) == 1)
+        # A member that computes only now would know the new count, and would not register again.
+        await until(lambda: generation_of(first) == generation_of(second))
         await anyio.to_thread.run_sync(kafka.add_partitions, name, 4)
         await until(lambda: len(first.owns) == len(second.owns) == 2)
         await first.consumer.stop()
