@@ -5,18 +5,19 @@ computes the same assignment for the same group. `__all__` has the public names;
 private, and may change in any release.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
-from kafkagroup.assign.functions import allocating, deciding, naive_allocator
-from kafkagroup.assign.naive import naive_assignor
-from kafkagroup.assign.participants import decide_partitions_range, decide_partitions_roundrobin
 from kafkagroup.assign.range import range_assignor
 from kafkagroup.assign.roundrobin import roundrobin_assignor
 from kafkagroup.assign.spec import Assignor, GroupSpec, MemberSpec, protocol_name
 from kafkagroup.assign.sticky import sticky_assignor
 
 if TYPE_CHECKING:
+    from kafkagroup.assign.functions import allocating, deciding, naive_allocator
+    from kafkagroup.assign.naive import naive_assignor
+    from kafkagroup.assign.participants import decide_partitions_range, decide_partitions_roundrobin
     from kafkagroup.assign.weighted import weighted_sticky
 
 __all__ = [
@@ -37,12 +38,20 @@ __all__ = [
     "weighted_sticky",
 ]
 
+_LATE = {
+    "allocating": "functions",
+    "decide_partitions_range": "participants",
+    "decide_partitions_roundrobin": "participants",
+    "deciding": "functions",
+    "naive_allocator": "functions",
+    "naive_assignor": "naive",
+    "weighted_sticky": "weighted",
+}
+"""Public name -> its module, which is imported on first use: every consumer imports this package,
+and few use these."""
+
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: it is the largest assignor, every consumer imports this package, and
-    # few consumers use it.
-    if name == "weighted_sticky":
-        from kafkagroup.assign.weighted import weighted_sticky
-
-        return weighted_sticky
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from kafkagroup.assign.spec import DecodedUserData, GroupSpec, named
 from kafkagroup.assign.sticky_user_data import decode_user_data
-from kafkagroup.assign.target import find_target
 from kafkagroup.types import Assignment, TopicPartition
 
 __all__ = ["cooperative_sticky_assignor", "generation_in"]
@@ -50,4 +49,7 @@ def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     older generation. The next round finds it free and assigns everything, so the group is stable
     after two rounds. Cost as of `sticky_assignor`.
     """
+    # Only leaders compute: every consumer imports this module.
+    from kafkagroup.assign.target import find_target
+
     return {member: target.without_revocations() for member, target in find_target(spec).items()}

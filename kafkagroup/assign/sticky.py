@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from kafkagroup.assign.spec import DecodedUserData, GroupSpec, named
 from kafkagroup.assign.sticky_user_data import decode_user_data, encode_user_data
-from kafkagroup.assign.target import find_target
 from kafkagroup.types import Assignment
 
 __all__ = ["sticky_assignor"]
@@ -35,4 +34,7 @@ def sticky_assignor(spec: GroupSpec) -> Assignment:
     cost grows with the number of pools of topics with the same subscribers, not with the
     partitions (`balance`).
     """
+    # Only leaders compute: every consumer imports this module.
+    from kafkagroup.assign.target import find_target
+
     return {member: target.complete() for member, target in find_target(spec).items()}

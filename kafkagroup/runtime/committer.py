@@ -42,7 +42,6 @@ from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.current_membership import CurrentMembership
 from kafkagroup.runtime.metrics import Meter
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
-from kafkagroup.runtime.renewal import find_missing
 from kafkagroup.runtime.slices import process_in_slices, slices
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -412,6 +411,9 @@ class Committer:
     ) -> None:
         group_offsets = self._require_group()
         if not is_member:
+            # Every consumer imports this module, and only those without a membership renew so.
+            from kafkagroup.runtime.renewal import find_missing
+
             part = await find_missing(group_offsets, part)
         owned, ids = self._delivery.owned, topic_ids(part)
         current = [

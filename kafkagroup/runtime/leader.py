@@ -24,7 +24,6 @@ from kafkagroup.assign import (
     roundrobin_assignor,
     sticky_assignor,
 )
-from kafkagroup.assign.check import valid_claims
 from kafkagroup.assign.spec import is_cooperative, read_user_data
 from kafkagroup.consume.basis import basis_in, encode_basis
 from kafkagroup.errors import ConfigurationError
@@ -277,6 +276,8 @@ def _encoded(
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
     """Raise an error if a cooperative assignor assigns a partition that another member still owns.
     The user's own assignors may do so."""
+    from kafkagroup.assign.check import valid_claims  # large, and only leaders compute
+
     claims = valid_claims(spec)
     for member, partitions in assignment.items():
         for tp in partitions:
