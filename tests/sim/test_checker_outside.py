@@ -59,6 +59,8 @@ def test_s22_a_client_does_not_have_its_member_rejoin_for_one_answer_with_less(l
     assert broken(member(), metadata(**less), metadata(t=2, u=1), of(Rejoining)) == []
     assert broken(member(), metadata(t=3, u=1), of(Rejoining)) == []
     assert broken(member(), metadata(t=3, u=0), of(Rejoining)) == []
+    both = metadata(t=2, u=0), metadata(t=1, u=0)  # the second confirms only that u is gone
+    assert broken(member(), both, of(Rejoining)) == []
 
 
 def test_s22_an_application_may_rejoin_after_any_answer():

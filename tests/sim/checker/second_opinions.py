@@ -42,8 +42,9 @@ class _Known:
     doubted_by: int = -1
     doubted_at: float = 0.0
     """When an answer first reported less of some topic."""
-    grown_at: float = -math.inf
-    """When an answer last reported more of some topic, which counts at once."""
+    changed_at: float = -math.inf
+    """When an answer last reported more of some topic, which counts at once, or less of it for the
+    second time."""
     away_by: int = -1
     """The last event by which the application itself may rejoin."""
     wanted: frozenset[str] | None = None
@@ -93,14 +94,14 @@ class SecondOpinions:
         _, known = self._of(event.member)
         for topic, count in event.counts.items():
             before = known.counts.get(topic, 0)
-            if count > before:
-                known.grown_at = event.time
             if count < before and topic not in known.doubted:
                 known.doubted.add(topic)
                 known.doubted_by, known.doubted_at = number, event.time
-            else:
-                known.doubted.discard(topic)
-                known.counts[topic] = count
+                continue
+            if count != before:
+                known.changed_at = event.time
+            known.doubted.discard(topic)
+            known.counts[topic] = count
 
     def _deleted(self, number: int, event: Deleted) -> None:
         self._deleted_by[event.topic] = number
@@ -123,7 +124,7 @@ class SecondOpinions:
         # A client first requests the metadata of new topics.
         is_own, known.is_own = known.is_own, False
         is_own = is_own or self._recorder.refuses_assignment(run)
-        is_own = is_own or event.time - known.grown_at < _AT_ONCE
+        is_own = is_own or event.time - known.changed_at < _AT_ONCE
         if known.doubted and soon and known.away_by < known.doubted_by and not is_own:
             text = f"{run.name} rejoins because one answer reports less of {_listed(known.doubted)}"
             self._recorder.report("S22", event, text, known.doubted_by, number)
