@@ -103,7 +103,7 @@ FIRST_GROUP = """
 > a@coordinator SyncGroup 5 generation=1 member=a@coordinator-1 assign=a@coordinator-1:all
 > b@coordinator JoinGroup 9
 > & b@coordinator JoinGroup 9 member=b@coordinator-1
-> x@coordinator DescribeGroups 6 groups=g
+> x@coordinator DescribeGroups 5 groups=g
 > a@coordinator LeaveGroup 5 members=a@coordinator-1
 > await b@coordinator
 > b@coordinator LeaveGroup 5 members=b@coordinator-1
