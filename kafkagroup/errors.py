@@ -137,13 +137,22 @@ class CorruptRecordError(DecodeError):
     """A record batch is damaged: its length, count or checksum is wrong."""
 
     def __init__(
-        self, reason: str, *, topic: str = "?", partition: int = -1, offset: int = -1
+        self,
+        reason: str,
+        *,
+        topic: str = "?",
+        partition: int = -1,
+        offset: int = -1,
+        next_offset: int = -1,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.topic = topic
         self.partition = partition
         self.offset = offset
+        self.next_offset = next_offset
+        """The offset after the batch, as its header has it, which may be damaged, too: `seek` there
+        to skip the batch. -1 if the header has none that is possible."""
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition} at offset {self.offset}: {self.reason}"

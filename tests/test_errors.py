@@ -159,7 +159,8 @@ def test_a_message_with_a_colon_survives() -> None:
 def test_the_attributes_of_a_corrupt_record_have_defaults() -> None:
     assert str(CorruptRecordError("short")) == "?/-1 at offset -1: short"
     error = CorruptRecordError("short", topic="t", partition=1, offset=2)
-    assert vars(error) == {"reason": "short", "topic": "t", "partition": 1, "offset": 2}
+    named = {"reason": "short", "topic": "t", "partition": 1, "offset": 2}
+    assert vars(error) == {**named, "next_offset": -1}
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ _REMEDIES = {
     "DecodeError": "As for RemoteProtocolError. If the cluster is healthy, report a bug.",
     "LimitExceededError": "Raise the option that the message names, if the size is right.",
     "CorruptRecordError": "The log on that broker is damaged. Repair the replica; to continue"
-    " without the batch, `seek` past it.",
+    " without the batch, `seek` to the error's `next_offset`.",
     "UnsupportedVersionError": "Brokers from 2.4 on are supported, for KIP-848 from 4.0 on. Update"
     " the broker, or set another `group_protocol`.",
     "AuthenticationError": "Correct the credentials and start again. The client does not retry.",

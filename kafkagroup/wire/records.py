@@ -24,6 +24,8 @@ from kafkagroup.wire.batch_format import (
     CRC_OFFSET,
     HEADER,
     HEADER_SIZE,
+    INT32,
+    LAST_OFFSET_DELTA_OFFSET,
     LEADER_EPOCH_OFFSET,
     LOG_APPEND_TIME,
     PREFIX,
@@ -203,7 +205,8 @@ class RecordBatch:
         )
         last_offset = base_offset + last_offset_delta
         if base_offset < 0 or last_offset_delta < 0 or last_offset >= _MAX_OFFSET:
-            raise self._corrupt(f"last offset delta {last_offset_delta} leads nowhere")
+            reason = f"last offset delta {last_offset_delta} leads nowhere"
+            raise CorruptRecordError(reason, topic=topic, partition=partition, offset=base_offset)
         self.last_offset = last_offset
         if not 0 <= self.count <= last_offset_delta + 1:
             raise self._corrupt(f"{self.count} records in {last_offset_delta + 1} offsets")
@@ -297,7 +300,11 @@ class RecordBatch:
 
     def _corrupt(self, reason: str) -> CorruptRecordError:
         return CorruptRecordError(
-            reason, topic=self.topic, partition=self.partition, offset=self._known_offset()
+            reason,
+            topic=self.topic,
+            partition=self.partition,
+            offset=self._known_offset(),
+            next_offset=self.next_offset,
         )
 
     def _known_offset(self) -> int:
@@ -813,8 +820,13 @@ def read_batches(
             return
         raw = view[pos:end]
         if check_crcs and crc32c(raw[ATTRIBUTES_OFFSET:]) != UINT32.unpack_from(raw, CRC_OFFSET)[0]:
+            (delta,) = INT32.unpack_from(raw, LAST_OFFSET_DELTA_OFFSET)
             raise CorruptRecordError(
-                "CRC-32C mismatch", topic=topic, partition=partition, offset=base_offset
+                "CRC-32C mismatch",
+                topic=topic,
+                partition=partition,
+                offset=base_offset,
+                next_offset=base_offset + delta + 1 if delta >= 0 <= base_offset else -1,
             )
         yield RecordBatch(raw, topic, partition, max_batch_bytes)
         pos = end

@@ -539,6 +539,24 @@ def test_every_flipped_bit_is_detected() -> None:
         assert corrupt(bytes(bad)) == (reason, "t", 3, 1000)
 
 
+@pytest.mark.parametrize(
+    ("data", "next_offset"),
+    [
+        (handmade(record(), base_offset=7, last_delta=4)[:-1] + b"?", 12),
+        (handmade(b"\0" * 6, base_offset=7, last_delta=4), 12),
+        (handmade(record(), base_offset=7, last_delta=-2)[:-1] + b"?", -1),
+        (handmade(record(), base_offset=7, last_delta=-2), -1),
+    ],
+)
+def test_the_error_of_a_damaged_batch_names_the_offset_after_it(
+    data: bytes, next_offset: int
+) -> None:
+    """Its own offset is the batch's first: a `seek` to the next one fetched the batch again."""
+    with pytest.raises(CorruptRecordError) as caught:
+        records(data)
+    assert caught.value.next_offset == next_offset
+
+
 def test_a_flipped_bit_in_the_length_delivers_no_record() -> None:
     good = JAVA[Codec.NONE]
     for bit in range(32):
