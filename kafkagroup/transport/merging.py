@@ -10,7 +10,6 @@ epoch does not lose its leader.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from uuid import UUID
 
 from kafkagroup._values import evolve, field, frozen
 from kafkagroup.errors import ErrorCode
@@ -45,8 +44,8 @@ class _Claim:
 
     error_code: int = 0
     """One of `_REFUSED`, or UNKNOWN_TOPIC_OR_PARTITION for a topic that is absent."""
-    topic_id: UUID = NO_ID
-    """Another topic id."""
+    successor: TopicMetadata | None = None
+    """The topic as the response describes it under another id."""
     partitions: frozenset[int] | None = None
     """The partitions, if there are fewer and the response has no topic id."""
     epochs: Mapping[int, int] = field(factory=dict)
@@ -154,9 +153,11 @@ def _topic(
         # The broker knows the topic, but not yet its partitions: an election, or a passing fault.
         return evolve(known, error_code=code), None
     if NO_ID not in (known.topic_id, topic_id) and known.topic_id != topic_id:
-        claim = _Claim(topic_id=topic_id)
         # A recreated topic starts at epoch 0 again: epochs compare only for the same topic id.
-        return (_described(response, shared), None) if claim == before else (known, claim)
+        successor = before and before.successor
+        if successor is None or successor.topic_id != topic_id:
+            return known, _Claim(successor=_described(response, shared))
+        return _continued(successor, response, _NO_CLAIM, shared)
     return _continued(known, response, before or _NO_CLAIM, shared)
 
 

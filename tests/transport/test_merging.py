@@ -261,6 +261,19 @@ def test_another_topic_id_counts_once_repeated() -> None:
     assert after(before, other, other, answer((1, 5)), other) == (recreated, False)
 
 
+def test_a_recreated_topic_keeps_what_the_first_response_under_its_id_has() -> None:
+    """The response that repeated the id once counted alone: if it lagged behind, the topic lost
+    partitions of that id, and its leaders went back."""
+    before = known(led((1, 5)))
+    whole, partly = (
+        answer((2, 1), (2, 0), topic_id=TWO),
+        answer((1, 0), topic_id=TWO),
+    )
+    recreated = known(led((2, 1), (2, 0), topic_id=TWO))
+    assert after(before, whole, partly) == (recreated, True)
+    assert after(before, partly, whole) == (recreated, False)
+
+
 def test_an_older_leader_epoch_counts_once_repeated() -> None:
     """KIP-320: a lagging broker must not set the leader back. But one broker that reported an
     epoch too high once stopped a partition for ever."""
