@@ -112,6 +112,12 @@ def test_s22_a_subscription_by_pattern_keeps_a_topic_that_one_answer_lacked():
     assert broken(both, formed("t")) == []
 
 
+def test_s22_in_kip_848_the_coordinator_matches_the_pattern():
+    beat = request("ConsumerGroupHeartbeat", asked={"member_id": "A"}, response={"member_id": "A"})
+    joined = [opening(), metadata(t=2, u=1), beat, formed("t", "u")]
+    assert "S22" not in broken(joined, metadata(u=0), formed("t"))
+
+
 def test_s22_only_a_heartbeat_takes_partitions_from_a_member_of_a_consumer_group():
     beat = request(
         "ConsumerGroupHeartbeat",

@@ -148,7 +148,8 @@ class SecondOpinions:
         """A member's subscription does not shrink, and a leader assigns every known topic."""
         for member_id, topics in event.subscriptions.items():
             run = self._recorder.run_of_member_id.get(member_id)
-            if run is None or run.opening.shards:
+            # In KIP-848 the coordinator matches patterns itself, after a member has joined.
+            if run is None or run.opening.shards or run.uses_consumer_protocol:
                 continue
             _, known = self._of(run.name)
             for topic in sorted(known.subscribed.difference(topics)):
