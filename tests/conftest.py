@@ -6,17 +6,21 @@ A test with real sockets or threads overrides `anyio_backend` in its own module.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import selectors
 import signal
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 import trio.testing
 from hypothesis import settings
 
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.transport import dialing
+from kafkagroup.transport.names import Names, Resolved
 
 _TIMEOUT = 5.0
 """Real seconds that a loop without timers waits for a thread before the test counts as
@@ -35,6 +39,28 @@ settings.load_profile("repeatable")
 
 # The fixture `kafka`: real Kafka where there is one.
 os.environ.setdefault("KAFKAGROUP_KAFKA", "any")
+
+
+_CONNECT_TCP, _CONNECT, _RESOLVE = anyio.connect_tcp, dialing.connect, Names.resolve
+"""What `connect` and `resolve` below call, unless a test has replaced `anyio.connect_tcp`: with a
+network that has names of its own, which no thread looks up."""
+
+
+async def connect(family: int, address: Any, source: Any) -> Any:
+    if anyio.connect_tcp is _CONNECT_TCP:
+        return await _CONNECT(family, address, source)
+    local = {} if source is None else {"local_host": source[0], "local_port": source[1] or None}
+    return await anyio.connect_tcp(*address[:2], **local)
+
+
+async def resolve(self: Names, host: str, until: float = math.inf) -> Resolved:
+    if anyio.connect_tcp is _CONNECT_TCP:
+        return await _RESOLVE(self, host, until)
+    return Resolved([(0, (host, 0))])
+
+
+dialing.connect = connect
+Names.resolve = resolve  # type: ignore[method-assign]
 
 
 class _VirtualSelector(selectors.DefaultSelector):

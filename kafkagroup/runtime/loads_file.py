@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 
 from kafkagroup._public import public
 from kafkagroup.assign.loads import MAX_BYTES, decode_loads, recent_loads
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.types import TopicPartition
 
 __all__ = ["LoadsFile"]
@@ -52,6 +52,8 @@ class LoadsFile:
         self._path = Path(path)
         self._max_age = max_age
         self._clock = clock
+        self._threads = WorkerThreads(most=4)
+        """Of this file's own: those of a client would be held by a file system that hangs."""
         self._trouble: str | None = None
         """The problem that was logged last; None without one. Only a change is logged."""
 
@@ -62,7 +64,7 @@ class LoadsFile:
         trouble: str | None = f"reading it takes more than {_READ_TIMEOUT:g} s"
         with anyio.move_on_after(_READ_TIMEOUT):
             # Abandon the thread: a file system that hangs must not delay the group.
-            loads, trouble = await to_thread.run_sync(self._read, abandon_on_cancel=True)
+            loads, trouble = await self._threads(self._read)
         if trouble != self._trouble:
             self._trouble = trouble
             if trouble is None:

@@ -14,12 +14,16 @@ cdef class Reader:
     cdef object _errors
     cdef Lease _lease
     cdef Delivery _delivery
+    cdef object _preparation
     cdef object _clock
     cdef bint _reading
     cdef double _checkpoint_at
+    cdef object _thread_id
+    cdef object _is_running
 
     @cython.locals(now=double)
     cpdef ready(self)
+    cpdef ready_here(self)
 
 
 @cython.final

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from functools import partial
+from threading import get_ident
 from typing import Any, TypeVar
 
 import anyio
 
 from kafkagroup.errors import ConsumerClosedError, NotStartedError
 from kafkagroup.runtime.busy import ConsumerBusyError
+from kafkagroup.runtime.preparation import Preparation
 from kafkagroup.runtime.session import Session
+from kafkagroup.transport.origin import Origin
 from kafkagroup.types import Record
-from kafkagroup.wire.records import RecordReader
 
 __all__ = ["NothingArrived", "Reader", "Records"]
 
@@ -46,9 +47,12 @@ class Reader:
         self._errors = session.errors
         self._lease = session.lease
         self._delivery = session.delivery
+        self._preparation = Preparation(session)
         self._clock = session.clock
         self._reading = False
         self._checkpoint_at = float("-inf")
+        self._thread_id = 0
+        self._is_running: Callable[[], bool] = bool
 
     def ready(self) -> Any:
         """Return the next record, of the types that the consumer's deserializers return, while the
@@ -65,11 +69,23 @@ class Reader:
             self._lease.last_poll = now
         return record
 
+    def bind(self, origin: Origin) -> None:
+        """Deliver to callers in this loop."""
+        self._thread_id = origin.thread_id
+        self._is_running = origin.is_running
+
+    def ready_here(self) -> Any:
+        """The same as `ready`; None for callers in another loop, whom `next` must not serve."""
+        # A thread runs one loop at a time. To ask asyncio for it would be a system call.
+        if get_ident() != self._thread_id or not self._is_running():
+            return None
+        return self.ready()
+
     async def next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
         """Poll: return the next `T`, and wait for one until a time on the loop's clock.
 
-        The time limits only the wait for records to arrive. The preparation of a record that has
-        arrived is not cut short: it would begin again with each call, and never end.
+        The time does not limit a coroutine deserializer, which would begin again with each call,
+        and never end.
 
         Raises: NothingArrived; ConsumerClosedError; the errors of background tasks;
         ConsumerBusyError while another task waits here.
@@ -80,7 +96,9 @@ class Reader:
         now = session.clock()
         if now - self._checkpoint_at > _MAX_BLOCKED:
             now = await self._checkpoint()
-        is_prepared_by_await = waited = False
+        # An earlier call may have begun the preparation, and was cancelled.
+        is_prepared_by_await = self._preparation.resume(self._delivery.heavy)
+        waited = False
         while True:
             if session.closing.has_begun:
                 raise ConsumerClosedError("the consumer is closed")
@@ -94,9 +112,18 @@ class Reader:
             # without this check of the lease, two members would process the same records.
             driver = session.membership.driver
             owns = driver is None or now < driver.ownership.lease_expires_at
-            is_prepared_by_await = owns and self._delivery.heavy is not None
-            if is_prepared_by_await:
-                now = await self._inflate()
+            heavy = self._delivery.heavy if owns else None
+            is_prepared_by_await = heavy is not None
+            if heavy is not None:
+                if self._preparation.take(heavy):
+                    self._delivery.drop_heavy(heavy)
+                    continue
+                if waited and now >= until:
+                    raise NothingArrived
+                # Not only for the thread: the batch may be revoked, or the consumer closed.
+                look_at = now + self._preparation.begin(heavy)
+                now = await self._wait(min(until, look_at), owns=owns)
+                waited = True
                 continue
             if owns and (taken := take()) is not None:
                 self._polls.note_poll(now)
@@ -135,16 +162,6 @@ class Reader:
         """Let other tasks run; return the time afterwards."""
         return await self._run_others(anyio.lowlevel.checkpoint)
 
-    async def _inflate(self) -> float:
-        """Prepare a batch in a thread: in the event loop it would block for milliseconds."""
-        heavy = self._delivery.heavy
-        assert heavy is not None
-        # Shielded: a caller with a short timeout would otherwise never get the batch's records.
-        with anyio.CancelScope(shield=True):
-            now = await self._run_others(partial(self._prepare, heavy))
-        self._delivery.drop_heavy(heavy)
-        return now
-
     async def _convert(self, now: float) -> float:
         """Await a coroutine deserializer for the next record, which is not delivered meanwhile."""
         if now - self._checkpoint_at > _MAX_BLOCKED:
@@ -168,12 +185,6 @@ class Reader:
             self._reading = False
         self.task = anyio.get_current_task().id
         return anyio.current_time()
-
-    async def _prepare(self, heavy: RecordReader) -> None:
-        # In slices: a thread that runs compiled code keeps all others from running.
-        while self._delivery.heavy is heavy:
-            if await anyio.to_thread.run_sync(heavy.prepare):
-                return
 
     async def _run_others(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
         """Let other tasks run until `meanwhile` is done; return the time afterwards."""

@@ -35,6 +35,7 @@ from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import MisdirectedError
 from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.transport.threads import Post, post_to_loop
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.wire.schema import Request
 
@@ -43,18 +44,15 @@ if TYPE_CHECKING:
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
 
-__all__ = ["Post", "ThreadedDriver", "running_loop"]
+__all__ = ["ThreadedDriver", "running_loop"]
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 Call = Callable[[], object]
-Post = Callable[[Call], object]
-"""Schedules a call in a loop, from any thread; calls run in order. Raises: RuntimeError after the
-loop has ended."""
 
 _STOP_TIMEOUT = 1.0
-"""Seconds to wait for the cancelled thread: a look-up of a host name cannot be cancelled."""
+"""Seconds to wait for the cancelled thread."""
 
 
 class ThreadedDriver(Driver):
@@ -299,10 +297,10 @@ def running_loop() -> tuple[str, dict[str, Any], Post]:
     the function that posts calls to the running loop."""
     try:
         # All loops of asyncio use the system's monotonic clock.
-        return "asyncio", {}, asyncio.get_running_loop().call_soon_threadsafe
+        asyncio.get_running_loop()
     except RuntimeError:
         import trio
 
         # Each run of trio creates a clock with its own offset, unless it is given one.
-        post = trio.lowlevel.current_trio_token().run_sync_soon
-        return "trio", {"clock": trio.lowlevel.current_clock()}, post
+        return "trio", {"clock": trio.lowlevel.current_clock()}, post_to_loop()
+    return "asyncio", {}, post_to_loop()

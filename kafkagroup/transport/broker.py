@@ -23,7 +23,10 @@ from kafkagroup.errors import (
 )
 from kafkagroup.transport.connection import IDENTITY_REQUEST, BrokerConnection
 from kafkagroup.transport.identity import ClusterIdentity, ForeignClusterError, MisdirectedError
+from kafkagroup.transport.names import Names, UnresolvedError
 from kafkagroup.transport.options import Address, ClientOptions
+from kafkagroup.transport.origin import Origin
+from kafkagroup.transport.threads import ThreadTimeoutError
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import WARN_AFTER, Problem, Troubles
 from kafkagroup.types import TopicPartition, by_topic
@@ -55,6 +58,14 @@ _NOT_CONNECTED = (
     "check that a broker listens there, and that names, firewalls and advertised.listeners lead"
     " this client to it"
 )
+_NOT_ASKED: Mapping[type[Exception], str] = {
+    UnresolvedError: "check the name in bootstrap_servers or advertised.listeners, and this"
+    " machine's name servers",
+    ThreadTimeoutError: "check how much processor time this process gets, and how many threads it"
+    " may start",
+}
+"""The advice for errors that are not the broker's."""
+
 _NOT_THIS_CLUSTER = (
     "check where the address leads: another cluster, or a broker of it, may have taken it over"
 )
@@ -103,11 +114,12 @@ class BrokerClient:
         troubles: Troubles | None = None,
         identity: ClusterIdentity | None = None,
         on_misdirected: Callable[[MisdirectedError], None] = lambda _: None,
+        names: Names | None = None,
     ) -> None:
         """Connections run in `tasks`. Failures and successes are reported to `troubles`, if the
         caller retries. With `identity`, connections to brokers of other clusters fail;
         `on_misdirected` is called with their error, or with a broker's request to bootstrap
-        again."""
+        again. `names`: those of the client, None for new ones."""
         self.node_id = node_id
         self.host = host
         self.port = port
@@ -119,6 +131,10 @@ class BrokerClient:
         self._troubles = troubles
         self._identity = identity
         self._on_misdirected = on_misdirected
+        self._names = names or Names()
+        self._origin: Origin | None = None
+        """Where the first connection was opened. What a forked process sent would be mixed into
+        this one's requests."""
         self._close_count = 0
         self._last_unanswered_at = float("-inf")
         """When the latest request was sent that timed out."""
@@ -158,6 +174,9 @@ class BrokerClient:
             await connection.aclose()
 
     async def _connection(self, connection_id: str) -> BrokerConnection:
+        if self._origin is None:
+            self._origin = Origin(repr(self))
+        self._origin.check()
         if (connection := self._open_connection(connection_id)) is not None:
             if not connection.is_idle_since(self._last_unanswered_at):
                 return connection
@@ -184,10 +203,17 @@ class BrokerClient:
         close_count, started_at = self._close_count, anyio.current_time()
         try:
             connection = await BrokerConnection.connect(
-                self.host, self.port, self._options, self._tasks, self._throttle, self._identity
+                self.host,
+                self.port,
+                self._options,
+                self._tasks,
+                self._throttle,
+                self._identity,
+                self._names,
             )
         except (TransportError, RemoteProtocolError) as error:
-            self._report_failure(None, error, _NOT_CONNECTED, since=started_at)
+            advice = _NOT_ASKED.get(type(error), _NOT_CONNECTED)
+            self._report_failure(None, error, advice, since=started_at)
             self._report_misdirected(error)
             raise
         self._report_success(None)

@@ -43,14 +43,12 @@ class Channel:
         self._is_drained = False
         """Whether the socket is probably empty."""
         self._socket: socket.socket | None = None
-        # Imported here: it is a tenth of the import time of a consumer.
-        from anyio.abc import SocketAttribute, SocketStream
+        # Imported here: `anyio.abc` is a tenth of the import time of a consumer.
+        from kafkagroup.transport.plain_stream import PlainStream
 
-        # Not on Windows: the loop there receives bytes into its own buffer first.
-        if isinstance(stream, SocketStream) and sys.platform != "win32":
-            # A duplicate descriptor: loops refuse to wait for a socket that a transport reads.
-            self._socket = stream.extra(SocketAttribute.raw_socket).dup()
-            self._socket.setblocking(False)
+        # Not on Windows: asyncio's loop there has no callbacks for sockets.
+        if isinstance(stream, PlainStream) and sys.platform != "win32":
+            self._socket = stream.socket
 
     async def receive(self, room: Callable[[], memoryview], take: Callable[[int], T | None]) -> T:
         """Write received bytes to `room` and call `take` with their number, until `take` returns a
@@ -152,11 +150,6 @@ class Channel:
                 left = left[self._socket.send(left) :]
             except BlockingIOError:
                 await anyio.wait_writable(self._socket)
-
-    def close(self) -> None:
-        """Close the duplicate descriptor. The connection closes the stream."""
-        if self._socket is not None:
-            self._socket.close()
 
 
 def _callback_context() -> contextvars.Context:

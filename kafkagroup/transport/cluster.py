@@ -43,6 +43,7 @@ from kafkagroup.transport.identity import (
 )
 from kafkagroup.transport.merging import ABSENT, NOTHING_UNCONFIRMED, Unconfirmed, merge
 from kafkagroup.transport.metadata import ClusterMetadata, Node, with_leader
+from kafkagroup.transport.names import Names
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.recovery import Attempts, Recovery
 from kafkagroup.transport.retry import RetryBackoff
@@ -101,6 +102,7 @@ class Cluster:
         self.identity = ClusterIdentity()
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
+        self._names = Names()
         self._brokers: dict[int, BrokerClient] = {}
         self._bootstrap: dict[Address, BrokerClient] = {}
         self._throttled_until: dict[Address, float] = {}
@@ -495,6 +497,7 @@ class Cluster:
             troubles=self.troubles,
             identity=self.identity,
             on_misdirected=self._on_misdirected,
+            names=self._names,
         )
 
     def _is_connected(self, node: Node) -> bool:

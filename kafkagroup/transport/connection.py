@@ -42,12 +42,15 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     escaped,
 )
+from kafkagroup.transport import dialing
 from kafkagroup.transport.channel import Channel
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.identity import ClusterIdentity, MisdirectedError
+from kafkagroup.transport.names import Names
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.os_errors import reason
+from kafkagroup.transport.threads import ThreadTimeoutError, ThreadWait
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.wire.connection import Connection, LargeResponse, Response
 from kafkagroup.wire.messages.metadata import (
@@ -180,10 +183,12 @@ class BrokerConnection:
         tasks: TaskGroup,
         throttle: BrokerThrottle | None = None,
         identity: ClusterIdentity | None = None,
+        names: Names | None = None,
     ) -> BrokerConnection:
         """Connect, request the broker's versions, and authenticate as the options say. The
         connection's tasks run in `tasks`. Each later response is reported to `throttle`. With
-        `identity`, only responses of its cluster are accepted.
+        `identity`, only responses of its cluster are accepted. `names` knows addresses of earlier
+        look-ups.
 
         Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
         """
@@ -195,19 +200,27 @@ class BrokerConnection:
         if not (host.isprintable() and 0 < len(host) < 256):
             # So may host names; OpenSSL's error for these would look like a refused handshake.
             raise ConnectionLostError(f"{name}: no such host")
+        deadline = anyio.current_time() + options.connect_timeout
         try:
-            with anyio.fail_after(options.connect_timeout):
-                stream: ByteStream = await anyio.connect_tcp(
-                    host, port, local_host=options.source_host, local_port=options.source_port
-                )
-                if security is not None:
-                    stream = await security.wrap(stream, host, name, options.run_in_thread)
-        except TimeoutError:
-            raise ConnectionLostError(
-                f"{name}: no connection within {options.connect_timeout} s"
-            ) from None
-        except (OSError, ValueError) as error:  # ValueError: not a possible host name
-            raise ConnectionLostError(f"{name}: {reason(error)}") from error
+            stream: ByteStream = await dialing.open_stream(
+                host, port, options, names or Names(), deadline
+            )
+        except ConnectionLostError as error:
+            raise type(error)(f"{name}: {error}") from error.__cause__
+        if security is not None:
+            run_in_thread = ThreadWait(options.run_in_thread)
+            try:
+                with anyio.fail_after(deadline - anyio.current_time()):
+                    stream = await security.wrap(stream, host, name, run_in_thread)
+            except TimeoutError:
+                within = f"within {options.connect_timeout} s"
+                if run_in_thread.is_waiting:
+                    raise ThreadTimeoutError(
+                        f"{name}: no thread of this client has read the certificates {within}"
+                    ) from None
+                raise ConnectionLostError(f"{name}: no connection {within}") from None
+            except OSError as error:
+                raise ConnectionLostError(f"{name}: {reason(error)}") from error
         connection = cls(stream, host, name, options, identity)
         try:
             tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
@@ -336,6 +349,7 @@ class BrokerConnection:
         from kafkagroup.transport.sasl.conversation import authenticate
 
         timeout = self._options.connect_timeout
+        run_in_thread = ThreadWait(self._options.run_in_thread)
 
         async def send(request: Request[R]) -> R:
             return await self._request(
@@ -345,11 +359,14 @@ class BrokerConnection:
         self._protocol.authenticating = True
         try:
             with anyio.fail_after(timeout):
-                return await authenticate(mechanism, self._host, send, self._options.run_in_thread)
+                return await authenticate(mechanism, self._host, send, run_in_thread)
         except TimeoutError:
-            raise RequestTimeoutError(
-                f"{self._name}: not authenticated within {timeout:g} s"
-            ) from None
+            late = f"{self._name}: not authenticated within {timeout:g} s"
+            if run_in_thread.is_waiting:
+                raise ThreadTimeoutError(
+                    f"{late}: no thread of this client has computed the answer to the broker"
+                ) from None
+            raise RequestTimeoutError(late) from None
         except AuthenticationError as error:
             raise AuthenticationError(f"{self._name}: {error}") from error.__cause__
         finally:
@@ -484,7 +501,6 @@ class BrokerConnection:
                 tasks.cancel_scope.cancel()
         finally:
             self._fail(ConnectionLostError(f"{self._name}: the connection was closed here"))
-            self._channel.close()
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(self._stream)
 

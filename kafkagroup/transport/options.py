@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
-
-import anyio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kafkagroup._public import public
 from kafkagroup._values import field, frozen
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.wire.connection import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -21,13 +20,6 @@ __all__ = ["Address", "ClientOptions", "client_options", "parse_servers"]
 
 Address = tuple[str, int]
 """Host and port."""
-
-T = TypeVar("T")
-
-
-async def _run_in_thread(work: Callable[[], T]) -> T:
-    # A cancelled caller abandons the thread, which only computes.
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 @public
@@ -57,9 +49,10 @@ class ClientOptions:
     """Bytes to read from a socket at a time: a fetch response takes few system calls."""
     security: Security | None = None
     """TLS and SASL, the same for every broker; None for neither."""
-    run_in_thread: RunInThread = field(default=_run_in_thread, repr=False)
+    run_in_thread: RunInThread = field(factory=WorkerThreads, repr=False)
     """Runs functions that would block the event loop, such as the derivation of keys and the
-    decoding of large responses. Simulations with virtual time pass a function without threads."""
+    decoding of large responses; by default in threads that only these options use. Simulations with
+    virtual time pass a function without threads."""
     source_host: str | None = None
     """Local address to connect from; None lets the system choose."""
     source_port: int | None = None

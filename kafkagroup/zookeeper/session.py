@@ -47,8 +47,8 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionFailed,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.threaded import Post
 from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.threads import Post
 from kafkagroup.zookeeper.needs import kazoo_needed
 
 try:

@@ -104,16 +104,8 @@ async def test_batches(reading: Any, codec: Codec, arrow: bool) -> None:
 
 
 async def test_a_large_compressed_message_is_prepared_in_a_thread(
-    reading: Any, monkeypatch: pytest.MonkeyPatch
+    reading: Any, threads: Any
 ) -> None:
-    job_count = 0
-
-    async def run_sync(job: Callable[[], object], **_: object) -> object:
-        nonlocal job_count
-        job_count += 1
-        return job()  # virtual time does not wait for a thread
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
     async with reading() as (kafka, consumer):
         values = fill(kafka, Codec.LZ4, count=2_500)
         async with consumer() as c:
@@ -124,7 +116,7 @@ async def test_a_large_compressed_message_is_prepared_in_a_thread(
             c.pause(TP)
             c.resume(TP)
             assert (await c.getone()).value == values[5_010]
-    assert job_count > 0
+    assert threads.jobs
 
 
 async def test_a_message_larger_than_a_fetch_comes_whole(reading: Any) -> None:

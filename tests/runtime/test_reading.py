@@ -15,7 +15,6 @@ from uuid import UUID
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 import pytest
 from crc32c import crc32c
 
@@ -1088,19 +1087,11 @@ async def take(items: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
         yield await anext(items)
 
 
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Record the work given to threads, and run it in the loop: virtual time would not wait for a
-    thread."""
-    work: list[object] = []
-
-    async def run_sync(do: Callable[[], object]) -> object:
-        work.append(do)
-        await anyio.sleep(0.01)
-        return do()
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
-    return work
+async def seek_when_held(threads: Any, c: Consumer) -> None:
+    """Seek to offset 3 while a thread prepares a batch."""
+    while not threads.held:
+        await anyio.sleep(0.001)
+    c.seek(TP, 3)
 
 
 @pytest.mark.parametrize("read_all", [one_by_one, iterated, in_batches, in_columns, without_time])
@@ -1115,28 +1106,28 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ids=lambda value: str(getattr(value, "name", value)),
 )
 async def test_large_batches_are_inflated_in_a_thread(
-    reading: Any, threads: list[object], read_all: Any, codec: Codec, size: int
+    reading: Any, threads: Any, read_all: Any, codec: Codec, size: int
 ) -> None:
     async with reading(records=0) as (kafka, consumer), consumer() as c:
         kafka.append("t", 0, heavy_batch(codec, size))
         kafka.append("t", 0, heavy_batch(codec, size // 2, count=1))
         await c.assign([TP])
         assert await read_all(c) == [0, 1, 2, 3, 4]
-        assert len(threads) == 1
+        assert len(threads.jobs) == 1
 
 
 async def test_small_batches_that_inflate_to_a_large_size_are_inflated_in_a_thread(
-    reading: Any, threads: list[object]
+    reading: Any, threads: Any
 ) -> None:
     async with reading(records=0) as (kafka, consumer), consumer() as c:
         kafka.append("t", 0, encode_batch([NewRecord(None, bytes(10**7))], codec=Codec.ZSTD))
         await c.assign([TP])
         assert (await c.getone()).value == bytes(10**7)
-        assert len(threads) == 1
+        assert len(threads.jobs) == 1
 
 
 async def test_a_thread_skips_records_below_the_position_until_the_application_seeks(
-    reading: Any, threads: list[object]
+    reading: Any, threads: Any
 ) -> None:
     many = encode_batch([NewRecord(None, b"", 1_000)] * 450_000)
     async with reading(records=0) as (kafka, consumer), consumer() as c:
@@ -1144,19 +1135,14 @@ async def test_a_thread_skips_records_below_the_position_until_the_application_s
         await c.assign([TP])
         c.seek(TP, 449_999)
         assert (await c.getone()).offset == 449_999
-        assert len(threads) == 3
-        threads.clear()
+        assert len(threads.jobs) == 1
+        threads.held = []
         c.seek(TP, 449_998)
         async with anyio.create_task_group() as tasks:
-
-            async def seek() -> None:
-                while not threads:
-                    await anyio.sleep(0.001)
-                c.seek(TP, 3)
-
-            tasks.start_soon(seek)
+            tasks.start_soon(seek_when_held, threads, c)
             assert (await c.getone()).offset == 3
-        assert len(threads) == 1
+        threads.held[0]()  # ends at once: nobody wants the records any more
+        assert len(threads.jobs) == 2
 
 
 # ---------------------------------------------------------------- an answer of many batches
@@ -1224,27 +1210,22 @@ async def test_batches_beyond_the_limit_of_one_response_are_fetched_again(
 
 
 async def test_partitions_released_during_inflation_are_not_delivered(
-    reading: Any, threads: list[object]
+    reading: Any, threads: Any
 ) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         kafka.append("t", 0, heavy_batch(Codec.GZIP, 140_000))
         await c.assign([TP])
         c.seek(TP, 10)
+        threads.held = []
         async with anyio.create_task_group() as tasks:
-
-            async def seek() -> None:
-                while not threads:
-                    await anyio.sleep(0.001)
-                c.seek(TP, 3)
-
-            tasks.start_soon(seek)
+            tasks.start_soon(seek_when_held, threads, c)
             assert (await c.getone()).offset == 3
+        threads.held.pop()()
+        threads.held = None
         assert await offsets_of(c, 10) == [*range(4, 14)]
 
 
-async def test_a_failed_inflation_in_a_thread_names_its_offset(
-    reading: Any, threads: list[object]
-) -> None:
+async def test_a_failed_inflation_in_a_thread_names_its_offset(reading: Any, threads: Any) -> None:
     async with reading() as (kafka, consumer), consumer() as c:
         damaged = bytearray(heavy_batch(Codec.GZIP, 140_000))
         damaged[len(damaged) // 2] ^= 0xFF
@@ -1254,7 +1235,7 @@ async def test_a_failed_inflation_in_a_thread_names_its_offset(
         assert await offsets_of(c, 10) == [*range(10)]
         with pytest.raises(CorruptRecordError, match="t/0 at offset 10: gzip"):
             await c.getone()
-        assert len(threads) == 1
+        assert len(threads.jobs) == 1
 
 
 async def test_without_pyarrow_an_arrow_batch_raises_before_a_batch_is_taken(

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from kafkagroup import Consumer
@@ -15,6 +14,7 @@ from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assi
 from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime import large_jobs, leader
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
+from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
@@ -346,11 +346,11 @@ async def test_the_leader_of_a_large_group_assigns_in_a_thread(
     thread; a large assignment is decoded in one."""
     done: list[str] = []
 
-    async def run_sync(work: Any, **_: object) -> object:
+    async def run(self: WorkerThreads, work: Any) -> object:
         done.append(work.func.__name__)
         return work()
 
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    monkeypatch.setattr(WorkerThreads, "__call__", run)
     if size == "large":
         monkeypatch.setattr(large_jobs, "_LARGE_JOB", 0)
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
@@ -395,7 +395,7 @@ async def test_racks_that_change_back_during_the_comparison_cause_no_rejoin(
     joins: list[JoinGroupRequest] = []
     during: list[Callable[[], Awaitable[None]]] = []
 
-    async def run_sync(work: Any, **_: object) -> object:
+    async def run(self: WorkerThreads, work: Any) -> object:
         result = work()
         if work.func is leader._racks_now and during:
             await during.pop()()
@@ -405,7 +405,7 @@ async def test_racks_that_change_back_during_the_comparison_cause_no_rejoin(
         joins.append(request)
         return False
 
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    monkeypatch.setattr(WorkerThreads, "__call__", run)
     monkeypatch.setattr(large_jobs, "_LARGE_JOB", 0)
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
         network.serve_embedded(kafka)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
@@ -21,6 +22,8 @@ import anyio
 import attrs
 from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
+
+from kafkagroup.transport.names import Resolved
 
 from .loop import PROCESS
 from .mangle import Mangler
@@ -232,8 +235,15 @@ class Network:
         place = process.partition(".")[0]  # a restarted process keeps the links of its predecessor
         return self.links.setdefault((place, node), Link())
 
-    async def connect_tcp(self, host: str, port: int, **_: Any) -> Socket:
-        """Replaces `anyio.connect_tcp` during the run."""
+    async def resolve(self, host: str, until: float = math.inf) -> Resolved:
+        """Replaces `Names.resolve` during the run: names are addresses."""
+        return Resolved([(0, (host, 0))])
+
+    async def connect(self, family: int, address: Any, source: Any) -> Socket:
+        """Replaces `dialing.connect` during the run."""
+        return await self.connect_tcp(*address)
+
+    async def connect_tcp(self, host: str, port: int) -> Socket:
         process = PROCESS.get() or ""
         node = int(host.removeprefix("kafka-"))
         await anyio.sleep(2 * self._latency(process, node))

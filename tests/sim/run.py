@@ -36,6 +36,8 @@ from kafkagroup.testing.embedded.faults import (
     Throttle,
 )
 from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.transport import dialing
+from kafkagroup.transport.names import Names
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages import consumer_heartbeat, fetch, group, metadata, offsets
 
@@ -253,7 +255,8 @@ class _Simulation:
             group, handle = ApacheView(groups, GROUP), groups.handle
         watch = BrokerWatch(self.log, self.cluster, group, shards=self.plan.shards)
         tap.watch_requests(patches)
-        patches.enter_context(mock.patch.object(anyio, "connect_tcp", self.network.connect_tcp))
+        patches.enter_context(mock.patch.object(dialing, "connect", self.network.connect))
+        patches.enter_context(mock.patch.object(Names, "resolve", self.network.resolve))
         patches.enter_context(mock.patch.object(anyio, "current_time", ready_queue.now))
         answering = self.opinions.around(watch.watching(handle), server.handle)
         patches.enter_context(mock.patch.object(server, "handle", answering))

@@ -17,7 +17,9 @@ import anyio
 import pytest
 
 from kafkagroup.testing.embedded import server
+from kafkagroup.transport import dialing
 from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.transport.names import Names
 
 from .events import (
     Assigned,
@@ -222,7 +224,8 @@ def test_a_run_that_is_stopped_anywhere_leaves_no_patch(monkeypatch):
     watched = (
         lambda: BrokerConnection._send,
         lambda: anyio.current_time,
-        lambda: anyio.connect_tcp,
+        lambda: dialing.connect,
+        lambda: Names.resolve,
         lambda: server.handle,
     )
     before = [read() for read in watched]

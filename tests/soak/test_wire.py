@@ -1,9 +1,10 @@
 """The requests and responses that are recorded in a member's own process."""
 
-import anyio
 import pytest
 from anyio.abc import ByteStream
 from wire import record_connections
+
+from kafkagroup.transport import dialing
 
 
 def request(client):
@@ -49,18 +50,18 @@ class Tap:
 
 @pytest.mark.anyio
 async def test_the_connections_of_one_client_are_decoded(monkeypatch):
-    async def connect(host, port):
+    async def connect(family, address, source):
         return Echo()
 
-    monkeypatch.setattr(anyio, "connect_tcp", connect)
+    monkeypatch.setattr(dialing, "connect", connect)
     tap = Tap()
     with record_connections(tap, "m1"):
         for client in ("m1", "m1-producer", "m1"):
-            async with await anyio.connect_tcp("host", 1) as stream:
+            async with await dialing.connect(0, ("host", 1), None) as stream:
                 await stream.send(request(client))
                 assert await stream.receive() == request(client)
                 await stream.send(b"more")
-    assert anyio.connect_tcp is connect
+    assert dialing.connect is connect
     assert tap.heard == [
         (kind, "m1", connection, *data)
         for connection in (1, 3)

@@ -11,8 +11,9 @@ from itertools import count
 from typing import Any, Protocol
 from unittest import mock
 
-import anyio
 from anyio.abc import ByteStream
+
+from kafkagroup.transport import dialing
 
 
 class Tap(Protocol):
@@ -67,12 +68,12 @@ class RecordedStream(ByteStream):
 def record_connections(tap: Tap, client: str) -> Iterator[None]:
     """Record every connection that a client with this id opens meanwhile."""
     numbers = count(1)
-    connect = anyio.connect_tcp
+    connect = dialing.connect
 
-    async def connect_recorded(*args: Any, **options: Any) -> ByteStream:
-        return RecordedStream(await connect(*args, **options), tap, next(numbers), client)
+    async def connect_recorded(*args: Any) -> ByteStream:
+        return RecordedStream(await connect(*args), tap, next(numbers), client)
 
-    with mock.patch.object(anyio, "connect_tcp", connect_recorded):
+    with mock.patch.object(dialing, "connect", connect_recorded):
         yield
 
 

@@ -15,6 +15,7 @@ import trustme
 from anyio.abc import ByteStream, SocketStream
 from anyio.streams.tls import TLSStream
 
+from kafkagroup.transport import dialing
 from kafkagroup.transport.channel import Channel
 
 pytestmark = pytest.mark.anyio
@@ -28,10 +29,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[SocketStream, ByteStream]]:
+async def connected() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
     """Return both ends of a connection over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stream = await anyio.connect_tcp(*listener.getsockname())
+        stream = await dialing.connect(socket.AF_INET, listener.getsockname(), None)
         peer = await SocketStream.from_socket(listener.accept()[0])
     async with stream, peer:
         yield stream, peer
@@ -58,7 +59,6 @@ async def test_the_channel_reads_directly_from_the_socket() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(peer.send, b"0123456789" * 100_000)
             assert await read(channel, 1_000_000) == b"0123456789" * 100_000
-        channel.close()
 
 
 async def test_no_more_is_read_than_requested_or_than_the_buffer_holds() -> None:
@@ -68,7 +68,6 @@ async def test_no_more_is_read_than_requested_or_than_the_buffer_holds() -> None
         assert await into(channel, memoryview(bytearray(100))) == 3
         assert await into(channel, memoryview(bytearray(2))) == 2
         assert await read(channel, 3) == b"fgh"
-        channel.close()
 
 
 async def test_end_of_stream_is_reported_after_all_data() -> None:
@@ -79,7 +78,6 @@ async def test_end_of_stream_is_reported_after_all_data() -> None:
         assert await read(channel, 3) == b"all"
         with pytest.raises(anyio.EndOfStream):
             await into(channel, memoryview(bytearray(1)))
-        channel.close()
 
 
 async def test_other_tasks_run_while_a_socket_always_has_data() -> None:
@@ -98,7 +96,6 @@ async def test_other_tasks_run_while_a_socket_always_has_data() -> None:
             tasks.start_soon(count)
             await read(channel, 10_000)
             tasks.cancel_scope.cancel()
-        channel.close()
         assert turns >= 500
 
 
@@ -127,7 +124,6 @@ async def test_on_asyncio_the_loop_reads_without_a_task() -> None:
             with anyio.fail_after(5):
                 assert await channel.receive(lambda: memoryview(data), take) == "all"
         assert readers == [None] * 3
-        channel.close()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -154,7 +150,6 @@ async def test_a_full_buffer_is_replaced_by_the_next_without_yielding() -> None:
             await channel.receive(lambda: memoryview(bytearray(next(rooms))), take)
             tasks.cancel_scope.cancel()
         assert turns == [(n, turns[0][1]) for n in (512, 4_096, 392)]
-        channel.close()
 
 
 async def test_an_error_of_the_receiving_callback_is_raised_by_receive() -> None:
@@ -167,7 +162,6 @@ async def test_an_error_of_the_receiving_callback_is_raised_by_receive() -> None
 
         with anyio.fail_after(5), pytest.raises(ValueError, match="1 bytes"):
             await channel.receive(lambda: memoryview(bytearray(10)), take)
-        channel.close()
 
 
 async def test_a_cancelled_receive_consumes_no_data() -> None:
@@ -178,7 +172,6 @@ async def test_a_cancelled_receive_consumes_no_data() -> None:
         assert scope.cancelled_caught
         await peer.send(b"x")
         assert await read(channel, 1) == b"x"
-        channel.close()
 
 
 async def test_tls_data_is_received_through_the_stream() -> None:
@@ -205,7 +198,6 @@ async def test_tls_data_is_received_through_the_stream() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(channel.send, b"a request")
             assert await secret[0].receive() == b"a request"
-        channel.close()
 
 
 async def test_data_that_fits_the_socket_buffer_is_sent_at_once() -> None:
@@ -214,7 +206,6 @@ async def test_data_that_fits_the_socket_buffer_is_sent_at_once() -> None:
         assert channel.send_now(b"a request") == 9
         with anyio.fail_after(5):
             assert await peer.receive() == b"a request"
-        channel.close()
 
 
 async def test_the_rest_is_sent_as_the_peer_reads() -> None:
@@ -230,13 +221,12 @@ async def test_the_rest_is_sent_as_the_peer_reads() -> None:
                 while len(got) < len(data):
                     got += await peer.receive()
         assert got == data
-        channel.close()
 
 
 async def test_a_socket_error_is_raised_by_send_and_not_by_send_now() -> None:
     async with connected() as (stream, _):
         channel = Channel(stream, 1000)
-        channel.close()
+        await stream.aclose()
         assert channel.send_now(b"a request") == 0
         with pytest.raises(OSError, match="descriptor"):
             await channel.send(b"a request")

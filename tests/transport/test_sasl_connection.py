@@ -25,6 +25,7 @@ from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.security import Security
+from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse, JoinGroupRequest
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
@@ -468,7 +469,7 @@ async def test_a_reauthentication_beyond_its_timeout_closes_the_connection(netwo
 async def test_a_consumer_continues_through_many_reauthentications(
     network: Any, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    monkeypatch.setattr(WorkerThreads, "__call__", run_inline)
     short_sessions = BrokerSettings(connections_max_reauth=5.0)
     async with EmbeddedKafka(listen=False, users=USERS, settings=short_sessions) as kafka, network:
         network.serve_embedded(kafka)
@@ -491,7 +492,7 @@ async def test_a_consumer_continues_through_many_reauthentications(
         assert len(kafka.requests(SaslHandshakeRequest)) > 5 * dialled
 
 
-async def run_sync(work: Callable[[], Any], abandon_on_cancel: bool = False) -> Any:
+async def run_inline(self: WorkerThreads, work: Callable[[], Any]) -> Any:
     return await inline(work)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 import ssl
 import time
 from typing import Any
@@ -14,9 +13,16 @@ from anyio.streams.tls import TLSAttribute
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
 from kafkagroup.admin.doctor.releases import lacking, release
 from kafkagroup.broker import Broker
-from kafkagroup.errors import AuthenticationError, KafkaGroupError, TlsError, escaped
+from kafkagroup.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    KafkaGroupError,
+    TlsError,
+    escaped,
+)
+from kafkagroup.transport import dialing
+from kafkagroup.transport.names import Names, UnresolvedError
 from kafkagroup.transport.options import Address, ClientOptions
-from kafkagroup.transport.os_errors import reason
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 __all__ = ["Address", "examine_address", "name_of"]
@@ -39,7 +45,7 @@ def name_of(address: Address) -> str:
 async def examine_address(address: Address, options: ClientOptions) -> list[Finding]:
     """Check an address step by step; the first failure is the last finding."""
     subject = name_of(address)
-    name = await _name(subject, address)
+    name = await _name(subject, address, options)
     if name.status is Status.FAILED:
         return [name]
     connection = await _connection(subject, address, options)
@@ -51,8 +57,8 @@ async def examine_address(address: Address, options: ClientOptions) -> list[Find
     return [name, connection, tls, *await _session(subject, address, options)]
 
 
-async def _name(subject: str, address: Address) -> Finding:
-    host, port = address
+async def _name(subject: str, address: Address, options: ClientOptions) -> Finding:
+    host, _ = address
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -60,36 +66,32 @@ async def _name(subject: str, address: Address) -> Finding:
     else:
         return ok("name", subject, "is an address")
     try:
-        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else None
-        return failed(
-            "name",
-            subject,
-            f"cannot be resolved: {why or escaped(str(error))}",
-            "check its spelling, and the DNS or /etc/hosts of this machine",
-        )
-    addresses = ", ".join(dict.fromkeys(str(one[4][0]) for one in found))
+        deadline = anyio.current_time() + options.connect_timeout
+        found = await Names().resolve(host, deadline)
+    except UnresolvedError as error:
+        advice = "check its spelling, and the DNS or /etc/hosts of this machine"
+        return failed("name", subject, str(error), advice)
+    addresses = ", ".join(dict.fromkeys(str(one[0]) for _, one in found.addresses))
     return ok("name", subject, f"is {addresses}")
 
 
 async def _connection(subject: str, address: Address, options: ClientOptions) -> Finding:
     began = anyio.current_time()
     try:
-        with anyio.fail_after(options.connect_timeout):
-            stream = await anyio.connect_tcp(*address)
-    except TimeoutError:
+        deadline = began + options.connect_timeout
+        stream = await dialing.open_stream(*address, options, Names(), deadline)
+    except ConnectionLostError as error:
+        if isinstance(error.__cause__, TimeoutError):
+            return failed(
+                "connection",
+                subject,
+                f"no answer within {options.connect_timeout:g} s",
+                "a firewall or a security group may drop it: check the network path to the broker",
+            )
         return failed(
             "connection",
             subject,
-            f"no answer within {options.connect_timeout:g} s",
-            "a firewall or a security group may drop it: check the network path to the broker",
-        )
-    except OSError as error:
-        return failed(
-            "connection",
-            subject,
-            reason(error),
+            str(error),
             "check that a broker runs there, that one of its listeners has this port, and that no"
             " firewall refuses it",
         )
@@ -106,8 +108,9 @@ async def _tls(subject: str, address: Address, options: ClientOptions) -> Findin
     if security is None or security.tls is None:
         return not_checked("TLS", subject, "the security protocol is without TLS")
     try:
-        with anyio.fail_after(options.connect_timeout):
-            raw = await anyio.connect_tcp(*address)
+        deadline = anyio.current_time() + options.connect_timeout
+        raw = await dialing.open_stream(*address, options, Names(), deadline)
+        with anyio.fail_after(deadline - anyio.current_time()):
             stream = await security.wrap(raw, address[0], subject, options.run_in_thread)
     except TimeoutError:
         return failed(

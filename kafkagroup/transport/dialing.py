@@ -1,0 +1,133 @@
+"""Opens TCP connections: names are looked up first, then the addresses are tried.
+
+Not with `anyio.connect_tcp`, which looks up names, and a local address, with threads that it shares
+with the application.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from kafkagroup.errors import ConnectionLostError
+from kafkagroup.transport.names import Names, Resolved
+from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.transport.os_errors import reason
+
+if TYPE_CHECKING:
+    from anyio.abc import ByteStream
+
+    from kafkagroup.transport.options import ClientOptions
+
+__all__ = ["connect", "open_stream"]
+
+_Target = tuple[int, tuple[Any, ...], tuple[Any, ...] | None]
+"""The arguments of `connect`."""
+
+_NEXT_ADDRESS_AFTER = 0.25
+"""Seconds after which the next address of a name is tried beside those before it (RFC 8305)."""
+
+
+async def open_stream(
+    host: str, port: int, options: ClientOptions, names: Names, deadline: float
+) -> ByteStream:
+    """Connect to the first address of a host that accepts, until a time on the loop's clock.
+
+    Raises: UnresolvedError, ConnectionLostError; both without the name of the broker.
+    """
+    source = None
+    found = await names.resolve(host, deadline)
+    if options.source_host is not None:
+        source = await names.resolve(options.source_host, deadline)
+    try:
+        with anyio.fail_after(deadline - anyio.current_time()):
+            targets = _targets(found, port, source, options.source_port or 0)
+            return await (connect(*targets[0]) if len(targets) == 1 else _first(targets))
+    except OSError as error:
+        is_late = isinstance(error, TimeoutError) and error.errno is None
+        why = f"no connection within {options.connect_timeout} s" if is_late else reason(error)
+        raise ConnectionLostError(f"{why}; {found.trouble}" if found.trouble else why) from error
+
+
+async def connect(
+    family: int, address: tuple[Any, ...], source: tuple[Any, ...] | None
+) -> ByteStream:
+    """Connect to one address, from a local one. Raises: OSError."""
+    # Imported here: `anyio.abc` is a tenth of the import time of a consumer.
+    from kafkagroup.transport.plain_stream import PlainStream
+
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if source is not None:
+            made.bind(source)
+        try:
+            made.connect(address)
+        except BlockingIOError:
+            await anyio.wait_writable(made)
+            if code := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(code, os.strerror(code)) from None
+    except BaseException:
+        made.close()
+        raise
+    return PlainStream(made)
+
+
+def _targets(
+    found: Resolved, port: int, source: Resolved | None, source_port: int
+) -> list[_Target]:
+    """Return the addresses to try, each with a local one of its family."""
+    if source is None:
+        return [(family, _with_port(address, port), None) for family, address in found.addresses]
+    local = {f: _with_port(a, source_port) for f, a in reversed(source.addresses)}
+    return [(f, _with_port(a, port), local[f]) for f, a in found.addresses if f in local]
+
+
+def _with_port(address: tuple[Any, ...], port: int) -> tuple[Any, ...]:
+    return (address[0], port, *address[2:])
+
+
+async def _first(targets: Sequence[_Target]) -> ByteStream:
+    """Try one address after the other, without waiting long for any. Raises: OSError."""
+    connected: list[ByteStream] = []
+    errors: list[OSError] = []
+
+    async def attempt(target: _Target, has_ended: OneShotEvent) -> None:
+        try:
+            connected.append(await connect(*target))
+        except OSError as error:
+            errors.append(error)
+        else:
+            tasks.cancel_scope.cancel()
+        finally:
+            has_ended.set()
+
+    is_done = False
+    try:
+        async with anyio.create_task_group() as tasks:
+            for target in targets:
+                has_ended = OneShotEvent()
+                tasks.start_soon(attempt, target, has_ended)
+                await has_ended.wait(anyio.current_time() + _NEXT_ADDRESS_AFTER)
+        if not connected:
+            raise _failure(errors)
+        is_done = True
+        return connected[0]
+    finally:
+        errors.clear()  # each has a traceback that refers to this list
+        for unused in connected[is_done:]:
+            await anyio.aclose_forcefully(unused)
+
+
+def _failure(errors: list[OSError]) -> OSError:
+    if len(errors) == 1:
+        return errors[0]
+    failure = OSError("source_host has no address of the families of the broker's")
+    if errors:
+        failure.__cause__ = ExceptionGroup("every address has failed", tuple(errors))
+    return failure

@@ -1,0 +1,93 @@
+"""Where a client was started: its process and its event loop, to which it belongs.
+
+A forked process has copies of the client's sockets and buffers: what it reads, the parent reads
+too, and what it sends is mixed into the parent's requests. Another loop knows none of the client's
+tasks and events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+from kafkagroup.errors import IllegalStateError
+
+__all__ = ["Origin"]
+
+
+class Origin:
+    """The process and the event loop in which it was made."""
+
+    __slots__ = ("_forks", "_loop", "_process", "_subject", "_thread", "is_running", "thread_id")
+
+    def __init__(self, subject: str) -> None:
+        """`subject` names the client in errors."""
+        self._subject = subject
+        self._process = os.getpid()
+        self._forks = _forks
+        self._thread = threading.current_thread()
+        self._loop = asyncio._get_running_loop()
+        """None on trio: its loop keeps its thread."""
+        self.thread_id = threading.get_ident()
+        """For checks of each record. So is `is_running`, whether the loop runs."""
+        self.is_running = _true if self._loop is None else self._loop.is_running
+
+    @property
+    def fork(self) -> str:
+        """What to say in a process that was forked from the client's; "" in the client's own."""
+        if self._forks == _forks:
+            return ""
+        return (
+            f"{self._subject} works only in process {self._process}, which started it, and this is"
+            f" process {os.getpid()}, forked from it: make and start another one here, after the"
+            " fork"
+        )
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether the caller runs in the client's loop, or in its thread while no loop runs there:
+        a coroutine always runs in one."""
+        loop = asyncio._get_running_loop()
+        if loop is None:  # so it does on trio
+            return threading.current_thread() is self._thread
+        return loop is self._loop
+
+    def check(self) -> None:
+        """Raises: IllegalStateError if the caller runs in another process, or in another loop."""
+        if fork := self.fork:
+            raise IllegalStateError(fork)
+        if not self.is_in_loop:
+            raise IllegalStateError(self._elsewhere())
+
+    def _elsewhere(self) -> str:
+        home = "a loop of trio" if self._loop is None else repr(self._loop)
+        began = (
+            f"{self._subject} works only in the event loop that started it,"
+            f" {home} in thread {self._thread.name!r}"
+        )
+        if self._loop is not None and self._loop.is_closed():
+            return f"{began}, which is closed: make and start another one in this loop"
+        call = "trio.from_thread.run" if self._loop is None else "asyncio.run_coroutine_threadsafe"
+        return (
+            f"{began}: call it there, from another thread with {call}, or make and start another"
+            " one in this loop"
+        )
+
+
+def _true() -> bool:
+    return True
+
+
+_forks = 0
+"""How often this process, or an ancestor, was forked. A comparison of process ids would be a system
+call each time."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_count_fork)

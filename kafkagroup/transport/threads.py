@@ -1,0 +1,234 @@
+"""Threads of a client's own, for work that would block its event loop.
+
+Nothing here uses the threads that the application shares: those of anyio and the loop's default
+executor may all be busy for minutes, with work that itself waits for this client.
+
+Waiting for a job needs no shield: a caller that is cancelled leaves, and the job runs once, for
+whoever waits for it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from contextvars import Context
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from kafkagroup.errors import RequestTimeoutError
+from kafkagroup.transport.one_shot_event import OneShotEvent
+
+__all__ = ["Job", "Post", "ThreadTimeoutError", "ThreadWait", "WorkerThreads", "post_to_loop"]
+
+T = TypeVar("T")
+
+Post = Callable[[Callable[[], object]], object]
+"""Schedules a call in a loop, from any thread; calls run in order. Raises: RuntimeError after the
+loop has ended."""
+
+_LONG = 0.25
+"""Seconds after which a job counts as long, and no longer keeps others from beginning."""
+
+
+class ThreadTimeoutError(RequestTimeoutError):
+    """A thread of this client took too long: no broker is to blame."""
+
+
+def post_to_loop() -> Post:
+    """Return the function that posts calls to the running loop."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        import trio
+
+        return trio.lowlevel.current_trio_token().run_sync_soon
+
+
+class Job(Generic[T]):
+    """Work that runs once, in a thread. Any number of tasks of the loop that created the job may
+    wait for it, at the same time or one after the other."""
+
+    def __init__(
+        self,
+        work: Callable[[], T],
+        threads: WorkerThreads,
+        on_end: Callable[[Job[T]], object] = lambda _: None,
+    ) -> None:
+        """`on_end` is called in the loop when the work has ended."""
+        self.work = work
+        self._threads = threads
+        self._on_end = on_end
+        self._post = post_to_loop()
+        self._has_ended = OneShotEvent()
+        self.has_begun = False
+        """Whether a thread does the work, or has done it."""
+        self._waiter_count = 0
+        self._value: T
+        self._error: BaseException | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the work has ended."""
+        return self._has_ended.is_set()
+
+    def begin(self) -> float:
+        """Begin once there is room, unless it has begun; return as `WorkerThreads.begin_waiting`.
+        For callers that do not `wait`."""
+        return self._threads.begin(self)
+
+    async def wait(self, until: float = math.inf) -> bool:
+        """Wait until the work has ended, or until a time on the loop's clock; return whether it has
+        ended. A job that has not begun when its last waiter leaves begins when the next one
+        comes."""
+        self._waiter_count += 1
+        try:
+            room_in = self.begin()
+            while True:
+                room_at = anyio.current_time() + room_in if room_in < math.inf else math.inf
+                if await self._has_ended.wait(min(until, room_at)) or until <= room_at:
+                    return self.has_ended
+                room_in = self._threads.begin_waiting()
+        finally:
+            self._waiter_count -= 1
+            if not self._waiter_count:
+                self._threads.withdraw(self)
+
+    def result(self) -> T:
+        """Return the result of work that has ended. Raises: what the work raised."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # a cycle of error, frame and job would keep what the work was given
+        return self._value
+
+    def note_begun(self, has_begun: bool, /) -> None:
+        """Note whether a thread was given the work."""
+        self.has_begun = has_begun
+
+    def run(self) -> None:
+        """Do the work. Runs in the thread."""
+        try:
+            self._value = self.work()
+        except BaseException as error:
+            self._error = error
+        with suppress(RuntimeError):  # the loop has ended
+            self._post(self._end)
+
+    def _end(self) -> None:
+        self._has_ended.set()
+        self._on_end(self)
+
+
+class WorkerThreads:
+    """Runs up to `limit` jobs at a time, each in a thread. Those that have become long are not
+    counted, so that they do not hold up short ones, up to `most` threads in all. May be called from
+    any loop.
+
+    The threads end when there is nothing to do, and do not keep the process from exiting.
+    """
+
+    def __init__(self, limit: int = 4, most: int = 32) -> None:
+        self._limit = limit
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: deque[Job[Any]] = deque()
+        self._running: dict[Job[Any], float] = {}
+        """Job -> when it began."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerThreads, (self._limit, self._most)  # a copy has threads of its own
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """Run a function in a thread; return its result. A caller that is cancelled abandons the
+        thread, which counts as one of the `limit` until the function returns."""
+        job = Job(work, self)
+        await job.wait()
+        return job.result()
+
+    def begin(self, job: Job[Any]) -> float:
+        """Begin a job that has not begun, once there is room; return as `begin_waiting`."""
+        with self._lock:
+            if not job.has_begun and job not in self._waiting:
+                self._waiting.append(job)
+        return self.begin_waiting()
+
+    def begin_waiting(self) -> float:
+        """Begin jobs that wait, as far as there is room; return in how many seconds there may be
+        room for more, infinity if nothing waits or only the end of a job makes room."""
+        with self._lock:
+            while (job := self._next()) is not None:
+                try:
+                    start_thread(job, self._finish)
+                except RuntimeError:  # the process has as many threads as it may have
+                    del self._running[job]
+                    job.note_begun(False)
+                    self._waiting.appendleft(job)
+                    return _LONG
+            if not self._waiting or len(self._running) >= self._most:
+                return math.inf
+            now = time.monotonic()
+            return min((at - now for at in self._long_at() if now < at), default=0.0)
+
+    def withdraw(self, job: Job[Any]) -> None:
+        """Forget a job that has not begun."""
+        with self._lock, suppress(ValueError):
+            self._waiting.remove(job)
+
+    def _next(self) -> Job[Any] | None:
+        """Return the job to begin now, as one that runs; None if nothing waits or there is no
+        room."""
+        now = time.monotonic()
+        short_count = sum(now < at for at in self._long_at())
+        if not self._waiting or short_count >= self._limit or len(self._running) >= self._most:
+            return None
+        job = self._waiting.popleft()
+        job.note_begun(True)
+        self._running[job] = now
+        return job
+
+    def _long_at(self) -> Iterator[float]:
+        """Return when each running job counts as long."""
+        return (began + _LONG for began in self._running.values())
+
+    def _finish(self, job: Job[Any]) -> Job[Any] | None:
+        """Note that a job has ended; return the one that its thread runs next, if any."""
+        with self._lock:
+            del self._running[job]
+            return self._next()
+
+
+def start_thread(job: Job[Any], finish: Callable[[Job[Any]], Job[Any] | None]) -> None:
+    """Run a job in a new thread, and then those that `finish` returns."""
+
+    def run() -> None:
+        following: Job[Any] | None = job
+        while following is not None:
+            following.run()
+            following = finish(following)
+
+    # Free-threaded Python would pass on this context, in which anyio finds a running loop.
+    threading.Thread(
+        target=Context().run, args=(run,), name="kafkagroup worker", daemon=True
+    ).start()
+
+
+class ThreadWait:
+    """Runs functions in threads, and tells whether a call waits for one: its timeout must not be
+    blamed on the broker."""
+
+    def __init__(self, run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self._run_in_thread = run_in_thread
+        self.is_waiting = False
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        self.is_waiting = True
+        result: T = await self._run_in_thread(work)
+        self.is_waiting = False
+        return result
