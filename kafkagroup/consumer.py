@@ -66,6 +66,7 @@ from kafkagroup.runtime.subscriber import Callbacks
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers
+from kafkagroup.transport.origin import Origin
 from kafkagroup.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -195,6 +196,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     # ------------------------------------------------------------ iteration
 
     def __aiter__(self) -> AsyncIterator[Record[K_co, V_co]]:
+        self._check_origin()
         return Records(self._reader, self.getone)
 
     async def __anext__(self) -> Record[K_co, V_co]:
@@ -244,7 +246,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     async def getone(self) -> Record[K_co, V_co]:
         """Return the next record, as iteration does; raise ConsumerClosedError after `stop`."""
-        record: Record[K_co, V_co] | None = self._reader.ready()
+        record: Record[K_co, V_co] | None = self._reader.ready_here()
         if record is not None:
             return record
         return await self._next(self._delivery.next_record)
@@ -254,11 +256,12 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     ) -> dict[TopicPartition, list[Record[K_co, V_co]]]:
         """Return up to `max_records` records that have arrived, by partition.
 
-        Waits up to `timeout` seconds for the first record. The records of the previous call now
-        count as processed. Without any subscription or assignment the result is empty; repeated
-        calls for 10 s without either log a warning.
+        Waits up to `timeout` seconds for the first record, also while a thread decompresses it. The
+        records of the previous call now count as processed. Without any subscription or assignment
+        the result is empty; repeated calls for 10 s without either log a warning.
         """
         check_record_limit(max_records)
+        self._check_origin()
         found: dict[TopicPartition, list[Record[K_co, V_co]]] = {}
         seconds = seconds_of(timeout)
         try:
@@ -276,6 +279,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     async def _next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
         # Do not check for closing here: this call must still count the last record as processed.
         self._raise_if_not_started()
+        self._check_origin()
         if until == math.inf:
             self._raise_if_nothing_to_consume()
         elif self._has_nothing_to_consume and self._engine is not None:
@@ -317,8 +321,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             )
 
     def _raise_if_closed(self) -> None:
-        """Raise unless the consumer runs. While it closes, callbacks may still commit."""
+        """Raise unless the consumer runs here. While it closes, callbacks may still commit."""
         self._raise_if_not_started()
+        self._check_origin()
         self._raise_if_stopped()
 
     def _raise_if_stopped(self) -> None:
@@ -336,6 +341,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         A pattern is matched again at each refresh of metadata (`metadata_max_age_ms`). In a group
         this causes a rebalance. Raises: IllegalStateError after `assign`.
         """
+        self._check_origin()
         if self._manual:
             raise IllegalStateError("assign() was called; call unsubscribe() first")
         self._raise_if_stopped()
@@ -357,6 +363,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     async def unsubscribe(self) -> None:
         """Leave the group and consume nothing, until `subscribe` or `assign`."""
+        self._check_origin()
         self._drop_in_flight_of_caller()
         self._subscription, self._pattern = frozenset(), None
         self._manual = False
@@ -370,6 +377,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Raises: IllegalStateError while topics are subscribed to.
         """
+        self._check_origin()
         if self._subscription or self._pattern is not None:
             raise IllegalStateError("topics are subscribed to; call unsubscribe() first")
         self._raise_if_stopped()
@@ -402,6 +410,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Raises: ConsumerClosedError, IllegalStateError for a consumer that is in no group.
         """
+        self._check_origin()
         self._raise_if_stopped()
         if self._engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
@@ -484,6 +493,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         was committed before.
         Raises: NotAssignedError.
         """
+        self._check_origin()
         if offset_of_topic is not None:
             partition, offset = (cast(str, partition), offset), offset_of_topic
         tp = partition_of(partition)
@@ -597,9 +607,12 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Return the heartbeats, joins, syncs, commits and rebalances of the last minute, and the
         partitions, buffers and lag of now. Sends no request. May be called from any thread.
 
-        Raises: ConsumerClosedError before the consumer is started.
+        Raises: ConsumerClosedError before the consumer is started, and in a process that was forked
+        from the one that started it.
         """
         session, engine = self._session, self._engine
+        if fork := self._fork:
+            raise NotStartedError(fork)
         if engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
         conversion = self._delivery.conversion
@@ -628,11 +641,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         its lag has grown for `stalled_after` seconds (None: `max_poll_interval_ms`). The event loop
         is blocked when it is late by more than `loop_lag_above` seconds (None: the limit of the
         logged warning). Positions are compared between calls: call this every few seconds, as
-        health endpoints do. Sends no request; never raises.
+        health endpoints do. Sends no request; never raises. May be called from any thread; in a
+        process that was forked from the one that started the consumer, the consumer does not run.
         """
         # Imported here: many applications never call this.
         from kafkagroup.runtime.health import Checkup, HealthProblem, health_of_consumer, not_well
 
+        if fork := self._fork:
+            return not_well(HealthProblem.NOT_RUNNING, fork)
         if not self._running or self._session.closing.has_begun:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if self._checkup is None:
@@ -640,7 +656,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return health_of_consumer(
             self._checkup,
             self._session,
-            anyio.current_time(),
+            self._session.clock(),
             joining_after=joining_after,
             stalled_after=stalled_after,
             loop_lag_above=loop_lag_above,
@@ -662,7 +678,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """
         if self._options.membership is not None:
             raise ConfigurationError("events() need a group that Kafka coordinates: no membership=")
-        return self._session.history.feed.open(buffer)
+        return self._session.history.feed.open(buffer, self._check_origin)
 
     # ------------------------------------------------------------ pausing
 
@@ -688,6 +704,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return frozenset(tp for tp in self.assignment() if self._delivery.owned[tp].paused)
 
     def _assigned(self, partitions: Sequence[Partitions]) -> list[TopicPartition]:
+        self._check_origin()
         assigned = self.assignment()
         wanted = partitions_of(*partitions)
         for tp in wanted:
@@ -782,8 +799,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         `leave_group_on_close`: with True a static member leaves too (KIP-1092); with False a
         dynamic member stays in the group until its session times out. Called by the task that
         iterates, this does not wait for that task's own record. Called in a callback, it requests
-        the close and returns.
+        the close and returns. In a process that was forked from the one that started the consumer,
+        it does nothing.
+
+        Raises: IllegalStateError in another event loop.
         """
+        if self._fork:
+            return
+        self._check_origin()
         if not commit:
             self._session.committer.disable_auto_commit()
         if leave_group is not None:
@@ -807,6 +830,11 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         # The body of `async with` has ended: its record in flight will not be processed.
         self._session.drop_in_flight()
         await super().__aexit__(exc_type, exc_value, traceback)
+
+    def _bind(self, origin: Origin) -> None:
+        super()._bind(origin)
+        self._session.bind_clock()
+        self._reader.bind(origin)
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._client_options, tasks, self._session.troubles)
@@ -832,6 +860,11 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 await self._engine.close()
         finally:
             self._session.history.feed.close()
+
+    def _on_fork(self) -> None:
+        super()._on_fork()
+        # No record of the parent is delivered here, before the checks that find the fork.
+        self._session.lease.end()
 
     def _crashed(self, error: Exception) -> None:
         self._session.errors.fail(error)

@@ -282,6 +282,7 @@ class _CoordinatedMember(ABC):
 
     async def _next(self) -> Generation:
         """Wait until the last generation is over, release it, and wait for the next one."""
+        self._member._check_origin()
         if self._last is not None:
             # New metadata before that would cause another rebalance; after the next one is
             # requested it would come too late.
@@ -428,6 +429,7 @@ class Election(_CoordinatedMember):
         Raises: ConfigurationError if the group is not an election; DecodeError if another program
         uses the group; the errors of `GroupMember`. Iteration ends after `stop`.
         """
+        self._member._check_origin()
         if self._leads():
             self._led = _RESIGNED
             self._update(self._metadata(), rejoin=True)

@@ -92,7 +92,7 @@ class ConfigurationError(KafkaGroupError, ValueError):
 @public
 class IllegalStateError(KafkaGroupError):
     """The call is not allowed in the current state, such as `seek` on a partition that is not
-    assigned."""
+    assigned; or not in this process or event loop, as the client was started in another one."""
 
 
 @public

@@ -38,6 +38,7 @@ from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers
+from kafkagroup.transport.origin import Origin
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
 
@@ -162,7 +163,7 @@ class GroupMember(Service):
         self._troubles = Troubles(self._history.feed.publish)
         self._checkup = Checkup(self._lag)
         self._clock = anyio.current_time
-        """The loop's clock; `_open` binds it to the loop, for `metrics` in other threads."""
+        """The loop's clock, once the member runs."""
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
 
@@ -177,6 +178,7 @@ class GroupMember(Service):
         """
         if not self._running:
             raise _not_started()
+        self._check_origin()
         queue = self._queue
         queue.release()
         await anyio.lowlevel.checkpoint()
@@ -200,6 +202,7 @@ class GroupMember(Service):
 
         Raises: the error that ended the membership; ConsumerClosedError after `stop`.
         """
+        self._check_origin()
         queue = self._queue
         await anyio.lowlevel.checkpoint()
         while (generation := self.generation) is None or generation is after:
@@ -217,6 +220,7 @@ class GroupMember(Service):
         """
         if self._cluster is None:
             raise _not_started()
+        self._check_origin()
         group_id = self._member.config.group_id
         coordinator = self._cluster.broker(await self._cluster.find_coordinator(group_id))
         answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
@@ -251,13 +255,17 @@ class GroupMember(Service):
 
     def forget_coordinator(self, reason: str = "the application asked for it") -> None:
         """Invalidate the coordinator: look it up again. The membership continues."""
+        self._check_origin()
         self._running_driver().invalidate_coordinator(reason)
 
     def metrics(self) -> GroupMetrics:
         """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
         causes, and the loop's lag. May be called from any thread.
 
-        Raises: ConsumerClosedError before the member is started."""
+        Raises: ConsumerClosedError before the member is started, and in a process that was forked
+        from the one that started it."""
+        if fork := self._fork:
+            raise NotStartedError(fork)
         driver = self._running_driver()
         return self._history.metrics(self._clock(), driver, self._lag.longest)
 
@@ -266,7 +274,11 @@ class GroupMember(Service):
     ) -> Health:
         """Return whether the membership works: true, or false with the reasons. A rebalance may
         take `joining_after` seconds (None: `rebalance_timeout_ms`), and the event loop may be late
-        by `loop_lag_above` seconds (None: the limit of the logged warning). Never raises."""
+        by `loop_lag_above` seconds (None: the limit of the logged warning). Never raises. May be
+        called from any thread; in a process that was forked from the one that started the member,
+        the member does not run."""
+        if fork := self._fork:
+            return not_well(HealthProblem.NOT_RUNNING, fork)
         driver, error = self._driver, self._queue.error
         if error is not None:
             return not_well(HealthProblem.FAILED, str(error))
@@ -275,7 +287,7 @@ class GroupMember(Service):
         if joining_after is None:
             joining_after = self._member.config.rebalance_timeout
         is_stable = self.generation is not None
-        now = anyio.current_time()
+        now = self._clock()
         return Health(
             (
                 *self._checkup.check_loop(loop_lag_above),
@@ -295,10 +307,11 @@ class GroupMember(Service):
         """
         if self._membership is not None:
             raise ConfigurationError("events() need a group that Kafka coordinates: no membership=")
-        return self._history.feed.open(buffer)
+        return self._history.feed.open(buffer, self._check_origin)
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Request a rebalance, and so a new generation."""
+        self._check_origin()
         self._rejoin(RebalanceCause.REQUESTED, reason)
 
     def update(self, protocols: GroupProtocol | Iterable[GroupProtocol]) -> None:
@@ -310,6 +323,7 @@ class GroupMember(Service):
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         config = self._member.config
         _check(given)
+        self._check_origin()
         if given[0].type != config.protocol_type:
             raise ConfigurationError(
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
@@ -331,14 +345,18 @@ class GroupMember(Service):
 
     async def stop(self, *, leave_group: bool | None = None) -> None:
         """Wait until the work in scopes has ended, and leave the group, within `close_timeout`.
-        `leave_group` overrides `leave_group_on_close`. A second call does nothing."""
+        `leave_group` overrides `leave_group_on_close`. A second call does nothing, and so does a
+        call in a process that was forked from the one that started the member."""
         if leave_group is not None:
             self._leave_group = leave_group
         await super().stop()
 
+    def _bind(self, origin: Origin) -> None:
+        super()._bind(origin)
+        self._clock = loop_clock()
+
     async def _open(self, tasks: TaskGroup) -> None:
         self._cluster = Cluster(self._servers, self._options, tasks, self._troubles)
-        self._clock = loop_clock()
         if self._membership is None:
             await self._cluster.refresh()
             self._cluster.watch_identity(

@@ -98,6 +98,7 @@ class Producer(CallingService):
 
         Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError.
         """
+        self._check_origin()
         cluster = self._calls.opened()
         cluster.topics.add(topic)
         if topic not in cluster.metadata.topics:

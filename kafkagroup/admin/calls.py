@@ -50,10 +50,11 @@ class RetriedCalls:
         self.cluster: Cluster | None = None
         """None before the client is opened, and after it is closed."""
         self._was_opened = False
+        self._check: Callable[[], None] = lambda: None
 
-    def open(self, cluster: Cluster) -> None:
-        """Send the calls to `cluster`."""
-        self.cluster, self._was_opened = cluster, True
+    def open(self, cluster: Cluster, check: Callable[[], None] = lambda: None) -> None:
+        """Send the calls to `cluster`. `check` raises where the client may not be used."""
+        self.cluster, self._was_opened, self._check = cluster, True, check
 
     def close(self) -> None:
         """Refuse further calls. The cluster's owner closes the cluster."""
@@ -76,7 +77,9 @@ class RetriedCalls:
     ) -> T:
         """Call `call` until it returns; return its result. Raises: errors that are not retriable,
         such as a BrokerError with a code in `final`; ClusterChangedError; TransportError, or the
-        last retriable BrokerError, after the timeout."""
+        last retriable BrokerError, after the timeout; IllegalStateError in another process or event
+        loop than the client's."""
+        self._check()
         cluster = self.opened()
         pauses = RetryBackoff(self.options)
         troubles, key = cluster.troubles, object()
@@ -113,6 +116,7 @@ class RetriedCalls:
         final: Collection[int] = (),
     ) -> dict[K, T | KafkaGroupError]:
         """Return each key's result, or the error that `once` would raise, in the order of keys."""
+        self._check()
         self.opened()
         wanted = tuple(dict.fromkeys(keys))
         results: dict[K, T | KafkaGroupError] = {}
@@ -154,7 +158,7 @@ class CallingService(Service):
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._calls.options, tasks)
-        self._calls.open(cluster)
+        self._calls.open(cluster, self._check_origin)
         await cluster.refresh()
 
     async def _close(self) -> None:

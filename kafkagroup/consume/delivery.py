@@ -540,14 +540,16 @@ class Delivery:
             self._on_awaiting_seek()
 
     def awaiting_seek(self) -> list[tuple[OwnedPartition, Exception]]:
-        """Return the partitions that deliver nothing until the application seeks, and why."""
+        """Return the partitions that deliver nothing until the application seeks, and why. May be
+        called from any thread."""
         found = [
             (owned, owned.failure)
-            for owned in self.owned.values()
+            for owned in self.owned.copy().values()
             if owned.failure is not None and not owned.revoked
         ]
-        if self._current is not None and self._conversion_error is not None:
-            found.append((self._current, self._conversion_error))
+        current, error = self._current, self._conversion_error
+        if current is not None and error is not None:
+            found.append((current, error))
         return found
 
     def _open_batch(self) -> OwnedPartition | None:

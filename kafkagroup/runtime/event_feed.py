@@ -6,6 +6,7 @@ A reader that is too slow loses the oldest events, and receives `EventsMissed` w
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from weakref import WeakSet
 
 import anyio
@@ -37,12 +38,13 @@ class EventFeed:
         for reader in tuple(self._readers):
             reader._end()
 
-    def open(self, buffer: int) -> GroupEvents:
-        """Return a reader of later events, with room for `buffer` events. Raises:
-        ConfigurationError."""
+    def open(self, buffer: int, check: Callable[[], None] = lambda: None) -> GroupEvents:
+        """Return a reader of later events, with room for `buffer` events. `check` raises where the
+        client may not be used. Raises: ConfigurationError."""
         if buffer < 1:
             raise ConfigurationError(f"buffer={buffer}; expected at least 1")
         reader = GroupEvents(buffer)
+        reader._check_by(check)
         self._readers.add(reader)
         if self._is_closed:
             reader._end()
@@ -57,6 +59,7 @@ class GroupEvents:
     """
 
     def __init__(self, buffer: int) -> None:
+        self._check: Callable[[], None] = lambda: None
         self._events: deque[GroupEvent] = deque()
         self._buffer = buffer
         self._missed = 0
@@ -68,6 +71,7 @@ class GroupEvents:
 
     async def __anext__(self) -> GroupEvent:
         """Return the next event; `EventsMissed` in place of dropped ones. Ends after `stop`."""
+        self._check()
         await anyio.lowlevel.checkpoint()
         while not self._events:
             if self._is_closed:
@@ -77,6 +81,9 @@ class GroupEvents:
             missed, self._missed = EventsMissed(count=self._missed), 0
             return missed
         return self._events.popleft()
+
+    def _check_by(self, check: Callable[[], None]) -> None:
+        self._check = check
 
     def _add(self, event: GroupEvent) -> None:
         if len(self._events) == self._buffer:

@@ -16,6 +16,7 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.interfaces import SupportedProtocols
+from kafkagroup.transport.origin import Origin
 
 __all__ = ["Generation", "GenerationQueue", "Strategies"]
 
@@ -29,6 +30,7 @@ class Generation:
 
     def __init__(self, info: GenerationInfo, lease_expires_at: float, *, timed: bool) -> None:
         self._info = info
+        self._origin = Origin(f"the member {info.member_id}")
         self._lease_expires_at = lease_expires_at
         self._timed = timed
         """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
@@ -90,7 +92,10 @@ class Generation:
 
         It is cancelled at `lease_expires_at` at the latest: from then on the coordinator may have
         assigned this member's work to other members.
+
+        Raises: IllegalStateError in another process or event loop than the member's.
         """
+        self._origin.check()
         with anyio.CancelScope(deadline=self._deadline) as scope:
             self._scopes.add(scope)
             try:

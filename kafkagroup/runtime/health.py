@@ -214,13 +214,14 @@ def health_of_consumer(
             joining_after=options.rebalance_timeout if joining_after is None else joining_after,
         )
     findings += _check_awaiting_seek(session.delivery)
-    findings += _check_brokers(now, session.delivery)
+    # A copy, as the loop may change it: this may be another thread. Only `copy` is atomic without a
+    # GIL.
+    owned = tuple(session.delivery.owned.copy().values())
+    findings += _check_brokers(now, owned)
     if stalled_after is None:
         stalled_after = options.max_poll_interval
     findings += check_troubles(now, session.troubles)
-    findings += checkup.check_partitions(
-        now, session.delivery.owned.values(), stalled_after=stalled_after
-    )
+    findings += checkup.check_partitions(now, owned, stalled_after=stalled_after)
     return Health(tuple(findings))
 
 
@@ -235,9 +236,9 @@ def _check_awaiting_seek(delivery: Delivery) -> Iterator[HealthFinding]:
         )
 
 
-def _check_brokers(now: float, delivery: Delivery) -> Iterator[HealthFinding]:
+def _check_brokers(now: float, owned: Iterable[OwnedPartition]) -> Iterator[HealthFinding]:
     """Find the partitions that a broker refuses, or that their nearest replica does not serve."""
-    for one in delivery.owned.values():
+    for one in owned:
         if one.is_refused:
             yield HealthFinding(
                 problem=HealthProblem.REFUSED,

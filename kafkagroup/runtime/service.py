@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 import sys
 import traceback as tracebacks
 import warnings
@@ -23,6 +24,7 @@ import anyio
 
 from kafkagroup.errors import IllegalStateError
 from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.transport.origin import Origin
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
@@ -35,6 +37,19 @@ logger = logging.getLogger(__name__)
 _hosted: WeakSet[Service] = WeakSet()
 """The running services that `start()` began. No others can be left open: the caller's tasks run
 them."""
+
+
+_running: WeakSet[Service] = WeakSet()
+"""All running services."""
+
+
+def _on_fork() -> None:
+    for service in tuple(_running):
+        service._on_fork()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_on_fork)
 
 
 @atexit.register
@@ -64,6 +79,8 @@ class Service(ABC):
         self._close_timeout = close_timeout
         self._description = description
         self._running = False
+        self._origin: Origin | None = None
+        """Where the client was started; None before that."""
         self._start_stack = ""
         """The stack of the `start()` call, if asyncio is in debug mode."""
         self._left_open = False
@@ -91,6 +108,26 @@ class Service(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._description})"
 
+    @property
+    def _fork(self) -> str:
+        """What to say where this process was forked from the one that started the client; else
+        ""."""
+        return "" if self._origin is None else self._origin.fork
+
+    def _check_origin(self) -> None:
+        """Raises: IllegalStateError in another process than the one that started the client, and,
+        while it runs, in another event loop."""
+        if self._origin is not None and not self._stopped.is_set():
+            self._origin.check()
+
+    def _bind(self, origin: Origin) -> None:
+        """Note, when the client starts, its loop, and what calls from elsewhere need."""
+        self._origin = origin
+
+    def _on_fork(self) -> None:
+        """Called in each process that is forked while the client runs, before other code."""
+        _hosted.discard(self)  # it is the other process's: nothing is left open here
+
     def _warn_left_open(self) -> None:
         message = f"{self!r} was never stopped; use `async with`, or await stop()"
         logger.warning("%s%s", message, self._start_stack)
@@ -107,8 +144,11 @@ class Service(ABC):
         Returns when everything is closed. A cancelled run closes too, within the close timeout.
         """
         if self._running:
+            self._check_origin()
             raise IllegalStateError(f"{type(self).__name__} was started already; make a new one")
+        self._bind(Origin(repr(self)))
         self._running = True
+        _running.add(self)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run_engine)
@@ -123,6 +163,7 @@ class Service(ABC):
                 finally:
                     self._request_stop()
         finally:
+            _running.discard(self)
             self._stopped.set()
         if self._failure is not None:
             # Raised here, outside the task group, which would wrap it.
@@ -147,7 +188,8 @@ class Service(ABC):
             finally:
                 with anyio.move_on_after(self._close_timeout) as deadline:
                     try:
-                        await self._close()
+                        if not self._fork:  # a forked process cancels its copies of the tasks
+                            await self._close()
                     except Exception:
                         # Not raised: it would be wrapped, and replace the error of the user's body.
                         logger.exception("closing %s failed", type(self).__name__)
@@ -185,6 +227,8 @@ class Service(ABC):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._fork:
+            return  # the tasks are the other process's
         self._request_stop()
         if self._host is not None:
             # Without the user's exception: the group would wrap it.
@@ -195,6 +239,7 @@ class Service(ABC):
 
         Raises: IllegalStateError on trio: there use `async with` or `nursery.start(x.run)`.
         """
+        self._check_origin()
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -232,11 +277,15 @@ class Service(ABC):
                 self._warn_left_open()
 
     async def stop(self) -> None:
-        """Close in order, within the close timeout. A second call does nothing."""
+        """Close in order, within the close timeout. A second call does nothing, and so does a call
+        in a process that was forked from the one that started the client."""
+        if self._fork:
+            return
+        self._check_origin()
         self._request_stop()
         if self._running:
             await self._stopped.wait()
-        if self._host_task is not None:
+        if self._host_task is not None and not self._host_task.done():
             await asyncio.wait((self._host_task,))
 
 

@@ -123,9 +123,9 @@ class Troubles:
 
     def lasting(self, now: float) -> list[tuple[Problem, float]]:
         """Return the problems without progress for longer than their `warn_after`, each cause once,
-        with the seconds that each has lasted."""
+        with the seconds that each has lasted. May be called from any thread."""
         found: dict[str, tuple[Problem, float]] = {}
-        for trouble in self.open.values():
+        for trouble in self.open.copy().values():
             # A single failure does not tell whether later attempts would fail.
             failed_for = trouble.failed_at - trouble.began_at
             if failed_for >= trouble.warn_after and now - trouble.failed_at <= _FORGET_AFTER:

@@ -4,6 +4,7 @@ behind."""
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import anyio
@@ -13,7 +14,10 @@ from anyio.abc import TaskGroup
 
 from kafkagroup import Consumer
 from kafkagroup.errors import IllegalStateError, NoBrokersAvailableError
+from kafkagroup.runtime import service
 from kafkagroup.runtime.service import Service
+from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.transport import origin
 
 pytestmark = pytest.mark.anyio
 ASYNCIO_ONLY = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -377,3 +381,27 @@ async def test_a_consumer_without_a_reachable_broker_raises(
             async with Consumer("t", bootstrap_servers="kafka-1:9092", group_id="g"):
                 raise AssertionError
     await no_task_left(before)
+
+
+async def test_a_fork_ends_the_delivery_lease_of_the_copy(network: Any) -> None:
+    """For a millisecond after a record the next one is delivered without checks."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1"])
+        async with Consumer("t", bootstrap_servers="kafka-1") as consumer:
+            assert (await consumer.getone()).offset == 0
+            assert consumer._session.lease.until > anyio.current_time()
+            service._on_fork()
+            assert consumer._session.lease.until == -math.inf
+
+
+async def test_a_forked_process_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its copies of the tasks sent at the close would be the parent's requests."""
+    thing = Thing()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(thing.run)
+        monkeypatch.setattr(origin, "_forks", origin._forks + 1)
+        await thing.stop()
+        assert thing.story == ["opening", "open"]
+        tasks.cancel_scope.cancel()
+    assert thing.story == ["opening", "open", "work ended"]
