@@ -24,6 +24,7 @@ from kafkagroup.errors import (
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.options import GroupMemberOptions
+from kafkagroup.runtime.close_sequence import LEAVE_FRACTION
 from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.event_feed import GroupEvents
 from kafkagroup.runtime.generations import Generation, GenerationQueue, Strategies
@@ -414,12 +415,15 @@ class GroupMember(Service):
 
     async def _leave(self) -> None:
         queue = self._queue
+        deadline = anyio.current_time() + self._close_timeout * LEAVE_FRACTION
         queue.close()
         # Before leaving: other members must not begin while this one's work still runs.
         await queue.wait_vacated()
         if self._driver is not None and not self._driver.closed.is_set():
             queue.release()
-            self._driver.leave("the member was closed", leave_group=self._leave_group)
+            self._driver.leave(
+                "the member was closed", leave_group=self._leave_group, deadline=deadline
+            )
             await self._driver.closed.wait()
         if self._cluster is not None:
             await self._cluster.aclose()

@@ -6,6 +6,7 @@ name of a rule and a condition on a member after a step at `now`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
@@ -46,10 +47,10 @@ def _in(member: Any, *phases: str) -> bool:
     return member.phase.value in phases
 
 
-_AWAITS = ("joining", "computing", "syncing", "revoking", "losing", "leaving")
+_AWAITS = ("joining", "releasing", "computing", "syncing", "revoking", "losing", "leaving")
 """Phases of an effect that must be answered: its token is `pending`."""
 
-_OUTSIDE = ("idle", "losing", "leaving", "left", "failed")
+_OUTSIDE = ("idle", "losing", "departing", "leaving", "left", "failed")
 """Phases in which a member owns nothing, whatever its protocol."""
 
 
@@ -73,6 +74,9 @@ _COORDINATED: Mapping[str, Rule] = {
     "awaits one answer for its phase": lambda m, _: (m.pending is not None) == _in(m, *_AWAITS),
     "has nothing in flight once it has left or failed": lambda m, _: (
         not _in(m, "left", "failed") or (m.lookup_in_flight, m.heartbeat_in_flight) == (None, None)
+    ),
+    "gives up leaving at some time": lambda m, _: (
+        (m.leave_by < math.inf) or not _in(m, "departing", "leaving")
     ),
     "looks up only an unknown coordinator": lambda m, _: (
         m.lookup_in_flight is None or m.coordinator is None

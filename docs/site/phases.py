@@ -42,12 +42,14 @@ _CLASSIC = {
 _CONSUMER = {
     "idle": (0, 0),
     "unjoined": (1, 0),
-    "joining": (2, 0),
-    "member": (3, 0),
-    "revoking": (4, 0),
-    "losing": (2, 1),
+    "releasing": (2, 0),
+    "joining": (3, 0),
+    "member": (4, 0),
+    "revoking": (5, 0),
+    "losing": (3, 1),
 }
-_END = ("leaving", "left", "failed")
+_WAYS_OUT = ("departing", "left", "failed")
+_END = ("leaving", *_WAYS_OUT)
 
 
 def classic() -> str:
@@ -96,7 +98,9 @@ def _draw(
         for end in sorted(ends, key=lambda phase: phase.value):
             if end.value not in _END:
                 _arrow(picture, centre(start.value), centre(end.value), end.value == "losing")
-        _way_out(picture, centre(start.value), [n for n in _END if n in {e.value for e in ends}])
+        _way_out(
+            picture, centre(start.value), [n for n in _WAYS_OUT if n in {e.value for e in ends}]
+        )
     for phase in moves:
         if phase.value in _END:
             continue
@@ -116,11 +120,11 @@ def _draw(
         picture.text(x, y + 5, phase.value, size=15)
     picture.box(20, _BOTTOM, columns * _COLUMN - 22, 32, fill=PAPER, stroke=GREY)
     (last,) = (e for e in moves if e.value == "leaving")
-    whereto = " or ".join(sorted(e.value for e in moves[last]))
+    whereto = " or ".join(sorted(e.value for e in moves[last] if e.value != "departing"))
     picture.text(
         20 + (columns * _COLUMN - 22) / 2,
         _BOTTOM + 21,
-        f"the end: leaving and then {whereto}; left at once; failed",
+        f"the end: departing, leaving, again if need be, then {whereto}; left at once; failed",
         size=14,
     )
     _legend(picture, has_purgatory=bool(purgatory))
@@ -174,7 +178,7 @@ def _way_out(picture: Svg, start: tuple[float, float], ends: list[str]) -> None:
     x, y = start
     x += 30 if y == _TOP else -30
     picture.path(f"M{x:g},{y + _HEIGHT / 2:g} L{x:g},{_BOTTOM - 2:g}", GREY, dots=True, arrow=True)
-    if len(ends) < len(_END):
+    if len(ends) < len(_WAYS_OUT):
         picture.text(x - 6, _BOTTOM - 12, ", ".join(ends), size=12, anchor="end", colour=GREY)
 
 

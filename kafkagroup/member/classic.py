@@ -64,6 +64,7 @@ from kafkagroup.member.vocabulary import (
 from kafkagroup.wire.messages.group import (
     HeartbeatResponse,
     JoinGroupResponse,
+    LeaveGroupResponse,
     SyncGroupResponse,
 )
 from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
@@ -76,6 +77,10 @@ Java)."""
 
 _INTERVAL_GROWTH = 0.25
 """The heartbeat interval grows to this fraction of the time since the last rebalance."""
+
+_ID_TIMEOUT = 2.0
+"""Seconds for which a member that leaves waits for the answer to its first JoinGroup, which has its
+member id. The coordinator answers it at once (KIP-394)."""
 
 _MAX_IMMEDIATE_REJOINS = 5
 """Failures in a row after which a member pauses before it rejoins, even if the group has only
@@ -90,6 +95,8 @@ def step(member: Member, event: Event) -> tuple[Member, tuple[Effect, ...]]:
 class _Step(CoordinatedStep[Member, Event, Effect]):
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
+    DEPARTING = Phase.DEPARTING
+    ENDED = ENDED
     PASSIVE = PASSIVE
     HEARTBEATING = HEARTBEATING
     COMMITTING = COMMITTING
@@ -145,8 +152,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     self._on_join_response(message)
                 case SyncGroupResponse():
                     self._on_sync_response(message)
-                case _:
-                    self._left()
+                case LeaveGroupResponse():
+                    self._on_leave_response(message)
         elif isinstance(message, HeartbeatResponse):
             self._on_late_heartbeat_response(token, message.error_code)
 
@@ -154,10 +161,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         member = self.member
         if not member.awaits(token):
             return
-        if member.phase is Phase.LEAVING:
-            self._left()
+        if member.phase is Phase.LEAVING and token == member.pending:
+            self._on_leave_failed(error)
         elif not isinstance(error, TransportError | RemoteProtocolError):
-            self._fail(error)
+            self._fail(error, can_leave=token != member.lookup_in_flight)
         elif token == member.lookup_in_flight:
             self._set(lookup_in_flight=None)
             self._back_off(error)
@@ -214,6 +221,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _on_leaving(self, event: Leaving) -> None:
         if self.member.leaving is not None:
+            self._leave_earlier(event.deadline)
             return
         self._set(leaving=event)
         match self.member.phase:
@@ -223,11 +231,12 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._revoke_all(event.reason)
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has released
-            case Phase.LEAVING:
-                pass  # an error has ended the membership already
             case _ if self.member.ownership.is_assigned:
                 # Closed in a cooperative rebalance: its partitions may be reassigned by now.
                 self._lose(event.reason)
+            case Phase.JOINING if not self.member.member_id and self._sends_leave:
+                # The coordinator waits for this id, or will, until its session ends (KIP-394).
+                self._set(leave_by=min(event.deadline, self.now + _ID_TIMEOUT))
             case _:
                 self._leave()
 
@@ -250,6 +259,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return self._restart(self.member.reason)
         if code != ErrorCode.NONE:
             return self._on_error(code, "JoinGroup")
+        self._set_member_id(answer.member_id)
+        if self.member.leaving is not None:
+            return self._leave()
         config = self.member.config
         if answer.protocol_type not in (None, config.protocol_type):
             return self._fail(
@@ -259,7 +271,6 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     f" not {config.protocol_type!r}",
                 )
             )
-        self._set_member_id(answer.member_id)
         if self._missed_generation(answer.generation_id):
             return self._lose("the group had a generation without this member")
         self._set(
@@ -345,7 +356,13 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         ownership = member.ownership.assign()
         if self.now >= ownership.lease_expires_at:
             return self._move(Phase.SYNCED, next_heartbeat_at=self.now)
-        self._move(Phase.STABLE, ownership=ownership, assignment=b"", attempts=0, failures=0)
+        self._move(
+            Phase.STABLE,
+            ownership=ownership,
+            assignment=b"",
+            attempts=0,
+            failures=0,
+        )
         self._heartbeat_often()
         self.effects.append(
             Assign(
@@ -453,7 +470,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case ErrorCode.ILLEGAL_GENERATION:
                 self._reset_generation("the generation has ended")
             case ErrorCode.FENCED_INSTANCE_ID:
-                self._fail_fenced()
+                self._fail(self._fenced())
             case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 self._back_off(error)
                 self._retry_phase("the coordinator was loading")
@@ -524,43 +541,60 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         )
         return self._move(Phase.SYNCING, pending=token, join_sent_at=self.now)
 
+    def _hold_connection(self) -> None:
+        """Note that later requests need another connection, if a join may be in purgatory."""
+        held = self.member.is_connection_held or self.member.phase not in COMMITTING
+        self._set(is_connection_held=held)
+
+    @property
+    def _sends_leave(self) -> bool:
+        """Whether a member that leaves sends LeaveGroup. A static member keeps its place until its
+        session times out (KIP-345), unless the application decides otherwise (KIP-1092)."""
+        leaving = self.member.leaving
+        if leaving is None or leaving.leave_group is None:
+            return self.member.config.group_instance_id is None
+        return leaving.leave_group
+
     def _leave(self) -> None:
+        if not self.member.member_id or not self._sends_leave:
+            return self._left()
+        self._hold_connection()
+        return self._depart()
+
+    def _send_leave(self) -> None:
         member, leaving = self.member, self.member.leaving
-        if leaving is None or not member.member_id or member.coordinator is None:
-            return self._left()
-        # A static member keeps its place until its session times out (KIP-345), unless the
-        # application decides otherwise (KIP-1092).
-        is_static = member.config.group_instance_id is not None
-        sends_leave = not is_static if leaving.leave_group is None else leaving.leave_group
-        if not sends_leave:
-            return self._left()
-        token = self._send(
-            leave_request(member, leaving.reason),
-            timeout=member.config.request_timeout,
-            route=Route.COORDINATOR if member.phase in COMMITTING else Route.SEPARATE_CONNECTION,
+        assert leaving is not None
+        route = Route.SEPARATE_CONNECTION if member.is_connection_held else Route.COORDINATOR
+        request = leave_request(member, leaving.reason)
+        token = self._send(request, timeout=self._attempt_timeout(), route=route)
+        self._move(Phase.LEAVING, pending=token)
+
+    def _on_leave_response(self, answer: LeaveGroupResponse) -> None:
+        code = answer.error_code or next((m.error_code for m in answer.members), ErrorCode.NONE)
+        group = self.member.config.group_id
+        self._on_leave_answer(
+            broker_error(code, f"LeaveGroup of group {group!r}", operation="READ", group=group)
         )
-        return self._move(Phase.LEAVING, pending=token, heartbeat_in_flight=None)
 
-    def _left(self) -> None:
+    def _left(self, doubt: str = "") -> None:
         self._move(Phase.LEFT, pending=None, heartbeat_in_flight=None, lookup_in_flight=None)
-        self.effects.append(Leave())
+        self.effects.append(Leave(doubt=doubt))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, *, can_leave: bool = True) -> None:
         member = self.member
+        if member.phase in ENDED:
+            self._left(str(error))
+            return
         self.effects.append(Fail(error=error))
-        sends_leave = not self._keeps_place(error)
+        sends_leave = can_leave and not self._keeps_place(error)
+        leaving = Leaving(now=self.now, reason=str(error), leave_group=sends_leave)
         if member.ownership.is_assigned:
             # After LeaveGroup others would own partitions that the application has not released.
-            leaving = Leaving(now=self.now, reason=str(error), leave_group=sends_leave)
             self._set(leaving=member.leaving or leaving)
             self._lose(str(error))
-        elif member.member_id and member.coordinator and sends_leave:
-            token = self._send(
-                leave_request(member, str(error)), timeout=member.config.request_timeout
-            )
-            self._move(
-                Phase.LEAVING, pending=token, heartbeat_in_flight=None, lookup_in_flight=None
-            )
+        elif member.member_id and sends_leave:
+            self._set(leaving=member.leaving or leaving)
+            self._depart()
         else:
             self._move(Phase.FAILED, pending=None, heartbeat_in_flight=None, lookup_in_flight=None)
 

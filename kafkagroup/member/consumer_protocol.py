@@ -18,6 +18,7 @@ from kafkagroup.errors import (
     COORDINATOR_MOVED,
     BrokerError,
     ErrorCode,
+    FencedError,
     RemoteProtocolError,
     TransportError,
     UnsupportedVersionError,
@@ -25,6 +26,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.member.consumer_requests import (
     LEAVE_EPOCH,
+    OWN_IDS,
     STATIC_LEAVE_EPOCH,
     heartbeat_request,
     join_request,
@@ -91,7 +93,14 @@ _MEMBERSHIP_LOST = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     )
 )
-"""The coordinator has removed the member, or has never known it."""
+"""The membership has ended. The coordinator has removed the member, or has never known it; or it
+still counts the member, in another epoch."""
+
+_UNKNOWN = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND))
+"""The coordinator does not count the member."""
+
+_MAY_HAVE_JOINED = frozenset((ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT))
+"""Errors of a join that may succeed nevertheless: it is not replicated yet."""
 
 _PROTOCOL_UNAVAILABLE = frozenset(
     (
@@ -112,6 +121,8 @@ def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEf
 class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
+    DEPARTING = Phase.DEPARTING
+    ENDED = ENDED
     PASSIVE = PASSIVE
     HEARTBEATING = HEARTBEATING
     COMMITTING = HEARTBEATING
@@ -181,6 +192,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         elif token == member.pending and member.phase is Phase.JOINING:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._on_join_response(message)
+        elif token == member.pending and member.phase is Phase.RELEASING:
+            assert isinstance(message, ConsumerGroupHeartbeatResponse)
+            self._on_release_response(message)
         elif token == member.pending and member.phase is Phase.LEAVING:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._on_leave_response(message)
@@ -189,14 +203,17 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         member = self.member
         if not member.awaits(token):
             return
-        if member.phase is Phase.LEAVING:
-            self._left()
+        if member.phase is Phase.LEAVING and token == member.pending:
+            self._on_leave_failed(error)
         elif not isinstance(error, TransportError | RemoteProtocolError):
             too_old = isinstance(error, UnsupportedVersionError)
-            if token == member.pending and too_old and member.config.may_fall_back:
+            if token == member.pending and too_old and member.phase is Phase.RELEASING:
+                self._set(can_release=False)
+                self._restart(str(error))
+            elif token == member.pending and too_old and member.config.may_fall_back:
                 self._fall_back(error)
             else:
-                self._fail(error)
+                self._fail(error, can_leave=token != member.lookup_in_flight)
         elif token == member.lookup_in_flight:
             self._set(lookup_in_flight=None)
             self._back_off(error)
@@ -204,7 +221,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             # The coordinator may not have received the request: report everything again.
             self._lose_coordinator()
             self._back_off(error)
-            if member.phase is Phase.JOINING:
+            if member.phase in (Phase.JOINING, Phase.RELEASING):
                 self._restart("the coordinator did not answer")
 
     def _revoked(self) -> None:
@@ -216,6 +233,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _on_leaving(self, event: Leaving) -> None:
         if self.member.leaving is not None:
+            self._leave_earlier(event.deadline)
             return
         self._set(leaving=event)
         match self.member.phase:
@@ -228,8 +246,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 revoked = self.member.ownership.revoke()
                 self._move(Phase.REVOKING, pending=token, ownership=revoked, reason=event.reason)
                 self.effects.append(Revoke(token=token, deadline=self._drain_deadline()))
-            case Phase.LOSING | Phase.LEAVING:
-                pass  # leaves when the application has released, or is leaving already
+            case Phase.LOSING:
+                pass  # leaves when the application has released
             case _:
                 self._leave()
 
@@ -237,7 +255,6 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _on_join_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         if answer.error_code != ErrorCode.NONE:
-            self._set(may_be_known=False)
             return self._on_error(answer)
         if answer.member_epoch <= 0:
             # A heartbeat with such an epoch would join again, or leave.
@@ -257,9 +274,26 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         comes_back = leaving is not None and leaving.lost
         if comes_back and answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
             # The application's next poll would join again, against the other process.
-            return self._fail_fenced()
-        # Also with an error: a member that the coordinator does not know has left.
-        return self._left()
+            self.effects.append(Fail(error=self._fenced()))
+            self._move_out(Phase.FAILED, may_be_known=False)
+        else:
+            self._on_leave_answer(self._error(answer))
+
+    def _on_release_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+        """Join, unless the coordinator could not tell whether it holds the instance id for this
+        member. If it refuses, it does not: another member holds the id, or none."""
+        error = self._error(answer)
+        if not error.retriable:
+            self._set(may_be_known=False)
+            return self._restart(self.member.reason)
+        if error.code in COORDINATOR_MOVED:
+            self._lose_coordinator()
+        self._back_off(error)
+        return self._restart(str(error))
+
+    def _error(self, answer: ConsumerGroupHeartbeatResponse) -> BrokerError:
+        group = self.member.config.group_id
+        return broker_error(answer.error_code, answer.error_message, operation="READ", group=group)
 
     def _on_heartbeat_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         if answer.error_code != ErrorCode.NONE:
@@ -318,16 +352,17 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _on_error(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         """Handle an error code. The next heartbeat reports everything again."""
         self._set(acknowledged_state=None, state_in_flight=None)
-        config, code = self.member.config, answer.error_code
+        config, code, error = self.member.config, answer.error_code, self._error(answer)
         joining = self.member.phase is Phase.JOINING
-        error = broker_error(code, answer.error_message, operation="READ", group=config.group_id)
+        if joining and code not in _MAY_HAVE_JOINED and (self._releases or not error.retriable):
+            self._set(may_be_known=False)
         match code:
             case _ if joining and code in _PROTOCOL_UNAVAILABLE:
                 self._fall_back(error) if config.may_fall_back else self._fail(error)
             case _ if code in _MEMBERSHIP_LOST:
                 self._on_membership_lost(error)
             case ErrorCode.FENCED_INSTANCE_ID:
-                self._fail_fenced()
+                self._fail(self._fenced())
             case ErrorCode.UNRELEASED_INSTANCE_ID:
                 self._on_instance_unreleased(error)
             case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -352,7 +387,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _on_membership_lost(self, error: BrokerError) -> None:
         """Join again after the coordinator has removed the member; the first times without a
         pause."""
-        self._set(loss_count=self.member.loss_count + 1, may_be_known=False)
+        may_be_known = error.code not in _UNKNOWN and self.member.phase is not Phase.JOINING
+        self._set(loss_count=self.member.loss_count + 1, may_be_known=may_be_known)
         if self.member.phase is Phase.JOINING or self.member.loss_count > _MAX_ATTEMPTS:
             self._back_off(error)
         if self.member.ownership.is_assigned:
@@ -385,13 +421,17 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         self.effects.append(Lose(token=token, reason=reason))
 
     def _leave(self) -> None:
-        member, epoch = self.member, self._leave_epoch()
-        if epoch is None or not member.may_be_known or member.coordinator is None:
+        if self._leave_epoch() is None or not self.member.may_be_known:
             return self._left()
-        request = leave_request(member, epoch)
+        self._set(**_NOT_IN_GROUP, ownership=self.member.ownership.release())
+        return self._depart()
+
+    def _send_leave(self) -> None:
+        epoch = self._leave_epoch()
+        assert epoch is not None
         # Requests in flight are answered first; those answers are ignored.
-        token = self._send(request, timeout=member.config.request_timeout)
-        return self._move_out(Phase.LEAVING, pending=token)
+        token = self._send(leave_request(self.member, epoch), timeout=self._attempt_timeout())
+        self._move(Phase.LEAVING, pending=token)
 
     def _leave_epoch(self) -> int | None:
         """Return the epoch with which this member leaves; None to send nothing."""
@@ -402,27 +442,32 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             return LEAVE_EPOCH
         return STATIC_LEAVE_EPOCH if is_static else None
 
-    def _left(self) -> None:
-        self._move_out(Phase.LEFT, lookup_in_flight=None)
-        self.effects.append(Leave())
+    def _left(self, doubt: str = "") -> None:
+        may_be_known = self.member.may_be_known and bool(doubt)
+        self._move_out(Phase.LEFT, lookup_in_flight=None, may_be_known=may_be_known)
+        self.effects.append(Leave(doubt=doubt))
 
     def _fall_back(self, error: Exception) -> None:
         self._move_out(Phase.LEFT, lookup_in_flight=None)
         self.effects.append(FallBack(error=error))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, *, can_leave: bool = True) -> None:
         member = self.member
+        if member.phase in ENDED:
+            self._left(str(error))
+            return
         self.effects.append(Fail(error=error))
-        self._set(may_be_known=member.may_be_known and not self._keeps_place(error))
+        may_leave = can_leave and not isinstance(error, FencedError)
+        self._set(may_be_known=member.may_be_known and may_leave)
+        # A static member keeps its place, and releases its instance id for its next process.
+        leaving = member.leaving or Leaving(now=self.now, reason=str(error))
         if member.ownership.is_assigned:
             # Once it leaves, others own partitions that the application has not released yet.
-            leaving = Leaving(now=self.now, reason=str(error), leave_group=True)
-            self._set(leaving=member.leaving or leaving)
+            self._set(leaving=leaving)
             self._lose(str(error))
-        elif self.member.may_be_known and member.coordinator is not None:
-            request = leave_request(member, LEAVE_EPOCH)
-            token = self._send(request, timeout=member.config.request_timeout)
-            self._move_out(Phase.LEAVING, pending=token, lookup_in_flight=None)
+        elif self.member.may_be_known:
+            self._set(leaving=leaving)
+            self._leave()
         else:
             self._move_out(Phase.FAILED, lookup_in_flight=None)
 
@@ -523,10 +568,23 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _join_when_due(self) -> None:
         member = self.member
         if member.phase is not Phase.UNJOINED or self.now < member.retry_at:
-            return
-        token = self._send(join_request(member), timeout=member.config.request_timeout)
+            return None
+        timeout = member.config.request_timeout
+        if self._releases and member.may_be_known:
+            # The coordinator would refuse a join until its session for this member ends.
+            request = leave_request(member, STATIC_LEAVE_EPOCH)
+            token = self._send(request, timeout=timeout, lowest=OWN_IDS)
+            return self._move(Phase.RELEASING, pending=token)
+        token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, may_be_known=True)
-        self._note_heartbeat_sent()
+        return self._note_heartbeat_sent()
+
+    @property
+    def _releases(self) -> bool:
+        """Whether a member releases its instance id before it joins, if an earlier join may hold
+        it. After a refused join such a member is not known, unlike one whose earlier join may have
+        succeeded."""
+        return self.member.config.group_instance_id is not None and self.member.can_release
 
     def _heartbeat_when_due(self) -> None:
         member = self.member

@@ -39,14 +39,20 @@ class Phase(Enum):
     """About to join, once the coordinator is known and back-off has ended."""
     JOINING = "joining"
     """The heartbeat of epoch 0 is in flight."""
+    RELEASING = "releasing"
+    """The heartbeat of epoch -2 is in flight, before a static member joins: an earlier join without
+    an answer may hold its instance id, and the coordinator would refuse another."""
     MEMBER = "member"
     """In the group: sends heartbeats, and owns what the coordinator assigns."""
     REVOKING = "revoking"
     """It leaves: the application processes, commits and releases. Heartbeats continue."""
     LOSING = "losing"
     """The coordinator has removed the member; the application is notified."""
+    DEPARTING = "departing"
+    """About to send the heartbeat of epoch -1 or -2, once the coordinator is known and back-off has
+    ended."""
     LEAVING = "leaving"
-    """The heartbeat of epoch -1 or -2 is in flight."""
+    """That heartbeat is in flight."""
     LEFT = "left"
     """The member has left the group."""
     FAILED = "failed"
@@ -54,8 +60,8 @@ class Phase(Enum):
 
 
 _ENDING_MOVES: Mapping[Phase, str] = {
-    Phase.LEAVING: "Leaving, or a fatal answer; a heartbeat of epoch -1 or -2 is sent",
-    Phase.LEFT: "Leaving, without a coordinator or a need for a heartbeat; or FallBack",
+    Phase.DEPARTING: "Leaving, or a fatal answer; a heartbeat of epoch -1 or -2 follows",
+    Phase.LEFT: "Leaving, without a need for a heartbeat; or FallBack",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
 """The moves that end the membership of a member that owns nothing."""
@@ -68,6 +74,12 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.UNJOINED: {
         **_ENDING_MOVES,
         Phase.JOINING: "any event, once the coordinator is known and back-off has ended",
+        Phase.RELEASING: "likewise, of a static member whose last join may have succeeded",
+    },
+    Phase.RELEASING: {
+        Phase.UNJOINED: "Replied or SendFailed",
+        Phase.DEPARTING: _ENDING_MOVES[Phase.DEPARTING],
+        Phase.FAILED: "Replied to FindCoordinator with an error that no retry can fix",
     },
     Phase.JOINING: {
         **_ENDING_MOVES,
@@ -82,15 +94,20 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.REVOKING: {
         Phase.LOSING: "Replied: fenced or unknown",
-        Phase.LEAVING: "Revoked; a heartbeat of epoch -1 or -2 is sent",
+        Phase.DEPARTING: "Revoked; a heartbeat of epoch -1 or -2 follows",
         Phase.LEFT: "Revoked; no heartbeat is needed",
     },
     Phase.LOSING: {
         **_ENDING_MOVES,
         Phase.UNJOINED: "Revoked",
     },
+    Phase.DEPARTING: {
+        Phase.LEAVING: "any event, once the coordinator is known and back-off has ended",
+        Phase.LEFT: "the time is over, or the coordinator cannot be looked up",
+    },
     Phase.LEAVING: {
-        Phase.LEFT: "Replied or SendFailed",
+        Phase.LEFT: "Replied; or the time is over",
+        Phase.DEPARTING: "Replied with a retriable error, or SendFailed",
         Phase.FAILED: "Replied: fenced by another process, while the application stays",
     },
     Phase.LEFT: {},
@@ -102,10 +119,10 @@ and raises."""
 HEARTBEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases in which the member sends heartbeats, and may commit."""
 
-ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+ENDED = frozenset((Phase.DEPARTING, Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases of a membership that ends."""
 
-PASSIVE = ENDED | {Phase.IDLE}
+PASSIVE = frozenset((Phase.IDLE, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due."""
 
 
@@ -176,7 +193,11 @@ class Member(CoordinatedMember):
     has_sent_pattern: bool = False
     """Whether the coordinator may know a pattern, which only an empty pattern unsets."""
     may_be_known: bool = False
-    """Whether the coordinator may count this member as one of the group."""
+    """Whether the coordinator may count this member as one of the group, which holds its instance
+    id."""
+    can_release: bool = True
+    """Whether this member can release its instance id; False once a broker has only version 0 of
+    the heartbeat, in which the coordinator chooses the member ids."""
     broker_interval: float = 0.0
     """Seconds between heartbeats that the broker requests; zero before its first answer."""
     frequent_until: float = 0.0

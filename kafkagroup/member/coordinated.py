@@ -4,6 +4,7 @@ and the next wake-up. Each protocol's own step derives from `CoordinatedStep`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
@@ -12,10 +13,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 from kafkagroup._backoff import backoff
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import (
+    COORDINATOR_MOVED,
+    BrokerError,
     ErrorCode,
     FencedError,
     JoinFailedError,
     LocalProtocolError,
+    RemoteProtocolError,
+    TransportError,
     broker_error,
 )
 from kafkagroup.member.ownership import Ownership
@@ -28,6 +33,23 @@ __all__ = ["DRAIN_SHARE", "CoordinatedConfig", "CoordinatedMember", "Coordinated
 DRAIN_SHARE = 0.75
 """The share of the rebalance timeout in which the application processes the records in flight; the
 rest is for the commit and the join."""
+
+_ATTEMPT_SHARE = 0.5
+"""How much of the time left for leaving one attempt may take: a coordinator that does not respond
+must not use up all of it."""
+
+_NOT_A_MEMBER = frozenset(
+    (
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_INSTANCE_ID,
+    )
+)
+"""The codes of a member that has left, was removed before, or was replaced by another process."""
+
+_MIN_ATTEMPT = 1.0
+"""Seconds that each attempt to leave gets at least."""
 
 
 @frozen(kw_only=True)
@@ -81,6 +103,8 @@ class CoordinatedMember:
     reason: str = ""
     """Why it rejoins or revokes."""
     leaving: Leaving | None = None
+    leave_by: float = math.inf
+    """When a member that is leaving gives up; inf before it has released its partitions."""
     last_token: int = 0
 
     @property
@@ -107,17 +131,21 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     """One step of a member that has a coordinator: the member and the effects so far.
 
     A base class and not functions: both protocols look up the coordinator, back off, watch the
-    session and choose the next wake-up by the same code, which calls the protocol's own moves in
-    between (`_fail`, `_lose_coordinator`, `_join_when_due`, `_heartbeat_when_due`), in an order
-    that both must keep. As functions, all of these would take and return member and effects.
-    Only `classic.step` and `consumer_protocol.step` use it. It is generic so that each of them sees
-    its own member, events and effects.
+    session, repeat their leave and choose the next wake-up by the same code, which calls the
+    protocol's own moves in between (`_fail`, `_lose_coordinator`, `_join_when_due`, `_send_leave`,
+    `_heartbeat_when_due`), in an order that both must keep. As functions, all of these would take
+    and return member and effects. Only `classic.step` and `consumer_protocol.step` use it. It is
+    generic so that each of them sees its own member, events and effects.
     """
 
     MOVES: ClassVar[Mapping[Any, Mapping[Any, str]]]
     """Phase -> the phases that may follow -> the event that causes the move."""
     UNJOINED: ClassVar[Enum]
     """The phase of a member that is about to join."""
+    DEPARTING: ClassVar[Enum]
+    """The phase of a member that is about to leave."""
+    ENDED: ClassVar[frozenset[Any]]
+    """Phases of a membership that ends."""
     PASSIVE: ClassVar[frozenset[Any]]
     """Phases in which nothing is due."""
     HEARTBEATING: ClassVar[frozenset[Any]]
@@ -146,8 +174,17 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         """Change the member by an event; a stale event changes nothing."""
 
     @abstractmethod
-    def _fail(self, error: Exception) -> None:
-        """End the membership with an error that no retry can fix."""
+    def _fail(self, error: Exception, *, can_leave: bool = True) -> None:
+        """End the membership with an error that no retry can fix. `can_leave`: it does not keep the
+        member from finding the coordinator."""
+
+    @abstractmethod
+    def _left(self, doubt: str = "") -> None:
+        """End the membership; `doubt` as in `Leave`."""
+
+    @abstractmethod
+    def _send_leave(self) -> None:
+        """Send the request to leave. The coordinator is known."""
 
     @abstractmethod
     def _lose_coordinator(self) -> None:
@@ -177,6 +214,9 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         member = self.member
         if member.phase in self.PASSIVE:
             return
+        if self.now >= member.leave_by:
+            self._left(self._doubt())
+            return
         if member.phase in self.HEARTBEATING and self.now >= member.session_ends_at:
             # No answer for a whole session: find the coordinator again, and start a new session.
             self._lose_coordinator()
@@ -187,6 +227,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         if self.member.coordinator is not None:
             self._join_when_due()
             self._heartbeat_when_due()
+            if self.member.phase is self.DEPARTING and self.now >= self.member.retry_at:
+                self._send_leave()
         self._wake()
 
     def _fail_after_max_retries(self) -> None:
@@ -202,9 +244,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     def _find_when_due(self) -> None:
         if self.now < self.member.retry_at:
             return
-        config = self.member.config
-        request = FindCoordinatorRequest(coordinator_keys=(config.group_id,))
-        token = self._send(request, timeout=config.request_timeout, route=Route.ANY)
+        request = FindCoordinatorRequest(coordinator_keys=(self.member.config.group_id,))
+        token = self._send(request, timeout=self._attempt_timeout(), route=Route.ANY)
         self._set(lookup_in_flight=token)
 
     def _on_coordinator_response(self, answer: FindCoordinatorResponse) -> None:
@@ -220,13 +261,17 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             operation="DESCRIBE",
             group=self.member.config.group_id,
         )
-        return self._back_off(error) if error.retriable else self._fail(error)
+        if error.retriable:
+            return self._back_off(error)
+        return self._fail(error, can_leave=False)
 
     def _back_off(self, error: Exception | None = None) -> None:
         config, attempts = self.member.config, self.member.attempts + 1
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
         self._set(attempts=attempts, retry_at=self.now + pause, next_heartbeat_at=self.now + pause)
-        if config.max_retries is not None and self.member.phase not in self.COMMITTING:
+        if self.member.phase is self.DEPARTING:
+            self._set(trouble=self.member.trouble if error is None else str(error))
+        elif config.max_retries is not None and self.member.phase not in self.COMMITTING:
             trouble = self.member.trouble if error is None else str(error)
             self._set(failures=self.member.failures + 1, trouble=trouble)
 
@@ -242,10 +287,72 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         ):
             times.append(member.next_heartbeat_at)
         waits = member.coordinator is None and member.lookup_in_flight is None
-        if waits or (member.phase is self.UNJOINED and member.coordinator is not None):
+        is_due = member.phase in (self.UNJOINED, self.DEPARTING)
+        if waits or (is_due and member.coordinator is not None):
             times.append(member.retry_at)
+        if member.leave_by < math.inf:
+            times.append(member.leave_by)
         if times:
             self.effects.append(WakeAt(time=min(times)))
+
+    # ------------------------------------------------------------ leaving
+
+    def _depart(self) -> None:
+        """Leave at the coordinator: once it is known, and again until it has answered. It removes a
+        silent member after one session, so that is when to give up at the latest."""
+        member, leaving = self.member, self.member.leaving
+        deadline = self.now + member.config.session_timeout
+        if leaving is not None:  # there is time for one attempt, even if none is left
+            deadline = min(deadline, max(leaving.deadline, self.now + _MIN_ATTEMPT))
+        self._move(
+            self.DEPARTING,
+            pending=None,
+            heartbeat_in_flight=None,
+            retry_at=min(member.retry_at, self.now),
+            leave_by=deadline,
+            trouble="",
+        )
+
+    def _leave_earlier(self, deadline: float) -> None:
+        """Leave by this deadline if it is the earlier one: a member that is leaving is closed."""
+        leaving = self.member.leaving
+        if leaving is None or leaving.deadline <= deadline:
+            return
+        self._set(leaving=evolve(leaving, deadline=deadline))
+        if self.member.leave_by < math.inf:
+            self._set(leave_by=min(self.member.leave_by, deadline))
+
+    def _on_leave_answer(self, error: BrokerError) -> None:
+        """End the membership, or leave again if the coordinator could not handle the request."""
+        if error.code in _NOT_A_MEMBER:
+            return self._left()
+        if not error.retriable:
+            return self._left(str(error))
+        if error.code in COORDINATOR_MOVED:
+            self._lose_coordinator()
+        return self._leave_again(error)
+
+    def _leave_again(self, error: Exception) -> None:
+        self._move(self.DEPARTING, pending=None)
+        self._back_off(error)
+
+    def _on_leave_failed(self, error: Exception) -> None:
+        """Leave again if the coordinator may not have received the request."""
+        if isinstance(error, TransportError | RemoteProtocolError):
+            self._lose_coordinator()
+            self._leave_again(error)
+        else:
+            self._left(str(error))
+
+    def _attempt_timeout(self) -> float:
+        """Return the timeout of a request that is repeated until the member has left."""
+        left = self.member.leave_by - self.now
+        return min(max(left * _ATTEMPT_SHARE, _MIN_ATTEMPT), self.member.config.request_timeout)
+
+    def _doubt(self) -> str:
+        """Return why the coordinator may still count a member that gives up leaving."""
+        trouble = self.member.trouble if self.member.phase in self.ENDED else ""
+        return trouble or "the coordinator did not answer in time"
 
     # ------------------------------------------------------------ ownership
 
@@ -264,9 +371,9 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         group does not wait until its session ends."""
         return self.member.config.group_instance_id is not None or isinstance(error, FencedError)
 
-    def _fail_fenced(self) -> None:
+    def _fenced(self) -> FencedError:
         instance = self.member.config.group_instance_id
-        self._fail(FencedError(f"another member now has group_instance_id {instance!r}"))
+        return FencedError(f"another member now has group_instance_id {instance!r}")
 
     # ------------------------------------------------------------ helpers
 
@@ -284,7 +391,12 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         return token
 
     def _send(
-        self, request: Request[Any], *, timeout: float, route: Route = Route.COORDINATOR
+        self,
+        request: Request[Any],
+        *,
+        timeout: float,
+        route: Route = Route.COORDINATOR,
+        lowest: int = 0,
     ) -> int:
         token = self._token()
         self.effects.append(
@@ -294,6 +406,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
                 route=route,
                 coordinator=None if route is Route.ANY else self.member.coordinator,
                 timeout=timeout,
+                lowest=lowest,
             )
         )
         return token

@@ -42,6 +42,8 @@ class Phase(Enum):
     """The generation ends; the application processes, commits and releases. Heartbeats continue."""
     LOSING = "losing"
     """The generation ended before the application could revoke; the application is notified."""
+    DEPARTING = "departing"
+    """About to send LeaveGroup, once the coordinator is known and back-off has ended."""
     LEAVING = "leaving"
     """LeaveGroup is in flight."""
     LEFT = "left"
@@ -51,8 +53,8 @@ class Phase(Enum):
 
 
 _ENDING_MOVES: Mapping[Phase, str] = {
-    Phase.LEAVING: "Leaving, or a fatal answer; LeaveGroup is sent",
-    Phase.LEFT: "Leaving, without a coordinator or without a need for LeaveGroup",
+    Phase.DEPARTING: "Leaving, or a fatal answer; LeaveGroup follows",
+    Phase.LEFT: "Leaving, without a member id or without a need for LeaveGroup",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
 """The moves that end the membership of a member that owns nothing."""
@@ -103,16 +105,23 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.UNJOINED: "Revoked",
         Phase.REVOKING: "Revoked of a part, while leaving: the rest follows",
         Phase.LOSING: "Replied to a heartbeat: fenced or unknown; AssignFailed; Leaving as `lost`",
-        Phase.LEAVING: "Revoked, while leaving; LeaveGroup is sent",
+        Phase.DEPARTING: "Revoked, while leaving; LeaveGroup follows",
         Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
     },
     Phase.LOSING: {
         Phase.UNJOINED: "Revoked",
-        Phase.LEAVING: "Revoked, while leaving; LeaveGroup is sent",
+        Phase.DEPARTING: "Revoked, while leaving; LeaveGroup follows",
         Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
         Phase.FAILED: "Replied to FindCoordinator with an error that no retry can fix",
     },
-    Phase.LEAVING: {Phase.LEFT: "Replied or SendFailed"},
+    Phase.DEPARTING: {
+        Phase.LEAVING: "any event, once the coordinator is known and back-off has ended",
+        Phase.LEFT: "the time is over, or the coordinator cannot be looked up",
+    },
+    Phase.LEAVING: {
+        Phase.LEFT: "Replied; or the time is over",
+        Phase.DEPARTING: "Replied with a retriable error, or SendFailed",
+    },
     Phase.LEFT: {},
     Phase.FAILED: {},
 }
@@ -128,10 +137,10 @@ PURGATORY = frozenset((Phase.JOINING, Phase.SYNCING))
 """Phases in which the coordinator may hold the request in purgatory. Until it answers, it reads no
 later request on that connection."""
 
-ENDED = frozenset((Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+ENDED = frozenset((Phase.DEPARTING, Phase.LEAVING, Phase.LEFT, Phase.FAILED))
 """Phases of a membership that ends."""
 
-PASSIVE = ENDED | {Phase.IDLE}
+PASSIVE = frozenset((Phase.IDLE, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due."""
 
 COMMITTING = frozenset((Phase.SYNCED, Phase.STABLE, Phase.REVOKING))
@@ -187,6 +196,9 @@ class Member(CoordinatedMember):
     """Whether a rejoin was requested while the member was joining."""
     revokes_all: bool = False
     """Whether the current revocation is of everything, because the member leaves."""
+    is_connection_held: bool = False
+    """Whether a JoinGroup or SyncGroup that a leaving member no longer waits for may be in
+    purgatory. The coordinator then reads no later request on the connection of group requests."""
 
     @property
     def may_commit(self) -> bool:

@@ -8,6 +8,7 @@ token of their effect: an answer whose token is no longer current changes nothin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -180,6 +181,9 @@ class Leaving(BaseEvent):
     dynamic members do, static members do not (KIP-1092)."""
     lost: bool = False
     """The application did not poll in time: its partitions are lost, and nothing is committed."""
+    deadline: float = math.inf
+    """When the member stops trying to leave. The coordinator then removes it at the end of its
+    session."""
 
 
 Event = (
@@ -221,6 +225,9 @@ class Send:
     route: Route
     coordinator: Coordinator | None
     timeout: float
+    lowest: int = 0
+    """The lowest version of the request that has the wanted effect; without it in common with the
+    broker, the send fails with UnsupportedVersionError."""
 
 
 @frozen(kw_only=True)
@@ -279,6 +286,9 @@ class Fail:
 @frozen(kw_only=True)
 class Leave:
     """The member has left the group. The last effect."""
+
+    doubt: str = ""
+    """Why the coordinator may still count it as a member; "" if it does not."""
 
 
 Effect = Send | Revoke | Lose | Compute | Assign | WakeAt | Fail | Leave

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["CloseSequence"]
+__all__ = ["LEAVE_FRACTION", "CloseSequence"]
 
 _DRAIN_FRACTION = 0.5
 """How much of the close timeout the records in flight get; the commit and the callbacks get the
 rest."""
+
+LEAVE_FRACTION = 0.95
+"""How much of the close timeout leaving the group may take; the rest is for closing the
+connections."""
 
 
 class CloseSequence:
@@ -45,7 +49,8 @@ class CloseSequence:
 
     def begin_leaving(self, now: float) -> None:
         """Set both deadlines when the member starts to leave."""
-        self.drain_deadline, self.leave_deadline = now + self.drain_timeout, now + self._timeout
+        self.drain_deadline = now + self.drain_timeout
+        self.leave_deadline = now + self._timeout * LEAVE_FRACTION
 
     def end_leaving(self) -> None:
         """Clear the deadlines when the member has left."""

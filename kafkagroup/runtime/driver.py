@@ -8,6 +8,7 @@ time, in the order of the effects. Cancelling `run` leaves nothing behind.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -104,6 +105,12 @@ _OVERDUE_REBALANCE = OverdueReport(
     " waits for it as long as its rebalance timeout",
     extra_wait=20.0,
     has_own_finding=True,
+)
+
+_INSTANCE_HELD = (
+    "another member has this group_instance_id: give each member its own, or stop the other one;"
+    " a member that crashed, or that got no answer to its join from a broker before Kafka 4.0,"
+    " keeps it until its session ends"
 )
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
@@ -243,6 +250,12 @@ class Driver:
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
 
+    @property
+    def may_be_known(self) -> bool:
+        """Whether the coordinator may count this member, or hold its instance id. Under KIP-848
+        only: there a member that joins again keeps its id."""
+        return getattr(self.member, "may_be_known", False)
+
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
         """Return infinity: the coordinator itself refuses late commits."""
         return float("inf")
@@ -260,10 +273,19 @@ class Driver:
         """Look up the coordinator again before the next request."""
         self._request(CoordinatorInvalidated(now=anyio.current_time(), reason=reason))
 
-    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
+    def leave(
+        self,
+        reason: str,
+        *,
+        leave_group: bool | None = None,
+        lost: bool = False,
+        deadline: float = math.inf,
+    ) -> None:
         """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
         now = anyio.current_time()
-        self._request(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
+        self._request(
+            Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost, deadline=deadline)
+        )
 
     def _request(self, event: DriverEvent) -> None:
         """Post an event from outside `run`; the subclass posts it to another thread."""
@@ -346,8 +368,20 @@ class Driver:
                 case FallBack(error=error):
                     logger.info("group %s: %s", before.config.group_id, error)
                     self.fell_back = True
-                case Leave():
-                    pass  # `run` ends, because the phase is a closed one
+                case Leave(doubt=doubt):  # `run` ends, because the phase is a closed one
+                    self._on_left(doubt)
+
+    def _on_left(self, doubt: str) -> None:
+        group_id = self.member.config.group_id
+        # The next membership would not report the end of this one's failures.
+        self._cluster.troubles.forget((group_id, "membership"))
+        if doubt:
+            logger.warning(
+                "group %s: the coordinator may still count this member, for up to one session,"
+                " because leaving the group failed: %s",
+                group_id,
+                doubt,
+            )
 
     def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
@@ -359,8 +393,10 @@ class Driver:
             problem = Problem(
                 subject=f"membership of group {group_id}",
                 cause=str(BrokerError(code)),
-                advice="check that the coordinator's broker is well, and __consumer_offsets with"
-                " its leaders and replicas",
+                advice=_INSTANCE_HELD
+                if code == ErrorCode.UNRELEASED_INSTANCE_ID
+                else "check that the coordinator's broker is well, and __consumer_offsets with its"
+                " leaders and replicas",
             )
             troubles.failed((group_id, "membership"), now, problem)
 
@@ -374,7 +410,8 @@ class Driver:
             else:
                 broker = self._cluster.broker(_node_of(send.coordinator))
                 connection_id = _CONNECTION[send.route]
-                await broker.ready(connection_id)
+                with anyio.fail_after(send.timeout):
+                    await broker.ready(connection_id)
                 if not self.member.awaits(send.token):
                     # Without this, an outdated request would report partitions that were added
                     # since as released, and the coordinator would assign them to other members.
@@ -384,6 +421,7 @@ class Driver:
                     send.request,
                     connection_id=connection_id,
                     timeout=send.timeout,
+                    lowest=send.lowest,
                     overdue=_OVERDUE_REBALANCE
                     if isinstance(send.request, _RebalanceRequest)
                     else _OVERDUE,

@@ -161,6 +161,9 @@ class Engine:
         self._member_id = str(uuid4())
         """The member id under KIP-848: the client generates it, and keeps it for the lifetime of
         this consumer (KIP-1082)."""
+        self._may_be_known = False
+        """Whether the coordinator may still count this consumer as a member, under that id, after
+        the last membership."""
         self._clock = session.bind_clock()
 
     def start(self) -> None:
@@ -296,8 +299,9 @@ class Engine:
         if driver is None:
             await self._release_partitions(list(self._delivery.owned))
             return
-        session.closing.begin_leaving(anyio.current_time())
-        driver.leave(reason, leave_group=session.closing.leave_group)
+        closing = session.closing
+        closing.begin_leaving(anyio.current_time())
+        driver.leave(reason, leave_group=closing.leave_group, deadline=closing.leave_deadline)
         self._leaving = driver
         await self._wait_until_left()
 
@@ -399,11 +403,14 @@ class Engine:
             member_id=self._member_id,
             topics=tuple(sorted(self._subscription)),
             pattern=self._server_pattern,
+            may_be_known=self._may_be_known,
         )
 
     async def _run_member(self, driver: Running) -> None:
         await driver.run()
         session = self._session
+        if isinstance(driver, Driver):
+            self._may_be_known = driver.may_be_known
         has_ended = driver is self._leaving or session.errors.failure is not None
         if session.membership.is_void and not has_ended:
             self.join()

@@ -50,6 +50,7 @@ _NEVER = float("-inf")
 
 _STAGES = {
     "unjoined": "waiting",
+    "releasing": "joining",
     "joining": "joining",
     "computing": "computing",
     "syncing": "syncing",

@@ -7,6 +7,7 @@ these, also not for type checkers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
@@ -151,7 +152,14 @@ class Running(Protocol):
     def invalidate_coordinator(self, reason: str) -> None:
         """Look up the coordinator again, if there is one."""
 
-    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
+    def leave(
+        self,
+        reason: str,
+        *,
+        leave_group: bool | None = None,
+        lost: bool = False,
+        deadline: float = math.inf,
+    ) -> None:
         """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:

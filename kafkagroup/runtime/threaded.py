@@ -269,6 +269,9 @@ class _TroublesProxy(Troubles):
     def succeeded(self, key: Hashable, now: float) -> None:
         self._post(partial(self._troubles.succeeded, key, now))
 
+    def forget(self, key: Hashable) -> None:
+        self._post(partial(self._troubles.forget, key))
+
 
 class _ThreadCluster(Cluster):
     """The same brokers as the application's cluster, over the thread's own connections."""

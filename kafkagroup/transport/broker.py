@@ -233,19 +233,20 @@ class BrokerClient:
         connection_id: str = MAIN,
         timeout: float | None = None,
         highest: int | None = None,
+        lowest: int = 0,
         overdue: OverdueReport = NO_RESPONSE,
         on_response: Callable[[R], None] | None = None,
     ) -> R:
-        """Send any request in a version of at most `highest`; return its response, error codes
-        included. `timeout` in seconds, None for the request timeout of the options; `on_response`
-        as of `BrokerConnection.request`.
+        """Send any request in a version from `lowest` to `highest`; return its response, with its
+        error codes. `timeout` in seconds, None for the request timeout of the options;
+        `on_response` as of `BrokerConnection.request`.
 
         Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
         """
         waits = not isinstance(request, _SENT_BEFORE_IDENTIFIED)
         connection = await self._ready_connection(connection_id, identified=waits)
         return await self._request_on(
-            connection, connection_id, request, timeout, highest, overdue, on_response
+            connection, connection_id, request, timeout, highest, overdue, on_response, lowest
         )
 
     async def _request_on(
@@ -257,6 +258,7 @@ class BrokerClient:
         highest: int | None = None,
         overdue: OverdueReport = NO_RESPONSE,
         on_response: Callable[[R], None] | None = None,
+        lowest: int = 0,
     ) -> R:
         """Send a request on an open connection, and report its outcome."""
         usual = self._options.request_timeout
@@ -271,6 +273,7 @@ class BrokerClient:
                 request,
                 timeout=timeout,
                 highest=highest,
+                lowest=lowest,
                 overdue_after=WARN_AFTER + allowed,
                 on_overdue=report_overdue,
                 on_response=on_response,

@@ -258,11 +258,13 @@ class BrokerConnection:
         *,
         timeout: float,
         highest: int | None = None,
+        lowest: int = 0,
         overdue_after: float = math.inf,
         on_overdue: Callable[[float], None] | None = None,
         on_response: Callable[[R], None] | None = None,
     ) -> R:
-        """Send a request in the best common version, at most `highest`; return its response.
+        """Send a request in the best common version, from `lowest` to `highest`; return its
+        response.
 
         `on_overdue` is called with the time of sending after each `overdue_after` seconds without
         a response. `on_response` is called with the response, in the shape of its version, as soon
@@ -272,7 +274,7 @@ class BrokerConnection:
         RemoteProtocolError when the broker breaks the protocol meanwhile; what `on_response`
         raises.
         """
-        version = self._protocol.choose_version(type(request), highest)
+        version = self._protocol.choose_version(type(request), highest, lowest)
         if self._reauthenticated is not None:
             timeout = await self._wait_reauthenticated(timeout)
         folded = fold(request, version)

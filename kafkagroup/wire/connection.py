@@ -132,8 +132,10 @@ class Connection:
         """Set the versions that the broker supports, by its response to ApiVersions."""
         self._versions = _supported_versions(answer.api_keys)
 
-    def choose_version(self, request: type[Request[Any]], highest: int | None = None) -> int:
-        """Return the highest version that both sides support, at most `highest`.
+    def choose_version(
+        self, request: type[Request[Any]], highest: int | None = None, lowest: int = 0
+    ) -> int:
+        """Return the highest version that both sides support, from `lowest` to `highest`.
 
         Raises: UnsupportedVersionError.
         """
@@ -142,11 +144,12 @@ class Connection:
         if theirs is None:
             raise UnsupportedVersionError(f"the broker does not know {request.__name__}")
         high = min(ours.high, theirs.high, ours.high if highest is None else highest)
-        low = max(ours.low, theirs.low)
+        low = max(ours.low, theirs.low, lowest)
         if high < low:
             raise UnsupportedVersionError(
                 f"{request.__name__}: the broker supports versions {theirs.low} to {theirs.high},"
-                f" this client {ours.low} to {ours.high if highest is None else highest}"
+                f" this client {max(ours.low, lowest)} to"
+                f" {ours.high if highest is None else highest}"
             )
         return high
 

@@ -8,6 +8,7 @@ loop does not end the membership, but the ownership lease may expire.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Collection
 
@@ -195,7 +196,14 @@ class ZooKeeperDriver:
         now = anyio.current_time()
         self._put(RejoinRequested(now=now, reason=reason, protocols=protocols))
 
-    def leave(self, reason: str, *, leave_group: bool | None = None, lost: bool = False) -> None:
+    def leave(
+        self,
+        reason: str,
+        *,
+        leave_group: bool | None = None,
+        lost: bool = False,
+        deadline: float = math.inf,
+    ) -> None:
         """Leave the group; `closed` is set when that is done."""
         now = anyio.current_time()
         self._put(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))

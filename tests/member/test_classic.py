@@ -66,6 +66,7 @@ from kafkagroup.wire.messages.group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
+    MemberResponse,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
@@ -145,7 +146,11 @@ SYNCED = evolve(
 )
 """Has no lease: the heartbeat in flight is its first."""
 STABLE = evolve(
-    SYNCING, phase=Phase.STABLE, pending=None, is_assigned=True, first_heartbeat_delay=3.0
+    SYNCING,
+    phase=Phase.STABLE,
+    pending=None,
+    is_assigned=True,
+    first_heartbeat_delay=3.0,
 )
 HEARTBEAT_SENT = evolve(
     STABLE, heartbeat_in_flight=6, heartbeat_sent_at=13.0, next_heartbeat_at=16.0, last_token=6
@@ -169,6 +174,7 @@ GOING = evolve(
     last_token=6,
     is_assigned=False,
     leaving=Leaving(now=10.0, reason="closed"),
+    leave_by=20.0,
 )
 
 
@@ -225,9 +231,28 @@ def send_heartbeat(token: int, timeout: float) -> Send:
     return send(token, request, timeout)
 
 
-def leave(token: int, reason: str, route: Route = Route.COORDINATOR) -> Send:
+def leave(token: int, reason: str, route: Route = Route.COORDINATOR, timeout: float = 5.0) -> Send:
+    """Return the effect of a member that has 10 s left for leaving."""
     identity = MemberIdentity(member_id="m1", reason=reason)
-    return send(token, LeaveGroupRequest(group_id="g", members=(identity,)), 30.0, route)
+    return send(token, LeaveGroupRequest(group_id="g", members=(identity,)), timeout, route)
+
+
+def leaving_for(error: Exception, now: float = 10.0, *, leave_group: bool = True) -> Leaving:
+    """Return why a member leaves that an error has ended."""
+    return Leaving(now=now, reason=str(error), leave_group=leave_group)
+
+
+def failing(member: Member, error: Exception) -> Member:
+    """Return a member that an error has ended at 10.0 and that leaves."""
+    token = member.last_token + 1
+    return evolve(
+        member,
+        phase=Phase.LEAVING,
+        pending=token,
+        last_token=token,
+        leaving=leaving_for(error),
+        leave_by=20.0,
+    )
 
 
 def found(code: int = 0, node: Coordinator = NODE) -> FindCoordinatorResponse:
@@ -273,6 +298,13 @@ def heartbeat_response(code: int = 0) -> HeartbeatResponse:
 
 def left(code: int = 0) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=code)
+
+
+def left_member(code: int) -> LeaveGroupResponse:
+    """Return the response with the code of the one member that the request names."""
+    return LeaveGroupResponse(
+        error_code=0, members=(MemberResponse(member_id="m1", error_code=code),)
+    )
 
 
 def reply(token: int, message: Any, now: float = 10.0) -> Replied:
@@ -417,8 +449,15 @@ def test_the_leader_sends_every_member_its_assignment() -> None:
 def test_an_assignor_that_raises_is_fatal_and_leaves() -> None:
     error = ZeroDivisionError("no members")
     assert step(COMPUTING, ComputeFailed(now=11.0, token=4, error=error)) == (
-        evolve(COMPUTING, phase=Phase.LEAVING, pending=5, last_token=5),
-        (Fail(error=error), leave(5, "no members")),
+        evolve(
+            COMPUTING,
+            phase=Phase.LEAVING,
+            pending=5,
+            last_token=5,
+            leaving=leaving_for(error, now=11.0),
+            leave_by=21.0,
+        ),
+        (Fail(error=error), leave(5, "no members"), WakeAt(time=21.0)),
     )
 
 
@@ -441,8 +480,8 @@ def test_line_14_a_group_of_another_type_is_refused() -> None:
         E.INCONSISTENT_GROUP_PROTOCOL, "group 'g' is of type 'connect', not 'consumer'"
     )
     assert step(REJOINING, reply(3, joined(protocol_type="connect"))) == (
-        evolve(REJOINING, phase=Phase.LEAVING, pending=4, last_token=4),
-        (Fail(error=error), leave(4, str(error))),
+        failing(REJOINING, error),
+        (Fail(error=error), leave(4, str(error)), WakeAt(time=20.0)),
     )
 
 
@@ -460,8 +499,8 @@ def test_line_14_an_assignment_of_another_protocol_is_refused(
         E.INCONSISTENT_GROUP_PROTOCOL, f"synced as {what}, joined as 'consumer'/'range'"
     )
     assert step(SYNCING, reply(5, answer)) == (
-        evolve(SYNCING, phase=Phase.LEAVING, pending=6, last_token=6),
-        (Fail(error=error), leave(6, str(error))),
+        failing(SYNCING, error),
+        (Fail(error=error), leave(6, str(error)), WakeAt(time=20.0)),
     )
 
 
@@ -553,7 +592,7 @@ def test_a_rejoin_is_requested_before_the_assignment_has_a_lease() -> None:
 
 
 def test_a_member_that_closes_before_its_assignment_has_a_lease_leaves() -> None:
-    assert step(SYNCED, CLOSED)[1] == (leave(7, "closed"),)
+    assert step(SYNCED, CLOSED)[1] == (leave(7, "closed"), WakeAt(time=20.0))
 
 
 # ---------------------------------------------------------------- heartbeats
@@ -879,8 +918,8 @@ def test_a_sync_in_the_next_rebalance_rejoins_at_once_then_backs_off() -> None:
 def test_permanent_errors_are_fatal_and_leave(code: int) -> None:
     error = broker_error(code, "JoinGroup of group 'g'", operation="READ", group="g")
     assert step(REJOINING, reply(3, joined(code))) == (
-        evolve(REJOINING, phase=Phase.LEAVING, pending=4, last_token=4),
-        (Fail(error=error), leave(4, str(error))),
+        failing(REJOINING, error),
+        (Fail(error=error), leave(4, str(error)), WakeAt(time=20.0)),
     )
     # Without a member id there is no member to remove.
     assert step(JOINING, reply(2, joined(code))) == (
@@ -901,7 +940,7 @@ def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation()
     assert effects == (Fail(error=error), Lose(token=7, reason=str(error)))
     leaving, effects = step(losing, Revoked(now=11.0, token=7))
     assert leaving.phase is Phase.LEAVING
-    assert effects == (leave(8, str(error), Route.SEPARATE_CONNECTION),)
+    assert effects == (leave(8, str(error), Route.SEPARATE_CONNECTION), WakeAt(time=21.0))
 
 
 def test_a_fatal_response_while_losing_does_not_lose_twice() -> None:
@@ -1099,7 +1138,7 @@ def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
     assert (gone.phase, gone.ownership.is_assigned, effects) == (
         Phase.LEAVING,
         False,
-        (leave(8, "closed"),),
+        (leave(8, "closed"), WakeAt(time=23.0)),
     )
 
 
@@ -1114,6 +1153,7 @@ def test_line_6_a_poll_timeout_while_revoking_loses_everything_at_once(config: A
     assert step(losing, Revoked(now=12.0, token=6)) == (losing, ())
     assert step(losing, Revoked(now=13.0, token=7))[1] == (
         leave(8, "closed", Route.SEPARATE_CONNECTION),
+        WakeAt(time=23.0),
     )
 
 
@@ -1123,8 +1163,18 @@ def test_line_9_a_stable_member_revokes_then_leaves() -> None:
         revoking,
         (Revoke(token=6, deadline=55.0), WakeAt(time=13.0)),
     )
-    leaving = evolve(revoking, phase=Phase.LEAVING, pending=7, last_token=7, is_assigned=False)
-    assert step(revoking, Revoked(now=11.0, token=6)) == (leaving, (leave(7, "closed"),))
+    leaving = evolve(
+        revoking,
+        phase=Phase.LEAVING,
+        pending=7,
+        last_token=7,
+        is_assigned=False,
+        leave_by=21.0,
+    )
+    assert step(revoking, Revoked(now=11.0, token=6)) == (
+        leaving,
+        (leave(7, "closed"), WakeAt(time=21.0)),
+    )
     assert step(leaving, reply(7, left(), now=11.0)) == (
         evolve(leaving, phase=Phase.LEFT, pending=None),
         (Leave(),),
@@ -1137,8 +1187,16 @@ def test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join(
 ) -> None:
     token = member.last_token + 1
     assert step(member, CLOSED) == (
-        evolve(member, phase=Phase.LEAVING, pending=token, last_token=token, leaving=CLOSED),
-        (leave(token, "closed", Route.SEPARATE_CONNECTION),),
+        evolve(
+            member,
+            phase=Phase.LEAVING,
+            pending=token,
+            last_token=token,
+            leaving=CLOSED,
+            leave_by=20.0,
+            is_connection_held=True,
+        ),
+        (leave(token, "closed", Route.SEPARATE_CONNECTION), WakeAt(time=20.0)),
     )
 
 
@@ -1157,18 +1215,27 @@ def test_a_leaving_static_member_sends_its_instance_id() -> None:
             last_token=7,
             heartbeat_in_flight=None,
             is_assigned=False,
+            leave_by=21.0,
         ),
-        (send(7, request, 30.0, Route.COORDINATOR),),
+        (send(7, request, 5.0, Route.COORDINATOR), WakeAt(time=21.0)),
     )
     syncing = evolve(SYNCING, config=config)
     token = syncing.last_token + 1
     assert step(syncing, for_good) == (
-        evolve(syncing, phase=Phase.LEAVING, pending=token, last_token=token, leaving=for_good),
-        (send(token, request, 30.0, Route.SEPARATE_CONNECTION),),
+        evolve(
+            syncing,
+            phase=Phase.LEAVING,
+            pending=token,
+            last_token=token,
+            leaving=for_good,
+            leave_by=20.0,
+            is_connection_held=True,
+        ),
+        (send(token, request, 5.0, Route.SEPARATE_CONNECTION), WakeAt(time=20.0)),
     )
 
 
-@pytest.mark.parametrize("member", [IDLE, FINDING, JOINING], ids=lambda m: m.phase.value)
+@pytest.mark.parametrize("member", [IDLE, FINDING], ids=lambda m: m.phase.value)
 def test_a_member_without_an_id_sends_no_leave(member: Member) -> None:
     assert step(member, CLOSED) == (
         evolve(member, phase=Phase.LEFT, pending=None, lookup_in_flight=None, leaving=CLOSED),
@@ -1176,18 +1243,16 @@ def test_a_member_without_an_id_sends_no_leave(member: Member) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        evolve(REVOKING, coordinator=None, lookup_in_flight=7),
-        evolve(REVOKING, config=evolve(CONFIG, group_instance_id="i")),
-    ],
-    ids=["coordinator unknown", "static"],
-)
-def test_no_leave_is_sent_without_a_coordinator_or_after_fencing(member: Member) -> None:
-    member = evolve(member, leaving=CLOSED)
+def test_a_static_member_sends_no_leave() -> None:
+    config = evolve(CONFIG, group_instance_id="i")
+    member = evolve(REVOKING, config=config, leaving=CLOSED)
     assert step(member, Revoked(now=11.0, token=6)) == (
-        evolve(member, phase=Phase.LEFT, pending=None, lookup_in_flight=None, is_assigned=False),
+        evolve(member, phase=Phase.LEFT, pending=None, is_assigned=False),
+        (Leave(),),
+    )
+    joining = evolve(JOINING, config=config)
+    assert step(joining, CLOSED) == (
+        evolve(joining, phase=Phase.LEFT, pending=None, leaving=CLOSED),
         (Leave(),),
     )
 
@@ -1236,24 +1301,209 @@ def test_line_6_an_application_that_did_not_poll_loses_and_leaves() -> None:
     lost = evolve(LOSING, reason="asleep", leaving=event)
     assert step(STABLE, event) == (lost, (Lose(token=6, reason="asleep"),))
     assert step(lost, Revoked(now=11.0, token=6)) == (
-        evolve(lost, phase=Phase.LEAVING, generation_id=-1, pending=7, last_token=7),
-        (leave(7, "asleep", Route.SEPARATE_CONNECTION),),
+        evolve(
+            lost,
+            phase=Phase.LEAVING,
+            generation_id=-1,
+            pending=7,
+            last_token=7,
+            leave_by=21.0,
+            is_connection_held=True,
+        ),
+        (leave(7, "asleep", Route.SEPARATE_CONNECTION), WakeAt(time=21.0)),
     )
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "doubt"),
     [
-        reply(6, left()),
-        reply(6, left(E.UNKNOWN_MEMBER_ID)),
-        reply(6, left(E.NOT_COORDINATOR)),
-        SendFailed(now=10.0, token=6, error=LOST),
-        SendFailed(now=10.0, token=6, error=UnsupportedVersionError("LeaveGroup")),
+        (reply(6, left()), ""),
+        (reply(6, left(E.UNKNOWN_MEMBER_ID)), ""),
+        (reply(6, left_member(E.UNKNOWN_MEMBER_ID)), ""),
+        (reply(6, left_member(E.FENCED_INSTANCE_ID)), ""),
+        (SendFailed(now=10.0, token=6, error=UnsupportedVersionError("too old")), "too old"),
+        (
+            reply(6, left(E.UNKNOWN_SERVER_ERROR)),
+            "UNKNOWN_SERVER_ERROR (-1): LeaveGroup of group 'g'",
+        ),
     ],
-    ids=["gone", "unknown", "moved", "disconnected", "too old"],
+    ids=["gone", "unknown", "member unknown", "fenced", "too old", "failed"],
 )
-def test_leave_is_sent_once(event: Event) -> None:
-    assert step(GOING, event) == (evolve(GOING, phase=Phase.LEFT, pending=None), (Leave(),))
+def test_a_member_has_left_by_the_answer_to_leave(event: Event, doubt: str) -> None:
+    assert step(GOING, event) == (
+        evolve(GOING, phase=Phase.LEFT, pending=None),
+        (Leave(doubt=doubt),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "is_moved"),
+    [
+        (reply(6, left(E.NOT_COORDINATOR)), True),
+        (reply(6, left(E.COORDINATOR_NOT_AVAILABLE)), True),
+        (reply(6, left(E.REQUEST_TIMED_OUT)), True),
+        (reply(6, left(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
+        (reply(6, left_member(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
+        (SendFailed(now=10.0, token=6, error=LOST), True),
+        (SendFailed(now=10.0, token=6, error=RequestTimeoutError("late")), True),
+        (SendFailed(now=10.0, token=6, error=DecodeError("garbage")), True),
+    ],
+)
+def test_leave_is_repeated_until_the_coordinator_answers(event: Event, is_moved: bool) -> None:
+    """LeaveGroup was sent once. Refused because the coordinator had moved, it left a member that
+    the whole group waited for until its session ended."""
+    waiting, effects = step(GOING, event)
+    assert waiting == evolve(
+        GOING,
+        phase=Phase.DEPARTING,
+        pending=None,
+        coordinator=None if is_moved else NODE,
+        attempts=1,
+        retry_at=10.125,
+        next_heartbeat_at=10.125,
+        trouble=waiting.trouble,
+    )
+    assert effects == (WakeAt(time=10.125),)
+    now, found_it = 10.125, waiting
+    if is_moved:
+        looking, effects = step(waiting, Woke(now=now))
+        assert effects == (evolve(find(7), timeout=4.9375), WakeAt(time=20.0))
+        now = 10.25
+        found_it = looking
+    again, effects = step(found_it, reply(7, found(), now=now) if is_moved else Woke(now=now))
+    token = 8 if is_moved else 7
+    assert (again.phase, again.pending) == (Phase.LEAVING, token)
+    assert effects == (
+        leave(token, "closed", timeout=(20.0 - now) / 2),
+        WakeAt(time=20.0),
+    )
+
+
+def test_a_member_leaves_once_its_coordinator_is_known() -> None:
+    """Closed while the coordinator was unknown, it left without LeaveGroup."""
+    revoking = evolve(REVOKING, coordinator=None, lookup_in_flight=7, last_token=7, leaving=CLOSED)
+    departing = evolve(
+        revoking,
+        phase=Phase.DEPARTING,
+        pending=None,
+        is_assigned=False,
+        leave_by=21.0,
+    )
+    assert step(revoking, Revoked(now=11.0, token=6)) == (departing, (WakeAt(time=21.0),))
+    assert step(departing, reply(7, found(), now=12.0)) == (
+        evolve(
+            departing,
+            phase=Phase.LEAVING,
+            coordinator=NODE,
+            lookup_in_flight=None,
+            next_heartbeat_at=12.0,
+            pending=8,
+            last_token=8,
+        ),
+        (leave(8, "closed", timeout=4.5), WakeAt(time=21.0)),
+    )
+
+
+def test_a_member_that_leaves_gives_up_in_time() -> None:
+    """By the deadline of the close; else after a session, when the coordinator has removed it."""
+    for deadline, leave_by in ((13.0, 13.0), (60.0, 20.0)):
+        closed = evolve(CLOSED, deadline=deadline)
+        leaving, _ = step(SYNCING, closed)
+        assert leaving.leave_by == leave_by
+        departing, _ = step(leaving, SendFailed(now=11.0, token=6, error=LOST))
+        for member, doubt in (
+            (leaving, "the coordinator did not answer in time"),
+            (departing, "reset by peer"),
+        ):
+            assert step(member, Woke(now=leave_by)) == (
+                evolve(member, phase=Phase.LEFT, pending=None),
+                (Leave(doubt=doubt),),
+            )
+
+
+def test_a_member_that_leaves_after_an_error_is_closed_in_time() -> None:
+    """The deadline of the close counts from then on. At the deadline there is one attempt yet."""
+    going = evolve(GOING, leaving=leaving_for(ValueError("x")))
+    closed = evolve(CLOSED, deadline=12.0)
+    assert step(going, closed) == (
+        evolve(going, leaving=evolve(going.leaving, deadline=12.0), leave_by=12.0),
+        (WakeAt(time=12.0),),
+    )
+    late, effects = step(SYNCING, evolve(CLOSED, deadline=9.0))
+    assert (late.phase, late.leave_by) == (Phase.LEAVING, 11.0)
+    assert effects == (
+        leave(6, "closed", Route.SEPARATE_CONNECTION, timeout=1.0),
+        WakeAt(time=11.0),
+    )
+
+
+def test_a_member_that_cannot_look_up_its_coordinator_gives_up() -> None:
+    departing = evolve(
+        GOING, phase=Phase.DEPARTING, pending=None, coordinator=None, lookup_in_flight=6
+    )
+    denied = broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")
+    assert step(departing, reply(6, found(E.GROUP_AUTHORIZATION_FAILED))) == (
+        evolve(departing, phase=Phase.LEFT, lookup_in_flight=None),
+        (Leave(doubt=str(denied)),),
+    )
+
+
+def test_a_member_that_fails_without_a_coordinator_leaves() -> None:
+    """It failed without LeaveGroup, though only its coordinator had to be looked up."""
+    error = ValueError("x")
+    computing = evolve(COMPUTING, coordinator=None, lookup_in_flight=5, last_token=5)
+    failing, effects = step(computing, ComputeFailed(now=10.0, token=4, error=error))
+    assert (failing.phase, effects) == (Phase.DEPARTING, (Fail(error=error), WakeAt(time=20.0)))
+    leaving, effects = step(failing, reply(5, found()))
+    assert (leaving.phase, effects[0]) == (Phase.LEAVING, leave(6, "x"))
+
+
+AWAITING_ID = evolve(JOINING, leaving=CLOSED, leave_by=12.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [joined(E.MEMBER_ID_REQUIRED), joined(), joined(**AS_LEADER)],
+    ids=["id", "joined", "leads"],
+)
+def test_line_9_a_member_that_closes_in_its_first_join_waits_for_its_id(
+    answer: JoinGroupResponse,
+) -> None:
+    """A group waited for the id of a consumer that was cancelled in its first JoinGroup, until that
+    id's session ended (KIP-394)."""
+    assert step(JOINING, CLOSED) == (AWAITING_ID, (WakeAt(time=12.0),))
+    assert step(AWAITING_ID, reply(2, answer, now=11.0)) == (
+        evolve(
+            AWAITING_ID,
+            phase=Phase.LEAVING,
+            member_id="m1",
+            member_id_token=2,
+            pending=3,
+            last_token=3,
+            leave_by=21.0,
+            is_connection_held=True,
+        ),
+        (leave(3, "closed", Route.SEPARATE_CONNECTION), WakeAt(time=21.0)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "doubt"),
+    [
+        (reply(2, joined(E.NOT_COORDINATOR)), ""),
+        (reply(2, joined(E.UNKNOWN_MEMBER_ID)), ""),
+        (SendFailed(now=11.0, token=2, error=LOST), ""),
+        (Woke(now=12.0), "the coordinator did not answer in time"),
+    ],
+    ids=["moved", "refused", "disconnected", "late"],
+)
+def test_line_9_a_member_whose_id_does_not_arrive_ends(event: Event, doubt: str) -> None:
+    after, effects = step(AWAITING_ID, event)
+    assert (after.phase, effects) == (Phase.LEFT, (Leave(doubt=doubt),))
+
+
+def test_the_wait_for_an_id_ends_with_the_close() -> None:
+    assert step(JOINING, evolve(CLOSED, deadline=10.5))[0].leave_by == 10.5
 
 
 def test_a_second_close_changes_nothing() -> None:
@@ -1264,10 +1514,9 @@ def test_a_second_close_changes_nothing() -> None:
 def test_closing_waits_for_a_leave_in_flight_after_an_error() -> None:
     """The application closes on the error that it got; a second `Leaving` once broke the step."""
     failing, _ = step(COMPUTING, ComputeFailed(now=10.0, token=4, error=ValueError("x")))
-    closing = evolve(failing, leaving=CLOSED)
-    assert step(failing, CLOSED) == (closing, ())
-    assert step(closing, reply(5, left())) == (
-        evolve(closing, phase=Phase.LEFT, pending=None),
+    assert step(failing, CLOSED) == (failing, (WakeAt(time=20.0),))
+    assert step(failing, reply(5, left())) == (
+        evolve(failing, phase=Phase.LEFT, pending=None),
         (Leave(),),
     )
 
@@ -1586,8 +1835,16 @@ def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions() -> None:
     )
     assert step(KEEPING, CLOSED) == (lost, (Lose(token=4, reason="closed"),))
     assert step(lost, Revoked(now=10.0, token=4)) == (
-        evolve(lost, phase=Phase.LEAVING, generation_id=-1, pending=5, last_token=5),
-        (leave(5, "closed", Route.SEPARATE_CONNECTION),),
+        evolve(
+            lost,
+            phase=Phase.LEAVING,
+            generation_id=-1,
+            pending=5,
+            last_token=5,
+            leave_by=20.0,
+            is_connection_held=True,
+        ),
+        (leave(5, "closed", Route.SEPARATE_CONNECTION), WakeAt(time=20.0)),
     )
 
 
@@ -1818,7 +2075,9 @@ class RandomRun:
             return Computed(now=self.now, token=work.token, assignments=assignments)
         if choice < 0.8:
             return RejoinRequested(now=self.now, reason="again")
-        if choice < 0.82:
+        if choice < 0.81:
+            return CoordinatorInvalidated(now=self.now, reason="r")
+        if choice < 0.83:
             flags = (self.random.random() < 0.5, self.random.random() < 0.5)
             return Leaving(now=self.now, reason="bye", leave_group=flags[0], lost=flags[1])
         if self.wake is not None:
@@ -1975,4 +2234,4 @@ def test_invalidating_the_coordinator_keeps_the_generation() -> None:
 def test_a_failed_assignment_is_ignored_while_leaving() -> None:
     """A member fenced while the application decoded an invalid assignment left twice."""
     late = AssignFailed(now=10.0, error=DecodeError("x"))
-    assert step(GOING, late) == (GOING, ())
+    assert step(GOING, late) == (GOING, (WakeAt(time=20.0),))

@@ -298,6 +298,17 @@ async def test_a_cancelled_consumer_leaves_and_its_thread_ends(kafka: EmbeddedKa
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
+async def test_a_member_leaves_in_its_thread_until_the_coordinator_has_answered(
+    kafka: EmbeddedKafka,
+) -> None:
+    async with RecordingConsumer(kafka).consumer as consumer:
+        await consumer.getone()
+        kafka.fail(LeaveGroupRequest, ErrorCode.NOT_COORDINATOR)
+    assert threads() == 0
+    assert len(kafka.requests(LeaveGroupRequest)) == 2
+    assert kafka.describe_group("g").members == ()
+
+
 async def test_closing_ends_within_its_timeout_without_a_coordinator_response(
     kafka: EmbeddedKafka,
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from kafkagroup import TopicPartition
 from sim.checker import find_violations
 from sim.events import (
+    Away,
     Closing,
     Committed,
     Committing,
@@ -17,6 +18,7 @@ from sim.events import (
     Frozen,
     Healed,
     Lost,
+    Polling,
     Revoked,
     Revoking,
     Sought,
@@ -379,6 +381,17 @@ def test_l6_a_failed_heartbeat_is_repeated_after_a_backoff():
 
     assert "L6" in broken(refused(0.01))
     assert "L6" not in broken(opened(), owns(2, T0, T1), 0.3)
+
+
+def test_s1_l9_a_static_member_may_release_its_instance_id_before_it_joins():
+    """An earlier join may hold it. Another process that has the id refuses that."""
+    unanswered = heartbeats(0, owned=(), answer=False)
+    for error in ("NONE", "FENCED_INSTANCE_ID"):
+        released = [opened(), of(Polling), unanswered, heartbeats(-2, error=error, now=0)]
+        assert broken(released, owns(2, T0, T1)) == []
+    late = [opened(max_poll_interval=5.0), owns(2, T0, T1), of(Away), 5.1, revokes(T0, T1)]
+    fenced = heartbeats(-2, error="FENCED_INSTANCE_ID", now=0)
+    assert "S1" in broken(late, fenced, joins(3, T0, T1))
 
 
 def test_s1_a_fenced_member_sends_no_heartbeat():

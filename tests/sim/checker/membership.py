@@ -27,7 +27,15 @@ from ..events import (
     Sent,
 )
 from .epochs import ENDS_MEMBERSHIP
-from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, Handlers, MemberRun, Recorder, is_leave
+from .recorder import (
+    CONSUMER_HEARTBEAT,
+    MEMBERSHIP,
+    Handlers,
+    MemberRun,
+    Recorder,
+    is_leave,
+    is_release,
+)
 
 _PASSING = frozenset(
     (
@@ -208,7 +216,8 @@ class Membership:
                 run.membership_end = None
         elif event.error not in _PASSING:
             state.excused_by = number
-            if event.error == "FENCED_INSTANCE_ID":
+            # Another process that has the instance id refuses its release, too: the join decides.
+            if event.error == "FENCED_INSTANCE_ID" and not is_release(sent, run):
                 state.fenced = state.fenced or (number, event.time)
             if event.error in ENDS_MEMBERSHIP and sent.generation > 0:
                 run.membership_end = (number, event.time, sent.member_id, sent.generation)

@@ -24,7 +24,7 @@ from ..events import (
     Revoking,
     Sent,
 )
-from .recorder import Handlers, MemberRun, Recorder, is_join, is_leave
+from .recorder import Handlers, MemberRun, Recorder, is_join, is_leave, is_release
 
 
 class PollClocks:
@@ -165,7 +165,8 @@ class PollTimer:
     ) -> None:
         """A member that neither closes nor has failed leaves only because of the poll timer."""
         failed = max(run.troubled_by, run.raised_by) > membership.joined_by
-        if failed or self._recorder.fails_by_assignment(run, event.time):
+        releases = is_release(event, run) and not membership.released
+        if failed or releases or self._recorder.fails_by_assignment(run, event.time):
             return
         waiting_by = None if run.polls.expired else run.polls.waiting_by
         if waiting_by is not None and run.thawed_at < event.time:

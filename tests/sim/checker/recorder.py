@@ -319,6 +319,13 @@ def is_leave(event: Sent) -> bool:
     return event.api == "LeaveGroup" or (event.api == CONSUMER_HEARTBEAT and event.generation < 0)
 
 
+def is_release(event: Sent, run: MemberRun) -> bool:
+    """Whether the request releases the instance id that an earlier join of the member may hold: a
+    member that leaves also sends epoch -2, but closes, or has not polled in time."""
+    leaves = run.closing is not None or run.polls.expired
+    return event.api == CONSUMER_HEARTBEAT and event.generation == -2 and not leaves
+
+
 def is_heartbeat(event: Sent) -> bool:
     """Whether the request is a heartbeat of a current member."""
     return event.api == "Heartbeat" or (event.api == CONSUMER_HEARTBEAT and event.generation > 0)
