@@ -231,6 +231,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._revoke_all(event.reason)
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has released
+            case Phase.UNJOINED | Phase.JOINING if self._may_revoke and not event.lost:
+                self._set(session_ends_at=self.now + self.member.config.session_timeout)
+                self._revoke_all(event.reason)
             case _ if self.member.ownership.is_assigned:
                 # Closed in a cooperative rebalance: its partitions may be reassigned by now.
                 self._lose(event.reason)
@@ -239,6 +242,17 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._set(leave_by=min(event.deadline, self.now + _ID_TIMEOUT))
             case _:
                 self._leave()
+
+    @property
+    def _may_revoke(self) -> bool:
+        """Whether a cooperative member that is about to join, or has sent JoinGroup, may still
+        commit: until all members have joined, the coordinator takes commits of its generation."""
+        member = self.member
+        return (
+            member.ownership.is_assigned
+            and member.generation_id == member.assigned_generation
+            and self.now < member.ownership.lease_expires_at
+        )
 
     def _revoke_all(self, reason: str) -> None:
         """Revoke everything, then leave."""
@@ -360,6 +374,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             Phase.STABLE,
             ownership=ownership,
             assignment=b"",
+            assigned_generation=member.generation_id,
             attempts=0,
             failures=0,
         )
@@ -524,6 +539,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     def _revoke(self, reason: str) -> None:
         token = self._token()
         revoked = self.member.ownership.revoke()
+        self._hold_connection()
         self._move(
             Phase.REVOKING, pending=token, ownership=revoked, must_rejoin=False, reason=reason
         )
@@ -622,7 +638,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             or self.now < member.next_heartbeat_at
         ):
             return
-        in_purgatory = member.phase in PURGATORY
+        in_purgatory = member.phase in PURGATORY or member.is_connection_held
         # If no answer arrives until the session ends, the connection is considered broken.
         ends = member.ownership.lease_expires_at if in_purgatory else member.session_ends_at
         token = self._send(

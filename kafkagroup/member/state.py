@@ -67,13 +67,15 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.UNJOINED: {
         **_ENDING_MOVES,
         Phase.JOINING: "any event, once the coordinator is known and back-off has ended",
-        Phase.LOSING: "Replied or Leaving, while a cooperative member keeps an assignment",
+        Phase.REVOKING: "Leaving, while a cooperative member keeps the generation's assignment",
+        Phase.LOSING: "Replied or Leaving, while a cooperative member keeps an earlier one",
     },
     Phase.JOINING: {
         **_ENDING_MOVES,
         Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
         Phase.COMPUTING: "Replied to the leader",
         Phase.SYNCING: "Replied to another member, or to a static leader that came back",
+        Phase.REVOKING: "Leaving, while a cooperative member keeps the generation's assignment",
         Phase.LOSING: "Replied: fenced, unknown, or a missed generation; or Leaving; with an"
         " assignment",
     },
@@ -194,6 +196,8 @@ class Member(CoordinatedMember):
     or a heartbeat that found the group rebalancing."""
     must_rejoin: bool = False
     """Whether a rejoin was requested while the member was joining."""
+    assigned_generation: int = -1
+    """The generation whose assignment the application was given last."""
     revokes_all: bool = False
     """Whether the current revocation is of everything, because the member leaves."""
     is_connection_held: bool = False

@@ -9,7 +9,8 @@ import anyio
 import pytest
 from brokers import Worker, until
 
-from kafkagroup import Consumer, GroupMember, GroupProtocol
+from kafkagroup import Broker, Consumer, GroupMember, GroupProtocol, TopicPartition
+from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ConnectionLostError
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.wire.messages.consumer_heartbeat import (
@@ -194,3 +195,37 @@ async def test_a_static_member_whose_join_was_not_answered_does_not_wait_for_its
         async with member("consumer", bootstrap, name, group_instance_id="i") as consumer:
             await has_joined(consumer)
     assert seen
+
+
+async def test_closing_in_a_cooperative_rebalance_commits(bootstrap, name, fill):
+    """Its JoinGroup waits for a member that never joins, and the coordinator takes commits of the
+    generation until then."""
+    await fill(1, 9)
+    story = []
+    options = {
+        "assignors": [cooperative_sticky_assignor],
+        "auto_commit_interval_ms": 60_000,
+        "on_partitions_revoked": lambda tps: story.append("revoked"),
+        "on_partitions_lost": lambda tps: story.append("lost"),
+    }
+    host, port = bootstrap.split(",")[0].split(":")
+    async with Broker.open(host, int(port)) as broker:
+        async with member("classic", bootstrap, name, **options) as consumer:
+            with anyio.fail_after(20):
+                assert (await consumer.getone()).offset == 0
+            protocols = [("cooperative-sticky", b"")]
+            ghost = await broker.join_group(
+                name, "", protocol_type="consumer", protocols=protocols, session_timeout=30.0
+            )
+            with on_request(second_join, lambda _: None) as rejoined:
+                consumer.rejoin()
+                await until(lambda: rejoined)
+            await anyio.sleep(0.3)
+            with anyio.fail_after(5):
+                assert [(await consumer.getone()).offset for _ in range(2)] == [1, 2]
+        await broker.leave_group(name, ghost.member_id)
+    async with Consumer(bootstrap_servers=bootstrap, group_id=name) as reader:
+        tp = TopicPartition(name, 0)
+        found = (await reader.committed([tp]))[tp]
+    assert story == ["revoked"]
+    assert found.offset == 2

@@ -150,6 +150,7 @@ STABLE = evolve(
     phase=Phase.STABLE,
     pending=None,
     is_assigned=True,
+    assigned_generation=5,
     first_heartbeat_delay=3.0,
 )
 HEARTBEAT_SENT = evolve(
@@ -1745,6 +1746,7 @@ def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
         syncing,
         phase=Phase.STABLE,
         pending=None,
+        assigned_generation=5,
         session_ends_at=20.0,
         first_heartbeat_delay=0.25,
         next_heartbeat_at=10.25,
@@ -1823,9 +1825,22 @@ def test_retained_partitions_are_lost_when_a_static_member_missed_a_generation()
         assert (after.phase, after.ownership.is_assigned) == (Phase.SYNCING, True)
 
 
-def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions() -> None:
+OLD_GENERATION = evolve(KEEPING, generation_id=5, assigned_generation=4)
+"""It has joined generation 5, and still has the assignment of generation 4."""
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        OLD_GENERATION,
+        evolve(OLD_GENERATION, phase=Phase.SYNCING, assigned_generation=5),
+        evolve(OLD_GENERATION, assigned_generation=5, acknowledged_at=0.0),
+    ],
+    ids=["earlier generation", "syncing", "without a lease"],
+)
+def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions(member: Member) -> None:
     lost = evolve(
-        KEEPING,
+        member,
         phase=Phase.LOSING,
         is_assigned=False,
         pending=4,
@@ -1833,7 +1848,7 @@ def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions() -> None:
         reason="closed",
         leaving=CLOSED,
     )
-    assert step(KEEPING, CLOSED) == (lost, (Lose(token=4, reason="closed"),))
+    assert step(member, CLOSED) == (lost, (Lose(token=4, reason="closed"),))
     assert step(lost, Revoked(now=10.0, token=4)) == (
         evolve(
             lost,
@@ -1846,6 +1861,42 @@ def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions() -> None:
         ),
         (leave(5, "closed", Route.SEPARATE_CONNECTION), WakeAt(time=20.0)),
     )
+
+
+@pytest.mark.parametrize("phase", [Phase.UNJOINED, Phase.JOINING], ids=lambda p: p.value)
+def test_closing_before_a_cooperative_generation_ends_revokes(phase: Phase) -> None:
+    """The coordinator takes commits of a generation until all members have joined the next one. A
+    member that was closed then lost its partitions, and others processed their records again."""
+    keeping = evolve(KEEPING, generation_id=5, assigned_generation=5, next_heartbeat_at=13.0)
+    if phase is Phase.UNJOINED:
+        keeping = evolve(keeping, phase=phase, pending=None, retry_at=11.0)
+    revoking, effects = step(keeping, CLOSED)
+    assert (revoking.phase, revoking.ownership.is_revoking, revoking.may_commit) == (
+        Phase.REVOKING,
+        True,
+        True,
+    )
+    assert effects == (Revoke(token=4, deadline=55.0), WakeAt(time=13.0))
+    # JoinGroup may be in purgatory: everything else goes over another connection.
+    later, effects = step(revoking, Woke(now=13.0))
+    heartbeat = evolve(send_heartbeat(5, 7.0), route=Route.SEPARATE_CONNECTION)
+    assert effects[0] == heartbeat
+    # The group has a new generation: nothing can be committed any more.
+    lost, effects = step(later, reply(5, heartbeat_response(E.ILLEGAL_GENERATION), now=13.5))
+    assert (lost.phase, effects[0]) == (
+        Phase.LOSING,
+        Lose(token=6, reason="the generation has ended"),
+    )
+    leaving, effects = step(revoking, Revoked(now=11.0, token=4))
+    assert (leaving.phase, leaving.ownership.is_assigned) == (Phase.LEAVING, False)
+    assert effects[0] == leave(5, "closed", Route.SEPARATE_CONNECTION)
+    # A late answer to the join changes nothing.
+    assert step(leaving, reply(3, joined(generation_id=6), now=11.0))[0] == leaving
+
+
+def test_an_application_that_did_not_poll_in_a_cooperative_rebalance_loses() -> None:
+    keeping = evolve(KEEPING, generation_id=5, assigned_generation=5)
+    assert step(keeping, evolve(CLOSED, lost=True))[0].phase is Phase.LOSING
 
 
 def test_when_the_lease_expires() -> None:

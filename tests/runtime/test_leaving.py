@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer, ConsumerClosedError, GroupMember, GroupProtocol
-from kafkagroup.errors import ErrorCode
+from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.errors import CommitFailedError, ErrorCode
 from kafkagroup.testing.embedded import (
     Change,
     Close,
@@ -22,6 +23,7 @@ from kafkagroup.testing.embedded import (
 from kafkagroup.testing.embedded.faults import Action
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     SyncGroupRequest,
@@ -310,6 +312,83 @@ async def test_a_member_that_is_closed_after_a_loss_leaves(network: Any, code: E
             kafka.fail(ConsumerGroupHeartbeatRequest, code)
             await until(lambda: lost)
         assert member_ids(kafka, "consumer") == []
+
+
+# ---------------------------------------------------------------- closed in a rebalance
+
+
+async def test_closing_in_a_cooperative_rebalance_commits(network: Any) -> None:
+    """While its JoinGroup was pending, a cooperative consumer read on. Closed then, it lost its
+    partitions without a commit, although the coordinator still accepted one; the next owner
+    processed these records again."""
+    async with cluster(network) as kafka:
+        options: dict[str, Any] = {
+            "assignors": [cooperative_sticky_assignor],
+            "auto_commit_interval_ms": 60_000,
+        }
+        story: list[str] = []
+        async with member("classic", **options) as silent, anyio.create_task_group() as tasks:
+            await joined(silent)
+            tasks.start_soon(works, silent)
+            consumer = member(
+                "classic",
+                on_partitions_revoked=lambda tps: story.append("revoked"),
+                on_partitions_lost=lambda tps: story.append("lost"),
+                **options,
+            )
+            assert isinstance(silent, Consumer)
+            assert isinstance(consumer, Consumer)
+            async with consumer:
+                await joined(consumer)
+                await until(lambda: kafka.group_state("g") == "Stable")
+                await anyio.sleep(5)
+                (tp,) = consumer.assignment()
+                story.clear()
+                me = silent._session.membership.identity.member_id
+                kafka.fail(
+                    HeartbeatRequest, Swallow(), times=None, when=lambda r: r.member_id == me
+                )
+                consumer.rejoin()
+                await until(lambda: kafka.group_state("g") == "PreparingRebalance")
+                consumer.seek(tp, 5)
+                assert (await consumer.getone()).offset == 5
+                assert (await consumer.getone()).offset == 6
+                with pytest.raises(CommitFailedError, match="rebalancing"):
+                    await consumer.commit({tp: 6})
+                began = anyio.current_time()
+            took = anyio.current_time() - began
+            committed = kafka.committed("g", "t")[tp.partition]
+            tasks.cancel_scope.cancel()
+    assert story == ["revoked"]
+    assert committed == 6
+    assert took < 1.0
+
+
+async def test_closing_after_a_cooperative_generation_has_ended_commits_nothing(
+    network: Any,
+) -> None:
+    """All members have joined the next generation: the coordinator refuses the commit, and another
+    member may have the partitions."""
+    async with cluster(network) as kafka:
+        story: list[str] = []
+        consumer = member(
+            "classic",
+            assignors=[cooperative_sticky_assignor],
+            auto_commit_interval_ms=60_000,
+            on_partitions_revoked=lambda tps: story.append("revoked"),
+            on_partitions_lost=lambda tps: story.append("lost"),
+        )
+        assert isinstance(consumer, Consumer)
+        async with consumer:
+            await consumer.getone()
+            kafka.fail(SyncGroupRequest, Delay(5))
+            consumer.rejoin()
+            await until(lambda: len(kafka.requests(SyncGroupRequest)) == 2)
+            await consumer.getone()
+        assert member_ids(kafka, "classic") == []
+        committed = kafka.committed("g", "t")
+    assert story == ["lost"]
+    assert set(committed.values()) == {0}, "where the assignment began"
 
 
 # ---------------------------------------------------------------- a static member's own join
