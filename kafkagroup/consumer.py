@@ -349,7 +349,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if not subscription and matcher is None:
             raise ConfigurationError("subscribe() needs topics or a pattern; see unsubscribe()")
         self._subscription, self._pattern = subscription, matcher
-        await self._apply_subscription()
+        with self._until_stopped():
+            await self._apply_subscription()
 
     async def _apply_subscription(self) -> None:
         if self._engine is None:
@@ -387,7 +388,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._engine is None:
             self._delivery.own(sorted(wanted))
         else:
-            with self._changing():
+            with self._changing(), self._until_stopped():
                 await self._engine.assign(wanted)
 
     @contextmanager
@@ -455,7 +456,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             if not is_waiting:  # a caller that already waits continues with the next subscription
                 self._raise_if_nothing_to_consume()
             is_waiting = True
-            await self._session.changed.wait()
+            with self._until_stopped():
+                await self._session.changed.wait()
 
     # ------------------------------------------------------------ positions and commits
 
@@ -474,7 +476,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             self._session.errors.raise_without_position(owned)
             if owned.position != UNKNOWN:
                 return owned.position
-            await self._session.changed.wait()
+            with self._until_stopped():
+                await self._session.changed.wait()
 
     @overload
     def seek(self, partition: Partition, offset: int) -> None: ...
@@ -528,7 +531,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         or batch in flight is reported; the auto-commit covers the others.
 
         Raises: CommitFailedError, also for given offsets of partitions that this consumer does not
-        own, or of an earlier assignment; FencedError; BrokerError or TransportError after retries
+        own, or of an earlier assignment; FencedError; ConsumerClosedError, also if the consumer is
+        closed before the commit is answered; BrokerError or TransportError after retries
         for `request_timeout_ms`, or after `offsets_commit_max_retries` of them; after a second or
         two, BrokerError UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted
         or recreated.
@@ -537,12 +541,12 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """
         self._raise_if_closed()
         timeout = self._options.request_timeout
-        if offsets is None:
-            self._session.mark_processed()
-            await self._session.committer.commit_delivered(timeout, note)
-            return
-        if given := offsets_of(offsets):
-            await self._session.committer.commit(given, timeout, note)
+        with self._until_stopped():
+            if offsets is None:
+                self._session.mark_processed()
+                await self._session.committer.commit_delivered(timeout, note)
+            elif given := offsets_of(offsets):
+                await self._session.committer.commit(given, timeout, note)
 
     def _prepare_commit(
         self, offsets: ByPartition[int | OffsetAndMetadata]
@@ -552,7 +556,12 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._raise_if_closed()
         committer = self._session.committer
         commits = committer.prepare(offsets_of(offsets))
-        return lambda: committer.send(commits, self._options.request_timeout)
+
+        async def commit() -> None:
+            with self._until_stopped():
+                await committer.send(commits, self._options.request_timeout)
+
+        return commit
 
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that an auto-commit would commit now, by assigned partition, already
@@ -573,7 +582,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if offsets is None:
             raise ConfigurationError("a consumer without group_id has no committed offsets")
         wanted = self.assignment() if partitions is None else partitions
-        return await offsets.committed(partitions_of(wanted))
+        with self._until_stopped():
+            return await offsets.committed(partitions_of(wanted))
 
     def group_metadata(self) -> GroupMetadata:
         """Return this consumer's identity in its group, for a transactional producer (KIP-447)."""
@@ -781,7 +791,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             raise NotStartedError("the consumer is not started; use `async with` or start()")
         timeout = self._options.request_timeout
         try:
-            with anyio.fail_after(timeout):
+            with self._until_stopped(), anyio.fail_after(timeout):
                 return await self._engine.log_offsets.at(wanted)
         except TimeoutError:
             raise RequestTimeoutError(

@@ -15,14 +15,15 @@ import sys
 import traceback as tracebacks
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 import anyio
 
-from kafkagroup.errors import IllegalStateError
+from kafkagroup.errors import ConsumerClosedError, IllegalStateError
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.origin import Origin
 
@@ -90,6 +91,8 @@ class Service(ABC):
         self._opened = OneShotEvent()
         self._stop_requested = OneShotEvent()
         self._stopped = OneShotEvent()
+        self._pending_calls: set[anyio.CancelScope] = set()
+        """The calls of the application that wait for brokers."""
         self._host: TaskGroup | None = None
         self._host_task: asyncio.Task[None] | None = None
 
@@ -165,6 +168,8 @@ class Service(ABC):
         finally:
             _running.discard(self)
             self._stopped.set()
+            for call in self._pending_calls:
+                call.cancel()
         if self._failure is not None:
             # Raised here, outside the task group, which would wrap it.
             raise self._failure
@@ -198,6 +203,26 @@ class Service(ABC):
                 tasks.cancel_scope.cancel()
         self._opened.set()
         self._request_stop()
+
+    @contextmanager
+    def _until_stopped(self) -> Iterator[None]:
+        """A context for a call of the application, which may wait for brokers. Without it a call
+        that `stop` overtakes would repeat its requests on closed connections.
+
+        Raises: ConsumerClosedError once everything is closed.
+        """
+        with anyio.CancelScope() as scope:
+            self._pending_calls.add(scope)
+            try:
+                if self._stopped.is_set():
+                    raise ConsumerClosedError(f"{type(self).__name__} is closed")
+                yield
+            finally:
+                self._pending_calls.discard(scope)
+        if scope.cancelled_caught:
+            raise ConsumerClosedError(
+                f"{type(self).__name__} was closed during this call; what it requested may be done"
+            )
 
     def _spawn(self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str) -> None:
         """Run a background task; its error reaches the user's next call, not the task group."""

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import Consumer, ConsumerClosedError, GroupMember, GroupProtocol
+from kafkagroup import Consumer, ConsumerClosedError, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import CommitFailedError, ErrorCode
 from kafkagroup.testing.embedded import (
@@ -33,6 +33,7 @@ from kafkagroup.wire.messages.metadata import (
     ApiVersionsRequest,
     FindCoordinatorRequest,
 )
+from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kafkagroup.wire.schema import Request
 
 pytestmark = pytest.mark.anyio
@@ -498,3 +499,63 @@ async def test_a_broker_that_chooses_member_ids_is_waited_for(
     assert not [epoch for epoch in seen if epoch < 0]
     assert took == pytest.approx(45.0, abs=3.0)
     assert "another member has this group_instance_id" in caplog.text
+
+
+# ---------------------------------------------------------------- calls that the close overtakes
+
+
+async def test_a_commit_that_the_close_overtakes_ends_with_it(network: Any) -> None:
+    """It was repeated on closed connections until `request_timeout_ms`."""
+    async with cluster(network) as kafka, anyio.create_task_group() as tasks:
+        ended: list[float] = []
+
+        async def commit(consumer: Consumer) -> None:
+            with pytest.raises(ConsumerClosedError, match="was closed during this call"):
+                await consumer.commit({TopicPartition("t", 0): 1})
+            ended.append(anyio.current_time())
+
+        async with member("classic", close_timeout=3.0) as consumer:
+            assert isinstance(consumer, Consumer)
+            await joined(consumer)
+            kafka.fail(OffsetCommitRequest, ErrorCode.NOT_COORDINATOR, times=None)
+            tasks.start_soon(commit, consumer)
+            await anyio.sleep(0.5)
+            await consumer.stop()
+            stopped = anyio.current_time()
+            await until(lambda: ended)
+    assert ended == [pytest.approx(stopped, abs=0.05)]
+
+
+CALLS: dict[str, Callable[[Consumer], Any]] = {
+    "committed": lambda c: c.committed([("t", 0)]),
+    "end_offsets": lambda c: c.end_offsets([("t", 0)]),
+    "wait_assignment": lambda c: c.wait_assignment(),
+    "subscribe": lambda c: c.subscribe("u"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_no_call_outlasts_the_close(network: Any, call: str) -> None:
+    """`committed` was repeated on closed connections for ever."""
+    async with cluster(network) as kafka, anyio.create_task_group() as tasks:
+        ended: list[float] = []
+
+        async def wait(consumer: Consumer) -> None:
+            with suppress(ConsumerClosedError):
+                await CALLS[call](consumer)
+            ended.append(anyio.current_time())
+
+        async with member("classic", close_timeout=3.0) as consumer:
+            assert isinstance(consumer, Consumer)
+            if call != "wait_assignment":
+                await joined(consumer)
+            kafka.kill(1)
+            for request in (OffsetFetchRequest, JoinGroupRequest):
+                kafka.fail(request, ErrorCode.NOT_COORDINATOR, times=None)
+            tasks.start_soon(wait, consumer)
+            await anyio.sleep(0.5)
+            await consumer.stop()
+            stopped = anyio.current_time()
+            with anyio.fail_after(1):
+                await until(lambda: ended)
+    assert ended[0] <= stopped + 0.05
