@@ -110,7 +110,8 @@ _PROTOCOL_UNAVAILABLE = frozenset(
     )
 )
 """Errors of a join: the broker has disabled this protocol, cannot upgrade the classic group, or
-cannot match the pattern, which Python can."""
+cannot match the pattern, which Python can. They count once the next join repeats one: a member that
+falls back alone turns an empty group into a classic one, which locks the others out."""
 
 
 def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEffect, ...]]:
@@ -314,6 +315,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             session_ends_at=member.heartbeat_sent_at + member.config.session_timeout,
             attempts=0,
             has_reported_denial=False,
+            is_unavailable=False,
         )
         if answer.heartbeat_interval_ms > 0:
             self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
@@ -356,8 +358,12 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         joining = self.member.phase is Phase.JOINING
         if joining and code not in _MAY_HAVE_JOINED and (self._releases or not error.retriable):
             self._set(may_be_known=False)
+        was_unavailable = self.member.is_unavailable
+        self._set(is_unavailable=joining and code in _PROTOCOL_UNAVAILABLE)
         match code:
-            case _ if joining and code in _PROTOCOL_UNAVAILABLE:
+            case _ if self.member.is_unavailable and not was_unavailable:
+                self._retry(error)
+            case _ if self.member.is_unavailable:
                 self._fall_back(error) if config.may_fall_back else self._fail(error)
             case _ if code in _MEMBERSHIP_LOST:
                 self._on_membership_lost(error)

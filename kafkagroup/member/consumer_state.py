@@ -208,6 +208,8 @@ class Member(CoordinatedMember):
     """How often the coordinator removed the member since it last acknowledged a heartbeat."""
     unreleased_since: float | None = None
     """When the coordinator first refused the instance id as another member's."""
+    is_unavailable: bool = False
+    """Whether the last join was refused as if the broker did not offer this protocol."""
     has_reported_denial: bool = False
     """Whether the application was notified of denied topics since the last successful heartbeat."""
 

@@ -355,12 +355,9 @@ def test_joining_ends_after_the_maximum_of_attempts() -> None:
 FATAL = [
     E.UNSUPPORTED_ASSIGNOR,
     E.GROUP_MAX_SIZE_REACHED,
-    E.INVALID_REGULAR_EXPRESSION,
     E.INVALID_REQUEST,
     E.GROUP_AUTHORIZATION_FAILED,
     E.INCONSISTENT_GROUP_PROTOCOL,
-    E.UNSUPPORTED_VERSION,
-    E.GROUP_ID_NOT_FOUND,
     999,
 ]
 
@@ -375,22 +372,42 @@ def test_lines_38_and_40_permanent_errors_are_fatal(code: int) -> None:
 AUTO = evolve(JOINING, config=evolve(CONFIG, may_fall_back=True))
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        reply(2, answer(E.UNSUPPORTED_VERSION)),
-        reply(2, answer(E.GROUP_ID_NOT_FOUND)),
-        SendFailed(now=10.0, token=2, error=UnsupportedVersionError("too old")),
-    ],
-)
-def test_line_40_auto_falls_back_to_classic_where_the_protocol_is_missing(
-    event: ConsumerEvent,
-) -> None:
+def test_line_40_auto_falls_back_to_classic_where_no_broker_has_the_protocol() -> None:
+    event = SendFailed(now=10.0, token=2, error=UnsupportedVersionError("too old"))
     member, effects = step(AUTO, event)
     assert member.phase is Phase.LEFT
     assert [type(effect) for effect in effects] == [FallBack]
     _explicit, effects = step(JOINING, event)
     assert next(type(effect) for effect in effects) is Fail
+
+
+UNAVAILABLE = (E.UNSUPPORTED_VERSION, E.GROUP_ID_NOT_FOUND, E.INVALID_REGULAR_EXPRESSION)
+
+
+def rejoined(
+    member: Member, code: int, at: float = 11.0
+) -> tuple[Member, tuple[ConsumerEffect, ...]]:
+    """Return the member after its next join, which the coordinator refuses."""
+    member, _ = step(member, Woke(now=at))
+    assert member.phase is Phase.JOINING
+    return step(member, reply(member.pending or 0, answer(code), at))
+
+
+@pytest.mark.parametrize("code", UNAVAILABLE)
+def test_line_40_a_missing_protocol_counts_once_the_coordinator_repeats_it(code: int) -> None:
+    """One false refusal once had a member fall back while the others were away: the group became a
+    classic one, which was fatal to them."""
+    member, effects = step(AUTO, reply(2, answer(code)))
+    assert (member.phase, [type(e) for e in effects]) == (Phase.UNJOINED, [WakeAt])
+    again, effects = rejoined(member, code)
+    assert (again.phase, [type(e) for e in effects]) == (Phase.LEFT, [FallBack])
+    other, _ = rejoined(member, E.UNKNOWN_MEMBER_ID)
+    other, effects = rejoined(other, code, at=12.0)
+    assert (other.phase, [type(e) for e in effects]) == (Phase.UNJOINED, [WakeAt])
+    explicit, _ = step(JOINING, reply(2, answer(code)))
+    explicit, effects = rejoined(explicit, code)
+    error = broker_error(code, operation="READ", group="g")
+    assert (explicit.phase, effects) == (Phase.FAILED, (Fail(error=error),))
 
 
 def test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal() -> None:
