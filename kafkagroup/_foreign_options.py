@@ -71,7 +71,6 @@ _ANSWERS = {
     "batch_size": "write() makes batches of the records that it is given",
     "bootstrap_timeout_ms": "see request_timeout_ms and retry_backoff_ms",
     "client_dns_lookup": "every address that a name has is tried in turn",
-    "connections_max_idle_ms": "connections stay open while the client runs",
     "consumer_timeout_ms": "pass timeout to getmany(), or use getone() within anyio.fail_after()",
     "default_offset_commit_callback": "await commit(), or read events() and metrics()",
     "enable_auto_offset_store": "a record counts as processed when you ask for the next one",

@@ -150,6 +150,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         retry_backoff_max_ms: int = 1_000,
         request_timeout_ms: int = 30_000,
         metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
+        connections_max_idle_ms: int = 540_000,
         on_cluster_change: Literal["raise", "adopt"] = "raise",
         close_timeout: float = 10.0,
         exclude_internal_topics: bool = True,

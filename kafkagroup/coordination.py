@@ -84,6 +84,7 @@ class MemberOptions(TypedDict, total=False):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     metadata_recovery_rebootstrap_trigger_ms: int
+    connections_max_idle_ms: int
     on_cluster_change: Literal["raise", "adopt"]
     leave_group_on_close: bool | None
     close_timeout: float

@@ -113,6 +113,7 @@ class GroupMember(Service):
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
         metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
+        connections_max_idle_ms: int = 540_000,
         on_cluster_change: Literal["raise", "adopt"] = "raise",
         leave_group_on_close: bool | None = None,
         close_timeout: float = 10.0,

@@ -246,6 +246,12 @@ class CommonOptions:
         " only the bootstrap addresses, whose names it resolves again (KIP-1102). It also asks"
         " those whenever no known broker responds",
     )
+    connections_max_idle: float = option(
+        Milliseconds(1),
+        540_000,
+        "close a connection after this time without a request, before a load balancer or firewall"
+        " forgets it; the next request opens another one",
+    )
     close_timeout: float = option(
         Seconds(0),
         10.0,

@@ -79,6 +79,7 @@ class Producer(CallingService):
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
         metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
+        connections_max_idle_ms: int = 540_000,
         on_cluster_change: Literal["raise", "adopt"] = "raise",
         close_timeout: float = 10.0,
     ) -> None:

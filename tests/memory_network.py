@@ -7,6 +7,7 @@ the broker's side of a connection, over this network or over a real socket.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
@@ -181,6 +182,39 @@ class MemoryStream(ByteStream):
         await anyio.lowlevel.checkpoint()
 
 
+class Forgotten(ByteStream):
+    """The client's end of a connection behind a load balancer, which drops the connection, without
+    telling either side, once it has carried nothing for `limit` seconds."""
+
+    def __init__(self, stream: MemoryStream, limit: float) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._used_at = anyio.current_time()
+        self.is_dropped = False
+
+    def _note_use(self) -> bool:
+        now = anyio.current_time()
+        self.is_dropped |= now - self._used_at > self._limit
+        self._used_at = now
+        return self.is_dropped
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data = await self._stream.receive(max_bytes)
+        if self._note_use():
+            await anyio.sleep_forever()
+        return data
+
+    async def send(self, item: bytes) -> None:
+        if not self._note_use():
+            await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 Handler = Callable[[Peer], Awaitable[object]]
 
 
@@ -194,6 +228,10 @@ class Network:
         self.local: list[tuple[str | None, int | None]] = []
         self.streams: list[MemoryStream] = []
         """The client's ends of all connections."""
+        self.idle_limit = math.inf
+        """Seconds without traffic after which a load balancer drops a connection silently."""
+        self.forgotten: list[Forgotten] = []
+        """The client's ends of all connections, as the load balancer has them."""
         self.room = 2**20
         self.tasks: anyio.abc.TaskGroup
 
@@ -204,7 +242,7 @@ class Network:
 
     async def connect_tcp(
         self, host: str, port: int, *, local_host: str | None = None, local_port: int | None = None
-    ) -> MemoryStream:
+    ) -> ByteStream:
         self.dialled.append((host, port))
         self.local.append((local_host, local_port))
         await anyio.lowlevel.checkpoint()
@@ -217,7 +255,10 @@ class Network:
         ours, theirs = MemoryStream.pair(self.room)
         self.streams.append(ours)
         self.tasks.start_soon(self._serve, handler, theirs)
-        return ours
+        if self.idle_limit == math.inf:
+            return ours
+        self.forgotten.append(Forgotten(ours, self.idle_limit))
+        return self.forgotten[-1]
 
     async def _serve(self, handler: Handler, stream: MemoryStream) -> None:
         try:

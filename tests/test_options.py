@@ -93,6 +93,7 @@ def test_the_defaults_in_seconds() -> None:
         membership=None,
         on_cluster_change="raise",
         metadata_recovery_rebootstrap_trigger=300.0,
+        connections_max_idle=540.0,
         pattern=None,
         exclude_internal_topics=True,
         on_partitions_assigned=None,

@@ -62,6 +62,7 @@ class Admin(CallingService):
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
         metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
+        connections_max_idle_ms: int = 540_000,
         close_timeout: float = 10.0,
     ) -> None:
         """`default_api_timeout_ms` bounds a call with all its retries.

@@ -33,7 +33,13 @@ T = TypeVar("T")
 _PREFIX = "KAFKAGROUP_"
 _ARGUMENTS = ("bootstrap_servers", "profile", "config", "properties")
 _DEFAULT_SERVERS = "localhost:9092"
-_SPARK_OPTIONS = {"bootstrap_servers", "client_id", "default_api_timeout_ms", "request_timeout_ms"}
+_SPARK_OPTIONS = {
+    "bootstrap_servers",
+    "client_id",
+    "connections_max_idle_ms",
+    "default_api_timeout_ms",
+    "request_timeout_ms",
+}
 
 
 @attrs.frozen

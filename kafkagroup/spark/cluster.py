@@ -71,7 +71,11 @@ class Session:
         options = self._options
         security = Security(**options.security) if options.security else None  # type: ignore[arg-type]
         client = ClientOptions(
-            client_id=options.client_id, request_timeout=options.request_timeout, security=security
+            client_id=options.client_id,
+            # A call has time for a second attempt.
+            request_timeout=min(options.request_timeout, options.api_timeout / 2),
+            connections_max_idle=options.connections_max_idle,
+            security=security,
         )
         async with anyio.create_task_group() as tasks:
             cluster = Cluster(parse_servers(options.bootstrap_servers), client, tasks)

@@ -53,6 +53,8 @@ class ConnectionOptions:
     """Seconds."""
     api_timeout: float = 60.0
     """Seconds that a call to the cluster may take, with its retries."""
+    connections_max_idle: float = 540.0
+    """Seconds without a request after which a connection is closed."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -232,6 +234,7 @@ _CONNECTION: _Table = {
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout", values.seconds),
     "default.api.timeout.ms": ("api_timeout", values.seconds),
+    "connections.max.idle.ms": ("connections_max_idle", values.seconds),
 }
 _SOURCE: _Table = {
     **_CONNECTION,

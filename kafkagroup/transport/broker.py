@@ -7,6 +7,8 @@ have connections of their own.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,8 +26,10 @@ from kafkagroup.errors import (
 from kafkagroup.transport.connection import IDENTITY_REQUEST, BrokerConnection
 from kafkagroup.transport.identity import ClusterIdentity, ForeignClusterError, MisdirectedError
 from kafkagroup.transport.names import Names, UnresolvedError
+from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.origin import Origin
+from kafkagroup.transport.retry import part_of
 from kafkagroup.transport.threads import ThreadTimeoutError
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import WARN_AFTER, Problem, Troubles
@@ -38,7 +42,7 @@ from kafkagroup.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from kafkagroup.wire.schema import Request
+from kafkagroup.wire.schema import LookUp, Request
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
 __all__ = ["MAIN", "NO_RESPONSE", "BrokerClient", "OverdueReport"]
 
 R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
 
 MAIN = ""
 """Connection id of requests that the broker answers at once, such as Metadata and OffsetCommit."""
@@ -76,6 +82,9 @@ their responses do."""
 _PRODUCE_MARGIN = 1.0
 """Seconds to wait for a response to Produce beyond the timeout that the request names, after which
 the broker itself responds with REQUEST_TIMED_OUT."""
+
+_CHECK_TIMEOUT = 1.0
+"""Seconds to wait for the response on an idle connection before another one is opened."""
 
 _NOT_A_BROKER = "check that a Kafka broker listens there, and that no proxy changes what it sends"
 
@@ -136,6 +145,10 @@ class BrokerClient:
         """Where the first connection was opened. What a forked process sent would be mixed into
         this one's requests."""
         self._close_count = 0
+        self._closed: OneShotEvent | None = None
+        """While a task closes idle connections: set to end it."""
+        self.is_slow = False
+        """Whether the last attempt took longer than its part of the request timeout."""
         self._last_unanswered_at = float("-inf")
         """When the latest request was sent that timed out."""
 
@@ -162,9 +175,27 @@ class BrokerClient:
         """Whether the main connection is open."""
         return self.is_connected()
 
+    @property
+    def has_connections(self) -> bool:
+        """Whether a connection is open, or is being opened."""
+        return bool(self._connecting) or any(not c.is_closed for c in self._connections.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in flight, and no connection is being opened."""
+        busy = (not c.is_closed and c.idle_since == math.inf for c in self._connections.values())
+        return not self._connecting and not any(busy)
+
+    def has_received_since(self, time: float) -> bool:
+        """Return whether something was received at `time` or later, on an open connection."""
+        return any(c.has_received_since(time) for c in self._connections.values())
+
     async def aclose(self) -> None:
         """Close every connection; requests in flight fail with ConnectionLostError."""
         self._close_count += 1
+        if self._closed is not None:
+            self._closed.set()
+            self._closed = None
         for connection in tuple(self._connections.values()):
             await connection.aclose()
 
@@ -177,29 +208,73 @@ class BrokerClient:
         if self._origin is None:
             self._origin = Origin(repr(self))
         self._origin.check()
-        if (connection := self._open_connection(connection_id)) is not None:
-            if not connection.is_idle_since(self._last_unanswered_at):
-                return connection
-            # A later request to this broker got no response, so the path to it may be broken. A
-            # request on this connection could wait for its whole timeout: minutes for a JoinGroup.
-            await self.disconnect(connection_id)
+        connection = self._open_connection(connection_id)
+        is_busy = connection_id in self._connecting
+        if connection is not None and not (is_busy or self._needs_care(connection)):
+            return connection
         lock = self._connecting.setdefault(connection_id, anyio.Lock())
         try:
             async with lock:
-                return await self._connect(connection_id)
+                return await self._connect_or_check(connection_id)
         finally:
             # Clusters have many idle brokers, and the lock is most of such a client's memory. If
             # another task has stored a new lock meanwhile, keep that one.
             if not lock.locked() and self._connecting.get(connection_id) is lock:
                 del self._connecting[connection_id]
 
+    def _needs_care(self, connection: BrokerConnection) -> bool:
+        return self._is_suspect(connection) or self._is_doubtful(connection)
+
+    def _is_doubtful(self, connection: BrokerConnection) -> bool:
+        """Whether to check the connection before its next request. Not while the broker throttles:
+        a check is a request too."""
+        return connection.is_doubtful and anyio.current_time() >= self._throttle.throttled_until
+
+    def _is_suspect(self, connection: BrokerConnection) -> bool:
+        """Whether a response to this or a later request is missing, so that the path to the broker
+        may be broken. A request on this connection could wait for its whole timeout: minutes for a
+        JoinGroup."""
+        return connection.is_overdue or connection.is_idle_since(self._last_unanswered_at)
+
+    async def _connect_or_check(self, connection_id: str) -> BrokerConnection:
+        """Return an open connection on which the broker responds, or has just responded."""
+        connection = self._open_connection(connection_id)  # another task may have connected
+        if connection is None:
+            return await self._connect(connection_id)
+        if self._is_suspect(connection):
+            await self.disconnect(connection_id)
+            return await self._connect(connection_id)
+        if self._is_doubtful(connection):
+            return await self._checked(connection_id, connection)
+        return connection
+
+    async def _checked(self, connection_id: str, connection: BrokerConnection) -> BrokerConnection:
+        """Return this connection if the broker responds on it, else a new one."""
+        sent_at = anyio.current_time()
+        await connection.check(_CHECK_TIMEOUT)
+        if connection.has_received_since(sent_at):
+            return connection
+        # The broker may also be slow. Then it may respond here before it does on a new connection,
+        # and to replace all connections would be the last thing that it needs.
+        del self._connections[connection_id]
+        try:
+            replacement = await self._connect(connection_id)
+        except BaseException:
+            await connection.aclose()
+            raise
+        if not connection.has_received_since(sent_at):
+            logger.info("%r does not respond on an idle connection; it is replaced", self)
+            await connection.aclose()
+            return replacement
+        self._connections[connection_id] = connection
+        await replacement.aclose()
+        return connection
+
     def _open_connection(self, connection_id: str) -> BrokerConnection | None:
         connection = self._connections.get(connection_id)
         return None if connection is None or connection.is_closed else connection
 
     async def _connect(self, connection_id: str) -> BrokerConnection:
-        if (connection := self._open_connection(connection_id)) is not None:
-            return connection  # another task has connected meanwhile
         close_count, started_at = self._close_count, anyio.current_time()
         try:
             connection = await BrokerConnection.connect(
@@ -222,7 +297,25 @@ class BrokerClient:
             await connection.aclose()
             raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
         self._connections[connection_id] = connection
+        if self._closed is None:
+            self._closed = OneShotEvent()
+            self._tasks.start_soon(self._close_idle, self._closed)
         return connection
+
+    async def _close_idle(self, closed: OneShotEvent) -> None:
+        """Close idle connections, until `closed` or until none is left. A middlebox drops a
+        connection that it has forgotten without telling either side."""
+        limit = self._options.connections_max_idle
+        while self._connections:
+            idle_since = [now := anyio.current_time()]
+            for connection_id, connection in tuple(self._connections.items()):
+                if connection.is_closed or connection.idle_since + limit <= now:
+                    await self.disconnect(connection_id)
+                else:
+                    idle_since.append(connection.idle_since)
+            if await closed.wait(min(idle_since) + limit):
+                return
+        self._closed = None
 
     # ------------------------------------------------------------ requests
 
@@ -238,16 +331,61 @@ class BrokerClient:
         on_response: Callable[[R], None] | None = None,
     ) -> R:
         """Send any request in a version from `lowest` to `highest`; return its response, with its
-        error codes. `timeout` in seconds, None for the request timeout of the options;
-        `on_response` as of `BrokerConnection.request`.
+        error codes. `timeout` in seconds; `on_response` as of `BrokerConnection.request`. With the
+        timeout None, the request timeout of the options, a look-up whose response is lost is sent
+        once more, over a new connection.
 
         Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
         """
+        if timeout is None and isinstance(request, LookUp):
+            return await self._look_up(
+                request,
+                connection_id=connection_id,
+                lowest=lowest,
+                highest=highest,
+                overdue=overdue,
+                on_response=on_response,
+            )
         waits = not isinstance(request, _SENT_BEFORE_IDENTIFIED)
         connection = await self._ready_connection(connection_id, identified=waits)
         return await self._request_on(
             connection, connection_id, request, timeout, highest, overdue, on_response, lowest
         )
+
+    async def attempt(self, request: Request[R], **options: Any) -> R:
+        """Send a request as `request` does, with a part of the request timeout, because another
+        attempt follows if there is no response. The first attempt after that gets all of it: the
+        broker may be slow."""
+        usual, sent_at = self._options.request_timeout, anyio.current_time()
+        part = part_of(usual)
+        try:
+            response = await self.request(
+                request, timeout=usual if self.is_slow else part, **options
+            )
+        except RequestTimeoutError:
+            self.is_slow = True
+            raise
+        self.is_slow = anyio.current_time() - sent_at > part
+        return response
+
+    async def _look_up(self, request: Request[R], **options: Any) -> R:
+        """Send a look-up, and once more in the time that is left if its response is lost."""
+        deadline = anyio.current_time() + self._options.request_timeout
+        connection_id, close_count = options["connection_id"], self._close_count
+        was_connected = self.is_connected(connection_id)
+        await self._connection(connection_id)  # a failure to connect is not repeated
+        try:
+            return await self.attempt(request, **options)
+        except (RequestTimeoutError, ConnectionLostError) as error:
+            left = deadline - anyio.current_time()
+            # Without the first condition, a broker that closes each connection would get twice as
+            # many requests.
+            is_lost = was_connected or isinstance(error, RequestTimeoutError)
+            is_closed = close_count != self._close_count or isinstance(error, MisdirectedError)
+            if is_closed or not is_lost or left <= 0:
+                raise
+            logger.info("%s is sent again: %s", type(request).__name__, error)
+        return await self.request(request, timeout=left, **options)
 
     async def _request_on(
         self,

@@ -78,6 +78,14 @@ _MAX_CONFIRMATIONS = 2
 `refresh` wait for them; a later refresh requests more."""
 
 
+_MOVED_AFTER = 10.0
+"""Seconds without received bytes after which a broker that the metadata has at another address does
+not listen at the earlier one. Long polls are answered within 5 s."""
+
+_NodeAddress = tuple[int, Address]
+"""Node id, and host and port."""
+
+
 class Cluster:
     """The cluster behind some bootstrap addresses. Connections run in `tasks`."""
 
@@ -103,7 +111,9 @@ class Cluster:
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
         self._names = Names()
-        self._brokers: dict[int, BrokerClient] = {}
+        self._brokers: dict[_NodeAddress, BrokerClient] = {}
+        """One for each address: Metadata and FindCoordinator may name a broker by different ones,
+        such as two of its listeners."""
         self._bootstrap: dict[Address, BrokerClient] = {}
         self._throttled_until: dict[Address, float] = {}
         """By address, not in the clients: a throttle remains in force if the broker gets another
@@ -243,16 +253,28 @@ class Cluster:
 
     async def _close_stale_brokers(self, metadata: ClusterMetadata) -> None:
         """Close the clients of brokers that have left or moved. Close those of the bootstrap
-        addresses: known brokers are tried first from now on."""
-        for node_id, broker in tuple(self._brokers.items()):
-            node = metadata.nodes.get(node_id)
-            if node is None or (node.host, node.port) != (broker.host, broker.port):
-                await self._brokers.pop(node_id).aclose()
-        while self._bootstrap:
-            await self._bootstrap.popitem()[1].aclose()
+        addresses that no request uses: known brokers are tried first from now on."""
         now = anyio.current_time()
+        for key, broker in tuple(self._brokers.items()):
+            if self._is_stale(broker, metadata, now):
+                await self._brokers.pop(key).aclose()
+        for address, broker in tuple(self._bootstrap.items()):
+            if broker.is_idle:
+                await self._bootstrap.pop(address).aclose()
         for address in [a for a, until in self._throttled_until.items() if until <= now]:
             del self._throttled_until[address]
+
+    def _is_stale(self, broker: BrokerClient, metadata: ClusterMetadata, now: float) -> bool:
+        node = metadata.nodes.get(broker.node_id)
+        if node is None:
+            return True
+        if _address(node) == broker.address:
+            return False
+        before = self.metadata.nodes.get(broker.node_id)
+        if before is not None and _address(before) == broker.address:
+            # It has moved, or is known by two addresses, of which each may be in use.
+            return broker.is_idle or not broker.has_received_since(now - _MOVED_AFTER)
+        return not broker.has_connections
 
     def apply_leader(
         self, tp: TopicPartition, leader: LeaderIdAndEpoch, response: FetchResponse
@@ -271,15 +293,9 @@ class Cluster:
 
     def broker(self, node: Node) -> BrokerClient:
         """Return the client of a node's broker."""
-        broker = self._brokers.get(node.node_id)
-        if broker is not None and (broker.host, broker.port) != (node.host, node.port):
-            # FindCoordinator may know a new address before Metadata does. Close the old client.
-            self._tasks.start_soon(broker.aclose)
-            broker = None
-        if broker is None:
-            broker = self._brokers[node.node_id] = self._create_client(
-                node.node_id, (node.host, node.port)
-            )
+        key = node.node_id, _address(node)
+        if (broker := self._brokers.get(key)) is None:
+            broker = self._brokers[key] = self._create_client(*key)
         return broker
 
     def leader(self, tp: TopicPartition) -> BrokerClient:
@@ -319,7 +335,7 @@ class Cluster:
         unusable: tuple[BrokerClient, R] | None = None
         for broker in self._candidates() if candidates is None else candidates:
             try:
-                response = await broker.request(request)
+                response = await broker.attempt(request)
             except (TransportError, RemoteProtocolError) as error:
                 if broker.node_id >= 0:
                     self._recovery.on_failure(anyio.current_time())
@@ -337,6 +353,10 @@ class Cluster:
             if (change := self._recovery.survey(now, cluster_id, attempts)) is not None:
                 self._follow(change)
                 return await self._request(request, Attempts(), is_usable=is_usable)
+            if attempts.has_timed_out and not self.metadata.nodes:
+                # Nothing else repeats the first request of a client. Now they have more time.
+                again = self._candidates()
+                return await self._request(request, Attempts(), again, is_usable=is_usable)
         raise attempts.error()
 
     # ------------------------------------------------------------ another cluster
@@ -476,7 +496,7 @@ class Cluster:
         """Return the known brokers at other addresses than this one and `except_for`, the connected
         ones first."""
         excluded = {broker.address, *except_for}
-        return [n for n in self._known_nodes() if (n.host, n.port) not in excluded]
+        return [n for n in self._known_nodes() if _address(n) not in excluded]
 
     def _known_nodes(self) -> list[Node]:
         """Return the known brokers, the connected ones first."""
@@ -484,7 +504,7 @@ class Cluster:
         random.shuffle(nodes)
         nodes.sort(key=lambda node: not self._is_connected(node))
         # Last: the broker that knew no coordinator may know none as long as it lags behind.
-        nodes.sort(key=lambda node: (node.host, node.port) == self._coordinator_unknown_to)
+        nodes.sort(key=lambda node: _address(node) == self._coordinator_unknown_to)
         return nodes
 
     def _create_client(self, node_id: int, address: Address) -> BrokerClient:
@@ -501,7 +521,7 @@ class Cluster:
         )
 
     def _is_connected(self, node: Node) -> bool:
-        broker = self._brokers.get(node.node_id)
+        broker = self._brokers.get((node.node_id, _address(node)))
         return broker is not None and broker.connected
 
     async def find_coordinator(self, group: str) -> Node:
@@ -518,6 +538,10 @@ class Cluster:
             self._checking.cancel()
         for broker in (*self._brokers.values(), *self._bootstrap.values()):
             await broker.aclose()
+
+
+def _address(node: Node) -> Address:
+    return node.host, node.port
 
 
 def _merged(

@@ -16,6 +16,9 @@ belongs to that cluster. If another request comes first, a request without topic
 Responses that arrive before that of Metadata are held back. A broker of another cluster ends the
 connection.
 
+What lies between may have dropped a connection without a word. So a connection from which nothing
+was received for a while is doubtful: `check` asks it for something that a broker answers at once.
+
 Where the broker limits SASL sessions, the connection re-authenticates in time: new requests wait,
 requests in flight are answered first (KIP-368).
 """
@@ -26,6 +29,7 @@ import logging
 import math
 import random
 import ssl
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
@@ -46,6 +50,7 @@ from kafkagroup.transport import dialing
 from kafkagroup.transport.channel import Channel
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.identity import ClusterIdentity, MisdirectedError
+from kafkagroup.transport.keepalive import keep_alive
 from kafkagroup.transport.names import Names
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
@@ -95,6 +100,10 @@ that stays."""
 _QUICK_WRITES_TO_KEEP_WRITER = 4
 """The writer task stays after this many quick writes in a row."""
 
+_DOUBTFUL_AFTER = 4.0
+"""Seconds without received bytes after which an unused connection must be checked. Longer than the
+usual intervals of heartbeats: each of them is a check itself."""
+
 _ERROR_READ_TIMEOUT = 1.0
 """Seconds to read the broker's reason after a write has failed."""
 
@@ -141,6 +150,8 @@ class BrokerConnection:
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
         self._throttle: BrokerThrottle | None = None
         """Set by `connect` after the handshake."""
+        self._handshake_version = 0
+        """The version of ApiVersions that the broker has answered."""
         self._in_flight: dict[int, _InFlightRequest] = {}
         """By correlation id."""
         self._abandoned: dict[int, float] = {}
@@ -152,6 +163,8 @@ class BrokerConnection:
         """While there is a writer task: set when there is something to write."""
         self._used_at = float("-inf")
         """When the last request was sent."""
+        self._received_at = float("-inf")
+        """When bytes were last received."""
         self._wrote_at = float("-inf")
         self._quick_write_count = 0
         """Quick writes in a row."""
@@ -207,6 +220,7 @@ class BrokerConnection:
             )
         except ConnectionLostError as error:
             raise type(error)(f"{name}: {error}") from error.__cause__
+        keep_alive(stream)
         if security is not None:
             run_in_thread = ThreadWait(options.run_in_thread)
             try:
@@ -251,6 +265,38 @@ class BrokerConnection:
     def is_idle_since(self, time: float) -> bool:
         """Whether no request is in flight, and none was sent at `time` or later."""
         return not self._in_flight and self._used_at < time
+
+    @property
+    def idle_since(self) -> float:
+        """When the connection was last used, on the loop's clock; infinity while a request is in
+        flight, also one that was cancelled."""
+        return math.inf if self._protocol.in_flight else max(self._used_at, self._received_at)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the response to a cancelled request has not arrived in time."""
+        return bool(self._abandoned) and min(self._abandoned.values()) <= self._clock()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether nothing was received for a while, and no request is in flight that would tell
+        whether the broker still responds."""
+        return (
+            self._clock() - self._received_at >= _DOUBTFUL_AFTER
+            and not self._protocol.in_flight
+            and self._reauthenticated is None
+        )
+
+    async def check(self, timeout: float) -> None:
+        """Ask the broker for its versions, and wait `timeout` seconds for the response. Afterwards
+        `has_received_since` tells; a connection without a response stays open."""
+        with anyio.move_on_after(timeout), suppress(KafkaGroupError):
+            # Past the second timeout, the next request replaces the connection.
+            await self._api_versions(self._handshake_version, 2 * timeout)
+
+    def has_received_since(self, time: float) -> bool:
+        """Return whether the connection is open, and something was received at `time` or later."""
+        return self._error is None and self._received_at >= time
 
     async def request(
         self,
@@ -307,10 +353,12 @@ class BrokerConnection:
             # KIP-511: the refusal is encoded in v0 and names the versions that the broker speaks.
             ranges = [k for k in response.api_keys if k.api_key == ApiVersionsRequest.api_key]
             highest = min(ranges[0].max_version, version - 1) if ranges else 0
-            response = await self._api_versions(max(0, highest), timeout)
+            version = max(0, highest)
+            response = await self._api_versions(version, timeout)
         if response.error_code:
             raise ConnectionLostError(f"{self._name}: {BrokerError(response.error_code)}")
         self._protocol.set_broker_versions(response)
+        self._handshake_version = version
 
     async def _api_versions(self, version: int, timeout: float) -> ApiVersionsResponse:
         request = (
@@ -534,6 +582,7 @@ class BrokerConnection:
     def _take(self, count: int) -> list[Response | LargeResponse] | None:
         """Deliver the responses that `count` more bytes complete, up to the first large one; return
         that one and those after it. Raises: RemoteProtocolError."""
+        self._received_at = self._clock()
         self._has_received_response |= bool(self._protocol.broker_versions)
         responses = self._protocol.received(count)
         for n, response in enumerate(responses):

@@ -41,6 +41,8 @@ class ClientOptions:
     metadata_recovery_rebootstrap_trigger: float = 300.0
     """Seconds without a response of any known broker after which they are forgotten, and only the
     bootstrap addresses are asked (KIP-1102)."""
+    connections_max_idle: float = 540.0
+    """Seconds without a request after which a connection is closed; the next request opens one."""
     adopts_cluster_change: bool = False
     """Whether the client goes on with another cluster if its bootstrap addresses lead there."""
     max_frame_bytes: int = MAX_FRAME_BYTES
@@ -81,6 +83,7 @@ def client_options(options: CommonOptions, max_frame_bytes: int = MAX_FRAME_BYTE
         retry_backoff=options.retry_backoff,
         retry_backoff_max=options.retry_backoff_max,
         metadata_recovery_rebootstrap_trigger=options.metadata_recovery_rebootstrap_trigger,
+        connections_max_idle=options.connections_max_idle,
         adopts_cluster_change=getattr(options, "on_cluster_change", "raise") == "adopt",
         max_frame_bytes=max_frame_bytes,
         security=options.security,

@@ -44,6 +44,8 @@ class Attempts:
     unreachable: set[Address] = field(factory=set)
     foreign: dict[Address, str] = field(factory=dict)
     """Bootstrap address -> the id of the other cluster that it leads to."""
+    has_timed_out: bool = False
+    """Whether one of them may be slow: it has had a part of the request timeout only."""
     silent_count: int = 0
     """How many other bootstrap addresses did not respond."""
     reasons: list[str] = field(factory=list)
@@ -51,6 +53,7 @@ class Attempts:
     def failed(self, broker: BrokerClient, error: Exception) -> None:
         """Note that a broker did not respond."""
         self.unreachable.add(broker.address)
+        self.has_timed_out |= broker.is_slow
         if isinstance(error, ForeignClusterError) and broker.node_id < 0:
             self.foreign[broker.address] = error.found
         elif broker.node_id < 0:

@@ -1,4 +1,4 @@
-"""Backoff between the attempts of one operation.
+"""The attempts of one operation: backoff between them, and the time of each.
 
 The steps of a membership (`kafkagroup.member`) compute their own backoff, as they do no I/O.
 """
@@ -12,7 +12,17 @@ import anyio
 from kafkagroup._backoff import backoff
 from kafkagroup.transport.options import ClientOptions
 
-__all__ = ["RetryBackoff"]
+__all__ = ["RetryBackoff", "part_of"]
+
+_PART = 1 / 3
+_LEAST_PART = 1.0
+"""Seconds. A shorter attempt would give up brokers that are only busy."""
+
+
+def part_of(timeout: float) -> float:
+    """Return how many seconds of a timeout one attempt may take, if another one may follow. The
+    connection may be dead, and then nothing but a new one helps."""
+    return max(timeout * _PART, min(timeout, _LEAST_PART))
 
 
 class RetryBackoff:

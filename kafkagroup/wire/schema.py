@@ -28,6 +28,7 @@ __all__ = [
     "UUID_",
     "Array",
     "Field",
+    "LookUp",
     "Request",
     "Scalar",
     "Versions",
@@ -173,6 +174,13 @@ class Request(Generic[R]):
     versions: ClassVar[Versions]
     flexible: ClassVar[Versions]
     response: ClassVar[type[Any]]
+
+
+class LookUp(Request[R]):
+    """Base class of requests that change nothing at the broker: if the response is lost, the
+    request may be repeated."""
+
+    __slots__ = ()
 
 
 def fields_of(cls: type) -> dict[str, Field]:

@@ -11,7 +11,7 @@ import anyio
 import attrs
 import pytest
 
-from kafkagroup.errors import BrokerError, ErrorCode, NoBrokersAvailableError
+from kafkagroup.errors import BrokerError, ConnectionLostError, ErrorCode, NoBrokersAvailableError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
 from kafkagroup.transport.cluster import Cluster
@@ -34,6 +34,7 @@ from kafkagroup.wire.schema import Versions
 pytestmark = pytest.mark.anyio
 
 OPTIONS = ClientOptions(request_timeout=4.0, connect_timeout=3.0)
+METADATA = MetadataRequest(topics=())
 A, B, C = ("a", 9092), ("b", 9092), ("c", 9092)
 
 
@@ -486,6 +487,34 @@ async def test_topics_are_described_by_another_broker_if_one_does_not_know_them(
             assert [len(topic.partitions) for topic in response.topics] == [3]
 
 
+async def test_the_first_broker_may_need_most_of_the_request_timeout(network: Any) -> None:
+    """One of several attempts gets a part of the timeout only, but a client that starts has no
+    other attempt."""
+
+    async def slow(request: MetadataRequest) -> MetadataResponse:
+        await anyio.sleep(3.5)
+        return metadata_of(n1=A)(request)
+
+    network.handlers[A] = serving(slow)
+    async with network, open_cluster(A) as cluster:
+        assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
+
+
+async def test_a_silent_broker_leaves_time_for_the_others(network: Any) -> None:
+    """It took the whole timeout of a look-up of the coordinator."""
+    nodes = {"n1": A, "n2": B}
+
+    async def silent(peer: Any) -> None:
+        await peer.handshake()
+        await anyio.sleep_forever()
+
+    network.handlers |= {A: silent, B: serving(metadata_of(**nodes))}
+    async with network, open_cluster(A, B) as cluster:
+        start = anyio.current_time()
+        await cluster.refresh()
+        assert anyio.current_time() - start == pytest.approx(OPTIONS.request_timeout / 3)
+
+
 # ---------------------------------------------------------------- brokers that move
 
 
@@ -522,20 +551,93 @@ async def test_connections_to_a_removed_broker_are_closed(network: Any) -> None:
         assert (two.is_connected("fetch"), cluster.metadata.nodes) == (False, {1: Node(1, *A)})
 
 
-async def test_an_address_from_another_response_replaces_a_broker_and_closes_the_old_one(
+async def test_two_addresses_of_a_broker_do_not_close_each_others_connections(
     network: Any,
 ) -> None:
-    """FindCoordinator may report a moved node before Metadata does: the old connection is
-    closed."""
-    network.handlers |= {A: serving(metadata_of(n1=A)), B: serving(metadata_of(n1=B))}
+    """Metadata names localhost and FindCoordinator 127.0.0.1. The fetches, which go to the first,
+    and the heartbeats, which go to the second, closed each other's connection at each request."""
+    network.handlers |= {A: serving(metadata_of(n1=A)), B: serving(metadata_of(n1=A))}
     async with network, open_cluster(A) as cluster:
+        await cluster.refresh()
+        for _ in range(3):
+            for address in (A, B):
+                await cluster.broker(Node(1, *address)).connect("group")
+            await cluster.refresh()
+            await anyio.sleep(1)
+        assert [cluster.broker(Node(1, *each)).is_connected("group") for each in (A, B)] == [
+            True,
+            True,
+        ]
+    assert network.dialled == [A, A, B, A]  # for metadata, for the two, for metadata
+
+
+async def test_a_broker_that_still_responds_at_its_former_address_keeps_its_requests(
+    network: Any,
+) -> None:
+    """Brokers that name each other by the listener of the request let the address change with each
+    metadata response, and a fetch in flight failed each time."""
+    where = [A]
+
+    async def handler(peer: Any) -> None:
+        await peer.serve(
+            {
+                MetadataRequest: lambda request: metadata_of(n1=where[0])(request),
+                FindCoordinatorRequest: find_slowly,
+            }
+        )
+
+    async def find_slowly(_: object) -> FindCoordinatorResponse:
+        await anyio.sleep(3)
+        return FindCoordinatorResponse(coordinators=())
+
+    network.handlers |= {A: handler, B: handler}
+    async with network, open_cluster(A) as cluster:
+        await cluster.refresh()
         old = cluster.broker(Node(1, *A))
         await old.connect()
-        new = cluster.broker(Node(1, *B))
-        await new.connect()
-        assert cluster.broker(Node(1, *B)) is new
-        await anyio.sleep(1)
-        assert (old.connected, new.connected, network.open) == (False, True, 1)
+        async with anyio.create_task_group() as tasks:
+
+            async def look_up() -> None:
+                request = FindCoordinatorRequest(coordinator_keys=("g",))
+                response = await old.request(request, connection_id="slow", timeout=4.0)
+                assert response == FindCoordinatorResponse(coordinators=())
+
+            tasks.start_soon(look_up)
+            await anyio.sleep(1)
+            where[0] = B
+            await cluster.refresh()
+            assert cluster.metadata.nodes[1] == Node(1, *B)
+        assert old.is_connected("slow")
+
+
+async def test_requests_to_a_silent_broker_that_has_moved_fail_at_once(network: Any) -> None:
+    """A pod has moved, and nothing answers at its former address: a JoinGroup there must not wait
+    for its whole timeout."""
+    nodes = {"n1": A, "n2": C}
+
+    async def silent(peer: Any) -> None:
+        if nodes["n1"] == A:
+            await peer.handshake()
+            await peer.answer(await peer.read(), metadata_of(**nodes)(METADATA))
+        await anyio.sleep_forever()
+
+    network.handlers |= {A: silent, C: serving(lambda r: metadata_of(**nodes)(r))}
+    async with network, open_cluster(C) as cluster:
+        await cluster.refresh()
+        old = cluster.broker(Node(1, *A))
+        await old.request(METADATA, connection_id="group")
+        start = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                with pytest.raises(ConnectionLostError):
+                    await old.request(METADATA, connection_id="group", timeout=300)
+                assert anyio.current_time() - start < 20
+
+            tasks.start_soon(ask)
+            await anyio.sleep(11)
+            nodes["n1"] = B
+            await cluster.refresh()
 
 
 # ---------------------------------------------------------------- the coordinator

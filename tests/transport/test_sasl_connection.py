@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 import attrs
 import pytest
+from memory_network import api_versions
 
 from kafkagroup import Broker, Consumer
 from kafkagroup.errors import (
@@ -28,6 +29,7 @@ from kafkagroup.transport.security import Security
 from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse, JoinGroupRequest
 from kafkagroup.wire.messages.metadata import (
+    ApiVersionsRequest,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -107,6 +109,9 @@ class Gate:
         while True:
             incoming = await peer.read()
             request = incoming.request
+            if isinstance(request, ApiVersionsRequest):  # is an idle connection alive?
+                await peer.answer(incoming, api_versions(SASL))
+                continue
             name = getattr(request, "group_id", type(request).__name__)
             self.heard.append((name, anyio.current_time() - start))
             if isinstance(request, SaslHandshakeRequest):

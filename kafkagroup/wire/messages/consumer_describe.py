@@ -12,7 +12,7 @@ from kafkagroup.wire.schema import (
     INT32,
     STRING,
     UUID_,
-    Request,
+    LookUp,
     array,
     field,
     message,
@@ -68,7 +68,7 @@ class ConsumerGroupDescribeResponse:
 
 
 @message(69, "0-1", flexible="0+")
-class ConsumerGroupDescribeRequest(Request[ConsumerGroupDescribeResponse]):
+class ConsumerGroupDescribeRequest(LookUp[ConsumerGroupDescribeResponse]):
     response = ConsumerGroupDescribeResponse
 
     group_ids: tuple[str, ...] = field(array(STRING))

@@ -9,6 +9,7 @@ from kafkagroup.wire.schema import (
     INT16,
     INT32,
     STRING,
+    LookUp,
     Request,
     array,
     field,
@@ -147,7 +148,7 @@ class ListGroupsResponse:
 
 
 @message(16, "0-5", flexible="3+")
-class ListGroupsRequest(Request[ListGroupsResponse]):
+class ListGroupsRequest(LookUp[ListGroupsResponse]):
     response = ListGroupsResponse
 
     states_filter: tuple[str, ...] = field(array(STRING), "4+", default=())
@@ -183,7 +184,7 @@ class DescribeGroupsResponse:
 
 
 @message(15, "0-6", flexible="5+")
-class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
+class DescribeGroupsRequest(LookUp[DescribeGroupsResponse]):
     response = DescribeGroupsResponse
 
     groups: tuple[str, ...] = field(array(STRING))

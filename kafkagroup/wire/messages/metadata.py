@@ -15,7 +15,7 @@ from kafkagroup.wire.schema import (
     NO_ID,
     STRING,
     UUID_,
-    Request,
+    LookUp,
     array,
     field,
     message,
@@ -62,7 +62,7 @@ class ApiVersionsResponse:
 
 
 @message(18, "0-4", flexible="3+")
-class ApiVersionsRequest(Request[ApiVersionsResponse]):
+class ApiVersionsRequest(LookUp[ApiVersionsResponse]):
     response = ApiVersionsResponse
 
     client_software_name: str = field(STRING, "3+", default="", ignorable=True)
@@ -118,7 +118,7 @@ class MetadataRequestTopic:
 
 
 @message(3, "0-13", flexible="9+")
-class MetadataRequest(Request[MetadataResponse]):
+class MetadataRequest(LookUp[MetadataResponse]):
     response = MetadataResponse
 
     topics: tuple[MetadataRequestTopic, ...] | None = field(
@@ -151,7 +151,7 @@ class FindCoordinatorResponse:
 
 
 @message(10, "0-6", flexible="3+")
-class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
+class FindCoordinatorRequest(LookUp[FindCoordinatorResponse]):
     response = FindCoordinatorResponse
 
     key: str = field(STRING, "0-3", default="")

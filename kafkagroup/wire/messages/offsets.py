@@ -14,6 +14,7 @@ from kafkagroup.wire.schema import (
     NO_ID,
     STRING,
     UUID_,
+    LookUp,
     Request,
     array,
     field,
@@ -152,7 +153,7 @@ class OffsetFetchRequestGroup:
 
 
 @message(9, "1-10", flexible="6+")
-class OffsetFetchRequest(Request[OffsetFetchResponse]):
+class OffsetFetchRequest(LookUp[OffsetFetchResponse]):
     response = OffsetFetchResponse
 
     group_id: str = field(STRING, "0-7", default="")
@@ -202,7 +203,7 @@ class ListOffsetsTopic:
 
 
 @message(2, "1-11", flexible="6+")
-class ListOffsetsRequest(Request[ListOffsetsResponse]):
+class ListOffsetsRequest(LookUp[ListOffsetsResponse]):
     response = ListOffsetsResponse
 
     replica_id: int = field(INT32)
@@ -245,7 +246,7 @@ class OffsetForLeaderTopic:
 
 
 @message(23, "2-4", flexible="4+")
-class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
+class OffsetForLeaderEpochRequest(LookUp[OffsetForLeaderEpochResponse]):
     response = OffsetForLeaderEpochResponse
 
     replica_id: int = field(INT32, "3+", default=-2, ignorable=True)

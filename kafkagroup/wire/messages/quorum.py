@@ -4,7 +4,7 @@ The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
 
 from kafkagroup.wire.messages.quorum_state import DescribeQuorumResponse
-from kafkagroup.wire.schema import INT32, STRING, Request, array, field, message, struct
+from kafkagroup.wire.schema import INT32, STRING, LookUp, array, field, message, struct
 
 __all__ = ["DescribeQuorumRequest", "PartitionData", "TopicData"]
 
@@ -21,7 +21,7 @@ class TopicData:
 
 
 @message(55, "0-2", flexible="0+")
-class DescribeQuorumRequest(Request[DescribeQuorumResponse]):
+class DescribeQuorumRequest(LookUp[DescribeQuorumResponse]):
     response = DescribeQuorumResponse
 
     topics: tuple[TopicData, ...] = field(array(TopicData))

@@ -9,7 +9,7 @@ from kafkagroup.wire.schema import (
     INT16,
     INT32,
     STRING,
-    Request,
+    LookUp,
     array,
     field,
     message,
@@ -48,7 +48,7 @@ class ShareGroupDescribeResponse:
 
 
 @message(77, "1", flexible="0+")
-class ShareGroupDescribeRequest(Request[ShareGroupDescribeResponse]):
+class ShareGroupDescribeRequest(LookUp[ShareGroupDescribeResponse]):
     response = ShareGroupDescribeResponse
 
     group_ids: tuple[str, ...] = field(array(STRING))
