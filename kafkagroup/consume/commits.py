@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from kafkagroup._values import frozen
+from kafkagroup._values import evolve, frozen
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import CommitFailedError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -28,11 +28,22 @@ class Commit:
     offset: OffsetAndMetadata
     topic_id: UUID
     """The topic that it was requested for; NO_ID if the id was not known."""
+    is_automatic: bool = False
+    """Whether it commits what is processed, with automatic commits: a repetition commits more if
+    more is processed by then."""
 
     @property
     def tp(self) -> TopicPartition:
         """The partition."""
         return self.owned.tp
+
+    @property
+    def newest(self) -> OffsetAndMetadata:
+        """The offset to send now."""
+        processed = self.owned.to_commit() if self.is_automatic else None
+        if processed is None or processed.offset <= self.offset.offset:
+            return self.offset
+        return evolve(processed, metadata=self.offset.metadata)
 
     def is_assigned(self, owned: Mapping[TopicPartition, OwnedPartition]) -> bool:
         """Return whether the assignment lasts, and the position is in the same topic."""
@@ -48,9 +59,14 @@ class Commit:
 def of_assignment(
     owned: Mapping[TopicPartition, OwnedPartition],
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    is_automatic: bool = False,
 ) -> list[Commit]:
     """Return the commits of these offsets in the present assignment, as `owned` has it."""
-    return [Commit(owned[tp], offset, owned[tp].topic_id) for tp, offset in offsets.items()]
+    return [
+        Commit(owned[tp], offset, owned[tp].topic_id, is_automatic)
+        for tp, offset in offsets.items()
+    ]
 
 
 def check_assigned(

@@ -582,7 +582,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         assert leaving is not None
         route = Route.SEPARATE_CONNECTION if member.is_connection_held else Route.COORDINATOR
         request = leave_request(member, leaving.reason)
-        token = self._send(request, timeout=self._attempt_timeout(), route=route)
+        token = self._send(request, timeout=self._leave_timeout(), route=route)
         self._move(Phase.LEAVING, pending=token)
 
     def _on_leave_response(self, answer: LeaveGroupResponse) -> None:
@@ -624,6 +624,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         if member.phase is not Phase.UNJOINED or self.now < member.retry_at:
             return
         timeout = max(config.request_timeout, config.rebalance_timeout + _JOIN_GRACE)
+        if not member.member_id and config.group_instance_id is None:
+            timeout = config.request_timeout  # KIP-394: it is answered with an id at once
         token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, must_rejoin=False, join_sent_at=self.now)
         if member.ownership.is_assigned:
@@ -639,11 +641,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         ):
             return
         in_purgatory = member.phase in PURGATORY or member.is_connection_held
-        # If no answer arrives until the session ends, the connection is considered broken.
         ends = member.ownership.lease_expires_at if in_purgatory else member.session_ends_at
         token = self._send(
             heartbeat_request(member),
-            timeout=max(ends - self.now, config.heartbeat_interval),
+            timeout=max(self._attempt_timeout(ends - self.now), config.heartbeat_interval),
             route=Route.SEPARATE_CONNECTION if in_purgatory else Route.COORDINATOR,
         )
         interval = config.heartbeat_interval

@@ -436,7 +436,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         epoch = self._leave_epoch()
         assert epoch is not None
         # Requests in flight are answered first; those answers are ignored.
-        token = self._send(leave_request(self.member, epoch), timeout=self._attempt_timeout())
+        token = self._send(leave_request(self.member, epoch), timeout=self._leave_timeout())
         self._move(Phase.LEAVING, pending=token)
 
     def _leave_epoch(self) -> int | None:
@@ -581,6 +581,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             request = leave_request(member, STATIC_LEAVE_EPOCH)
             token = self._send(request, timeout=timeout, lowest=OWN_IDS)
             return self._move(Phase.RELEASING, pending=token)
+        timeout = self._attempt_timeout(timeout)
         token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, may_be_known=True)
         return self._note_heartbeat_sent()
@@ -600,8 +601,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             or self.now < member.next_heartbeat_at
         ):
             return
-        # If no answer arrives until the session ends, the connection is considered broken.
-        timeout = max(member.session_ends_at - self.now, member.config.heartbeat_interval)
+        timeout = self._attempt_timeout(member.session_ends_at - self.now)
+        timeout = max(timeout, member.config.heartbeat_interval)
         token = self._send(heartbeat_request(member), timeout=timeout)
         self._set(heartbeat_in_flight=token, abandoned_heartbeat=None)
         self._note_heartbeat_sent()

@@ -34,7 +34,7 @@ DRAIN_SHARE = 0.75
 """The share of the rebalance timeout in which the application processes the records in flight; the
 rest is for the commit and the join."""
 
-_ATTEMPT_SHARE = 0.5
+_LEAVE_SHARE = 0.5
 """How much of the time left for leaving one attempt may take: a coordinator that does not respond
 must not use up all of it."""
 
@@ -50,6 +50,11 @@ _NOT_A_MEMBER = frozenset(
 
 _MIN_ATTEMPT = 1.0
 """Seconds that each attempt to leave gets at least."""
+
+_ATTEMPT_SHARE = 1 / 3
+"""The share of its time that the first of several heartbeats has to be answered: its connection may
+be dead, and another attempt needs time too. The next one has the rest, as the coordinator may be
+slow."""
 
 
 @frozen(kw_only=True)
@@ -245,7 +250,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         if self.now < self.member.retry_at:
             return
         request = FindCoordinatorRequest(coordinator_keys=(self.member.config.group_id,))
-        token = self._send(request, timeout=self._attempt_timeout(), route=Route.ANY)
+        token = self._send(request, timeout=self._leave_timeout(), route=Route.ANY)
         self._set(lookup_in_flight=token)
 
     def _on_coordinator_response(self, answer: FindCoordinatorResponse) -> None:
@@ -344,10 +349,10 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         else:
             self._left(str(error))
 
-    def _attempt_timeout(self) -> float:
+    def _leave_timeout(self) -> float:
         """Return the timeout of a request that is repeated until the member has left."""
         left = self.member.leave_by - self.now
-        return min(max(left * _ATTEMPT_SHARE, _MIN_ATTEMPT), self.member.config.request_timeout)
+        return min(max(left * _LEAVE_SHARE, _MIN_ATTEMPT), self.member.config.request_timeout)
 
     def _doubt(self) -> str:
         """Return why the coordinator may still count a member that gives up leaving."""
@@ -360,6 +365,10 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         """Return the ownership after the acknowledgement of a request that was sent then."""
         member = self.member
         return member.ownership.acknowledge(sent_at, member.config.session_timeout)
+
+    def _attempt_timeout(self, timeout: float) -> float:
+        """Return how many seconds of a timeout this attempt to send a heartbeat has."""
+        return timeout if self.member.attempts else timeout * _ATTEMPT_SHARE
 
     def _drain_deadline(self) -> float:
         """Return when the application must have processed the records in flight."""

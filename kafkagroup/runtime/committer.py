@@ -145,7 +145,7 @@ class Committer:
                 # Read now: the previous commit may have been that of a revocation, and while many
                 # partitions are committed, others may be released.
                 if offsets := self._delivery.to_commit(some):
-                    commits = of_assignment(owned, offsets)
+                    commits = of_assignment(owned, offsets, is_automatic=self.is_automatic)
                     await self._commit_with_note(commits, _seconds_until(deadline), note)
             await self._renew(pending, max_age, deadline)
 
@@ -335,16 +335,20 @@ class Committer:
             self._check(commits)
             return membership.identity is identity and membership.may_commit
 
-        offsets = {commit.tp: commit.offset for commit in commits}
-        for commit in commits:
-            commit.owned.begin_commit(commit.offset.offset)
+        def newest() -> Mapping[TopicPartition, OffsetAndMetadata]:
+            offsets = {commit.tp: commit.newest for commit in commits}
+            for commit in commits:
+                commit.owned.begin_commit(offsets[commit.tp].offset)
+            return offsets
+
+        offsets = newest()
         while True:
             until = deadline
             if driver is not None:
                 left = deadline - anyio.current_time()
                 until = min(until, await driver.confirm(offsets.keys(), left))
             try:
-                await group_offsets.commit(
+                acknowledged = await group_offsets.commit(
                     identity,
                     offsets,
                     timeout=until - anyio.current_time(),
@@ -352,6 +356,7 @@ class Committer:
                     epoch=lambda: membership.generation_id,
                     topic_ids=topic_ids(commits),
                     meter=self._meter,
+                    newest=newest,
                 )
                 break
             except (TransportError, RemoteProtocolError, BrokerError):
@@ -363,7 +368,7 @@ class Committer:
         for commit in commits:
             # A response for a deleted topic must not count for the one that has replaced it.
             if not commit.owned.is_recreated(commit.topic_id):
-                commit.owned.acknowledge(commit.offset, now)
+                commit.owned.acknowledge(acknowledged[commit.tp], now)
 
     def _require_group(self) -> GroupOffsets:
         """Return what sends the commits. Raises: ConfigurationError without a group."""

@@ -27,7 +27,7 @@ from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
 from kafkagroup.consume.fetch_session import FetchSession, SessionRequest, sessionless
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import is_fetchable, wanted
-from kafkagroup.errors import RemoteProtocolError, TransportError
+from kafkagroup.errors import RemoteProtocolError, RequestTimeoutError, TransportError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request
@@ -40,7 +40,7 @@ from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.one_shot_event import OneShotEvent
-from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.transport.retry import RetryBackoff, part_of
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchResponse
 
@@ -127,6 +127,13 @@ class Fetcher:
             look_up=look_up,
             failed=failed,
         )
+        self._timeout = cluster.options.request_timeout
+        self._attempt_timeout = part_of(self._timeout)
+        """Seconds, beyond its wait, until a fetch without a response is sent again over a new
+        connection: this one may be dead."""
+        self._slow: set[tuple[int, str]] = set()
+        """Node id and connection id where the last fetch took longer: the next one gets the whole
+        timeout, as the broker may be slow."""
         self._clock = loop_clock()
         self._wake = OneShotEvent()
         self._spawn = spawn
@@ -206,6 +213,7 @@ class Fetcher:
         pauses, early = RetryBackoff(self._cluster.options), RetryBackoff(self._cluster.options)
         session = FetchSession()
         base = wait = self._options.fetch_max_wait
+        longest = max(base, _MAX_EXTENDED_WAIT)
         adoption_count = self._cluster.identity.adoption_count
         while True:
             if adoption_count != self._cluster.identity.adoption_count:
@@ -236,7 +244,7 @@ class Fetcher:
             if len(ready) < len(fetchable):
                 # Partitions that back off or are full may be ready before this long poll ends.
                 self._fetch_now(node_id)
-            wait = self._max_wait(wait, led, ready)
+            wait = self._max_wait(min(wait, longest), led, ready)
             try:
                 outcome = await self._long_poll(node, lane, ready, session, room, wait, wakes)
                 if outcome.is_metadata_stale:
@@ -251,20 +259,23 @@ class Fetcher:
                 wait = 2 * wait if outcome.is_empty and not self._used_since(node_id, now) else base
             except (TransportError, RemoteProtocolError) as error:
                 session.reset()  # the broker may have processed the request, or not
+                if isinstance(error, RequestTimeoutError):
+                    # What lies between may drop a connection that carries nothing for that long.
+                    longest = max(base, wait / 2)
                 wait = base
                 await self._recover(error, node_id, ready, pauses)
 
     def _max_wait(
         self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
     ) -> float:
-        """Return how long a broker may hold a long poll, in seconds: `wait`, up to a limit; only
+        """Return how long a broker may hold a long poll, in seconds: `wait`, but only
         `fetch_max_wait` if new records might not end the long poll."""
         base = self._options.fetch_max_wait
         # Partitions that are left out are in the next long poll at the earliest; and not every
         # follower responds to a held long poll when records arrive.
         requests_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
         if requests_all and self._options.fetch_min_bytes <= 1 and base >= _MIN_WAIT_TO_EXTEND:
-            return min(wait, max(base, _MAX_EXTENDED_WAIT))
+            return wait
         return base
 
     async def _long_poll(
@@ -487,6 +498,8 @@ class Fetcher:
             slices = Slices(process(response))
             slices.do_one()
 
+        key, sent_at = (node.node_id, connection_id), self._clock()
+        is_slow = key in self._slow
         reserved = min(room, len(ready) * self._options.max_partition_fetch_bytes)
         self._budget.on_request(reserved)
         try:
@@ -495,10 +508,15 @@ class Fetcher:
             await self._cluster.broker(node).request(
                 await self._build(make, len(part.partitions)),
                 connection_id=connection_id,
-                timeout=self._cluster.options.request_timeout + wait,
+                timeout=wait + (self._timeout if is_slow else self._attempt_timeout),
                 highest=None if part.by_id else HIGHEST_BY_NAME,
                 on_response=begin,
             )
+            if is_slow and self._clock() < sent_at + wait + self._attempt_timeout:
+                self._slow.discard(key)
+        except RequestTimeoutError:
+            self._slow.add(key)
+            raise
         finally:
             self._budget.on_response(reserved)
             self.made_room()  # another lane may wait for room

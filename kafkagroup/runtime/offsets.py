@@ -32,6 +32,7 @@ from kafkagroup.errors import (
     CommitFailedError,
     ErrorCode,
     FencedError,
+    KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
@@ -43,7 +44,7 @@ from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
-from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.transport.retry import RetryBackoff, part_of
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offsets import (
@@ -99,6 +100,8 @@ the member lost its partitions."""
 RETRIED_LOOK_UPS = _RETRIABLE | COORDINATOR_MOVED | _MEMBER_CHANGED
 """A look-up repeats these codes without raising them, an unknown topic's for a few times."""
 
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
 _READING = "reading"
 
 _PENDING_TRANSACTION = (
@@ -109,6 +112,9 @@ _PENDING_TRANSACTION = (
 
 _RECHECK_INTERVAL = 1.0
 """Seconds between metadata refreshes for a topic that commits have found deleted."""
+
+_LEAST_TIMEOUT = 1.0
+"""Seconds for a commit, however close its deadline is."""
 
 _MAX_ATTEMPTS = 5
 """How often in a row a topic may be unknown: not all brokers know a new topic at once."""
@@ -169,6 +175,8 @@ class GroupOffsets:
         """How often in a row commits were refused for a topic, by name and id, that the metadata
         did not have either. Kept between commits: each commit of a revocation and of a rejoin
         would retry again, and the group waits for them."""
+        self._unanswered: set[TopicPartition] = set()
+        """The partitions of commits without a response, which the coordinator may still execute."""
         self._refreshed_at = float("-inf")
         """When the metadata was last refreshed for such a topic."""
 
@@ -180,6 +188,7 @@ class GroupOffsets:
         """Forget what is of the earlier cluster: another one is adopted."""
         self.coordinator = None
         self._deleted_counts.clear()
+        self._unanswered.clear()
 
     async def connect(self) -> None:
         """Connect to the coordinator. For while the member joins, so that looking up its positions
@@ -201,14 +210,17 @@ class GroupOffsets:
         epoch: Callable[[], int] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
         meter: Meter | None = None,
-    ) -> None:
-        """Commit offsets. Retry until `timeout` seconds have passed or the retries are used up.
+        newest: Callable[[], Offsets] | None = None,
+    ) -> Offsets:
+        """Commit offsets; return those that the coordinator has acknowledged. Retry until `timeout`
+        seconds have passed or the retries are used up.
 
         `is_current` returns whether the identity is still a member of its generation; the commit is
         not sent once it is not, or once it raises a CommitFailedError of its own. `epoch` returns
         the member's current epoch, which replaces the identity's generation (KIP-848). `topic_ids`:
         the ids of the topics that the offsets were read from, where known; other topics have the
-        ids in the current metadata.
+        ids in the current metadata. `newest` is called before each attempt and returns the offsets
+        to send now, of the same partitions.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, TransportError.
@@ -219,23 +231,31 @@ class GroupOffsets:
         deadline = anyio.current_time() + timeout
         deleted = await self._deleted_topics({tp.topic for tp in offsets}, ids, deadline)
         rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in deleted}
+        acknowledged: Offsets = {}
         if rest:
-            send = partial(self._commit_once, identity, rest, ids, is_current, epoch, meter)
-            await self._commit_with_retries(send, rest, ids, deadline, timeout)
+
+            def to_send() -> Offsets:
+                return (
+                    rest if newest is None else {tp: o for tp, o in newest().items() if tp in rest}
+                )
+
+            send = partial(self._commit_once, identity, to_send, ids, is_current, epoch, meter)
+            acknowledged = await self._commit_with_retries(send, rest, ids, deadline, timeout)
         if deleted:
             # Not sent: an application that commits each record would send as many requests.
             raise self._deleted_error(min(deleted), ids)
+        return acknowledged
 
     async def _commit_with_retries(
         self,
-        send: Callable[[], Awaitable[None]],
+        send: Callable[[float], Awaitable[Offsets]],
         offsets: Iterable[TopicPartition],
         ids: Mapping[str, UUID],
         deadline: float,
         timeout: float,
-    ) -> None:
+    ) -> Offsets:
         last: Exception | None = None
-        pauses = self.pauses()
+        pauses, is_slow = self.pauses(), False
         with anyio.CancelScope(deadline=deadline):
             for retry in count():
                 if retry:
@@ -243,8 +263,11 @@ class GroupOffsets:
                         break
                     logger.info("group %s: the commit is retried: %s", self._group_id, last)
                     await pauses.wait()
+                left = deadline - anyio.current_time()
                 try:
-                    await send()
+                    # After an attempt without a response, the next one gets what is left: the
+                    # coordinator may be slow.
+                    acknowledged = await send(left if is_slow else part_of(left))
                 except _Retry as again:
                     last = again.error
                     self._report_failure("committing", again.error)
@@ -255,14 +278,36 @@ class GroupOffsets:
                         raise self._deleted_error(topic, ids) from None
                 except (TransportError, RemoteProtocolError) as error:
                     self.coordinator = None
+                    is_slow |= isinstance(error, RequestTimeoutError)
                     last = error
                 else:
                     self._reset_deleted_counts(offsets, ids)
-                    return self._report_success("committing")
-        raise last or RequestTimeoutError(
+                    self._report_success("committing")
+                    return await self._commit_once_more(send, acknowledged, deadline)
+        if last is not None and not isinstance(last, RequestTimeoutError):
+            raise last
+        raise RequestTimeoutError(
             f"the coordinator did not answer the commit of group {self._group_id!r} within"
             f" {timeout:g} s: check its broker, or allow more time"
-        )
+        ) from last
+
+    async def _commit_once_more(
+        self,
+        send: Callable[[float], Awaitable[Offsets]],
+        acknowledged: Offsets,
+        deadline: float,
+    ) -> Offsets:
+        """Repeat a commit that has succeeded, if there was no response to an earlier one: the
+        coordinator may have executed that one last. Return the acknowledged offsets."""
+        if self._unanswered.isdisjoint(acknowledged):
+            return acknowledged
+        try:
+            repeated = await send(part_of(deadline - anyio.current_time()))
+        except (_Retry, KafkaGroupError) as error:
+            logger.info("group %s: the commit is not repeated: %s", self._group_id, error)
+            return acknowledged
+        self._unanswered.difference_update(repeated)
+        return repeated
 
     async def _deleted_topics(
         self, topics: Collection[str], ids: Mapping[str, UUID], deadline: float
@@ -336,15 +381,18 @@ class GroupOffsets:
     async def _commit_once(
         self,
         identity: Identity,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        to_send: Callable[[], Offsets],
         topic_ids: Mapping[str, UUID],
         is_current: Callable[[], bool],
         epoch: Callable[[], int] | None,
         meter: Meter | None,
-    ) -> None:
+        timeout: float,
+    ) -> Offsets:
+        """Send one commit; return its offsets."""
         broker = await self._coordinator()
         # Also waits while the broker throttles: the checks below must directly precede the request.
         await broker.ready()
+        offsets = to_send()
         if not is_current():
             # The member left the generation meanwhile: the coordinator would refuse the commit. If
             # this static member has rejoined, the code would be FENCED_INSTANCE_ID, as if another
@@ -355,15 +403,21 @@ class GroupOffsets:
                 " the last commit that succeeded"
             )
         sent_at = anyio.current_time()
-        response = await commit_offsets(
-            broker,
-            self._group_id,
-            identity.generation_id if epoch is None else epoch(),
-            identity.member_id,
-            offsets,
-            group_instance_id=identity.group_instance_id,
-            topic_ids=topic_ids,
-        )
+        try:
+            response = await commit_offsets(
+                broker,
+                self._group_id,
+                identity.generation_id if epoch is None else epoch(),
+                identity.member_id,
+                offsets,
+                group_instance_id=identity.group_instance_id,
+                topic_ids=topic_ids,
+                # At the deadline the caller cancels it: a timeout would close the connection.
+                timeout=min(max(timeout, _LEAST_TIMEOUT), self._cluster.options.request_timeout),
+            )
+        except (TransportError, RemoteProtocolError):
+            self._unanswered.update(offsets)
+            raise
         if meter is not None:
             meter.record(anyio.current_time(), anyio.current_time() - sent_at)
         try:
@@ -375,6 +429,7 @@ class GroupOffsets:
                 f"commit of {min(offsets)} failed: this static member has rejoined group"
                 f" {self._group_id!r} since the commit began; commit again in the new generation"
             ) from None
+        return offsets
 
     def _check_commit(
         self, response: OffsetCommitResponse, offsets: Iterable[TopicPartition]

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from uuid import UUID
 
-from kafkagroup.errors import BrokerError, ErrorCode, RemoteProtocolError, broker_error
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    RemoteProtocolError,
+    TransportError,
+    broker_error,
+)
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.runtime.offsets import answered_partitions, committed_offset
@@ -251,9 +257,16 @@ class Logs(Session):
     async def _commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
+        is_lost = False
+
         async def commit() -> None:
-            coordinator = await self._cluster.find_coordinator(group)
-            answer = await commit_offsets(self._cluster.broker(coordinator), group, -1, "", offsets)
+            nonlocal is_lost
+            broker = self._cluster.broker(await self._cluster.find_coordinator(group))
+            try:
+                answer = await commit_offsets(broker, group, -1, "", offsets)
+            except (TransportError, RemoteProtocolError):
+                is_lost = True
+                raise
             for topic in answer.topics:
                 for p in topic.partitions:
                     if p.error_code:
@@ -266,6 +279,10 @@ class Logs(Session):
                         )
 
         await self._retry(commit)
+        if is_lost:
+            # The coordinator may have executed the commit without a response last, after one of a
+            # later batch.
+            await self._retry(commit)
 
 
 def _id_text(topic_id: UUID) -> str:

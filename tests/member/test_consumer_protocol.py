@@ -203,7 +203,7 @@ def find(token: int) -> Send:
     )
 
 
-def send_heartbeat(token: int, epoch: int, timeout: float, **fields: Any) -> Send:
+def send(token: int, epoch: int, timeout: float, **fields: Any) -> Send:
     request = ConsumerGroupHeartbeatRequest(
         group_id="g", member_id="m1", member_epoch=epoch, **fields
     )
@@ -214,29 +214,42 @@ def send_heartbeat(token: int, epoch: int, timeout: float, **fields: Any) -> Sen
 
 def leave(token: int, epoch: int, timeout: float = 5.0, **fields: Any) -> Send:
     """Return the effect of a member that has 10 s left for leaving."""
-    return send_heartbeat(token, epoch, timeout, **fields)
+    return send(token, epoch, timeout, **fields)
 
 
 def release(token: int) -> Send:
     """Return the effect of a static member that releases its instance id before it joins."""
-    return evolve(send_heartbeat(token, -2, 30.0, instance_id="i"), lowest=1)
+    return evolve(send(token, -2, 30.0, instance_id="i"), lowest=1)
+
+
+def send_heartbeat(
+    token: int, epoch: int, left: float, *, is_first: bool = True, **fields: Any
+) -> Send:
+    """The heartbeat with `left` seconds until the session ends. The first attempt has a third."""
+    timeout = max(left * (1 / 3 if is_first else 1), CONFIG.heartbeat_interval)
+    return send(token, epoch, timeout, **fields)
 
 
 def listed(share: PartitionsByTopicId) -> tuple[TopicPartitions, ...]:
     return tuple(TopicPartitions(topic_id=t, partitions=p) for t, p in share.items())
 
 
-def full(token: int, epoch: int, timeout: float, owned: PartitionsByTopicId, **fields: Any) -> Send:
-    everything: dict[str, Any] = {
+def everything(owned: PartitionsByTopicId, **fields: Any) -> dict[str, Any]:
+    return {
         "rebalance_timeout_ms": 60_000,
         "subscribed_topic_names": ("t", "u"),
         "topic_partitions": listed(owned),
+        **fields,
     }
-    return send_heartbeat(token, epoch, timeout, **{**everything, **fields})
 
 
-def join(token: int, **fields: Any) -> Send:
-    return full(token, 0, 30.0, {}, **fields)
+def full(token: int, epoch: int, left: float, owned: PartitionsByTopicId, **fields: Any) -> Send:
+    return send_heartbeat(token, epoch, left, **everything(owned, **fields))
+
+
+def join(token: int, *, is_first: bool = True, **fields: Any) -> Send:
+    timeout = 30.0 * (1 / 3 if is_first else 1)
+    return send(token, 0, timeout, **everything({}, **fields))
 
 
 def found(code: int = 0) -> FindCoordinatorResponse:
@@ -328,7 +341,7 @@ def test_line_21_a_first_empty_assignment_is_reported() -> None:
 def test_line_39_a_join_response_without_an_epoch_is_retried(epoch: int) -> None:
     member, effects = step(JOINING, reply(2, answer(epoch=epoch)))
     assert (member.phase, member.epoch, effects) == (Phase.UNJOINED, 0, (WakeAt(time=10.125),))
-    assert step(member, Woke(now=10.125))[1] == (join(3),)
+    assert step(member, Woke(now=10.125))[1] == (join(3, is_first=False),)
 
 
 @pytest.mark.parametrize("code", [E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE])
@@ -342,7 +355,7 @@ def test_an_unanswered_join_is_retried_with_the_same_id() -> None:
     member, effects = step(JOINING, SendFailed(now=10.0, token=2, error=LOST))
     assert (member.coordinator, effects) == (None, (WakeAt(time=10.125),))
     member, effects = step(member, Woke(now=10.125))
-    assert step(member, reply(3, found(), 11.0))[1] == (join(4),)
+    assert step(member, reply(3, found(), 11.0))[1] == (join(4, is_first=False),)
 
 
 def test_joining_ends_after_the_maximum_of_attempts() -> None:
@@ -472,7 +485,8 @@ def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
         None,
         (WakeAt(time=10.125),),
     )
-    assert step(member, Woke(now=10.125))[1][0] == full(5, 5, 9.875, MINE)
+    repeated = send_heartbeat(5, 5, 9.875, is_first=False, **everything(MINE))
+    assert step(member, Woke(now=10.125))[1][0] == repeated
     member, effects = step(BEATING_, SendFailed(now=10.0, token=4, error=LOST))
     assert (member.acknowledged_state, member.coordinator, effects) == (
         None,
@@ -481,7 +495,8 @@ def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
     )
     member, effects = step(member, Woke(now=10.125))
     assert effects[0] == find(5)
-    assert step(member, reply(5, found(), 11.0))[1][0] == full(6, 5, 9.0, MINE)
+    repeated = send_heartbeat(6, 5, 9.0, is_first=False, **everything(MINE))
+    assert step(member, reply(5, found(), 11.0))[1][0] == repeated
 
 
 def test_line_33_a_full_heartbeat_follows_one_in_flight() -> None:
@@ -1032,10 +1047,10 @@ def test_a_static_member_without_an_answer_to_its_join_releases_its_instance_id(
     assert (releasing.phase, effects) == (Phase.RELEASING, (release(4),))
     for code in (0, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND, E.FENCED_INSTANCE_ID):
         again, effects = step(releasing, reply(4, answer(code, epoch=-2), now=10.5))
-        assert (again.phase, effects) == (Phase.JOINING, (join(5, instance_id="i"),))
+        assert (again.phase, effects) == (Phase.JOINING, (join(5, is_first=False, instance_id="i"),))
         # Refused as another process has the id: it is released once for each join.
         refused, _ = step(again, reply(5, answer(E.UNRELEASED_INSTANCE_ID), now=10.5))
-        assert step(refused, Woke(now=11.0))[1] == (join(6, instance_id="i"),)
+        assert step(refused, Woke(now=11.0))[1] == (join(6, is_first=False, instance_id="i"),)
 
 
 @pytest.mark.parametrize(
@@ -1051,7 +1066,7 @@ def test_a_static_member_without_an_answer_to_its_join_releases_its_instance_id(
 def test_a_refused_join_holds_no_instance_id(code: int, releases: bool) -> None:
     waiting, _ = step(evolve(JOINING, config=STATIC), reply(2, answer(code)))
     again = evolve(waiting, coordinator=NODE, lookup_in_flight=None)
-    expected = release(3) if releases else join(3, instance_id="i")
+    expected = release(3) if releases else join(3, is_first=False, instance_id="i")
     assert step(again, Woke(now=11.0))[1] == (expected,)
 
 
@@ -1077,7 +1092,7 @@ def test_a_broker_that_chooses_member_ids_is_joined_without_a_release() -> None:
     joining, effects = step(RELEASING, SendFailed(now=10.0, token=3, error=error))
     assert (joining.phase, effects) == (Phase.JOINING, (join(4, instance_id="i"),))
     waiting, _ = step(joining, reply(4, answer(E.UNRELEASED_INSTANCE_ID)))
-    assert step(waiting, Woke(now=11.0))[1] == (join(5, instance_id="i"),)
+    assert step(waiting, Woke(now=11.0))[1] == (join(5, is_first=False, instance_id="i"),)
 
 
 def test_a_fenced_static_member_releases_its_instance_id() -> None:

@@ -338,7 +338,8 @@ async def test_a_commit_with_a_lost_response_is_retried_in_order(
             tasks.start_soon(group.commit, 1)
             await anyio.sleep(0.001)
             tasks.start_soon(group.commit, 2)
-        assert (group.committed, group.count(OffsetCommitRequest)) == (2, 3)
+        # The retry is sent once more, as the first commit may be executed after it.
+        assert (group.committed, group.count(OffsetCommitRequest)) == (2, 4)
 
 
 async def test_a_cancelled_commit_does_not_overtake_the_next(network: Any) -> None:

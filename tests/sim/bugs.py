@@ -1368,9 +1368,9 @@ def looks_up_topic_ids_in_each_commit_attempt(stack: ExitStack) -> None:
     _replace(stack, committer, "topic_ids", lambda commits: {})
 
     def make(once: Any) -> Any:
-        async def renewed(self: Any, identity: Any, offsets: Any, _: Any, *rest: Any) -> None:
-            ids = self._cluster.topic_ids({tp.topic for tp in offsets})
-            await once(self, identity, offsets, ids, *rest)
+        async def renewed(self: Any, identity: Any, to_send: Any, _: Any, *rest: Any) -> Any:
+            ids = self._cluster.topic_ids({tp.topic for tp in to_send()})
+            return await once(self, identity, to_send, ids, *rest)
 
         return renewed
 

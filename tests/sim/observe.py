@@ -209,9 +209,9 @@ class WireTap:
             _COMMIT_CALLED_AT.set(anyio.current_time())
             await processed(committer, *args, **options)
 
-        async def watched_commit(offsets: GroupOffsets, *args: Any, **options: Any) -> None:
+        async def watched_commit(offsets: GroupOffsets, *args: Any, **options: Any) -> Any:
             _COMMIT_ISSUED.set(self._log.now())
-            await commit(offsets, *args, **options)
+            return await commit(offsets, *args, **options)
 
         _patch(stack, Committer, "commit", watched_explicit)
         _patch(stack, Committer, "commit_processed", watched_processed)
