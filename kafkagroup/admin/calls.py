@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
+from kafkagroup._values import define, evolve
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -26,18 +27,37 @@ from kafkagroup.errors import (
 )
 from kafkagroup.options import CommonOptions
 from kafkagroup.runtime.service import Service
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions, client_options, parse_servers
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
+from kafkagroup.wire.schema import Request
 
-__all__ = ["CallingService", "RetriedCalls", "checked_group_ids"]
+__all__ = ["CallingService", "ChangeAttempts", "RetriedCalls", "checked_group_ids"]
 
+R = TypeVar("R")
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 _MAX_CONCURRENT = 64
 """The limit of concurrent calls in `each`: every one has requests in a broker's queue."""
+
+
+@define
+class ChangeAttempts:
+    """The attempts to change something, in one call of the application."""
+
+    is_lost: bool = False
+    """Whether the change may have been made by an attempt that failed: there was no response."""
+
+    async def send(self, broker: BrokerClient, request: Request[R], **options: Any) -> R:
+        """Send the request of one attempt."""
+        try:
+            return await broker.request(request, **options)
+        except (TransportError, RemoteProtocolError):
+            self.is_lost = True
+            raise
 
 
 class RetriedCalls:
@@ -154,7 +174,11 @@ class CallingService(Service):
         """`call_timeout` bounds each call with all its retries, in seconds."""
         super().__init__(options.close_timeout, f"client_id={options.client_id!r}")
         self._servers = parse_servers(options.bootstrap_servers)
-        self._calls = RetriedCalls(client_options(options), call_timeout)
+        connecting = client_options(options)
+        # A call has time for a second attempt, whatever the application has set.
+        attempt_timeout = min(connecting.request_timeout, max(call_timeout / 2, 1.0))
+        connecting = evolve(connecting, request_timeout=attempt_timeout)
+        self._calls = RetriedCalls(connecting, call_timeout)
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._calls.options, tasks)

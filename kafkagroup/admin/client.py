@@ -5,13 +5,14 @@ Only the public interface is here; the other modules make the requests. `Admin` 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin import topics as topic_requests
-from kafkagroup.admin.calls import CallingService, checked_group_ids
+from kafkagroup.admin.calls import CallingService, ChangeAttempts, checked_group_ids
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import (
@@ -178,16 +179,19 @@ class Admin(CallingService):
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, KafkaGroupError | None]:
         """Create topics; with `validate_only` the controller only validates the request. Returns
-        None for each topic, or its error: BrokerError TOPIC_ALREADY_EXISTS, also where the response
-        to a first attempt was lost; INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION
+        None for each topic, or its error: BrokerError TOPIC_ALREADY_EXISTS;
+        INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION
         and the like, with the controller's reason; AuthorizationError.
 
         It may take a moment until every broker knows a new topic.
         """
         wanted = {topic.name: topic for topic in topics}
+        attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
 
         async def create(cluster: Cluster, name: str) -> None:
-            await topic_requests.create(cluster, wanted[name], validate_only=validate_only)
+            await topic_requests.create(
+                cluster, wanted[name], attempts[name], validate_only=validate_only
+            )
 
         return await self._calls.each(wanted, create)
 
@@ -195,9 +199,12 @@ class Admin(CallingService):
         """Delete topics with all their records and the groups' committed offsets for them. Returns
         None for each topic, or its error: BrokerError UNKNOWN_TOPIC_OR_PARTITION,
         TOPIC_DELETION_DISABLED; AuthorizationError."""
-        return await self._calls.each(
-            _topic_names(topics), topic_requests.delete, final=topic_requests.FINAL
-        )
+        attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
+
+        async def delete(cluster: Cluster, name: str) -> None:
+            await topic_requests.delete(cluster, name, attempts[name])
+
+        return await self._calls.each(_topic_names(topics), delete, final=topic_requests.FINAL)
 
     async def add_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False
@@ -210,10 +217,12 @@ class Admin(CallingService):
         Producers then map keys to other partitions: later records of a key may be in another
         partition than earlier ones.
         """
+        attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
 
         async def add(cluster: Cluster, name: str) -> None:
-            count = counts[name]
-            await topic_requests.add_partitions(cluster, name, count, validate_only=validate_only)
+            await topic_requests.add_partitions(
+                cluster, name, counts[name], attempts[name], validate_only=validate_only
+            )
 
         return await self._calls.each(counts, add, final=topic_requests.FINAL)
 
@@ -263,7 +272,10 @@ class Admin(CallingService):
         """
         checked_group_ids([group_id])
         wanted = partitions_of(partitions)
-        return await self._calls.once(lambda cluster: offsets.delete(cluster, group_id, wanted))
+        attempts = ChangeAttempts()
+        return await self._calls.once(
+            lambda cluster: offsets.delete(cluster, group_id, wanted, attempts)
+        )
 
     async def plan_reset(
         self,
@@ -336,12 +348,20 @@ class Admin(CallingService):
         member = MemberIdentity(
             member_id=member_id or "", group_instance_id=instance_id, reason=reason
         )
-        await self._calls.once(lambda cluster: removing.remove_member(cluster, group_id, member))
+        attempts = ChangeAttempts()
+        await self._calls.once(
+            lambda cluster: removing.remove_member(cluster, group_id, member, attempts)
+        )
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaGroupError | None]:
         """Delete groups without members, with their committed offsets. Returns None for each group,
         or its error: BrokerError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
-        return await self._calls.each(checked_group_ids(group_ids), removing.delete_group)
+        attempts = defaultdict[str, ChangeAttempts](ChangeAttempts)
+
+        async def delete(cluster: Cluster, group_id: str) -> None:
+            await removing.delete_group(cluster, group_id, attempts[group_id])
+
+        return await self._calls.each(checked_group_ids(group_ids), delete)
 
 
 def _topic_names(topics: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafkagroup.admin.calls import RetriedCalls
+from kafkagroup.admin.calls import ChangeAttempts, RetriedCalls
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.errors import (
     BrokerError,
@@ -100,7 +100,10 @@ async def partitions(calls: RetriedCalls, topics: Sequence[str]) -> tuple[TopicP
 
 
 async def delete(
-    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    attempts: ChangeAttempts,
 ) -> dict[TopicPartition, BrokerError | None]:
     """Delete committed offsets. Return each partition's error, or None.
 
@@ -122,7 +125,9 @@ async def delete(
             for topic in dict.fromkeys(tp.topic for tp in wanted)
         ),
     )
-    answer = await broker.request(request)
+    answer = await attempts.send(broker, request)
+    if attempts.is_lost and answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return dict.fromkeys(wanted)  # with its last offset the group was deleted
     _raise(answer.error_code, f"deleting offsets of group {group_id!r}", group_id, "DELETE")
     codes = {
         TopicPartition(topic.name, partition.partition_index): partition.error_code

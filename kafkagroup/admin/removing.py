@@ -1,8 +1,13 @@
-"""Removes members from a group, and deletes groups."""
+"""Removes members from a group, and deletes groups.
+
+If the response to an attempt is lost, the next one finds no such member or group: it is removed.
+"""
 
 from __future__ import annotations
 
+from kafkagroup.admin.calls import ChangeAttempts
 from kafkagroup.errors import (
+    ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
     UnsupportedVersionError,
@@ -18,16 +23,17 @@ from kafkagroup.wire.messages.group import (
 __all__ = ["delete_group", "remove_member"]
 
 
-async def remove_member(cluster: Cluster, group_id: str, member: MemberIdentity) -> None:
+async def remove_member(
+    cluster: Cluster, group_id: str, member: MemberIdentity, attempts: ChangeAttempts
+) -> None:
     """Remove a member from a group.
 
-    If the response to an earlier call was lost, UNKNOWN_MEMBER_ID may mean that it removed it.
     Raises: BrokerError; UnsupportedVersionError for an instance id where the broker is too old.
     """
     broker = cluster.broker(await cluster.find_coordinator(group_id))
     request = LeaveGroupRequest(group_id=group_id, members=(member,))
     try:
-        answer = await broker.request(request)
+        answer = await attempts.send(broker, request)
     except LocalProtocolError:
         if member.group_instance_id is None:
             raise
@@ -37,19 +43,20 @@ async def remove_member(cluster: Cluster, group_id: str, member: MemberIdentity)
             " is older than Kafka 2.4; remove the member by its member id, or upgrade the broker"
         ) from None
     for code in (answer.error_code, *(one.error_code for one in answer.members)):
-        if code:
+        if code and not (attempts.is_lost and code == ErrorCode.UNKNOWN_MEMBER_ID):
             who = member.group_instance_id or member.member_id
             what = f"removing member {who!r} of group {group_id!r}"
             raise broker_error(code, what, operation="READ", group=group_id)
 
 
-async def delete_group(cluster: Cluster, group_id: str) -> None:
+async def delete_group(cluster: Cluster, group_id: str, attempts: ChangeAttempts) -> None:
     """Delete a group without members. Raises: BrokerError."""
     broker = cluster.broker(await cluster.find_coordinator(group_id))
-    answer = await broker.request(DeleteGroupsRequest(groups_names=(group_id,)))
+    answer = await attempts.send(broker, DeleteGroupsRequest(groups_names=(group_id,)))
     for result in answer.results:
         if result.group_id == group_id:
-            if result.error_code:
+            is_gone = result.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            if result.error_code and not (attempts.is_lost and is_gone):
                 what = f"deleting group {group_id!r}"
                 raise broker_error(result.error_code, what, operation="DELETE", group=group_id)
             return

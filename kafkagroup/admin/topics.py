@@ -1,13 +1,17 @@
 """Lists, describes, creates and deletes topics, and adds partitions to them.
 
-Changes go to the controller, as brokers in ZooKeeper mode (before Kafka 4.0) forward none.
+Changes go to the controller, as brokers in ZooKeeper mode (before Kafka 4.0) forward none. If the
+response to a change is lost, the controller may have made it: before the change is sent again, its
+effect is looked up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from kafkagroup._values import define
+from kafkagroup.admin.calls import ChangeAttempts
 from kafkagroup.admin.values import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.errors import (
     BrokerError,
@@ -18,6 +22,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.merging import ABSENT
 from kafkagroup.transport.metadata import Node, nodes_of
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
@@ -30,23 +35,40 @@ from kafkagroup.wire.messages.admin import (
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
-    MetadataResponse,
     MetadataResponseTopic,
 )
 
-__all__ = ["FINAL", "add_partitions", "create", "delete", "describe", "list_all"]
+__all__ = ["FINAL", "Attempts", "add_partitions", "create", "delete", "describe", "list_all"]
 
 FINAL = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
 """Codes that are not retried. Consumers wait for a topic to be created; a caller that names a topic
 wants to know that it does not exist."""
 
+_NO_CONTROLLER = "the cluster has no controller at the moment"
+
+_UNKNOWN = MetadataResponseTopic(
+    name=None, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, partitions=()
+)
+"""Instead of a topic that a response does not have."""
+
 _DEFAULT = -1
 """KIP-464: use the default of the cluster's configuration."""
 
 
+class _Result(Protocol):
+    """The controller's result for one topic."""
+
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def error_code(self) -> int: ...
+    @property
+    def error_message(self) -> str | None: ...
+
+
 async def list_all(cluster: Cluster) -> list[TopicDescription]:
     """Return every topic that the principal may describe, sorted by name."""
-    response = await _metadata(cluster, None)
+    response = await cluster.describe_topics(_metadata_request(None))
     nodes = nodes_of(response)
     topics = [_description(topic, nodes) for topic in response.topics if not topic.error_code]
     return sorted(topics, key=lambda topic: topic.name)
@@ -54,7 +76,7 @@ async def list_all(cluster: Cluster) -> list[TopicDescription]:
 
 async def describe(cluster: Cluster, name: str) -> TopicDescription:
     """Return the description of one topic. Raises: BrokerError."""
-    response = await _metadata(cluster, [name])
+    response = await cluster.describe_topics(_metadata_request([name]))
     for topic in response.topics:
         if topic.name == name:
             _raise(topic.error_code, None, f"describing topic {name!r}", "DESCRIBE", name)
@@ -62,8 +84,66 @@ async def describe(cluster: Cluster, name: str) -> TopicDescription:
     raise RemoteProtocolError(f"the broker did not answer for topic {name!r}")
 
 
-async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> None:
+@define
+class Attempts(ChangeAttempts):
+    """The attempts to change one topic."""
+
+    before: MetadataResponseTopic | None = None
+    """The topic before the first attempt."""
+
+    @property
+    def was_absent(self) -> bool:
+        """Whether the topic did not exist before the first attempt."""
+        return self.before is not None and self.before.error_code in ABSENT
+
+    async def begin(
+        self, cluster: Cluster, name: str
+    ) -> tuple[BrokerClient, MetadataResponseTopic]:
+        """Return the controller, and the topic as it is before this attempt. The controller is not
+        cached: after NOT_CONTROLLER another broker is the controller.
+
+        Raises: BrokerError while there is none."""
+        request = _metadata_request([name])
+        # After a lost response more than one broker is asked: one may lag behind.
+        ask = cluster.describe_topics if self.is_lost else cluster.request_any
+        response = await ask(request)
+        (topic,) = [t for t in response.topics if t.name == name] or [_UNKNOWN]
+        self.before = self.before or topic
+        node = nodes_of(response).get(response.controller_id)
+        if node is None:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, _NO_CONTROLLER)
+        return cluster.broker(node), topic
+
+    def check(
+        self,
+        results: Iterable[_Result],
+        topic: str,
+        doing: str,
+        operation: str,
+        *,
+        done: Collection[int],
+    ) -> None:
+        """Raise the error of the topic's result, if it has one. After a lost response the codes
+        `done` say that the change was made."""
+        for result in results:
+            if result.name == topic:
+                if self.is_lost and result.error_code in done:
+                    return
+                # The change is made, but not every broker knows it yet.
+                self.is_lost |= result.error_code == ErrorCode.REQUEST_TIMED_OUT
+                what = f"{doing} {topic!r}"
+                _raise(result.error_code, result.error_message, what, operation, topic)
+                return
+        raise RemoteProtocolError(f"the controller did not answer for topic {topic!r}")
+
+
+async def create(
+    cluster: Cluster, topic: NewTopic, attempts: Attempts, *, validate_only: bool
+) -> None:
     """Create a topic. Raises: BrokerError."""
+    controller, found = await attempts.begin(cluster, topic.name)
+    if attempts.is_lost and attempts.was_absent and not found.error_code and not validate_only:
+        return
     request = CreateTopicsRequest(
         topics=(
             CreatableTopic(
@@ -82,49 +162,42 @@ async def create(cluster: Cluster, topic: NewTopic, *, validate_only: bool) -> N
         timeout_ms=_timeout_ms(cluster),
         validate_only=validate_only,
     )
-    response = await (await _controller(cluster)).request(request)
-    _check(response.topics, topic.name, "creating topic", "CREATE")
+    response = await attempts.send(controller, request)
+    done = (ErrorCode.TOPIC_ALREADY_EXISTS,) if attempts.was_absent and not validate_only else ()
+    attempts.check(response.topics, topic.name, "creating topic", "CREATE", done=done)
 
 
-async def delete(cluster: Cluster, name: str) -> None:
+async def delete(cluster: Cluster, name: str, attempts: Attempts) -> None:
     """Delete a topic. Raises: BrokerError."""
+    controller, found = await attempts.begin(cluster, name)
+    before = attempts.before
+    existed = before is not None and not before.error_code
+    if attempts.is_lost and before is not None and existed and found.topic_id != before.topic_id:
+        return  # it is absent, or was recreated: another client's topic must stay
     request = DeleteTopicsRequest(topic_names=(name,), timeout_ms=_timeout_ms(cluster))
     # Version 6 only adds topic ids, in a layout that brokers before 2.8 do not know; all releases
     # up to 4.3 support version 5 or an earlier one.
-    response = await (await _controller(cluster)).request(request, highest=5)
-    _check(response.responses, name, "deleting topic", "DELETE")
+    response = await attempts.send(controller, request, highest=5)
+    done = ABSENT if existed else ()
+    attempts.check(response.responses, name, "deleting topic", "DELETE", done=done)
 
 
-async def add_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool) -> None:
+async def add_partitions(
+    cluster: Cluster, name: str, count: int, attempts: Attempts, *, validate_only: bool
+) -> None:
     """Increase a topic's partitions to a total of `count`. Raises: BrokerError."""
+    controller, found = await attempts.begin(cluster, name)
+    had_fewer = attempts.before is not None and 0 < len(attempts.before.partitions) < count
+    if attempts.is_lost and had_fewer and len(found.partitions) == count and not validate_only:
+        return
     request = CreatePartitionsRequest(
         topics=(CreatePartitionsTopic(name=name, count=count, assignments=None),),
         timeout_ms=_timeout_ms(cluster),
         validate_only=validate_only,
     )
-    response = await (await _controller(cluster)).request(request)
-    _check(response.results, name, "adding partitions to topic", "ALTER")
-
-
-class _Result(Protocol):
-    """The controller's result for one topic."""
-
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def error_code(self) -> int: ...
-    @property
-    def error_message(self) -> str | None: ...
-
-
-def _check(results: Iterable[_Result], topic: str, doing: str, operation: str) -> None:
-    """Raise the error of the topic's result, if it has one."""
-    for result in results:
-        if result.name == topic:
-            what = f"{doing} {topic!r}"
-            _raise(result.error_code, result.error_message, what, operation, topic)
-            return
-    raise RemoteProtocolError(f"the controller did not answer for topic {topic!r}")
+    response = await attempts.send(controller, request)
+    done = (ErrorCode.INVALID_PARTITIONS,) if had_fewer and not validate_only else ()
+    attempts.check(response.results, name, "adding partitions to topic", "ALTER", done=done)
 
 
 def _timeout_ms(cluster: Cluster) -> int:
@@ -132,22 +205,10 @@ def _timeout_ms(cluster: Cluster) -> int:
     return round(cluster.options.request_timeout * 1000)
 
 
-async def _controller(cluster: Cluster) -> BrokerClient:
-    """Look up the controller. Not cached: after NOT_CONTROLLER another broker is the controller.
-
-    Raises: BrokerError while there is none."""
-    response = await _metadata(cluster, [])
-    node = nodes_of(response).get(response.controller_id)
-    if node is None:
-        raise BrokerError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
-    return cluster.broker(node)
-
-
-async def _metadata(cluster: Cluster, names: Sequence[str] | None) -> MetadataResponse:
-    """Request the metadata of these topics; None: of all."""
+def _metadata_request(names: Sequence[str] | None) -> MetadataRequest:
+    """Return the request for the metadata of these topics; None: of all."""
     topics = None if names is None else tuple(MetadataRequestTopic(name=name) for name in names)
-    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-    return await cluster.describe_topics(request)
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
 
 def _description(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicDescription:

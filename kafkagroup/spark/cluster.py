@@ -73,7 +73,7 @@ class Session:
         client = ClientOptions(
             client_id=options.client_id,
             # A call has time for a second attempt.
-            request_timeout=min(options.request_timeout, options.api_timeout / 2),
+            request_timeout=min(options.request_timeout, max(options.api_timeout / 2, 1.0)),
             connections_max_idle=options.connections_max_idle,
             security=security,
         )
