@@ -8,9 +8,10 @@ Guarantee: two members never hold the same leadership or shard in their scopes. 
 begins only when every member has released the old one, has missed a session timeout, or has overrun
 the rebalance timeout; a scope is cancelled before either passes.
 
-Not guaranteed: code that shields itself from cancellation, or a process that was suspended, may run
-for longer. Against those, pass the fencing token to the system that you write to, and have that
-system refuse a token lower than the highest it has seen.
+Not guaranteed: code that shields itself from cancellation or does not await, or a process that was
+frozen, may run for longer; after a suspend of the system, other code for 0.1 s. Against those, pass
+the fencing token to the system that you write to, and have that system refuse a token lower than
+the highest it has seen.
 """
 
 from __future__ import annotations
@@ -443,12 +444,7 @@ class Election(_CoordinatedMember):
 
     def _leads(self) -> bool:
         last = self._last
-        return (
-            self._led >= 0
-            and last is not None
-            and not last.over.is_set()
-            and anyio.current_time() < last.lease_expires_at
-        )
+        return self._led >= 0 and last is not None and last is self._member.generation
 
     @property
     def leader(self) -> Leader | None:

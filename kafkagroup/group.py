@@ -35,7 +35,7 @@ from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.metrics import GroupMetrics
 from kafkagroup.runtime.service import Service
 from kafkagroup.runtime.threaded import ThreadedDriver
-from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers
@@ -158,6 +158,7 @@ class GroupMember(Service):
         self._queue = GenerationQueue(
             _strategies(given),
             lambda: self._running_driver().ownership.lease_expires_at,
+            self._on_lease_expired,
             max_stall=options.rebalance_timeout,
             timed=not threaded or options.membership is not None,
         )
@@ -355,7 +356,9 @@ class GroupMember(Service):
 
     def _bind(self, origin: Origin) -> None:
         super()._bind(origin)
-        self._clock = loop_clock()
+        clock = lease_clock()
+        self._queue.bind_clock(clock)
+        self._clock = clock.loop_now
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._cluster = Cluster(self._servers, self._options, tasks, self._troubles)
@@ -368,7 +371,7 @@ class GroupMember(Service):
             )
         self._driver = self._begin(self._cluster, self._member.protocols)
         self._spawn(tasks, partial(self._run_membership, self._cluster, self._driver), "membership")
-        tasks.start_soon(self._queue.watch_leases, self._on_lease_expired)
+        tasks.start_soon(self._queue.watch_leases)
 
     def _begin(self, cluster: Cluster, protocols: SupportedProtocols) -> Running:
         """Create the driver of a new membership."""

@@ -10,7 +10,7 @@ import math
 import os
 import selectors
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -19,7 +19,7 @@ import trio.testing
 from hypothesis import settings
 
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.transport import dialing
+from kafkagroup.transport import clock, dialing
 from kafkagroup.transport.names import Names, Resolved
 
 _TIMEOUT = 5.0
@@ -106,6 +106,24 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     if request.param == "asyncio":
         return "asyncio", {"loop_factory": VirtualLoop}
     return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+
+
+@pytest.fixture
+def suspend(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Suspend the system for some seconds, which the loop's clock does not count: only the clock
+    of leases that start under this fixture does."""
+    suspended = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal suspended
+        suspended += seconds
+
+    def counting() -> float:
+        return anyio.current_time() + suspended
+
+    monkeypatch.setattr(clock, "_counting_clock", lambda: counting)
+    monkeypatch.setattr(clock, "_is_real_time", lambda: True)
+    return sleep
 
 
 @pytest.fixture(scope="session")

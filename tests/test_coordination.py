@@ -295,6 +295,65 @@ async def test_a_resumed_process_is_cancelled_before_it_continues(freeze, short_
 
 
 @pytest.mark.anyio
+async def test_work_is_cancelled_soon_after_a_suspend_that_the_loops_clock_did_not_count(
+    suspend, short_sessions
+):
+    """A deadline of the loop came as much later: a second leader worked for up to a session."""
+    done = []
+    async with short_sessions() as kafka, member(session_timeout_ms=45_000) as alone:
+        generation = await anext(alone)
+        silent = kafka.fail(HeartbeatRequest, Swallow(), times=None)
+        with generation.scope() as scope:
+            suspend(60.0)
+            resumed_at = anyio.current_time()
+            await anyio.sleep(0.2)
+            done.append("work of a generation that others may have")
+        assert scope.cancelled_caught
+        assert done == []
+        assert anyio.current_time() - resumed_at <= 0.11
+        assert generation.over.is_set()
+        silent.stop()
+
+
+@pytest.mark.anyio
+async def test_nobody_believes_to_lead_after_a_suspend(suspend, short_sessions):
+    """Each look at the leadership checks the lease, also before any other task has run."""
+    async with short_sessions() as kafka:
+        election = Election("g", bootstrap_servers=SERVER, session_timeout_ms=45_000)
+        async with election:
+            leadership = await anext(election)
+            silent = kafka.fail(HeartbeatRequest, Swallow(), times=None)
+            suspend(30.0)
+            assert election.leader.token == leadership.token
+            assert 0.0 < leadership.lease_expires_at - anyio.current_time() <= 15.0
+            suspend(30.0)
+            assert leadership.lease_expires_at < anyio.current_time()
+            done = []
+            with leadership.scope():
+                await anyio.lowlevel.checkpoint()
+                done.append("work of a leader that others may have replaced")
+            assert done == []
+            assert election.leader is None
+            assert leadership.over.is_set()
+            silent.stop()
+
+
+@pytest.mark.anyio
+async def test_a_new_term_follows_a_suspend(suspend, short_sessions):
+    async with short_sessions():
+        election = Election("g", bootstrap_servers=SERVER, session_timeout_ms=45_000)
+        async with election:
+            first = await anext(election)
+            suspend(60.0)
+            with anyio.fail_after(10.0):
+                second = await anext(election)
+            assert first.token < second.token
+            with second.scope():
+                await anyio.sleep(120.0)
+            assert not second.over.is_set()
+
+
+@pytest.mark.anyio
 async def test_work_restarts_when_the_coordinator_is_reachable_again(short_sessions):
     """The coordinator sees no change: without a new generation, the cancelled work would never
     start again."""

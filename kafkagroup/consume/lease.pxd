@@ -6,7 +6,8 @@ cimport cython
 @cython.final
 cdef class Lease:
     cdef public double until
+    cdef public double ahead
     cdef public double last_poll
-    cpdef void grant(self, double until) noexcept
+    cpdef void grant(self, double until, double ahead) noexcept
     cpdef void note_poll(self, double now) noexcept
     cpdef void end(self) noexcept

@@ -12,22 +12,27 @@ _ENDED = float("-inf")
 
 
 class Lease:
-    """The delivery lease of one consumer. Times are on its loop's clock."""
+    """The delivery lease of one consumer."""
 
-    __slots__ = ("last_poll", "until")
+    __slots__ = ("ahead", "last_poll", "until")
 
     def __init__(self) -> None:
         self.until = _ENDED
-        """When the lease expires: after that, no record is delivered before the next checks."""
+        """When the lease expires, on the lease clock, which also counts while the system is
+        suspended: after that, no record is delivered before the next checks."""
+        self.ahead = 0.0
+        """By how much the lease clock was ahead of the loop's when the lease was granted."""
         self.last_poll = 0.0
-        """When the application last entered or left the client."""
+        """When the application last entered or left the client, on the loop's clock."""
 
-    def grant(self, until: float) -> None:
-        """Allow records to be delivered until a time on the loop's clock."""
+    def grant(self, until: float, ahead: float) -> None:
+        """Allow records to be delivered until a time on the lease clock, which is `ahead` seconds
+        ahead of the loop's."""
         self.until = until
+        self.ahead = ahead
 
     def note_poll(self, now: float) -> None:
-        """Note that the application has entered or left the client."""
+        """Note, by the loop's clock, that the application has entered or left the client."""
         self.last_poll = now
 
     def end(self) -> None:

@@ -85,7 +85,7 @@ class BaseEvent:
     """What every event carries."""
 
     now: float
-    """Seconds on the monotonic clock."""
+    """Seconds on the lease clock, which is monotonic and counts suspends of the system."""
     jitter: float = 0.5
     """In [0, 1): spreads what many members would do at the same moment."""
 

@@ -67,9 +67,10 @@ class Committer:
         changed: ChangeSignal,
         meter: Meter,
         is_in_callback: Callable[[], bool],
+        lease_now: Callable[[], float],
     ) -> None:
         """`changed`: signals when partitions are lost. `is_in_callback`: whether the current task
-        runs a rebalance listener."""
+        runs a rebalance listener. `lease_now`: returns the time on the lease clock."""
         self.group_offsets: GroupOffsets | None = None
         """Sends the commits; None without a group."""
         self.is_automatic = options.enable_auto_commit
@@ -81,6 +82,7 @@ class Committer:
         self._changed = changed
         self._meter = meter
         self._is_in_callback = is_in_callback
+        self._lease_now = lease_now
         self._losses = Losses()
         """The partitions that were lost with delivered records not committed."""
         self._renewed_at = -math.inf
@@ -209,8 +211,7 @@ class Committer:
             # The coordinator may have refused the commit because it has removed the member, which
             # learns that from its next heartbeat: wait for two intervals.
             may_be_unaware = self._membership.may_commit and self._membership.identity is identity
-            has_lease = now < driver.ownership.lease_expires_at
-            if has_lease and (not may_be_unaware or now >= heartbeat_by):
+            if driver.lease_left > 0.0 and (not may_be_unaware or now >= heartbeat_by):
                 return False
             until = heartbeat_by if now < heartbeat_by else now + interval
             await self._changed.wait(min(until, deadline))
@@ -342,27 +343,34 @@ class Committer:
             return offsets
 
         offsets = newest()
+        confirmed_until = math.inf
+
+        def may_send() -> bool:
+            if self._lease_now() >= confirmed_until:
+                raise CommitFailedError("the claims were confirmed too long ago")
+            return is_current()
+
         while True:
-            until = deadline
             if driver is not None:
                 left = deadline - anyio.current_time()
-                until = min(until, await driver.confirm(offsets.keys(), left))
+                confirmed_until = await driver.confirm(offsets.keys(), left)
+            left = min(deadline - anyio.current_time(), confirmed_until - self._lease_now())
             try:
                 acknowledged = await group_offsets.commit(
                     identity,
                     offsets,
-                    timeout=until - anyio.current_time(),
-                    is_current=is_current,
+                    timeout=left,
+                    is_current=may_send,
                     epoch=lambda: membership.generation_id,
                     topic_ids=topic_ids(commits),
                     meter=self._meter,
                     newest=newest,
                 )
                 break
-            except (TransportError, RemoteProtocolError, BrokerError):
-                # With a coordinator `until` is the deadline. Without one, ownership must be
-                # confirmed again before the next attempt.
-                if not (is_current() and until <= anyio.current_time() < deadline):
+            except (TransportError, RemoteProtocolError, BrokerError, CommitFailedError):
+                # Without a coordinator, ownership must be confirmed again before the next attempt.
+                is_unconfirmed = self._lease_now() >= confirmed_until
+                if not (is_unconfirmed and is_current() and anyio.current_time() < deadline):
                     raise
         now = anyio.current_time()
         for commit in commits:

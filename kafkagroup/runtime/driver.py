@@ -71,7 +71,7 @@ from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtoc
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.mailbox import Mailbox
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
-from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.one_shot_event import OneShotEvent
@@ -116,14 +116,16 @@ _INSTANCE_HELD = (
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
 
 
-async def run_compute(application: Application, work: Compute) -> Computed | ComputeFailed:
-    """Compute the group's assignment by the application's assignor."""
+async def run_compute(
+    application: Application, work: Compute, now: Callable[[], float]
+) -> Computed | ComputeFailed:
+    """Compute the group's assignment by the application's assignor. `now`: the member's clock."""
     try:
         assignments = await application.compute(work)
     except Exception as error:
         # The assignor is the user's code: its error fails this member, not the event loop.
-        return ComputeFailed(now=anyio.current_time(), token=work.token, error=error)
-    return Computed(now=anyio.current_time(), token=work.token, assignments=assignments)
+        return ComputeFailed(now=now(), token=work.token, error=error)
+    return Computed(now=now(), token=work.token, assignments=assignments)
 
 
 class PollTimer:
@@ -179,8 +181,11 @@ class Driver:
         """Whether the member has ended: later events are dropped."""
         self._wake_at = float("inf")
         self._poll_timer: PollTimer
-        self._clock: Callable[[], float]
-        """The clock of the loop that executes `run`."""
+        self._lease_clock = lease_clock()
+        self._now = self._lease_clock.now
+        """The member's time: that of its events, and of the deadlines in its effects."""
+        self._clock = self._lease_clock.loop_now
+        """The loop's clock. If a thread executes `run`, its loop has the same one."""
         self._unnamed_topics: frozenset[UUID] = frozenset()
         """Ids of assigned topics whose names must be looked up."""
         self._unnamed_changed: OneShotEvent
@@ -206,6 +211,12 @@ class Driver:
         return self.member.ownership
 
     @property
+    def lease_left(self) -> float:
+        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
+        ownership = self.ownership
+        return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
+
+    @property
     def heartbeat_interval(self) -> float:
         """Seconds between two heartbeats of a stable member."""
         return self.member.heartbeat_interval
@@ -213,7 +224,8 @@ class Driver:
     @property
     def last_heartbeat(self) -> float:
         """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
-        return self.member.heartbeat_sent_at or float("-inf")
+        sent_at = self.member.heartbeat_sent_at
+        return self._lease_clock.in_loop_time(sent_at) if sent_at else float("-inf")
 
     @property
     def member_id(self) -> str:
@@ -262,16 +274,16 @@ class Driver:
 
     def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Request a new generation, with these protocols instead if given."""
-        self._request(RejoinRequested(now=anyio.current_time(), reason=reason, protocols=protocols))
+        self._request(RejoinRequested(now=self._now(), reason=reason, protocols=protocols))
 
     def subscribe(self, topics: frozenset[str], pattern: str | None) -> None:
         """Replace the subscription. Only under KIP-848, where the coordinator assigns."""
         names = tuple(sorted(topics))
-        self._request(Subscribed(now=anyio.current_time(), topics=names, pattern=pattern))
+        self._request(Subscribed(now=self._now(), topics=names, pattern=pattern))
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Look up the coordinator again before the next request."""
-        self._request(CoordinatorInvalidated(now=anyio.current_time(), reason=reason))
+        self._request(CoordinatorInvalidated(now=self._now(), reason=reason))
 
     def leave(
         self,
@@ -282,9 +294,9 @@ class Driver:
         deadline: float = math.inf,
     ) -> None:
         """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
-        now = anyio.current_time()
+        now, left_by = self._now(), self._lease_clock.from_loop_time(deadline)
         self._request(
-            Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost, deadline=deadline)
+            Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost, deadline=left_by)
         )
 
     def _request(self, event: DriverEvent) -> None:
@@ -299,7 +311,6 @@ class Driver:
 
     async def run(self) -> None:
         """Join, and return when the member has left or failed."""
-        self._clock = loop_clock()
         try:
             await self._run_member()
         finally:
@@ -313,7 +324,7 @@ class Driver:
                 if not isinstance(self.member, Member):
                     self._unnamed_changed = OneShotEvent()
                     tasks.start_soon(self._look_up_names)
-                self._step(Started(now=self._clock(), jitter=random.random()), tasks)
+                self._step(Started(now=self._now(), jitter=random.random()), tasks)
                 while not self.member.is_closed:
                     self._step(await self._next_event(), tasks)
                 if self._work_done is not None:
@@ -323,14 +334,14 @@ class Driver:
             self._is_over = True
 
     async def _next_event(self) -> DriverEvent:
-        step_by = self._clock() + self.member.config.session_timeout * _MAX_STEP_INTERVAL
-        due = min(self._wake_at, step_by)
+        step_by = self._now() + self.member.config.session_timeout * _MAX_STEP_INTERVAL
+        due = self._lease_clock.in_loop_time(min(self._wake_at, step_by))
         event = await self._events.take(due)
         now = self._clock()
         self._lag.record(now - due, now)
         if event is None:
             self._wake_at = float("inf")
-            event = Woke(now=now, jitter=random.random())
+            event = Woke(now=self._now(), jitter=random.random())
         return event
 
     def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
@@ -339,7 +350,7 @@ class Driver:
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
         self._call_history(
-            partial(self._history.on_step, Step(before, event, self.member, effects))
+            partial(self._history.on_step, Step(before, event, self.member, effects, self._clock()))
         )
         if self.member.phase is not before.phase:
             logger.debug(
@@ -386,7 +397,7 @@ class Driver:
     def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
         respond is reported by the connection."""
-        troubles, now, group_id = self._cluster.troubles, event.now, before.config.group_id
+        troubles, now, group_id = self._cluster.troubles, self._clock(), before.config.group_id
         if not self.member.attempts:
             troubles.succeeded((group_id, "membership"), now)
         elif isinstance(event, Replied) and (code := _error_code(event.message)):
@@ -429,17 +440,17 @@ class Driver:
         except TimeoutError:
             error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")
             event = SendFailed(
-                now=self._clock(), jitter=random.random(), token=send.token, error=error
+                now=self._now(), jitter=random.random(), token=send.token, error=error
             )
         except KafkaGroupError as error:
             logger.debug("group %s: %s", self.member.config.group_id, error)
             event = SendFailed(
-                now=self._clock(), jitter=random.random(), token=send.token, error=error
+                now=self._now(), jitter=random.random(), token=send.token, error=error
             )
         else:
             self._measure(send.request, response, sent_at)
             event = Replied(
-                now=self._clock(), jitter=random.random(), token=send.token, message=response
+                now=self._now(), jitter=random.random(), token=send.token, message=response
             )
         self._post(event)
 
@@ -484,18 +495,18 @@ class Driver:
         while self._work:
             match work := self._work.pop(0):
                 case Revoke(token=token, deadline=deadline):
-                    protocols = await application.revoke(deadline)
-                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=protocols))
+                    protocols = await application.revoke(self._lease_clock.in_loop_time(deadline))
+                    self._post(Revoked(now=self._now(), token=token, protocols=protocols))
                 case Lose(token=token, reason=reason):
                     protocols = await application.lose(reason)
-                    self._post(Revoked(now=anyio.current_time(), token=token, protocols=protocols))
+                    self._post(Revoked(now=self._now(), token=token, protocols=protocols))
                 case Assign(generation=generation):
                     await self._assign(generation)
                 case Reconcile(token=token, generation=generation):
                     if await self._assign(generation):
-                        self._post(AssignmentApplied(now=anyio.current_time(), token=token))
+                        self._post(AssignmentApplied(now=self._now(), token=token))
                 case Compute():
-                    self._post(await run_compute(application, work))
+                    self._post(await run_compute(application, work, self._now))
         self._work_done = None
         done.set()
 
@@ -507,10 +518,10 @@ class Driver:
         except KafkaGroupError as error:
             # Usually the leader's assignment cannot be decoded.
             failure = error
-            self._post(AssignFailed(now=anyio.current_time(), error=error))
+            self._post(AssignFailed(now=self._now(), error=error))
         self._poll_timer.on_assignment_applied()
         if failure is None and (member := self.member).is_current(generation.generation_id):
-            now = anyio.current_time()
+            now = self._clock()
             self._call_history(
                 partial(self._history.on_assignment_applied, now, member, generation)
             )
@@ -535,7 +546,7 @@ class Driver:
                 continue
             if names:
                 self._unnamed_topics = self._unnamed_topics.difference(names)
-                self._post(TopicsNamed(now=anyio.current_time(), names=names))
+                self._post(TopicsNamed(now=self._now(), names=names))
             elif self._unnamed_topics:  # they may have been withdrawn meanwhile
                 # A broker may not know a new topic yet.
                 problem = Problem(

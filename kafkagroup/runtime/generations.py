@@ -16,6 +16,7 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.interfaces import SupportedProtocols
+from kafkagroup.transport.clock import LeaseClock
 from kafkagroup.transport.origin import Origin
 
 __all__ = ["Generation", "GenerationQueue", "Strategies"]
@@ -28,10 +29,14 @@ Strategies = Mapping[str, Callable[[Mapping[str, bytes]], Mapping[str, bytes]]]
 class Generation:
     """One generation of the group: its members, and this member's assignment."""
 
-    def __init__(self, info: GenerationInfo, lease_expires_at: float, *, timed: bool) -> None:
+    def __init__(
+        self, info: GenerationInfo, lease_expires_at: float, clock: LeaseClock, *, timed: bool
+    ) -> None:
         self._info = info
         self._origin = Origin(f"the member {info.member_id}")
         self._lease_expires_at = lease_expires_at
+        """On the lease clock, as `_clock` has it."""
+        self._clock = clock
         self._timed = timed
         """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
         loop resumes, the deadline would cancel them before the loop sees that it was extended."""
@@ -83,8 +88,9 @@ class Generation:
     @property
     def lease_expires_at(self) -> float:
         """When the coordinator may expire this member, on the loop's clock: one session timeout
-        after the last acknowledged heartbeat was sent. Each acknowledged heartbeat extends it."""
-        return self._lease_expires_at
+        after the last acknowledged heartbeat was sent. Each acknowledged heartbeat extends it. If
+        the system is suspended meanwhile, where the loop's clock stands still, it moves closer."""
+        return self._clock.in_loop_time(self._lease_expires_at)
 
     @contextmanager
     def scope(self) -> Iterator[anyio.CancelScope]:
@@ -99,7 +105,7 @@ class Generation:
         with anyio.CancelScope(deadline=self._deadline) as scope:
             self._scopes.add(scope)
             try:
-                if self.over.is_set():
+                if self.over.is_set() or self._lease_left <= 0.0:
                     scope.cancel()
                 yield scope
             finally:
@@ -109,7 +115,11 @@ class Generation:
 
     @property
     def _deadline(self) -> float:
-        return self._lease_expires_at if self._timed else float("inf")
+        return self.lease_expires_at if self._timed else float("inf")
+
+    @property
+    def _lease_left(self) -> float:
+        return self._lease_expires_at - self._clock.now()
 
     def _extend(self, lease_expires_at: float) -> None:
         self._lease_expires_at = lease_expires_at
@@ -134,16 +144,22 @@ class GenerationQueue:
         self,
         strategies: Strategies,
         lease_expires_at: Callable[[], float],
+        on_lease_expired: Callable[[], object],
         *,
         max_stall: float,
         timed: bool,
     ) -> None:
-        """`max_stall`: seconds that the event loop may be stalled while a thread sends heartbeats.
+        """`lease_expires_at`: returns the end of the member's lease, on the lease clock.
+        `on_lease_expired`: called after a generation ended because of it.
+        `max_stall`: seconds that the event loop may be stalled while a thread sends heartbeats.
         `timed`: whether scopes have a deadline."""
         self.strategies = strategies
         self.lease_expires_at = lease_expires_at
+        self._on_lease_expired = on_lease_expired
         self.max_stall = max_stall
         self.timed = timed
+        self._clock: LeaseClock
+        """Set by `bind_clock`."""
         self.latest: Generation | None = None
         """The generation that began last."""
         self.current: Generation | None = None
@@ -157,10 +173,22 @@ class GenerationQueue:
         self.closed = False
         self.changed = ChangeSignal()
 
+    def bind_clock(self, clock: LeaseClock) -> None:
+        """Use the lease clock of the loop that runs; before the membership begins."""
+        self._clock = clock
+
     @property
     def ongoing(self) -> Generation | None:
-        """The generation that began last, unless it has ended."""
-        return None if self.latest is None or self.latest.over.is_set() else self.latest
+        """The generation that began last, unless it has ended. It ends here if its lease has
+        expired: after a suspend the application may run before `watch_leases` does."""
+        latest = self.latest
+        if latest is None or latest.over.is_set():
+            return None
+        if self._lease_left() > 0.0:
+            return latest
+        latest._end()
+        self._on_lease_expired()
+        return None
 
     def report(self, error: Exception) -> None:
         """Raise an error at the application's next call, once. The membership continues."""
@@ -201,23 +229,27 @@ class GenerationQueue:
         if self.latest is not None:
             await self.latest._wait_vacated()
 
-    async def watch_leases(self, on_expired: Callable[[], object]) -> None:
-        """End each generation whose lease expires, and call `on_expired`; run until cancelled.
+    async def watch_leases(self) -> None:
+        """End each generation whose lease expires; run until cancelled.
 
         The deadline cancels the scopes. If the coordinator comes back and still knows the member,
         the generation continues there, and only a new one starts their work again.
         """
         while True:
-            generation = self.ongoing
-            if generation is None:
+            if self.ongoing is None:
                 await self.changed.wait()
-                continue
-            await anyio.sleep_until(generation.lease_expires_at)
-            if anyio.current_time() < (until := self.lease_expires_at()):
-                generation._extend(until)
-            elif not generation.over.is_set():
-                generation._end()
-                on_expired()
+            else:
+                await self._clock.sleep_out(self._lease_left)
+
+    def _lease_left(self) -> float:
+        """Return for how many seconds the lease lasts; 0 or less if it has expired."""
+        until = self.lease_expires_at()
+        left = until - self._clock.now()
+        if left > 0.0 and self.latest is not None and not self.latest.over.is_set():
+            # A deadline is on the loop's clock, which may have stood still. And with a heartbeat
+            # thread, the lease may have been extended without a call here so far.
+            self.latest._extend(until)
+        return left
 
     # ------------------------------------------------------------ called by the driver
 
@@ -255,7 +287,7 @@ class GenerationQueue:
 
     async def assign(self, generation: GenerationInfo) -> None:
         self.latest = self.pending = Generation(
-            generation, self.lease_expires_at(), timed=self.timed
+            generation, self.lease_expires_at(), self._clock, timed=self.timed
         )
         self.changed.notify()
 

@@ -149,7 +149,7 @@ class Checkup:
         `is_stable`: whether the generation is stable and its assignment is applied."""
         if is_stable:
             self._unjoined = None
-            if now >= driver.ownership.lease_expires_at:
+            if driver.lease_left <= 0.0:
                 silent = now - driver.last_heartbeat
                 detail = f"no heartbeat is acknowledged; the last was sent {silent:.1f} s ago"
                 yield HealthFinding(problem=HealthProblem.SILENCE, detail=detail)

@@ -83,6 +83,8 @@ class Step:
     event: Any
     after: State
     effects: Sequence[object]
+    at: float
+    """When, on the loop's clock. The time of the event is on the lease clock."""
 
 
 class History:
@@ -112,7 +114,6 @@ class History:
 
     def metrics(self, now: float, driver: Running | None, loop_lag: float) -> GroupMetrics:
         """Return the metrics of the membership, in Kafka or in ZooKeeper."""
-        lease_expires_at = 0.0 if driver is None else driver.ownership.lease_expires_at
         return evolve(
             self.meters.read(now),
             rebalances=self.rebalances,
@@ -120,7 +121,7 @@ class History:
             last_rebalance=self.last,
             losses=self.lost,
             last_heartbeat_seconds_ago=now - (_NEVER if driver is None else driver.last_heartbeat),
-            session_seconds_left=max(lease_expires_at - now, 0.0),
+            session_seconds_left=0.0 if driver is None else max(driver.lease_left, 0.0),
             loop_lag=loop_lag,
         )
 
@@ -141,7 +142,7 @@ class History:
 
     def on_step(self, step: Step) -> None:
         """Note a step of the member."""
-        event, after, now = step.event, step.after, step.event.now
+        event, after, now = step.event, step.after, step.at
         self._add_time_until(now, step.before)
         found = after.coordinator
         if found is not None and found != self._coordinator:
@@ -207,10 +208,10 @@ class History:
             return
         if cause is not None:
             self._current_causes.setdefault(cause, getattr(step.after, "reason", ""))
-        self._began_at = self._accounted_until = step.event.now
+        self._began_at = self._accounted_until = step.at
         self.feed.publish(
             RebalanceStarted(
-                at=step.event.now,
+                at=step.at,
                 generation_id=step.before.generation_id,
                 causes=tuple(self._current_causes),
                 reason=_reasons(self._current_causes),
@@ -228,7 +229,7 @@ class History:
             cause = RebalanceCause.POLL_TIMEOUT if leaving.lost else RebalanceCause.UNKNOWN
         self.feed.publish(
             MembershipLost(
-                at=step.event.now,
+                at=step.at,
                 generation_id=step.before.generation_id,
                 cause=cause,
                 reason=reason,

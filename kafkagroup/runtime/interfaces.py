@@ -94,7 +94,12 @@ class Running(Protocol):
 
     @property
     def ownership(self) -> Ownership:
-        """What the member owns, and until when, on the loop's clock."""
+        """What the member owns, and until when, on the member's clock."""
+        ...
+
+    @property
+    def lease_left(self) -> float:
+        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
         ...
 
     @property
@@ -163,7 +168,7 @@ class Running(Protocol):
         """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
-        """Return until when commits of these may be sent, on the loop's clock.
+        """Return until when commits of these may be sent, on the lease clock.
 
         Where no coordinator refuses late commits, check first, within `timeout` seconds, that the
         member still owns them. Raises: CommitFailedError.

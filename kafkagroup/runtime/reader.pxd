@@ -15,7 +15,7 @@ cdef class Reader:
     cdef Lease _lease
     cdef Delivery _delivery
     cdef object _preparation
-    cdef object _clock
+    cdef object _lease_now
     cdef bint _reading
     cdef double _checkpoint_at
     cdef object _thread_id

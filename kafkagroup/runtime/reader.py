@@ -48,7 +48,7 @@ class Reader:
         self._lease = session.lease
         self._delivery = session.delivery
         self._preparation = Preparation(session)
-        self._clock = session.clock
+        self._lease_now = session.lease_clock.now
         self._reading = False
         self._checkpoint_at = float("-inf")
         self._thread_id = 0
@@ -60,13 +60,14 @@ class Reader:
 
         Raises: what taking a record raises.
         """
-        now = self._clock()
+        # Not the loop's clock, which may have stood still while the system was suspended.
+        now = self._lease_now()
         if now >= self._lease.until:
             return None
         self._delivery.mark_processed()
         record = self._delivery.next_record()
         if record is not None:
-            self._lease.last_poll = now
+            self._lease.last_poll = now - self._lease.ahead
         return record
 
     def bind(self, origin: Origin) -> None:
@@ -108,10 +109,10 @@ class Reader:
                 # This call is a poll: an application that gets an error each time is not away.
                 self._polls.note_poll(now)
                 self._errors.raise_next()
-            # After the process or the loop was stopped, other members may own our partitions:
-            # without this check of the lease, two members would process the same records.
+            # After the process, the loop or the system was stopped, other members may own our
+            # partitions: without this check of the lease, two would process the same records.
             driver = session.membership.driver
-            owns = driver is None or now < driver.ownership.lease_expires_at
+            owns = driver is None or driver.lease_left > 0.0
             heavy = self._delivery.heavy if owns else None
             is_prepared_by_await = heavy is not None
             if heavy is not None:
@@ -127,7 +128,7 @@ class Reader:
                 continue
             if owns and (taken := take()) is not None:
                 self._polls.note_poll(now)
-                self._grant(now)
+                self._grant()
                 return taken
             if owns and self._delivery.heavy is not None:
                 continue
@@ -146,17 +147,19 @@ class Reader:
         if self._reading:
             raise ConsumerBusyError
 
-    def _grant(self, now: float) -> None:
+    def _grant(self) -> None:
         """Grant the lease, so that `ready` may skip these checks: until other tasks need the loop,
         or the ownership lease expires. Any change before then ends it."""
         session = self._session
         if session.is_draining:
             return
-        self._clock = session.clock
-        until = self._checkpoint_at + _MAX_BLOCKED
+        self._lease_now = session.lease_clock.now
+        # The loop's clock last: a suspend between the two must not lengthen the lease.
+        ahead = self._lease_now() - session.clock()
+        until = self._checkpoint_at + _MAX_BLOCKED + ahead
         if session.membership.driver is not None:
             until = min(until, session.membership.driver.ownership.lease_expires_at)
-        self._lease.grant(until)
+        self._lease.grant(until, ahead)
 
     async def _checkpoint(self) -> float:
         """Let other tasks run; return the time afterwards."""

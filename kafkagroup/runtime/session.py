@@ -23,7 +23,7 @@ from kafkagroup.runtime.error_channel import ErrorChannel
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.poll_state import PollState
-from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.clock import LeaseClock, lease_clock
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
@@ -44,7 +44,9 @@ class Session:
         """Notified whenever a waiting task should check again."""
         self.errors = ErrorChannel(self.notify)
         self.clock: Callable[[], float] = anyio.current_time
-        """The loop's clock, bound to the loop once it runs: each record reads it."""
+        """The loop's clock, bound to the loop once it runs."""
+        self.lease_clock = LeaseClock(anyio.current_time, anyio.current_time)
+        """The clock of leases, bound as well: each record reads it."""
         self.polls = PollState(self.lease)
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
@@ -63,11 +65,13 @@ class Session:
             self.changed,
             self.history.meters.commit,
             lambda: self.is_in_callback,
+            lambda: self.lease_clock.now(),
         )
 
     def bind_clock(self) -> Callable[[], float]:
-        """Use the clock of the loop that runs now; return it."""
-        self.clock = loop_clock()
+        """Use the clocks of the loop that runs now; return the loop's."""
+        self.lease_clock = lease_clock()
+        self.clock = self.lease_clock.loop_now
         return self.clock
 
     def begin_close(self) -> None:

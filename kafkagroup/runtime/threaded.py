@@ -31,7 +31,6 @@ from kafkagroup.runtime.driver import Driver, DriverEvent
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import MisdirectedError
 from kafkagroup.transport.one_shot_event import OneShotEvent
@@ -86,7 +85,6 @@ class ThreadedDriver(Driver):
     async def run(self) -> None:
         """Join, and return when the member has left or failed."""
         backend, options, self._post_to_application_loop = running_loop()
-        self._clock = loop_clock()  # the thread's loop has the same clock
         # A daemon: if the thread hangs, the process can still exit.
         thread = threading.Thread(
             # Free-threaded Python would pass on this context, in which anyio finds a running loop.

@@ -1,12 +1,24 @@
-"""The running loop's clock."""
+"""The running loop's clock, and the clock on which leases run.
+
+Most systems stop the loop's clock while they are suspended. A coordinator goes on counting, so a
+lease on the loop's clock would outlast the session. Nothing here reads the wall clock: it jumps.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType
 
-__all__ = ["loop_clock"]
+import anyio
+
+__all__ = ["LeaseClock", "lease_clock", "loop_clock"]
+
+_SUSPEND_CHECK_INTERVAL = 0.1
+"""Seconds between two looks at the lease clock by a task that waits for the end of a lease."""
 
 
 def loop_clock() -> Callable[[], float]:
@@ -21,3 +33,81 @@ def loop_clock() -> Callable[[], float]:
     if type(loop).time is asyncio.BaseEventLoop.time:
         return time.monotonic  # the same clock, in half the time
     return loop.time
+
+
+class LeaseClock:
+    """The clock on which leases run, beside the loop's clock.
+
+    It also counts the time for which the system is suspended, and its zero is its own: compare its
+    times only with each other. It is the loop's clock where that counts suspends (Windows), where
+    no clock does, and where the loop's time is virtual.
+    """
+
+    __slots__ = ("loop_now", "now")
+
+    def __init__(self, now: Callable[[], float], loop_now: Callable[[], float]) -> None:
+        self.now = now
+        """Returns the time on this clock."""
+        self.loop_now = loop_now
+        """Returns the time on the loop's clock, in any thread."""
+
+    def in_loop_time(self, moment: float) -> float:
+        """Return when a moment of this clock is, or was, on the loop's clock, by what is known now:
+        each suspend before the moment moves it forward."""
+        # The loop's clock first: if the system is suspended between the two, that counts.
+        return moment + (self.loop_now() - self.now())
+
+    def from_loop_time(self, moment: float) -> float:
+        """Return when a moment of the loop's clock is on this clock, by what is known now."""
+        return moment + (self.now() - self.loop_now())
+
+    async def sleep_out(self, seconds_left: Callable[[], float]) -> None:
+        """Return once no seconds of a lease are left. It may be extended meanwhile."""
+        # A timer of the loop stands still during a suspend, and would be late by as much.
+        longest = float("inf") if self.now == self.loop_now else _SUSPEND_CHECK_INTERVAL
+        while (left := seconds_left()) > 0.0:  # noqa: ASYNC110
+            await anyio.sleep(min(left, longest))
+
+
+def lease_clock() -> LeaseClock:
+    """Return the lease clock of the running loop."""
+    loop_now = loop_clock()
+    counting = _counting_clock()
+    if counting is None or not _is_real_time():
+        return LeaseClock(loop_now, loop_now)
+    return LeaseClock(counting, loop_now)
+
+
+def _counting_clock() -> Callable[[], float] | None:
+    """Return the system's clock that counts suspends while `time.monotonic` does not; None without
+    one."""
+    if sys.platform == "win32":
+        return None  # the loop's clock counts them
+    if sys.platform == "darwin":
+        # Unlike `time.monotonic`, which is mach_absolute_time there.
+        clock_id = time.CLOCK_MONOTONIC
+    elif hasattr(time, "CLOCK_BOOTTIME"):
+        clock_id = time.CLOCK_BOOTTIME
+    else:
+        return None
+    counting = partial(time.clock_gettime, clock_id)
+    try:
+        counting()
+    except OSError:  # a sandbox may not have it
+        return None
+    return counting
+
+
+def _is_real_time() -> bool:
+    """Whether the time of the running loop is the system's. Tests run loops in virtual time."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        import trio
+
+        clock = trio.lowlevel.current_clock()
+        return 0.0 <= clock.deadline_to_sleep_time(clock.current_time() + 1.0) <= 1.0
+    if not isinstance(type(loop).time, FunctionType):
+        return True  # uvloop's, which rounds and caches it
+    before = time.monotonic()
+    return before <= loop.time() <= time.monotonic()

@@ -46,6 +46,7 @@ from kafkagroup.runtime.driver import PollTimer, run_compute
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import running_loop
+from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
@@ -87,7 +88,12 @@ class ZooKeeperDriver:
         self._paths = paths
         self._application = application
         self._lag = lag
-        self._trouble = TroubleReporter(hosts, member.config.group_id, troubles)
+        self._lease_clock = lease_clock()
+        self._now = self._lease_clock.now
+        """The member's time: that of its events, and of the deadlines in its effects."""
+        self._trouble = TroubleReporter(
+            hosts, member.config.group_id, troubles, self._lease_clock.in_loop_time
+        )
         self._session: Session | None = None
         self._polls = PollTimer(application, anyio.current_time)
         self._wake_at = float("inf")
@@ -106,6 +112,12 @@ class ZooKeeperDriver:
     def ownership(self) -> Ownership:
         """What the member owns, and until when."""
         return self.member.ownership
+
+    @property
+    def lease_left(self) -> float:
+        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
+        ownership = self.ownership
+        return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
 
     @property
     def member_id(self) -> str:
@@ -134,8 +146,10 @@ class ZooKeeperDriver:
 
     @property
     def last_heartbeat(self) -> float:
-        """When a confirmation of the session was last requested; -inf before the first."""
-        return self.member.confirm_sent_at or float("-inf")
+        """When a confirmation of the session was last requested, on the loop's clock; -inf before
+        the first."""
+        sent_at = self.member.confirm_sent_at
+        return self._lease_clock.in_loop_time(sent_at) if sent_at else float("-inf")
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Do nothing: there is no coordinator."""
@@ -163,7 +177,8 @@ class ZooKeeperDriver:
         return leaving is not None and leaving.lost
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
-        """Check the claims of these partitions; return until when their offsets may be committed.
+        """Check the claims of these partitions; return until when their offsets may be committed,
+        on the lease clock.
 
         While the connection is lost, wait for the response: a member that must release partitions
         after a reconnection still has to send their last commit. Raises: CommitFailedError if a
@@ -173,7 +188,7 @@ class ZooKeeperDriver:
         units = {unit_of(tp): tp for tp in partitions}
         with anyio.move_on_after(timeout):
             while session is not None and session is self._session and self.may_commit:
-                sent_at = anyio.current_time()
+                sent_at = self._now()
                 try:
                     held = await session.holds(units)
                 except KafkaGroupError as error:
@@ -187,13 +202,13 @@ class ZooKeeperDriver:
                     )
                 # The response also confirms the session: ZooKeeper's leader knows it.
                 confirmed_until = sent_at + LEASE_FRACTION * self.member.timeout
-                if anyio.current_time() < confirmed_until:
+                if self._now() < confirmed_until:
                     return confirmed_until
         raise CommitFailedError("the session with ZooKeeper has ended, or may have")
 
     def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Have all members compute the assignment again, perhaps with new metadata of this one."""
-        now = anyio.current_time()
+        now = self._now()
         self._put(RejoinRequested(now=now, reason=reason, protocols=protocols))
 
     def leave(
@@ -205,7 +220,7 @@ class ZooKeeperDriver:
         deadline: float = math.inf,
     ) -> None:
         """Leave the group; `closed` is set when that is done."""
-        now = anyio.current_time()
+        now = self._now()
         self._put(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
 
     def _put(self, event: ZooKeeperEvent) -> None:
@@ -222,7 +237,7 @@ class ZooKeeperDriver:
                 tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
                 tasks.start_soon(self._watch_connecting)
-                self._step(Started(now=anyio.current_time()), tasks)
+                self._step(Started(now=self._now()), tasks)
                 while self.member.phase not in (Phase.LEFT, Phase.FAILED):
                     self._step(await self._next_event(), tasks)
                 self._work_sender.close()
@@ -244,13 +259,14 @@ class ZooKeeperDriver:
 
     async def _next_event(self) -> ZooKeeperEvent:
         event: ZooKeeperEvent | None = None
-        with anyio.move_on_at(self._wake_at):
+        due = self._lease_clock.in_loop_time(self._wake_at)
+        with anyio.move_on_at(due):
             event = await self._event_receiver.receive()
         if event is None:
             now = anyio.current_time()
-            self._lag.add_delay(now - self._wake_at, now)
+            self._lag.add_delay(now - due, now)
             self._wake_at = float("inf")
-            event = Woke(now=now, jitter=random.random())
+            event = Woke(now=self._now(), jitter=random.random())
         return event
 
     def _step(self, event: ZooKeeperEvent, tasks: TaskGroup) -> None:
@@ -329,22 +345,22 @@ class ZooKeeperDriver:
                 case AssignUnits():
                     self._put(await self._assign(work))
                 case Revoke(token=token, deadline=deadline):
-                    await application.revoke(deadline)
-                    self._put(Revoked(now=anyio.current_time(), token=token))
+                    await application.revoke(self._lease_clock.in_loop_time(deadline))
+                    self._put(Revoked(now=self._now(), token=token))
                 case Lose(token=token, reason=reason):
                     protocols = await application.lose(reason)
-                    self._put(Revoked(now=anyio.current_time(), token=token, protocols=protocols))
+                    self._put(Revoked(now=self._now(), token=token, protocols=protocols))
                 case Compute():
-                    self._put(await run_compute(application, work))
+                    self._put(await run_compute(application, work, self._now))
         done.set()
 
     async def _assign(self, assign: AssignUnits) -> ZooKeeperEvent:
         try:
             if self.member.config.exclusive_generations and not assign.units:
-                await self._application.revoke(assign.deadline)
+                await self._application.revoke(self._lease_clock.in_loop_time(assign.deadline))
             else:
                 await self._application.assign(assign.generation)
         except KafkaGroupError as error:
-            return AssignFailed(now=anyio.current_time(), error=error)
+            return AssignFailed(now=self._now(), error=error)
         self._polls.on_assignment_applied()
-        return AssignmentApplied(now=anyio.current_time(), token=assign.token)
+        return AssignmentApplied(now=self._now(), token=assign.token)

@@ -47,7 +47,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionFailed,
     ZooKeeperEvent,
 )
-from kafkagroup.transport.clock import loop_clock
+from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.threads import Post
 from kafkagroup.zookeeper.needs import kazoo_needed
 
@@ -114,7 +114,7 @@ class Session:
         self._exclusive_generations = exclusive_generations
         self._post = post
         self._on_event = on_event
-        self._clock = loop_clock()
+        self._now = lease_clock().now
         self._session_id: int | None = None
         """ZooKeeper's id of the session; None before it has begun."""
         self._member_path: str | None = None
@@ -210,7 +210,7 @@ class Session:
 
     def _emit(self, event: Callable[..., ZooKeeperEvent], **fields: Any) -> None:
         if not self._closing:
-            self._on_event(event(now=self._clock(), session=self._number, **fields))
+            self._on_event(event(now=self._now(), session=self._number, **fields))
 
     def _to_loop(self, call: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and the membership has ended
@@ -235,7 +235,7 @@ class Session:
         self._to_loop(self._closed)
 
     def _closed(self) -> None:
-        self._on_event(SessionClosed(now=self._clock(), session=self._number))
+        self._on_event(SessionClosed(now=self._now(), session=self._number))
 
     # ------------------------------------------------------------ requests
 
@@ -251,10 +251,10 @@ class Session:
                     event = await self._result(request)
             except TimeoutError:
                 error = RequestTimeoutError(f"ZooKeeper did not answer in {self._granted:g} s")
-                event = RequestFailed(now=self._clock(), token=request.token, error=error)
+                event = RequestFailed(now=self._now(), token=request.token, error=error)
             except KafkaGroupError as error:
                 logger.debug("%s: %s", type(request).__name__, error)
-                event = RequestFailed(now=self._clock(), token=request.token, error=error)
+                event = RequestFailed(now=self._now(), token=request.token, error=error)
             finally:
                 self._in_flight.discard(scope)
             self._on_event(event)
@@ -264,20 +264,20 @@ class Session:
         match request:
             case Register():
                 await self._register(request)
-                return Registered(now=self._clock(), token=token)
+                return Registered(now=self._now(), token=token)
             case ReadMembers():
                 version, nodes = await self._read()
-                return MembersRead(now=self._clock(), token=token, version=version, nodes=nodes)
+                return MembersRead(now=self._now(), token=token, version=version, nodes=nodes)
             case Confirm():
                 version = await self._confirm()
-                return Confirmed(now=self._clock(), token=token, version=version)
+                return Confirmed(now=self._now(), token=token, version=version)
             case Claim(units=units):
                 claim = self._claim_generation if self._exclusive_generations else self._claim
                 granted = [unit for unit, done in await _for_each(units, claim) if done]
-                return Claimed(now=self._clock(), token=token, granted=frozenset(granted))
+                return Claimed(now=self._now(), token=token, granted=frozenset(granted))
             case Release(units=units):
                 await _for_each(units, self._release)
-                return Released(now=self._clock(), token=token)
+                return Released(now=self._now(), token=token)
 
     async def _register(self, request: Register) -> None:
         for path in (self._paths.members, self._paths.claims):

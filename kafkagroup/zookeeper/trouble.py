@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kafkagroup.member.zookeeper_state import Member, Phase
 from kafkagroup.member.zookeeper_vocabulary import (
     Claimed,
@@ -32,10 +34,18 @@ _ADVICE = (
 class TroubleReporter:
     """Reports the problems of one member."""
 
-    def __init__(self, hosts: str, group_id: str, troubles: Troubles) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        group_id: str,
+        troubles: Troubles,
+        in_loop_time: Callable[[float], float],
+    ) -> None:
+        """`in_loop_time` converts the member's times to the loop's clock, which reports have."""
         self._hosts = hosts
         self._group_id = group_id
         self._troubles = troubles
+        self._in_loop_time = in_loop_time
 
     def on_no_session(self, now: float, since: float, cause: str) -> None:
         """Report that no session has begun since a time."""
@@ -43,22 +53,24 @@ class TroubleReporter:
 
     def on_event(self, member: Member, event: ZooKeeperEvent) -> None:
         """Report failures and recoveries that an event shows. `member`: before the event."""
+        now = self._in_loop_time(event.now)
         match event:
             case SessionEstablished():
-                self._succeeded(_CONNECTING, event.now)
+                self._succeeded(_CONNECTING, now)
             case Registered():
-                self._succeeded(_REGISTERING, event.now)
+                self._succeeded(_REGISTERING, now)
             case MembersRead():
-                self._succeeded(_READING, event.now)
+                self._succeeded(_READING, now)
             case Confirmed():
-                self._succeeded(_CONFIRMING, event.now)
+                self._succeeded(_CONFIRMING, now)
             case Claimed() | Released():
-                self._succeeded(_CLAIMING, event.now)
+                self._succeeded(_CLAIMING, now)
             case RequestFailed(token=token, error=error):
                 if token == member.confirming:  # the member knows only when this one was sent
-                    self._failed(_CONFIRMING, event.now, str(error), member.confirm_sent_at)
+                    since = self._in_loop_time(member.confirm_sent_at)
+                    self._failed(_CONFIRMING, now, str(error), since)
                 elif (what := _request_of(member, token)) is not None:
-                    self._failed(what, event.now, str(error), event.now)
+                    self._failed(what, now, str(error), now)
 
     def on_end(self, member: Member) -> None:
         """Forget the reported problems of a member that has left or failed. A driver that was

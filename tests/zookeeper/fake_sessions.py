@@ -27,6 +27,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionEstablished,
     SessionExpired,
 )
+from kafkagroup.transport.clock import lease_clock
 from kafkagroup.zookeeper import driver as drivers
 
 SESSION = 10.0
@@ -70,7 +71,7 @@ class FakeSession:
         self.say(MembersChanged, session=self.number)
 
     def say(self, event: Callable[..., object], **fields: object) -> None:
-        self.on_event(event(now=anyio.current_time(), **fields))
+        self.on_event(event(now=lease_clock().now(), **fields))
 
     def close(self) -> None:
         self.closed = True
