@@ -9,14 +9,20 @@ finishes the jobs in flight, commits, and leaves the group.
 from __future__ import annotations
 
 import argparse
-import signal
 from collections import Counter
 from collections.abc import Sequence
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from kafkagroup import CommitFailedError, Consumer, ConsumerClosedError, Record, TopicPartition
+from kafkagroup import (
+    CommitFailedError,
+    Consumer,
+    ConsumerClosedError,
+    Record,
+    TopicPartition,
+    open_signal_receiver,
+)
 
 
 async def handle(record: Record) -> None:
@@ -111,7 +117,7 @@ class Pool:
 
 
 async def stop_on_signal(consumer: Consumer) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with open_signal_receiver() as signals:
         async for _ in signals:
             await consumer.stop()
 

@@ -8,11 +8,11 @@ Blocking calls are awaited, and heartbeats need no polling. Ctrl-C leaves the gr
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Mapping, Sequence
 
 import anyio
 
+from kafkagroup import open_signal_receiver
 from kafkagroup.compat.kafka_python import BaseCoordinator, KafkaClient, Metrics
 
 JOBS = ("bills", "mails", "reports")
@@ -55,7 +55,7 @@ async def main(bootstrap: str, group: str) -> None:
     async with Workers(client, metrics, **configs) as workers:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work, workers)
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            with open_signal_receiver() as signals:
                 async for _ in signals:
                     tasks.cancel_scope.cancel()
         joins = next(m for name, m in metrics.metrics.items() if name.name == "join-rate")

@@ -8,10 +8,10 @@ kiel commits them before. Ctrl-C ends it.
 from __future__ import annotations
 
 import argparse
-import signal
 
 import anyio
 
+from kafkagroup import open_signal_receiver
 from kafkagroup.compat.kiel import GroupedConsumer
 
 
@@ -19,7 +19,7 @@ async def main(bootstrap: str, topic: str, group: str) -> None:
     stopping = anyio.Event()
 
     async def stop_on_signal() -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with open_signal_receiver() as signals:
             async for _ in signals:
                 stopping.set()
 

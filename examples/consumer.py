@@ -6,18 +6,17 @@ Ctrl-C waits for the record in flight, commits, and leaves the group.
 from __future__ import annotations
 
 import argparse
-import signal
 
 import anyio
 
-from kafkagroup import Consumer
+from kafkagroup import Consumer, open_signal_receiver
 
 
 async def main(bootstrap: str, topic: str, group: str) -> None:
     consumer = Consumer(topic, bootstrap_servers=bootstrap, group_id=group)
 
     async def stop_on_signal() -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with open_signal_receiver() as signals:
             async for _ in signals:
                 await consumer.stop()
 

@@ -7,10 +7,10 @@ the leader, with a higher fencing token. Ctrl-C leaves the group.
 from __future__ import annotations
 
 import argparse
-import signal
 
 import anyio
 
+from kafkagroup import open_signal_receiver
 from kafkagroup.coordination import Election
 
 
@@ -26,7 +26,7 @@ async def watch(election: Election) -> None:
 
 
 async def stop_on_signal(election: Election) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with open_signal_receiver() as signals:
         async for _ in signals:
             await election.stop()
 

@@ -8,11 +8,10 @@ be idempotent. Ctrl-C or SIGTERM finishes the batch in flight, commits it, and l
 from __future__ import annotations
 
 import argparse
-import signal
 
 import anyio
 
-from kafkagroup import Batch, CommitFailedError, Consumer
+from kafkagroup import Batch, CommitFailedError, Consumer, open_signal_receiver
 
 
 async def store(batch: Batch) -> None:
@@ -22,7 +21,7 @@ async def store(batch: Batch) -> None:
 
 
 async def stop_on_signal(consumer: Consumer) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with open_signal_receiver() as signals:
         async for _ in signals:
             await consumer.stop()
 

@@ -7,11 +7,11 @@ shards are assigned to the other processes.
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Iterable
 
 import anyio
 
+from kafkagroup import open_signal_receiver
 from kafkagroup.coordination import ShardAssignment, Shards
 
 
@@ -34,7 +34,7 @@ def show(assignment: ShardAssignment) -> None:
 
 
 async def stop_on_signal(shards: Shards) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with open_signal_receiver() as signals:
         async for _ in signals:
             await shards.stop()
 

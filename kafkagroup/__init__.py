@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kafkagroup._signals import open_signal_receiver
     from kafkagroup.admin import Admin
     from kafkagroup.broker import Broker
     from kafkagroup.consume.delivery import Batch
@@ -187,6 +188,7 @@ __all__ = [
     "encode_assignment",
     "encode_batch",
     "encode_subscription",
+    "open_signal_receiver",
 ]
 
 _HOMES = {
@@ -242,6 +244,7 @@ _HOMES = {
     "encode_assignment": "wire.group_log",
     "encode_batch": "wire.batch_writing",
     "encode_subscription": "wire.group_log",
+    "open_signal_receiver": "_signals",
     "ZooKeeperMembership": "zookeeper.membership",
 }
 
@@ -273,7 +276,8 @@ def _check_compiled() -> None:
             fresh = False
         if not fresh:
             raise ImportError(f"{name} has changed since it was compiled; run `make compile`")
-    listed = {os.path.join(top, name).removesuffix(".py") for _, name, _ in compiled}
+    # On Windows the list has other separators than the folders below.
+    listed = {os.path.normpath(f"{top}/{name}").removesuffix(".py") for _, name, _ in compiled}
     for directory, subdirectories, files in os.walk(here):
         subdirectories[:] = [name for name in subdirectories if name != "__pycache__"]
         for file in files:

@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_values": set(),
     "_backoff": set(),
     "_public": set(),
+    "_signals": set(),
     "_generic": set(),
     "_record": {"_public", "_uncompiled"},
     "types": {"_generic", "_public", "_record", "_values"},
@@ -69,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),  # its names are imported on first use
     "_pure": set(),
     "compat": _PUBLIC | {"assign"},
-    "cli": _PUBLIC | {"_option_kinds", "assign", "spark", "testing"},
+    "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
     "zookeeper": {"_public", "types", "errors", "member", "transport", "runtime"},

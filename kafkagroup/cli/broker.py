@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import re
-import signal
 
 import anyio
 import click
 
+from kafkagroup._signals import open_signal_receiver
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings
@@ -96,7 +96,7 @@ def command(
 
 async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) -> None:
     addresses = kafka.bootstrap_servers  # as requested; port 0 changes when the broker listens
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with open_signal_receiver() as signals:
         try:
             async with kafka:
                 servers = kafka.bootstrap_servers

@@ -11,6 +11,7 @@ import anyio
 import click
 
 from kafkagroup import Admin, CommitFailedError, Consumer, Record, TopicPartition
+from kafkagroup._signals import open_signal_receiver
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._pipes import write_stdout
@@ -156,7 +157,7 @@ class _Printer:
 
     async def run(self, consumer: Consumer) -> None:
         """Print records until the requested end, a signal, or the reader closes the pipe."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with open_signal_receiver() as signals:
             async with consumer:
                 try:
                     await first(partial(self._signalled, signals), partial(self._all, consumer))

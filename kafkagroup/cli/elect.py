@@ -12,6 +12,8 @@ import anyio
 import click
 from anyio.abc import Process
 
+from kafkagroup._signals import ENDING, open_signal_receiver
+from kafkagroup.cli import _processes
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._view import print_message
@@ -19,17 +21,13 @@ from kafkagroup.coordination import Election, Leadership
 
 __all__ = ["command"]
 
-_FORWARDED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-
-_ENDING = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+_ENDING = (*ENDING, "SIGHUP", "SIGQUIT")
 """The signals that end the program."""
+
+_FORWARDED = (*_ENDING, "SIGUSR1", "SIGUSR2")
+
+_LEASE_CHECK_INTERVAL = 0.1
+"""Seconds between two looks at the lease."""
 
 _SIGNALLED = 128
 """The exit code after a signal is this plus the signal's number, as in shells."""
@@ -113,16 +111,16 @@ class _Candidate:
 
     async def run(self) -> int:
         """Take part until the command ends or a signal ends the program; return the exit code."""
-        with anyio.open_signal_receiver(*_FORWARDED) as signals:
+        with open_signal_receiver(*_FORWARDED) as signals:
             async with self._election:
                 code = await first(partial(self._forward_signals, signals), self._campaign)
         return code if code >= 0 else _SIGNALLED - code
 
     async def _forward_signals(self, signals: AsyncIterator[signal.Signals]) -> int:
         async for number in signals:
-            self._is_ending |= number in _ENDING
+            self._is_ending |= number.name in _ENDING
             if self._process is not None:
-                _signal(self._process, number)
+                _processes.send(self._process, number)
             elif self._is_ending:
                 return -number
         raise AssertionError("signals never end")
@@ -161,25 +159,16 @@ class _Candidate:
             "KAFKAGROUP_ELECTION": self._group,
             "KAFKAGROUP_FENCING_TOKEN": str(leadership.token),
         }
-        return await anyio.open_process(
-            self._words,
-            stdin=None,
-            stdout=None,
-            stderr=None,
-            env={**os.environ, **variables},
-            # In its own session: a signal can then reach all of its child processes, and Ctrl-C on
-            # the terminal does not reach it twice.
-            start_new_session=True,
-        )
+        return await _processes.start(self._words, {**os.environ, **variables})
 
     async def _stop(self, process: Process) -> int:
         """End the command and its child processes; return its exit code."""
         if process.returncode is None:
-            _signal(process, signal.SIGTERM)
+            _processes.send(process, signal.SIGTERM)
             with anyio.move_on_after(self._grace):
                 await process.wait()
             # Its child processes may outlive it, and must not act after the leadership has ended.
-            _signal(process, signal.SIGKILL)
+            _processes.kill(process)
         return await process.wait()
 
     async def _wait_until_end(self, leadership: Leadership) -> None:
@@ -201,19 +190,12 @@ class _Candidate:
             )
 
     async def _wait_for_lease(self, leadership: Leadership) -> None:
-        # Each heartbeat extends the lease.
-        while (until := leadership.lease_expires_at - self._grace) > anyio.current_time():  # noqa: ASYNC110
-            await anyio.sleep_until(until)
+        # Each heartbeat extends the lease, and a suspend of the system shortens it, by which a
+        # longer sleep would be late.
+        while (left := leadership.lease_expires_at - self._grace - anyio.current_time()) > 0.0:  # noqa: ASYNC110
+            await anyio.sleep(min(left, _LEASE_CHECK_INTERVAL))
 
     async def _wait_another(self) -> None:
         async for leader in self._election.leaders():
             if leader.member_id != self._election.member_id:
                 return
-
-
-def _signal(process: Process, number: signal.Signals) -> None:
-    """Send a signal to the process and its child processes."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass  # the process has already ended

@@ -13,6 +13,7 @@ import click
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from kafkagroup import Codec, NewRecord
+from kafkagroup._signals import open_signal_receiver
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._pipes import read_stdin
@@ -176,7 +177,7 @@ class _Writer:
     async def run(self) -> int:
         """Return the exit code. Raises: KafkaGroupError that names the line."""
         sender, receiver = anyio.create_memory_object_stream[bytes](_CHUNKS_AHEAD)
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with open_signal_receiver() as signals:
             async with self._producer:
                 # An unknown topic is reported at once, not after the first line of input.
                 await self._producer.partition_count(self._topic)

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 import attrs
 
@@ -73,11 +73,11 @@ class Server:
         """Whether the JVM runs, paused or not."""
         return self.process is not None and self.process.poll() is None
 
-    def signal(self, number: int) -> None:
-        """Send SIGSTOP or SIGCONT."""
+    def signal(self, name: Literal["SIGSTOP", "SIGCONT"]) -> None:
+        """Pause or resume the JVM. By name: Windows, where none is started, lacks the signals."""
         assert self.process is not None
-        self.process.send_signal(number)
-        self.paused = number == signal.SIGSTOP
+        self.process.send_signal(signal.Signals[name])
+        self.paused = name == "SIGSTOP"
 
     def spawn(self, java: Sequence[str]) -> None:
         with self.output.open("ab") as log:
@@ -101,10 +101,14 @@ class Server:
             start_new_session=True,
         )
 
-    def end(self, signal_number: int, timeout: float | None = None) -> bool:
-        """Signal the JVM and wait for its exit. False: it was killed after `timeout` seconds."""
+    def end(self, timeout: float | None = None) -> bool:
+        """Stop the JVM within `timeout` seconds, and kill it after that, or kill it at once; wait
+        for its exit. False: it was killed after the timeout."""
         assert self.process is not None
-        self.process.send_signal(signal_number)
+        if timeout is None:
+            self.process.kill()
+        else:
+            self.process.terminate()
         in_time = True
         try:
             self.process.wait(timeout)
@@ -241,7 +245,7 @@ class Servers(ABC, Generic[N]):
 
     def kill(self, node: int) -> None:
         """Kill a node with SIGKILL; the others detect the failure by its session timeout."""
-        self._running(node).end(signal.SIGKILL)
+        self._running(node).end()
 
     def stop_node(self, node: int) -> None:
         """Stop a node cleanly: it hands over its leadership, then exits.
@@ -249,7 +253,7 @@ class Servers(ABC, Generic[N]):
         Raises: LocalKafkaError if that takes more than 30 s (no quorum remains, or the node is
         paused); the node is killed then.
         """
-        if not self._running(node).end(signal.SIGTERM, _STOP_TIMEOUT):
+        if not self._running(node).end(_STOP_TIMEOUT):
             raise LocalKafkaError(
                 f"node {node} did not stop within {_STOP_TIMEOUT:.0f} s, and was killed:\n"
                 f"{self.output(node)}"
@@ -276,11 +280,11 @@ class Servers(ABC, Generic[N]):
 
     def pause(self, node: int) -> None:
         """Pause a node with SIGSTOP: its connections stay open, and it answers nothing."""
-        self._running(node).signal(signal.SIGSTOP)
+        self._running(node).signal("SIGSTOP")
 
     def resume(self, node: int) -> None:
         """Resume a paused node with SIGCONT. Does not wait until the other nodes notice."""
-        self._running(node).signal(signal.SIGCONT)
+        self._running(node).signal("SIGCONT")
 
     def output(self, node: int) -> str:
         """Return the end of what a node's JVMs printed: warnings and errors."""
@@ -332,7 +336,7 @@ class Servers(ABC, Generic[N]):
             assert server.process is not None
             server.process.kill()
         for server in running:
-            server.end(signal.SIGKILL)
+            server.end()
 
     def _stop_at_exit(self, owner: int) -> None:
         # A forked child inherits the exit handlers, and must not stop its parent's servers.

@@ -568,7 +568,7 @@ class TestOneNode:
         with LocalKafka("2.4.1", directory=tmp_path) as kafka:
             kafka.kill(1)
             assert kafka._zookeeper is not None
-            kafka._zookeeper.end(signal.SIGKILL)
+            kafka._zookeeper.end()
             (tmp_path / "zookeeper" / "zoo.cfg").write_text("tickTime=often\n")
             kafka._zookeeper.spawn(kafka._java)
             with pytest.raises(LocalKafkaError, match=r'(?s)ZooKeeper ended .* string: "often"'):

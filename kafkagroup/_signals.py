@@ -1,0 +1,70 @@
+"""Signals as an async iterator, on every platform. No other module here names a signal that Windows
+lacks, or opens a receiver of anyio's itself."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import FrameType
+
+import anyio
+
+__all__ = ["ENDING", "open_signal_receiver", "signals_of"]
+
+ENDING = ("SIGINT", "SIGTERM", "SIGBREAK")
+"""What asks a program to end. On Windows SIGBREAK comes from Ctrl-Break, and when a console is
+closed."""
+
+
+def open_signal_receiver(
+    *names: str,
+) -> AbstractContextManager[AsyncIterator[signal.Signals]]:
+    """As `anyio.open_signal_receiver`, but also for asyncio on Windows, and by name: names that the
+    platform lacks are left out. Without names: SIGINT, SIGTERM, and SIGBREAK of Windows.
+
+    ```python
+    with open_signal_receiver() as signals:
+        async for _ in signals:
+            await consumer.stop()
+    ```
+
+    Only in the main thread.
+    """
+    return _opened(signals_of(*(names or ENDING)))
+
+
+def signals_of(*names: str) -> tuple[signal.Signals, ...]:
+    """Return the signals of these names that the platform has."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+@contextmanager
+def _opened(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signal.Signals]]:
+    with ExitStack() as stack:
+        try:
+            signals = stack.enter_context(anyio.open_signal_receiver(*numbers))
+        except NotImplementedError:  # asyncio's loops on Windows
+            signals = stack.enter_context(_handled(numbers))
+        yield signals
+
+
+@contextmanager
+def _handled(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signal.Signals]]:
+    """Receive signals by handlers of Python, which the loop of asyncio on Windows wakes for."""
+    loop = asyncio.get_running_loop()
+    sender, receiver = anyio.create_memory_object_stream[signal.Signals](math.inf)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(sender.send_nowait, signal.Signals(number))
+
+    with sender, receiver:
+        before = {number: signal.signal(number, handle) for number in numbers}
+        try:
+            yield receiver
+        finally:
+            for number, handler in before.items():
+                # None: a handler that Python did not install, and cannot put back.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
