@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
+from kafkagroup._timestamps import check_timestamp
 from kafkagroup.admin.calls import CallingService
 from kafkagroup.errors import (
     BrokerError,
@@ -28,7 +29,7 @@ from kafkagroup.options import ProducerOptions
 from kafkagroup.runtime.appending import append
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.security import Security
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import NO_TIMESTAMP, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of
@@ -124,7 +125,8 @@ class Producer(CallingService):
         records without a key go to one partition together. A record without a timestamp gets the
         current time.
 
-        Raises: ConfigurationError for a partition that does not exist; what `partition_count`
+        Raises: ConfigurationError for a partition that does not exist, or a timestamp below -1;
+        what `partition_count`
         raises; NotWrittenError, after which other records of the call may have been written. When
         the call is cancelled, requests in flight may still be appended.
         """
@@ -134,7 +136,8 @@ class Producer(CallingService):
         logs: dict[TopicPartition, list[_Indexed]] = {}
         now = time.time_ns() // 1_000_000
         for index, record in enumerate(records):
-            if record.timestamp == -1:
+            check_timestamp(record.timestamp)
+            if record.timestamp == NO_TIMESTAMP:
                 record = record._replace(timestamp=now)
             if partition is not None:
                 number = partition

@@ -15,6 +15,10 @@ from kafkagroup._record import Headers, TimestampType
 from kafkagroup._values import frozen
 
 __all__ = [
+    "MAX_INT16",
+    "MAX_INT32",
+    "MAX_INT64",
+    "NO_TIMESTAMP",
     "Assignment",
     "GroupMetadata",
     "Headers",
@@ -25,6 +29,13 @@ __all__ = [
     "TopicPartition",
     "by_topic",
 ]
+
+MAX_INT16, MAX_INT32, MAX_INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1
+"""The greatest values of the protocol's integers. Replication factors have 16 bits, partition
+numbers and epochs 32, offsets and timestamps 64."""
+
+NO_TIMESTAMP = -1
+"""The timestamp of a record that has none, such as one of the oldest message format."""
 
 
 @public

@@ -28,9 +28,10 @@ _CORE = {
 }
 _OPTIONS = {"options", "_option_kinds", "_foreign_options"}
 _TRANSPORT = {"_backoff", "_public", "_values", "types", "errors", "events", "wire", "transport"}
-_ENGINE = _CORE | _OPTIONS | {"events", "member", "consume", "transport", "runtime"}
+_ENGINE = _CORE | _OPTIONS | {"_timestamps", "events", "member", "consume", "transport", "runtime"}
 _PUBLIC = {
     "",
+    "_timestamps",
     "types",
     "errors",
     "options",
@@ -47,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_backoff": set(),
     "_public": set(),
     "_signals": set(),
+    "_timestamps": {"errors", "types"},
     "_generic": set(),
     "_record": {"_public", "_uncompiled"},
     "types": {"_generic", "_public", "_record", "_values"},

@@ -142,6 +142,16 @@ async def test_missing_topics_and_partitions_are_errors() -> None:
             await producer.write("new", records(None), partition=5)
 
 
+@pytest.mark.parametrize("timestamp", [-2, -(2**63), 2**63, 1.5, True])
+async def test_a_timestamp_that_stops_compaction_is_refused(timestamp: int) -> None:
+    """Brokers take one below -1, and their log cleaner fails at it. Nothing is written then."""
+    good, bad = NewRecord(None, b""), NewRecord(None, b"", timestamp)
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        with pytest.raises(ConfigurationError, match="can then not compact the partition"):
+            await producer.write("new", [good, bad])
+        assert ends(kafka) == [0] * 5
+
+
 async def test_wrong_options_and_calls_are_refused() -> None:
     for wrong in (
         {"delivery_timeout_ms": 0},

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafkagroup import NewRecord, Record
-from kafkagroup.types import Headers
+from kafkagroup._timestamps import check_timestamp
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import MAX_INT32, NO_TIMESTAMP, Headers
 
 __all__ = ["Placed", "record_from_json", "record_to_json"]
-
-_MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
 
 _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -60,16 +60,15 @@ def record_from_json(line: bytes) -> Placed:
     for name in found:
         if name not in _FIELDS:
             raise ValueError(f"there is no field {name!r}; expected {', '.join(_FIELDS)}")
-    timestamp = found.get("timestamp")
     partition = found.get("partition")
     record = NewRecord(
         _bytes("key", found.get("key")),
         _bytes("value", found["value"]),
-        -1 if timestamp is None else _integer("timestamp", timestamp, -_MAX_INT64 - 1, _MAX_INT64),
+        _timestamp(found.get("timestamp")),
         _headers(found.get("headers") or []),
     )
     return Placed(
-        record, None if partition is None else _integer("partition", partition, 0, _MAX_INT32)
+        record, None if partition is None else _integer("partition", partition, 0, MAX_INT32)
     )
 
 
@@ -117,6 +116,16 @@ def _headers(value: Any) -> Headers:
             raise ValueError("the name of a header has half a surrogate pair") from None
         found.append((one[0], _bytes(f"header {one[0]!r}", one[1])))
     return tuple(found)
+
+
+def _timestamp(value: Any) -> int:
+    if value is None:
+        return NO_TIMESTAMP
+    try:
+        check_timestamp(value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    return int(value)
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> int:

@@ -9,6 +9,7 @@ from string import Formatter
 
 from kafkagroup import Record
 from kafkagroup.errors import ConfigurationError, printable
+from kafkagroup.types import NO_TIMESTAMP
 
 __all__ = ["FIELDS", "formatter"]
 
@@ -24,6 +25,10 @@ def _text(data: object) -> str:
 
 
 def _time(record: Record) -> str:
+    if record.timestamp == NO_TIMESTAMP:
+        return "null"
+    if record.timestamp < 0:
+        return str(record.timestamp)  # brokers store any number
     try:
         at = datetime.fromtimestamp(record.timestamp / 1000, UTC)
     except (OverflowError, OSError, ValueError):
@@ -44,7 +49,8 @@ FIELDS: Mapping[str, Callable[[Record], str]] = {
         for name, value in record.headers
     ),
 }
-"""Field -> its text. `timestamp` is in milliseconds since the epoch, `time` the same in UTC."""
+"""Field -> its text. `timestamp` is in milliseconds since the epoch, -1 for none. `time` is the
+same in UTC, "null" for none, and the number itself where it is no time."""
 
 
 def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:

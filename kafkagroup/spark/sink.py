@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark.options import SinkOptions
 from kafkagroup.types import TopicPartition
@@ -123,6 +124,8 @@ class _RowBatcher:
         for n in range(batch.num_rows):
             key, value = columns["key"][n], columns["value"][n]
             stamp, headers = columns["timestamp"][n], columns["headers"][n] or ()
+            if stamp is not None:
+                check_timestamp(stamp)
             record = NewRecord(
                 key,
                 value,

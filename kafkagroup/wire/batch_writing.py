@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kafkagroup._public import public
 from kafkagroup.errors import LocalProtocolError
-from kafkagroup.types import Headers, TimestampType
+from kafkagroup.types import MAX_INT64, Headers, TimestampType
 from kafkagroup.wire.batch_format import (
     ATTRIBUTES_OFFSET,
     CONTROL,
@@ -56,16 +56,22 @@ def encode_batch(
 ) -> bytes:
     """Encode records as one batch, with consecutive offsets from `base_offset` on.
 
-    Raises: LocalProtocolError if there are no records: brokers refuse such a batch.
+    Raises: LocalProtocolError if there are no records, as brokers refuse such a batch, and for
+    timestamps that do not fit 64 bits.
     """
     if not records:
         raise LocalProtocolError("a batch needs a record")
-    base_timestamp = max_timestamp = records[0].timestamp
+    timestamps = [record.timestamp for record in records]
+    base_timestamp, least, max_timestamp = timestamps[0], min(timestamps), max(timestamps)
+    # The batch stores how far each is from the first one.
+    for number in (least, max_timestamp, least - base_timestamp, max_timestamp - base_timestamp):
+        if not -MAX_INT64 - 1 <= number <= MAX_INT64:
+            raise LocalProtocolError(
+                f"the timestamps {least} to {max_timestamp} do not fit the 64 bits of one batch"
+            )
     out = bytearray()
     body = bytearray()
     for delta, (key, value, timestamp, headers) in enumerate(records):
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
         body.clear()
         body.append(0)  # the record's attributes, all unused
         _put(body, timestamp - base_timestamp)

@@ -57,9 +57,9 @@ def test_each_line_becomes_a_value(kafka: EmbeddedKafka) -> None:
 
 
 def test_what_consume_printed_is_written_unchanged(kafka: EmbeddedKafka) -> None:
-    """A header name that is not UTF-8 ended the command, and so did a time before 1970."""
+    """A header name that is not UTF-8 ended the command."""
     odd = "\udcc3(id"
-    record = NewRecord(b"k\xff", None, -5_000, ((odd, b"\xff"), ("h\xe9", None)))
+    record = NewRecord(b"k\xff", None, 5_000, ((odd, b"\xff"), ("h\xe9", None)))
     kafka.produce("t", [record], partition=0)
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     lines = run("consume", "t", *servers, "--from-beginning", "--exit-at-end", "--json").stdout
@@ -68,7 +68,21 @@ def test_what_consume_printed_is_written_unchanged(kafka: EmbeddedKafka) -> None
     first, second = (one | {"partition": None} for one in written(kafka))
     assert first == second
     assert first["headers"] == [[odd, {"base64": "/w=="}], ["h\xe9", None]]
-    assert first["timestamp"] == -5_000
+    assert first["timestamp"] == 5_000
+
+
+def test_a_timestamp_that_stops_compaction_is_refused(kafka: EmbeddedKafka) -> None:
+    """The broker takes it; its log cleaner then fails at it for ever."""
+    kafka.produce("t", [NewRecord(b"k", b"v", -5_000)], partition=0)
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    lines = run("consume", "t", *servers, "--from-beginning", "--exit-at-end", "--json").stdout
+    assert b'"timestamp": -5000,' in lines
+    done = produce(kafka, lines, "--json", "--partition", "1")
+    assert done.returncode == 1
+    assert b"line 1" in done.stderr
+    assert b"the timestamp -5000 is not valid" in done.stderr
+    assert b"not compact the partition" in done.stderr
+    assert len(written(kafka)) == 1
 
 
 def test_a_header_of_any_bytes_is_added(kafka: EmbeddedKafka) -> None:

@@ -36,8 +36,14 @@ def test_control_characters_are_escaped() -> None:
     assert formatter(r"{value}\n", for_terminal=True)(RECORD) == "a\\xff\\x1b\\n\n"
 
 
-@pytest.mark.parametrize("stamp", [2**62, -(2**62)])
-def test_a_timestamp_out_of_range_is_printed_as_a_number(stamp: int) -> None:
+def test_a_record_without_a_timestamp_has_no_time() -> None:
+    """-1 was printed as a time in 1969."""
+    record = RECORD._replace(timestamp=-1)
+    assert formatter("{timestamp} {time}", for_terminal=False)(record) == "-1 null"
+
+
+@pytest.mark.parametrize("stamp", [2**62, -(2**62), -2, -86_400_000])
+def test_a_timestamp_that_is_no_time_is_printed_as_a_number(stamp: int) -> None:
     record = RECORD._replace(timestamp=stamp)
     assert formatter("{time}", for_terminal=False)(record) == str(stamp)
 

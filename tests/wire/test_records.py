@@ -449,6 +449,13 @@ def test_base_offset_and_epoch_are_replaced_without_changing_the_crc(codec: Code
     assert records(patched) == as_read(JAVA_RECORDS, base=2**40, epoch=17)
 
 
+@pytest.mark.parametrize("timestamps", [(2**63,), (-(2**63) - 1,), (-1, 2**63 - 1), (-(2**63), 0)])
+def test_timestamps_beyond_64_bits_are_not_written(timestamps: tuple[int, ...]) -> None:
+    """The batch stores the distance from the first one, too. The pure Python wrote another one."""
+    with pytest.raises(LocalProtocolError, match="do not fit the 64 bits of one batch"):
+        encode_batch([NewRecord(None, None, timestamp) for timestamp in timestamps])
+
+
 def test_an_empty_batch_is_not_written() -> None:
     with pytest.raises(LocalProtocolError, match=r"^a batch needs a record$"):
         encode_batch([])

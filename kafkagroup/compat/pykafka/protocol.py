@@ -9,6 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from kafkagroup import Codec, NewRecord, Record, Security, TopicPartition, encode_batch
+from kafkagroup._timestamps import check_timestamp
 
 __all__ = [
     "BrokerMetadata",
@@ -133,7 +134,8 @@ class ProduceRequest:
     messages: dict[TopicPartition, list[NewRecord]] = attrs.field(factory=dict)
 
     def add_message(self, message: Message, topic_name: str | bytes, partition_id: int) -> None:
-        """Add a message for a partition."""
+        """Add a message for a partition. Raises: ConfigurationError for an invalid timestamp."""
+        check_timestamp(message.timestamp)
         key, value = _bytes(message.partition_key), _bytes(message.value)
         record = NewRecord(key, value, message.timestamp)
         self.messages.setdefault(TopicPartition(text(topic_name), partition_id), []).append(record)
