@@ -30,7 +30,6 @@ from kafkagroup.consume.partitions import (
     Partition,
     Partitions,
     check_record_limit,
-    offset_of,
     offsets_of,
     partition_of,
     partitions_of,
@@ -501,7 +500,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if offset_of_topic is not None:
             partition, offset = (cast(str, partition), offset), offset_of_topic
         tp = partition_of(partition)
-        self._session.seek(tp, offset_of(tp, offset))
+        self._session.seek(tp, offset)
         if self._engine is not None:
             self._engine.wake()
 

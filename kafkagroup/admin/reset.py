@@ -15,10 +15,11 @@ import attrs
 
 from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.offsets import require_partitions
+from kafkagroup.consume.partitions import offsets_of
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.transport.identity import require_cluster
-from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.types import MAX_INT64, OffsetAndMetadata, TopicPartition
 
 __all__ = ["OffsetChange", "OffsetPlan", "ResetTo", "offsets_from_json", "offsets_to_json", "plan"]
 
@@ -65,14 +66,14 @@ async def plan(
     wanted = sorted(set(committed if partitions is None else partitions))
     targets: dict[TopicPartition, int] | None = None
     if shift is not None:
+        _check_range("shift", shift, -MAX_INT64)
         if unknown := [tp for tp in wanted if tp not in committed]:
             raise ConfigurationError(
                 f"group {group_id!r} has no committed offset of {unknown[0]} to shift"
             )
         targets = {tp: committed[tp].offset + shift for tp in wanted}
     elif type(to) is int:
-        if to < 0:
-            raise ConfigurationError(f"to={to!r} is negative")
+        _check_range("to", to, 0)
         targets = dict.fromkeys(wanted, to)
     else:
         stamp = _timestamp(to)
@@ -108,6 +109,13 @@ def planned(
         changes={tp: OffsetChange(committed.get(tp), offsets[tp]) for tp in sorted(offsets)},
         cluster_id=calls.opened().identity.cluster_id,
     )
+
+
+def _check_range(name: str, value: object, least: int) -> None:
+    if type(value) is not int or not least <= value <= MAX_INT64:
+        raise ConfigurationError(
+            f"{name}={value!r}; expected a whole number from {least} to {MAX_INT64}"
+        )
 
 
 def _timestamp(to: object) -> int:
@@ -189,14 +197,15 @@ def offsets_from_json(
         tp = TopicPartition(_field(row, "topic", str, where), _field(row, "partition", int, where))
         if tp in offsets:
             raise ConfigurationError(f"{where}: {tp} appears twice")
-        offset = _field(row, "offset", int, where)
-        if offset < 0 or tp.partition < 0:
-            raise ConfigurationError(f"{where}: a negative number")
-        offsets[tp] = OffsetAndMetadata(
-            offset,
+        offset = OffsetAndMetadata(
+            _field(row, "offset", int, where),
             _field({"metadata": "", **row}, "metadata", str, where),
             _field({"leader_epoch": -1, **row}, "leader_epoch", int, where),
         )
+        try:
+            offsets |= offsets_of({tp: offset})
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from None
     return _field(document, "group_id", str, "offsets"), offsets
 
 

@@ -15,6 +15,7 @@ from kafkagroup.admin.calls import ChangeAttempts
 from kafkagroup.admin.values import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.errors import (
     BrokerError,
+    ConfigurationError,
     ErrorCode,
     RemoteProtocolError,
     broker_error,
@@ -24,6 +25,7 @@ from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.merging import ABSENT
 from kafkagroup.transport.metadata import Node, nodes_of
+from kafkagroup.types import MAX_INT16, MAX_INT32
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -140,7 +142,11 @@ class Attempts(ChangeAttempts):
 async def create(
     cluster: Cluster, topic: NewTopic, attempts: Attempts, *, validate_only: bool
 ) -> None:
-    """Create a topic. Raises: BrokerError."""
+    """Create a topic. Raises: BrokerError; ConfigurationError."""
+    if topic.partitions is not None:
+        _check_count("partitions", topic.partitions, MAX_INT32)
+    if topic.replication_factor is not None:
+        _check_count("replication_factor", topic.replication_factor, MAX_INT16)
     controller, found = await attempts.begin(cluster, topic.name)
     if attempts.is_lost and attempts.was_absent and not found.error_code and not validate_only:
         return
@@ -185,7 +191,9 @@ async def delete(cluster: Cluster, name: str, attempts: Attempts) -> None:
 async def add_partitions(
     cluster: Cluster, name: str, count: int, attempts: Attempts, *, validate_only: bool
 ) -> None:
-    """Increase a topic's partitions to a total of `count`. Raises: BrokerError."""
+    """Increase a topic's partitions to a total of `count`. Raises: BrokerError;
+    ConfigurationError."""
+    _check_count("the total of partitions", count, MAX_INT32)
     controller, found = await attempts.begin(cluster, name)
     had_fewer = attempts.before is not None and 0 < len(attempts.before.partitions) < count
     if attempts.is_lost and had_fewer and len(found.partitions) == count and not validate_only:
@@ -198,6 +206,11 @@ async def add_partitions(
     response = await attempts.send(controller, request)
     done = (ErrorCode.INVALID_PARTITIONS,) if had_fewer and not validate_only else ()
     attempts.check(response.results, name, "adding partitions to topic", "ALTER", done=done)
+
+
+def _check_count(name: str, value: object, most: int) -> None:
+    if not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigurationError(f"{name}={value!r}; expected a whole number from 1 to {most}")
 
 
 def _timeout_ms(cluster: Cluster) -> int:

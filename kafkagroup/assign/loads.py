@@ -106,6 +106,6 @@ def _time(value: object, path: str) -> float:
             js.refuse(path, js.shown(value), "a time as in ISO 8601")
         if moment.tzinfo is None:
             js.refuse(path, js.shown(value), "a time with an offset from UTC")
-        return moment.timestamp()
+        value = moment.timestamp()
     # The limit refuses milliseconds, which are above 1e12.
     return js.number(value, path, most=_LATEST)

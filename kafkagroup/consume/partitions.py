@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.types import MAX_INT32, MAX_INT64, OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "ByPartition",
@@ -43,8 +43,12 @@ def partition_of(value: object) -> TopicPartition:
         raise ConfigurationError(
             f"{value!r} is no partition; expected TopicPartition('topic', 0) or ('topic', 0)"
         )
-    topic, number = value
-    return TopicPartition(topic, int(number))
+    topic, given = value
+    if (number := _in_range(given, 0, MAX_INT32)) is None:
+        raise ConfigurationError(
+            f"{topic!r} has no partition {given}; expected a number from 0 to {MAX_INT32}"
+        )
+    return TopicPartition(topic, number)
 
 
 def partitions_of(*values: Partitions) -> list[TopicPartition]:
@@ -63,9 +67,11 @@ def partitions_of(*values: Partitions) -> list[TopicPartition]:
 
 def offset_of(tp: TopicPartition, value: object) -> int:
     """Convert an argument to an offset of a partition. Raises: ConfigurationError."""
-    if not _is_whole(value) or value < 0:
-        raise ConfigurationError(f"the offset for {tp} is {value!r}; expected a number from 0")
-    return int(value)
+    if (offset := _in_range(value, 0, MAX_INT64)) is None:
+        raise ConfigurationError(
+            f"the offset for {tp} is {value!r}; expected a whole number from 0 to {MAX_INT64}"
+        )
+    return offset
 
 
 def offsets_of(
@@ -77,8 +83,7 @@ def offsets_of(
     for partition, value in given.items():
         tp = partition_of(partition)
         if isinstance(value, OffsetAndMetadata):
-            offset_of(tp, value.offset)
-            found[tp] = value
+            found[tp] = _checked(tp, value)
         else:
             found[tp] = OffsetAndMetadata(offset_of(tp, value))
     return found
@@ -93,18 +98,21 @@ def times_of(given: ByPartition[int]) -> dict[TopicPartition, int]:
     found = {}
     for partition, at in given.items():
         tp = partition_of(partition)
-        if not _is_whole(at) or at < 0:
+        if (time := _in_range(at, 0, MAX_INT64)) is None:
             raise ConfigurationError(
-                f"the time for {tp} is {at!r}; expected milliseconds since the epoch"
+                f"the time for {tp} is {at!r}; expected milliseconds since 1970, a whole number"
+                f" from 0 to {MAX_INT64}"
             )
-        found[tp] = int(at)
+        found[tp] = time
     return found
 
 
 def check_record_limit(max_records: object) -> None:
     """Check a limit of records. Raises: ConfigurationError if it is no whole number from 1."""
-    if not _is_whole(max_records) or max_records < 1:
-        raise ConfigurationError(f"max_records={max_records!r}; expected a number from 1")
+    if _in_range(max_records, 1, MAX_INT64) is None:
+        raise ConfigurationError(
+            f"max_records={max_records!r}; expected a whole number from 1 to {MAX_INT64}"
+        )
 
 
 def seconds_of(timeout: object) -> float:
@@ -113,6 +121,17 @@ def seconds_of(timeout: object) -> float:
     if not _is_number(timeout) or math.isnan(timeout):
         raise ConfigurationError(f"timeout={timeout!r}; expected a number of seconds, such as 1.0")
     return float(timeout)
+
+
+def _checked(tp: TopicPartition, value: OffsetAndMetadata) -> OffsetAndMetadata:
+    if (epoch := _in_range(value.leader_epoch, -1, MAX_INT32)) is None:
+        raise ConfigurationError(
+            f"the leader epoch for {tp} is {value.leader_epoch!r}; expected a whole number from 0"
+            f" to {MAX_INT32}, or -1 if it is not known"
+        )
+    if not isinstance(value.metadata, str):
+        raise ConfigurationError(f"the metadata for {tp} is {value.metadata!r}; expected a string")
+    return OffsetAndMetadata(offset_of(tp, value.offset), value.metadata, epoch)
 
 
 def _check_mapping(given: object, value: str) -> None:
@@ -125,6 +144,12 @@ def _check_mapping(given: object, value: str) -> None:
 def _is_number(value: object) -> TypeGuard[float]:
     # No check of the class: numpy's numbers are accepted, too.
     return hasattr(value, "__float__") and not isinstance(value, bool)
+
+
+def _in_range(value: object, least: int, most: int) -> int | None:
+    """Return a whole number as an int; None if it is none, or out of range."""
+    number = int(value) if _is_whole(value) else None
+    return number if number is not None and least <= number <= most else None
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

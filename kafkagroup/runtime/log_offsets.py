@@ -160,12 +160,15 @@ class LogOffsets:
                 tp = TopicPartition(topic.name, p.partition_index)
                 if tp not in requested:
                     continue
-                if p.error_code == ErrorCode.NONE:
-                    found.offsets[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
+                # A log always has a start and an end; only a time may have no offset, which is -1.
+                is_missing = not p.error_code and p.offset < 0 and requested[tp] < 0
+                if p.error_code == ErrorCode.NONE and not is_missing:
+                    offset = max(p.offset, -1)
+                    found.offsets[tp] = OffsetAndTimestamp(offset, p.timestamp, p.leader_epoch)
                     if troubles.open:
                         troubles.succeeded(("log offsets", tp), anyio.current_time())
                     continue
-                action = action_for(p.error_code)
+                action = ErrorAction.REFRESH if is_missing else action_for(p.error_code)
                 stale |= action is ErrorAction.REFRESH
                 if action in (ErrorAction.RAISE, ErrorAction.RESET):
                     found.errors[tp] = broker_error(
@@ -174,7 +177,9 @@ class LogOffsets:
                     continue
                 problem = Problem(
                     subject=f"looking up where topic {escaped(tp.topic)} starts and ends",
-                    cause=str(BrokerError(p.error_code)),
+                    cause=f"the broker answered with the offset {p.offset}"
+                    if is_missing
+                    else str(BrokerError(p.error_code)),
                     advice="check that the topic exists and has leaders",
                 )
                 troubles.failed(("log offsets", tp), anyio.current_time(), problem)

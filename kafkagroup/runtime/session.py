@@ -13,7 +13,8 @@ import anyio
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lease import Lease
-from kafkagroup.errors import ConfigurationError, NotAssignedError
+from kafkagroup.consume.partitions import offset_of
+from kafkagroup.errors import NotAssignedError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.close_sequence import CloseSequence
@@ -125,8 +126,7 @@ class Session:
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset`. Raises: ConfigurationError, NotAssignedError."""
-        if offset < 0:
-            raise ConfigurationError(f"seek to {offset}; expected an offset of 0 or more")
+        offset = offset_of(tp, offset)
         owned = self.delivery.owned.get(tp)
         if owned is None or owned.revoked:
             raise NotAssignedError(f"{tp} is not assigned to this consumer")

@@ -20,6 +20,7 @@ from kafkagroup.assign import (
     protocol_name,
 )
 from kafkagroup.assign.spec import is_cooperative, user_data
+from kafkagroup.consume.partitions import partition_of
 from kafkagroup.errors import (
     KafkaGroupError,
     escaped,
@@ -431,12 +432,12 @@ class Subscriber:
             return
         session = self._session
         for partition, given in offsets.items():
-            tp = TopicPartition(*partition)
             offset = given.offset if isinstance(given, OffsetAndMetadata) else given
-            owned = session.delivery.owned.get(tp)
-            if offset is None or (owned is not None and owned.revoked):
-                continue  # revoked while the callback ran: the next owner decides
             try:
+                tp = partition_of(partition)
+                owned = session.delivery.owned.get(tp)
+                if offset is None or (owned is not None and owned.revoked):
+                    continue  # revoked while the callback ran: the next owner decides
                 session.seek(tp, offset)
             except KafkaGroupError as error:
                 session.errors.report(error)

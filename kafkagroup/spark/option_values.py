@@ -10,7 +10,7 @@ from typing import Literal, cast, get_args
 
 import attrs
 
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import MAX_INT32, MAX_INT64, TopicPartition
 
 __all__ = [
     "COLUMNS",
@@ -68,6 +68,9 @@ CONNECTOR_HEADERS = "array<struct<key: string, value: binary>>"
 
 OnError = Literal["fail", "null", "skip"]
 
+_LOG_START = -2
+"""The start of the log, in place of an offset; -1 is its end."""
+
 _DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -96,13 +99,11 @@ def boolean(text: str) -> bool:
 
 
 def count(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError("expected 1 or more")
-    return int(text)
+    return _whole(text, 1, MAX_INT64)
 
 
 def seconds(text: str) -> float:
-    return count(text) / 1000
+    return _whole(text, 1, MAX_INT32) / 1000
 
 
 def one_of(kind: object) -> Callable[[str], str]:
@@ -141,7 +142,11 @@ def partitions(text: str) -> tuple[TopicPartition, ...]:
     """`{"orders": [0, 1]}`."""
     return tuple(
         sorted(
-            {TopicPartition(topic, int(p)) for topic, ps in json.loads(text).items() for p in ps}
+            {
+                TopicPartition(topic, _whole(p, 0, MAX_INT32))
+                for topic, ps in json.loads(text).items()
+                for p in ps
+            }
         )
     )
 
@@ -151,15 +156,14 @@ def bound(text: str) -> Bound:
     if text in ("group", "earliest", "latest"):
         return Bound(cast('Literal["group", "earliest", "latest"]', text))
     if text.startswith("{"):
-        offsets = _by_partition(text)
-        if invalid := [f"{tp}: {offset}" for tp, offset in offsets.items() if offset < -2]:
-            raise ValueError(f"no offsets: {', '.join(invalid)}")
-        return Bound("offsets", offsets=offsets)
+        return Bound("offsets", offsets=_by_partition(text, least=_LOG_START))
     if text.isdecimal():
-        return Bound("timestamp", timestamp=int(text))
+        return bound_at(text)
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError("a time needs its zone, as in 2026-01-01T00:00:00Z")
+    if time < _DAY_ONE:
+        raise ValueError("expected a time since 1970")
     return Bound("timestamp", timestamp=milliseconds_of(time))
 
 
@@ -170,20 +174,29 @@ def milliseconds_of(time: datetime) -> int:
 
 def bound_at(text: str) -> Bound:
     """Parse milliseconds since the epoch."""
-    return Bound("timestamp", timestamp=int(text))
+    # Brokers take negative ones for something else, such as the ends of the log.
+    return Bound("timestamp", timestamp=_whole(text, 0, MAX_INT64))
 
 
 def bound_by_timestamps(text: str) -> Bound:
     """Parse `{"orders": {"0": 1700000000000}}`."""
-    return Bound("timestamps", timestamps=_by_partition(text))
+    return Bound("timestamps", timestamps=_by_partition(text, least=0))
 
 
-def _by_partition(text: str) -> dict[TopicPartition, int]:
+def _by_partition(text: str, *, least: int) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic, int(partition)): int(value)
+        TopicPartition(topic, _whole(partition, 0, MAX_INT32)): _whole(value, least, MAX_INT64)
         for topic, by_partition in json.loads(text).items()
         for partition, value in by_partition.items()
     }
+
+
+def _whole(value: object, least: int, most: int) -> int:
+    if isinstance(value, str):
+        value = int(value)
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"found {value!r}; expected a whole number from {least} to {most}")
+    return value
 
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}

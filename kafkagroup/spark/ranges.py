@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from kafkagroup.consume.partitions import offset_of, partition_of
 from kafkagroup.errors import ConfigurationError, KafkaGroupError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -66,7 +67,7 @@ class Positions:
             raise ConfigurationError(f"not the offsets of a kafkagroup source: {given}")
         return cls(
             {
-                TopicPartition(topic, int(partition)): offset
+                (tp := partition_of((topic, int(partition)))): offset_of(tp, offset)
                 for topic, entry in given["topics"].items()
                 for partition, offset in entry["offsets"].items()
             },

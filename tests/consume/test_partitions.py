@@ -23,9 +23,6 @@ class Index:
     def __index__(self) -> int:
         return self._value
 
-    def __lt__(self, other: int) -> bool:
-        return self._value < other
-
 
 @pytest.mark.parametrize("value", [A, ("t", 0), ["t", 0], ("t", Index(0))])
 def test_one_partition(value: Any) -> None:
@@ -69,21 +66,53 @@ def test_offsets_to_commit() -> None:
     assert offsets_of({A: 7, ("u", 1): kept}) == {A: OffsetAndMetadata(7), B: kept}
 
 
-@pytest.mark.parametrize("value", [-1, "5", True, None, 5.0, OffsetAndMetadata(-1)])
+@pytest.mark.parametrize("number", [-1, 2**31, Index(2**31)])
+@pytest.mark.parametrize("convert", [partition_of, partitions_of])
+def test_partition_numbers_have_31_bits(convert: Callable[[Any], object], number: Any) -> None:
+    assert partition_of(("t", 2**31 - 1)) == ("t", 2**31 - 1)
+    with pytest.raises(ConfigurationError, match="expected a number from 0 to 2147483647"):
+        convert(("t", number))
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, "5", True, None, 5.0, OffsetAndMetadata(-1)])
 def test_invalid_offsets_raise(value: Any) -> None:
     said = value.offset if isinstance(value, OffsetAndMetadata) else value
     with pytest.raises(ConfigurationError) as caught:
         offsets_of({A: value})
-    assert str(caught.value) == f"the offset for t/0 is {said!r}; expected a number from 0"
+    assert str(caught.value) == (
+        f"the offset for t/0 is {said!r}; expected a whole number from 0 to 9223372036854775807"
+    )
+
+
+def test_the_greatest_offset_is_valid() -> None:
+    assert offsets_of({A: 2**63 - 1}) == {A: OffsetAndMetadata(2**63 - 1)}
+    committed = offsets_of({A: OffsetAndMetadata(Index(5), "", Index(2))})  # type: ignore[arg-type]
+    assert committed == {A: OffsetAndMetadata(5, "", 2)}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (OffsetAndMetadata(5, "", -2), "the leader epoch for t/0 is -2; expected a whole number"),
+        (OffsetAndMetadata(5, "", 2**31), "from 0 to 2147483647, or -1 if it is not known"),
+        (OffsetAndMetadata(2**63), "the offset for t/0 is 9223372036854775808"),
+        (OffsetAndMetadata(5, None), "the metadata for t/0 is None; expected a string"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_commit_cannot_carry_is_refused(value: OffsetAndMetadata, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        offsets_of({A: value})
+    assert told in str(caught.value)
 
 
 def test_times() -> None:
     assert times_of({("t", 0): 5}) == {A: 5}
-    for value in (-1, "5", 5.0):
+    for value in (-1, 2**63, "5", 5.0):
         with pytest.raises(ConfigurationError) as caught:
             times_of({A: value})  # type: ignore[dict-item]
         assert str(caught.value) == (
-            f"the time for t/0 is {value!r}; expected milliseconds since the epoch"
+            f"the time for t/0 is {value!r}; expected milliseconds since 1970, a whole number from"
+            " 0 to 9223372036854775807"
         )
 
 

@@ -164,7 +164,10 @@ async def test_partitions_without_an_offset_can_be_reset_but_not_shifted(bootstr
         ({"to": "latest", "shift": 1}, "expected one of to and shift"),
         ({"to": "newest"}, "to='newest'; expected 'earliest', 'latest', an offset, a datetime or "),
         ({"to": True}, "to=True; expected 'earliest', 'latest', an offset, a datetime or "),
-        ({"to": -1}, "to=-1 is negative"),
+        ({"to": -1}, "to=-1; expected a whole number from 0 to 9223372036854775807"),
+        ({"to": 2**63}, "expected a whole number from 0 to 9223372036854775807"),
+        ({"shift": 2**63}, "expected a whole number from -9223372036854775807 to"),
+        ({"shift": 1.5}, r"shift=1\.5; expected a whole number"),
         ({"to": timedelta(days=40_000)}, "is before 1970"),
         ({"to": datetime(2020, 1, 1)}, "has no time zone"),
     ],
@@ -203,7 +206,22 @@ async def test_offsets_are_copied_to_another_group_as_json(bootstrap, name, fill
         ('{"version": 1, "offsets": [{"topic": "t", "partition": true}]}', "partition is True"),
         (
             '{"version": 1, "offsets": [{"topic": "t", "partition": 0, "offset": -1}]}',
-            r"offsets\[0\]: a negative number",
+            r"offsets\[0\]: the offset for t/0 is -1; expected a whole number from 0",
+        ),
+        (
+            f'{{"version": 1, "offsets": [{{"topic": "t", "partition": 0, "offset": {2**63}}}]}}',
+            r"offsets\[0\]: the offset for t/0 is 9223372036854775808",
+        ),
+        (
+            '{"version": 1, "offsets": [{"topic": "t", "partition": 2147483648, "offset": 1}]}',
+            r"offsets\[0\]: 't' has no partition 2147483648",
+        ),
+        (
+            (
+                '{"version": 1, "offsets": [{"topic": "t", "partition": 0, "offset": 1,'
+                ' "leader_epoch": -2}]}'
+            ),
+            r"offsets\[0\]: the leader epoch for t/0 is -2",
         ),
         (
             (

@@ -104,6 +104,23 @@ async def test_each_topic_has_its_own_error(bootstrap, name):
         assert codes(answers) == {f"{name}-3": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, other: None}
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"partitions": 0}, "partitions=0; expected a whole number from 1 to 2147483647"),
+        ({"partitions": 2**31}, "partitions=2147483648; expected a whole number from 1 to"),
+        ({"replication_factor": 2**15}, "replication_factor=32768; expected a whole number from 1"),
+    ],
+)
+async def test_counts_that_a_request_cannot_carry_are_refused(embedded, wrong, message):
+    async with Admin(bootstrap_servers=embedded) as admin:
+        (error,) = (await admin.create_topics([NewTopic(name="t", **wrong)])).values()
+        assert isinstance(error, ConfigurationError)
+        assert message in str(error)
+        (error,) = (await admin.add_partitions({"t": 2**31})).values()
+        assert "the total of partitions=2147483648; expected a whole number" in str(error)
+
+
 async def test_settings_of_a_new_topic(kafka, name):
     """Only a real broker checks them."""
     async with Admin(bootstrap_servers=kafka) as admin:

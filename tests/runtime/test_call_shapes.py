@@ -101,7 +101,7 @@ async def test_invalid_limits_raise(network: Any) -> None:
     """An addition or comparison inside raised a TypeError instead."""
     async with consuming(network) as consumer:
         for wrong in (A, "3", 0, None, True, 2.5):
-            expected = re.escape(f"max_records={wrong!r}; expected a number from 1")
+            expected = re.escape(f"max_records={wrong!r}; expected a whole number from 1")
             with pytest.raises(ConfigurationError, match=expected):
                 await consumer.getmany(wrong)  # type: ignore[arg-type]
             with pytest.raises(ConfigurationError, match=expected):
