@@ -13,7 +13,7 @@ KafkaGroupError
 │       ├── LimitExceededError              a size or count exceeds a limit; the limit is named
 │       └── CorruptRecordError              a damaged record batch: topic, partition, offset
 ├── UnsupportedVersionError                 no version of a request that both sides support
-├── AuthenticationError                     client or broker failed to authenticate; fatal
+├── AuthenticationError                     client or broker failed to authenticate
 │   └── TlsError                            the TLS handshake failed: certificates, names, versions
 ├── TransportError                          a network failure; retriable
 │   ├── ConnectionLostError                 the connection broke, or could not be made
@@ -165,8 +165,20 @@ class UnsupportedVersionError(KafkaGroupError):
 
 @public
 class AuthenticationError(KafkaGroupError):
-    """The broker rejected the credentials, or failed to authenticate itself. Not retried: the
-    broker would reject the same credentials again, and might lock the account."""
+    """The broker rejected the credentials, or this client could not authenticate: its source of
+    credentials failed, or it does not trust the broker.
+
+    Ends the start of a client. A client that has started tries again: after a rejection, which
+    might lock the account, only when the application goes on.
+    """
+
+    def __init__(self, message: str, *, is_refusal: bool = False) -> None:
+        super().__init__(message)
+        self.is_refusal = is_refusal
+        """Whether the broker rejected the credentials."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), str(self), is_refusal=self.is_refusal), ()
 
 
 @public
@@ -361,6 +373,9 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
 
+
+RETRIED_ERRORS = (TransportError, RemoteProtocolError, AuthenticationError)
+"""What a request raises that got no response. A client that has started repeats such requests."""
 
 COORDINATOR_MOVED: frozenset[int] = frozenset(
     (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 import warnings
+from functools import partial
 from typing import Literal, NoReturn, get_args
 
 import attrs
@@ -24,6 +25,7 @@ from kafkagroup.transport.sasl.plain import Plain
 from kafkagroup.transport.sasl.scram import HASHES, Scram
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.tls import Tls, client_context
+from kafkagroup.transport.tls_files import FileContext
 
 __all__ = ["InsecureConnectionWarning", "Security"]
 
@@ -58,7 +60,8 @@ class Security:
     """Your own context, used as it is; no other TLS option may be given with it."""
     ssl_ca_location: str | None
     """File with the CA certificates that verify the brokers', in PEM, or a directory prepared by
-    `openssl rehash`; None: the certificates that the system trusts."""
+    `openssl rehash`; None: the certificates that the system trusts. As the files of the certificate
+    and the key, it is read again before a connection if it has changed."""
     ssl_ca_pem: Secret | None
     """The CA certificates as a string."""
     ssl_certificate_location: str | None
@@ -187,14 +190,16 @@ class Security:
             given += [] if verify else ["enable_ssl_certificate_verification"]
             given += [] if check_hostname else ["ssl_endpoint_identification_algorithm"]
             self._refuse_any(given, "no use beside ssl_context, which is used as it is")
-            context = self.ssl_context
-        else:
-            self._refuse_twice("ssl_ca", "ssl_certificate", "ssl_key")
-            if self._given("ssl_key") and not self._given("ssl_certificate"):
-                raise ConfigurationError(
-                    "ssl_key needs a certificate beside it: ssl_certificate_location or _pem"
-                )
-            context = client_context(
+            _warn_if_unverified(self.ssl_context)
+            return Tls(self.ssl_context)
+        self._refuse_twice("ssl_ca", "ssl_certificate", "ssl_key")
+        if self._given("ssl_key") and not self._given("ssl_certificate"):
+            raise ConfigurationError(
+                "ssl_key needs a certificate beside it: ssl_certificate_location or _pem"
+            )
+        context = FileContext(
+            partial(
+                client_context,
                 ca_location=self.ssl_ca_location,
                 ca_pem=self.ssl_ca_pem,
                 certificate_location=self.ssl_certificate_location,
@@ -204,10 +209,12 @@ class Security:
                 key_password=self.ssl_key_password,
                 verify=verify,
                 check_hostname=check_hostname,
-            )
-        _warn_if_unverified(context)
-        own_roots = self.ssl_context is not None or bool(self._given("ssl_ca"))
-        return Tls(context, trust_system=verify and not own_roots)
+            ),
+            (self.ssl_ca_location, self.ssl_certificate_location, self.ssl_key_location),
+            trust_system=verify and not self._given("ssl_ca"),
+        )
+        _warn_if_unverified(context.current)
+        return Tls(context if context.has_files else context.current)
 
     # ------------------------------------------------------------ SASL
 

@@ -1,4 +1,4 @@
-"""TLS: the context, created and checked once, and the handshake of every connection.
+"""TLS: the context, and the handshake of every connection.
 
 TLS 1.2 at least, with SNI; the broker's certificate and name are verified. OpenSSL's errors are
 translated to errors that state whose fault it is and what to do.
@@ -10,7 +10,6 @@ import os
 import socket
 import ssl
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -21,6 +20,7 @@ from anyio.streams.tls import TLSStream
 from kafkagroup.errors import ConfigurationError, ConnectionLostError, TlsError, escaped
 from kafkagroup.transport.sasl import RunInThread
 from kafkagroup.transport.sasl.secret import Secret
+from kafkagroup.transport.tls_files import FileContext
 
 __all__ = ["Tls", "client_context", "tls_error"]
 
@@ -36,13 +36,17 @@ _WITHOUT_TLS = (
 
 
 class Tls:
-    """Adds TLS to streams, with one context."""
+    """Adds TLS to streams."""
 
-    def __init__(self, context: ssl.SSLContext, *, trust_system: bool) -> None:
-        self.context = context
-        self._trust_system = trust_system
-        """Whether the system's certificates have yet to be loaded."""
-        self._reading = threading.Lock()
+    def __init__(self, context: ssl.SSLContext | FileContext) -> None:
+        """`context`: one that never changes, or one that follows its files."""
+        self._context = context
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context of the last connection."""
+        known = self._context
+        return known.current if isinstance(known, FileContext) else known
 
     async def wrap(
         self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
@@ -53,15 +57,16 @@ class Tls:
         Raises: TlsError; ConnectionLostError when the connection broke.
         """
         try:
-            if self._trust_system:
-                await run_in_thread(self._read_system)
+            context = self._context
+            if isinstance(context, FileContext):
+                context = await run_in_thread(context.renew)
             # Not `standard_compatible`: frames have lengths, which detect truncation anyway, and
             # closing must not wait for a broker that sends no close_notify.
             return await TLSStream.wrap(
                 stream,
                 server_side=False,
-                hostname=host,
-                ssl_context=self.context,
+                hostname=_certified_name(host),
+                ssl_context=context,
                 standard_compatible=False,
             )
         except BaseException as error:
@@ -80,23 +85,22 @@ class Tls:
 
         Raises: TlsError; OSError when the connection broke.
         """
-        if self._trust_system:
-            self._read_system()
+        context = self._context
+        if isinstance(context, FileContext):
+            context = context.renew()
         try:
-            return self.context.wrap_socket(connected, server_hostname=host)
+            return context.wrap_socket(connected, server_hostname=_certified_name(host))
         except BaseException as error:
             connected.close()
             if isinstance(error, ssl.SSLError):
                 raise tls_error(name, error, "server") from None
             raise
 
-    def _read_system(self) -> None:
-        # Takes about 20 ms, so a thread runs it. The lock keeps other connections from using the
-        # context before all certificates are loaded.
-        with self._reading:
-            if self._trust_system:
-                self.context.load_default_certs()
-                self._trust_system = False
+
+def _certified_name(host: str) -> str:
+    """Return the name that a certificate has for a host. A final dot makes a name absolute where it
+    is resolved, and belongs neither into certificates nor into SNI (RFC 6066)."""
+    return host.removesuffix(".")
 
 
 def client_context(
@@ -202,6 +206,7 @@ def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
     if "alert" in reason:
         return TlsError(
             f"{name}: the {peer} refuses the TLS handshake: {reason}; it may want another"
-            " ssl_certificate and ssl_key of this client, or another version of TLS"
+            " ssl_certificate and ssl_key of this client, or another version of TLS",
+            is_refusal=True,
         )
     return TlsError(f"{name}: no TLS handshake: {reason}; {_WITHOUT_TLS}")
