@@ -1403,7 +1403,7 @@ def test_l2_a_member_does_not_stay_outside_its_group():
 def test_l2_an_application_may_notice_late_that_its_membership_has_failed():
     """It did other work while the coordinator answered with an error that no retry can fix, or
     ignored that calls of the client raised that error."""
-    fails = [heartbeats("UNKNOWN_SERVER_ERROR"), of(Lost, partitions=(T0,)), leaves()]
+    fails = [heartbeats("INVALID_REQUEST"), of(Lost, partitions=(T0,)), leaves()]
     fails += [request("Metadata")]
     first = [opening(), starts(1, {T0: 0}), Healed(time=0.0)]
     busy = [first, of(Absent), fails]
@@ -1416,7 +1416,7 @@ def test_l2_an_application_may_notice_late_that_its_membership_has_failed():
         raised = of(Raised, error=f"BrokerError({error})")
         return [busy, of(Polling), raised, of(Absent), 30.0, of(Polling), closes()]
 
-    assert broken(ignores("UNKNOWN_SERVER_ERROR")) == []
+    assert broken(ignores("INVALID_REQUEST")) == []
     assert broken(ignores("NOT_LEADER_OR_FOLLOWER")) == ["L2"]
     assert broken(busy, request("FindCoordinator"), 30.0, closes()) == ["L2"]
 

@@ -49,7 +49,18 @@ _PASSING = frozenset(
         "NETWORK_EXCEPTION",
     )
 )
-"""Errors that do not end the membership."""
+"""Errors that excuse nothing."""
+
+_ENDING = frozenset(
+    (
+        "UNKNOWN_MEMBER_ID",
+        "ILLEGAL_GENERATION",
+        "FENCED_INSTANCE_ID",
+        "GROUP_MAX_SIZE_REACHED",
+        "INVALID_REQUEST",
+    )
+)
+"""Errors that end a generation of the classic protocol. Others may pass (L12)."""
 
 _UNKNOWN_ID = ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
 """Errors of a member id, whatever the generation."""
@@ -182,7 +193,7 @@ class Membership:
             return
         elif event.error == "NONE":
             self._succeeded(number, event, run, state)
-        elif event.error not in _PASSING:
+        elif event.error in _ENDING:
             self._failed(number, event, run, state, sent)
 
     def _succeeded(self, number: int, event: Answered, run: MemberRun, state: MemberState) -> None:
