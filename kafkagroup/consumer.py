@@ -330,6 +330,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._stopped.is_set():
             raise ConsumerClosedError("the consumer is closed")
         self._session.errors.raise_failure()
+        self._session.resume_logins()
 
     # ------------------------------------------------------------ subscription and assignment
 

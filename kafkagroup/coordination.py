@@ -31,12 +31,12 @@ from anyio.abc import TaskStatus
 
 from kafkagroup._public import public
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ConfigurationError,
     ConsumerClosedError,
     DecodeError,
     ErrorCode,
-    TransportError,
     escaped,
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
@@ -308,7 +308,7 @@ class _CoordinatedMember(ABC):
         mine = f"{self._protocol.type}/{self._protocol.name}"
         try:
             group = await self._member.describe()
-        except (BrokerError, TransportError) as error:
+        except (BrokerError, *RETRIED_ERRORS) as error:
             return f"group {self._group_id!r} does not run {mine} ({error})"
         names = [escaped(f"{m.member_id} at {m.client_host}") for m in group.members[:_MAX_NAMED]]
         left = len(group.members) - len(names)

@@ -183,6 +183,8 @@ class GroupMember(Service):
             raise _not_started()
         self._check_origin()
         queue = self._queue
+        if self._cluster is not None and not queue.has_report:
+            self._cluster.logins.resume()
         queue.release()
         await anyio.lowlevel.checkpoint()
         while True:
@@ -369,6 +371,7 @@ class GroupMember(Service):
                 on_changed=self._queue.report,
                 on_adopted=self._on_cluster_adopted,
             )
+            self._cluster.logins.watch(self._queue.report)
         self._driver = self._begin(self._cluster, self._member.protocols)
         self._spawn(tasks, partial(self._run_membership, self._cluster, self._driver), "membership")
         tasks.start_soon(self._queue.watch_leases)
@@ -399,6 +402,8 @@ class GroupMember(Service):
         while not self._queue.closed and driver.is_expelled:
             # The thread left the group because the loop was stalled, and the loop has resumed; or
             # another cluster was adopted.
+            config = evolve(self._member.config, was_member=True)
+            self._member = evolve(self._member, config=config)
             driver = self._driver = self._begin(cluster, driver.protocols)
             await driver.run()
 

@@ -16,13 +16,13 @@ from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.admin.calls import CallingService
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ConfigurationError,
     ErrorCode,
     KafkaGroupError,
     NotWrittenError,
     RecordRefusedError,
-    TransportError,
     broker_error,
 )
 from kafkagroup.options import ProducerOptions
@@ -174,7 +174,7 @@ class Producer(CallingService):
         async def append_batch(cluster: Cluster) -> None:
             try:
                 await append(cluster, tp, data)
-            except (BrokerError, TransportError) as error:
+            except (BrokerError, *RETRIED_ERRORS) as error:
                 if not isinstance(error, BrokerError) or error.stale_metadata:
                     await cluster.refresh()  # the leader may have changed
                 raise

@@ -56,8 +56,10 @@ _REMEDIES = {
     " without the batch, `seek` to the error's `next_offset`.",
     "UnsupportedVersionError": "Brokers from 2.4 on are supported, for KIP-848 from 4.0 on. Update"
     " the broker, or set another `group_protocol`.",
-    "AuthenticationError": "Correct the credentials and start again. The client does not retry.",
-    "TlsError": "The message has the side that refused, and why: name, chain, date, version.",
+    "AuthenticationError": "At the start correct the credentials; later, correct them at the broker"
+    " or at their source, and poll on: [below](#when-a-broker-refuses-the-client).",
+    "TlsError": "The message has the side that refused, and why: name, chain, date, version. Files"
+    " that you renew are read again.",
     "TransportError": "The client retries its own requests. If your call raises it, call again.",
     "ConnectionLostError": "As for TransportError. If it always occurs, check port, firewall and"
     " `advertised.listeners`.",

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from kafkagroup._values import define, evolve
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ConfigurationError,
     ConsumerClosedError,
@@ -96,9 +97,10 @@ class RetriedCalls:
         final: Collection[int] = (),
     ) -> T:
         """Call `call` until it returns; return its result. Raises: errors that are not retriable,
-        such as a BrokerError with a code in `final`; ClusterChangedError; TransportError, or the
-        last retriable BrokerError, after the timeout; IllegalStateError in another process or event
-        loop than the client's."""
+        such as a BrokerError with a code in `final`; ClusterChangedError; AuthenticationError when
+        a broker refuses the credentials; TransportError, AuthenticationError or the last retriable
+        BrokerError, after the timeout; IllegalStateError in another process or event loop than the
+        client's."""
         self._check()
         cluster = self.opened()
         pauses = RetryBackoff(self.options)
@@ -119,7 +121,9 @@ class RetriedCalls:
                         troubles.failed(key, anyio.current_time(), _refused(error))
                     except DecodeError:
                         raise  # a retry returns the same bytes
-                    except (TransportError, RemoteProtocolError) as error:
+                    except RETRIED_ERRORS as error:
+                        if cluster.logins.is_final(error):
+                            raise
                         if (change := cluster.cluster_change) is not None:
                             raise change from error
                         last = error

@@ -17,7 +17,7 @@ from kafkagroup.cli._groups import groups_argument, groups_or_default, split_res
 from kafkagroup.cli._lag_view import Lags, lag_line, lag_table, lag_value, live_table
 from kafkagroup.cli._live import run_live, stamp, ticks
 from kafkagroup.cli._view import console, exit_with, plain, print_json, print_line, print_message
-from kafkagroup.errors import TransportError
+from kafkagroup.errors import AuthenticationError, TransportError
 
 __all__ = ["command"]
 
@@ -87,7 +87,9 @@ async def _sampled(admin: Admin, groups: list[str]) -> _Sample:
     it may answer later."""
     try:
         return await _lags(admin, groups)
-    except TransportError as error:
+    except (TransportError, AuthenticationError) as error:
+        if isinstance(error, AuthenticationError) and error.is_refusal:
+            raise
         return {}, dict.fromkeys(groups, str(error))
 
 

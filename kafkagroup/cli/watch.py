@@ -11,7 +11,7 @@ from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._live import run_live, stamp, ticks
 from kafkagroup.cli._view import print_json, print_line, print_message
-from kafkagroup.errors import DecodeError, ErrorCode, TransportError
+from kafkagroup.errors import RETRIED_ERRORS, AuthenticationError, ErrorCode
 
 __all__ = ["command"]
 
@@ -45,7 +45,9 @@ async def _watch(group: str, every: float, as_json: bool, connection: Connection
         async for _ in ticks(every):
             try:
                 now = await _describe(admin, group)
-            except (DecodeError, TransportError) as error:
+            except RETRIED_ERRORS as error:
+                if isinstance(error, AuthenticationError) and error.is_refusal:
+                    raise
                 print_message(f"{stamp()}  {error}")
                 continue
             if changes_between(known, now):

@@ -15,10 +15,9 @@ from typing import Any, assert_never
 
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
+    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
-    RemoteProtocolError,
-    TransportError,
     broker_error,
 )
 from kafkagroup.member.coordinated import CoordinatedStep
@@ -163,7 +162,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return
         if member.phase is Phase.LEAVING and token == member.pending:
             self._on_leave_failed(error)
-        elif not isinstance(error, TransportError | RemoteProtocolError):
+        elif not isinstance(error, RETRIED_ERRORS):
             self._fail(error, can_leave=token != member.lookup_in_flight)
         elif token == member.lookup_in_flight:
             self._set(lookup_in_flight=None)
@@ -493,11 +492,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._lose_coordinator()
                 self._back_off(error)
                 self._retry_phase("the coordinator moved")
-            case _ if error.retriable or code == ErrorCode.REBALANCE_IN_PROGRESS:
+            case ErrorCode.REBALANCE_IN_PROGRESS:
                 self._back_off(error)
                 self._retry_phase(error.name)
-            case _:
+            case _ if self._is_final(error):
                 self._fail(error)
+            case _:
+                self._report_refusal(error)
+                self._back_off(error)
+                self._retry_phase(error.name)
 
     def _retry_phase(self, reason: str) -> None:
         # A stable member sends the next heartbeat after the back-off; any other joins again.

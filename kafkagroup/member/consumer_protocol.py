@@ -16,11 +16,10 @@ from uuid import UUID
 
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
+    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
     FencedError,
-    RemoteProtocolError,
-    TransportError,
     UnsupportedVersionError,
     broker_error,
 )
@@ -48,7 +47,6 @@ from kafkagroup.member.consumer_vocabulary import (
     FallBack,
     LookUpNames,
     Reconcile,
-    ReportError,
     Subscribed,
     TopicsNamed,
 )
@@ -64,6 +62,7 @@ from kafkagroup.member.vocabulary import (
     Lose,
     RejoinRequested,
     Replied,
+    ReportError,
     Revoke,
     Revoked,
     SendFailed,
@@ -206,7 +205,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             return
         if member.phase is Phase.LEAVING and token == member.pending:
             self._on_leave_failed(error)
-        elif not isinstance(error, TransportError | RemoteProtocolError):
+        elif not isinstance(error, RETRIED_ERRORS):
             too_old = isinstance(error, UnsupportedVersionError)
             if token == member.pending and too_old and member.phase is Phase.RELEASING:
                 self._set(can_release=False)
@@ -364,7 +363,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case _ if self.member.is_unavailable and not was_unavailable:
                 self._retry(error)
             case _ if self.member.is_unavailable:
-                self._fall_back(error) if config.may_fall_back else self._fail(error)
+                self._fall_back(error) if config.may_fall_back else self._on_refusal(error)
             case _ if code in _MEMBERSHIP_LOST:
                 self._on_membership_lost(error)
             case ErrorCode.FENCED_INSTANCE_ID:
@@ -380,10 +379,14 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case _ if code in COORDINATOR_MOVED:
                 self._lose_coordinator()
                 self._retry(error)
-            case _ if error.retriable:
-                self._retry(error)
             case _:
-                self._fail(error)
+                self._on_refusal(error)
+
+    def _on_refusal(self, error: BrokerError) -> None:
+        if self._is_final(error):
+            return self._fail(error)
+        self._report_refusal(error)
+        return self._retry(error)
 
     def _retry(self, error: Exception) -> None:
         self._back_off(error)

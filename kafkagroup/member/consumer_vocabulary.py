@@ -22,6 +22,7 @@ from kafkagroup.member.vocabulary import (
     Lose,
     RejoinRequested,
     Replied,
+    ReportError,
     Revoke,
     Revoked,
     Send,
@@ -37,7 +38,6 @@ __all__ = [
     "FallBack",
     "LookUpNames",
     "Reconcile",
-    "ReportError",
     "Subscribed",
     "TopicsNamed",
 ]
@@ -89,13 +89,6 @@ class LookUpNames:
     """Look up the names of these topics, and stop looking up any others."""
 
     topic_ids: frozenset[UUID]
-
-
-@frozen(kw_only=True)
-class ReportError:
-    """Notify the application of an error that the member survives."""
-
-    error: Exception
 
 
 @frozen(kw_only=True)

@@ -14,21 +14,29 @@ from kafkagroup._backoff import backoff
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
+    RETRIED_ERRORS,
+    AuthenticationError,
     BrokerError,
     ErrorCode,
     FencedError,
     JoinFailedError,
     LocalProtocolError,
-    RemoteProtocolError,
-    TransportError,
     broker_error,
 )
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.member.vocabulary import BaseEvent, Coordinator, Leaving, Route, Send, WakeAt
+from kafkagroup.member.vocabulary import (
+    BaseEvent,
+    Coordinator,
+    Leaving,
+    ReportError,
+    Route,
+    Send,
+    WakeAt,
+)
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkagroup.wire.schema import Request
 
-__all__ = ["DRAIN_SHARE", "CoordinatedConfig", "CoordinatedMember", "CoordinatedStep"]
+__all__ = ["DRAIN_SHARE", "FINAL", "CoordinatedConfig", "CoordinatedMember", "CoordinatedStep"]
 
 DRAIN_SHARE = 0.75
 """The share of the rebalance timeout in which the application processes the records in flight; the
@@ -56,12 +64,29 @@ _ATTEMPT_SHARE = 1 / 3
 be dead, and another attempt needs time too. The next one has the rest, as the coordinator may be
 slow."""
 
+FINAL: frozenset[int] = frozenset(
+    (
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_ASSIGNOR,
+    )
+)
+"""Codes that always end a membership. What the application gave causes them, or another member that
+stays."""
+
+_REPORT_INTERVAL = 60.0
+"""Seconds between two reports of the same refusal: the request is repeated each second."""
+
 
 @frozen(kw_only=True)
 class CoordinatedConfig:
     """Configuration that both protocols share. Times in seconds."""
 
     group_id: str
+    was_member: bool = False
+    """Whether an earlier membership of this client has succeeded, so that a refusal may pass."""
     group_instance_id: str | None = None
     """Set for a static member (KIP-345): it keeps its place while it is away for one session."""
     session_timeout: float = 45.0
@@ -105,6 +130,8 @@ class CoordinatedMember:
     """How often joining has failed since it last succeeded; counted only with `max_retries`."""
     trouble: str = ""
     """The text of the last failure."""
+    reported: tuple[int, float] = (0, float("-inf"))
+    """The code that was last reported to the application as a refusal, and when."""
     reason: str = ""
     """Why it rejoins or revokes."""
     leaving: Leaving | None = None
@@ -121,6 +148,11 @@ class CoordinatedMember:
     def is_closed(self) -> bool:
         """Whether the membership has ended."""
         return self.phase.value in ("left", "failed")
+
+    @property
+    def was_accepted(self) -> bool:
+        """Whether the group has accepted this client as a member, now or before."""
+        return self.config.was_member or self.ownership.acknowledged_at > float("-inf")
 
     def awaits(self, token: int) -> bool:
         """Whether the answer to the request with this token is still awaited."""
@@ -162,10 +194,10 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         self.member = member
         self.now = event.now
         self.jitter = event.jitter
-        self.effects: list[F | Send | WakeAt] = []
+        self.effects: list[F | ReportError | Send | WakeAt] = []
 
     @classmethod
-    def run(cls, member: M, event: E) -> tuple[M, tuple[F | Send | WakeAt, ...]]:
+    def run(cls, member: M, event: E) -> tuple[M, tuple[F | ReportError | Send | WakeAt, ...]]:
         """Return the member after an event, and the effects to execute."""
         if member.is_closed:
             return member, ()
@@ -266,19 +298,41 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             operation="DESCRIBE",
             group=self.member.config.group_id,
         )
-        if error.retriable:
-            return self._back_off(error)
-        return self._fail(error, can_leave=False)
+        is_departing = self.member.phase is self.DEPARTING
+        if self._is_final(error) or (is_departing and not error.retriable):
+            return self._fail(error, can_leave=False)
+        self._report_refusal(error)
+        return self._back_off(error)
 
     def _back_off(self, error: Exception | None = None) -> None:
         config, attempts = self.member.config, self.member.attempts + 1
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
         self._set(attempts=attempts, retry_at=self.now + pause, next_heartbeat_at=self.now + pause)
+        # Until the application goes on, a refused login fails without being tried.
+        counts = self.member.phase not in self.COMMITTING
+        counts = counts and not isinstance(error, AuthenticationError)
         if self.member.phase is self.DEPARTING:
             self._set(trouble=self.member.trouble if error is None else str(error))
-        elif config.max_retries is not None and self.member.phase not in self.COMMITTING:
+        elif config.max_retries is not None and counts:
             trouble = self.member.trouble if error is None else str(error)
             self._set(failures=self.member.failures + 1, trouble=trouble)
+
+    def _is_final(self, error: BrokerError) -> bool:
+        """Return whether an error code ends the membership. A refusal that may pass does not, once
+        the group has accepted the member: it is reported, and the request is repeated."""
+        if error.code in FINAL:
+            return True
+        return not (error.retriable or self.member.was_accepted)
+
+    def _report_refusal(self, error: BrokerError) -> None:
+        """Report an error code to the application, if it is not one that passes by itself."""
+        code, at = self.member.reported
+        if self.member.phase in self.ENDED:
+            return  # a warning says so if the member cannot leave
+        if error.retriable or (code == error.code and self.now - at < _REPORT_INTERVAL):
+            return
+        self._set(reported=(error.code, self.now))
+        self.effects.append(ReportError(error=error))
 
     def _wake(self) -> None:
         member = self.member
@@ -343,7 +397,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     def _on_leave_failed(self, error: Exception) -> None:
         """Leave again if the coordinator may not have received the request."""
-        if isinstance(error, TransportError | RemoteProtocolError):
+        if isinstance(error, RETRIED_ERRORS):
             self._lose_coordinator()
             self._leave_again(error)
         else:

@@ -36,6 +36,7 @@ __all__ = [
     "Lose",
     "RejoinRequested",
     "Replied",
+    "ReportError",
     "Revoke",
     "Revoked",
     "Route",
@@ -277,6 +278,13 @@ class WakeAt:
 
 
 @frozen(kw_only=True)
+class ReportError:
+    """Notify the application of an error that the member survives."""
+
+    error: Exception
+
+
+@frozen(kw_only=True)
 class Fail:
     """The member has failed."""
 
@@ -291,4 +299,4 @@ class Leave:
     """Why the coordinator may still count it as a member; "" if it does not."""
 
 
-Effect = Send | Revoke | Lose | Compute | Assign | WakeAt | Fail | Leave
+Effect = Send | Revoke | Lose | Compute | Assign | ReportError | WakeAt | Fail | Leave

@@ -28,14 +28,13 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.losses import Losses
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     CommitFailedError,
     ConfigurationError,
     ErrorCode,
     KafkaGroupError,
-    RemoteProtocolError,
     RequestTimeoutError,
-    TransportError,
 )
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.change_signal import ChangeSignal
@@ -367,7 +366,7 @@ class Committer:
                     newest=newest,
                 )
                 break
-            except (TransportError, RemoteProtocolError, BrokerError, CommitFailedError):
+            except (*RETRIED_ERRORS, BrokerError, CommitFailedError):
                 # Without a coordinator, ownership must be confirmed again before the next attempt.
                 is_unconfirmed = self._lease_now() >= confirmed_until
                 if not (is_unconfirmed and is_current() and anyio.current_time() < deadline):
@@ -466,7 +465,7 @@ class Committer:
                 )
             except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 # If it lasts, the connection logs a warning.
                 logger.info("auto-commit: %s", error)
             except BrokerError as error:

@@ -31,6 +31,8 @@ class CurrentMembership:
         The next poll rejoins."""
         self.is_void = False
         """Whether the group that the member is in is an earlier cluster's."""
+        self.was_member = False
+        """Whether any membership of this consumer has had an assignment, perhaps an empty one."""
         self.had_partitions = False
         """Whether the member's last assignment had partitions, so that the application had to
         poll."""
@@ -73,6 +75,7 @@ class CurrentMembership:
     def note_assignment(self, *, has_partitions: bool) -> None:
         """Note that an assignment is applied."""
         self.had_partitions = has_partitions
+        self.was_member = True
 
     def complete_rebalance(self, generation_id: int) -> None:
         """Note that the assignment of a generation is applied. It may have ended meanwhile."""

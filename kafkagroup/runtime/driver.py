@@ -18,12 +18,11 @@ from uuid import UUID
 import anyio
 
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
     KafkaGroupError,
-    RemoteProtocolError,
     RequestTimeoutError,
-    TransportError,
 )
 from kafkagroup.member import classic
 from kafkagroup.member.consumer_vocabulary import (
@@ -32,7 +31,6 @@ from kafkagroup.member.consumer_vocabulary import (
     FallBack,
     LookUpNames,
     Reconcile,
-    ReportError,
     Subscribed,
     TopicsNamed,
 )
@@ -56,6 +54,7 @@ from kafkagroup.member.vocabulary import (
     Lose,
     RejoinRequested,
     Replied,
+    ReportError,
     Revoke,
     Revoked,
     Route,
@@ -67,7 +66,7 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.history import History, Step
-from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
+from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.mailbox import Mailbox
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
@@ -371,7 +370,7 @@ class Driver:
                     self._unnamed_topics = topic_ids
                     self._unnamed_changed.set()
                 case ReportError(error=error):
-                    cast(Assignee, self._application).on_error(error)
+                    self._application.on_error(error)
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
@@ -540,7 +539,7 @@ class Driver:
                 continue
             try:
                 names = await self._cluster.topic_names(self._unnamed_topics)
-            except (TransportError, RemoteProtocolError) as error:  # the connection reports it
+            except RETRIED_ERRORS as error:  # the connection reports it
                 logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
                 await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
                 continue

@@ -20,11 +20,10 @@ from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.released import ReleasedPartitions
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     ClusterChangedError,
     ErrorCode,
     KafkaGroupError,
-    RemoteProtocolError,
-    TransportError,
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
@@ -43,6 +42,7 @@ from kafkagroup.runtime.session import Session
 from kafkagroup.runtime.subscriber import Callbacks, Subscriber
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.transport.unusable_topics import topic_problem
 from kafkagroup.types import TopicPartition
@@ -175,6 +175,8 @@ class Engine:
             on_changed=self._session.errors.report,
             on_adopted=self._on_cluster_adopted,
         )
+        self._cluster.logins.watch(self._session.errors.report_refused_login)
+        self._session.bind_logins(self._resume_logins)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
             # While an ACL is missing, each auto-commit would raise it.
@@ -220,7 +222,8 @@ class Engine:
         await self._wait_until_left()
         driver = self._session.membership.driver
         if self._options.group_id is None:
-            await self._cluster.refresh()
+            if self._pattern is None:  # with a pattern the metadata has all topics already
+                await self._cluster.refresh()
             self._own_all()
         elif driver is None or driver.closed.is_set():
             self.join()
@@ -365,6 +368,7 @@ class Engine:
             )
         config = Config(
             group_id=options.group_id or "",
+            was_member=session.membership.was_member,
             protocol_type="consumer",
             group_instance_id=options.group_instance_id,
             cooperative=self._subscriber.cooperative,
@@ -386,6 +390,7 @@ class Engine:
         options = self._options
         config = consumer_state.Config(
             group_id=options.group_id or "",
+            was_member=self._session.membership.was_member,
             group_instance_id=options.group_instance_id,
             rack=options.client_rack,
             assignor=options.group_remote_assignor,
@@ -420,13 +425,27 @@ class Engine:
             if self._pattern is None:
                 self.join()
             else:
-                await self.subscribe_by_pattern(
-                    self._pattern, exclude_internal=self._exclude_internal
-                )
+                await self._join_by_pattern(self._pattern)
             return
         if driver.is_expelled and driver is not self._leaving:
             session.membership.expel()
             session.notify()  # an application that already waits for records must rejoin now
+
+    async def _join_by_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Subscribe by a pattern as soon as a broker lists the topics."""
+        pauses = RetryBackoff(self._cluster.options)
+        while self._pattern is pattern:
+            try:
+                await self.subscribe_by_pattern(pattern, exclude_internal=self._exclude_internal)
+                return
+            except RETRIED_ERRORS as error:
+                logger.info("metadata: %s", error)
+            await pauses.wait()
+
+    def _resume_logins(self) -> None:
+        """Log in again, once the application goes on after the refusal was raised."""
+        if not self._session.errors.has_refused_login:
+            self._cluster.logins.resume()
 
     def _invalidate_coordinator(self) -> None:
         if (offsets := self._session.committer.group_offsets) is not None:
@@ -532,7 +551,7 @@ class Engine:
                 await self.new_partitions.refresh(
                     coordinator_matches=self._session.membership.uses_consumer_protocol
                 )
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 logger.info("metadata: %s", error)
 
     def _report_topics(self) -> None:

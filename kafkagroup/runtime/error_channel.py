@@ -14,6 +14,7 @@ import anyio
 from kafkagroup._values import frozen
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import (
+    AuthenticationError,
     BrokerError,
     KafkaGroupError,
     NoOffsetError,
@@ -78,6 +79,17 @@ class ErrorChannel:
         """Raise an error at the application's next call, once."""
         self._reported.append(error)
         self._on_error()
+
+    def report_refused_login(self, error: AuthenticationError) -> None:
+        """Raise a refusal of the credentials at the application's next call, in place of an earlier
+        one: each call tries them again."""
+        self._reported = [e for e in self._reported if not isinstance(e, AuthenticationError)]
+        self.report(error)
+
+    @property
+    def has_refused_login(self) -> bool:
+        """Whether the application has yet to get a refusal of the credentials."""
+        return any(isinstance(error, AuthenticationError) for error in self._reported)
 
     def fail(self, error: Exception) -> None:
         """Raise an error at every call from now on. The first failure stays."""

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import RemoteProtocolError, TransportError
+from kafkagroup.errors import RETRIED_ERRORS
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.validation import needs_validation
 from kafkagroup.transport.clock import loop_clock
@@ -137,5 +137,5 @@ class FetchSources:
     async def _try_refresh(self) -> None:
         try:
             await self._cluster.refresh()
-        except (TransportError, RemoteProtocolError) as error:
+        except RETRIED_ERRORS as error:
             logger.info("metadata: %s", error)

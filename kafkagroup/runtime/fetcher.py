@@ -27,7 +27,7 @@ from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
 from kafkagroup.consume.fetch_session import FetchSession, SessionRequest, sessionless
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import is_fetchable, wanted
-from kafkagroup.errors import RemoteProtocolError, RequestTimeoutError, TransportError
+from kafkagroup.errors import RETRIED_ERRORS, RequestTimeoutError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.fetch_request import HIGHEST_BY_NAME, fetch_request
@@ -257,7 +257,7 @@ class Fetcher:
                 else:
                     early.reset()
                 wait = 2 * wait if outcome.is_empty and not self._used_since(node_id, now) else base
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 session.reset()  # the broker may have processed the request, or not
                 if isinstance(error, RequestTimeoutError):
                     # What lies between may drop a connection that carries nothing for that long.
@@ -389,7 +389,7 @@ class Fetcher:
                 if outcome.is_metadata_stale:
                     self._sources.refresh()
                 pauses.reset()
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 await self._recover(error, node_id, ready, pauses)
 
     def _used_since(self, node_id: int, time: float) -> bool:

@@ -195,6 +195,11 @@ class GenerationQueue:
         self._reported = error
         self.changed.notify()
 
+    @property
+    def has_report(self) -> bool:
+        """Whether the application has yet to get an error that was reported."""
+        return self._reported is not None
+
     def raise_error(self) -> None:
         """Raise the error that ended the membership, or the one that was reported."""
         if self.error is not None:
@@ -260,6 +265,9 @@ class GenerationQueue:
     def on_lease_extended(self) -> None:
         if self.latest is not None:
             self.latest._extend(self.lease_expires_at())
+
+    def on_error(self, error: Exception) -> None:
+        self.report(error)
 
     def on_fatal_error(self, error: Exception) -> None:
         self.error = error

@@ -22,7 +22,6 @@ from kafkagroup.types import TopicPartition
 __all__ = [
     "Application",
     "AssignedCallback",
-    "Assignee",
     "Membership",
     "PartitionsCallback",
     "Running",
@@ -52,6 +51,9 @@ class Application(Protocol):
     def on_lease_extended(self) -> None:
         """Note that the coordinator has acknowledged the membership."""
 
+    def on_error(self, error: Exception) -> None:
+        """Note an error that the member survives."""
+
     def on_fatal_error(self, error: Exception) -> None:
         """Note that the member has left the group because of this error."""
 
@@ -75,13 +77,6 @@ class Application(Protocol):
 
     async def compute(self, work: Compute) -> Mapping[str, bytes]:
         """Compute each member's assignment, as the leader."""
-
-
-class Assignee(Application, Protocol):
-    """An application whose partitions the coordinator assigns (KIP-848)."""
-
-    def on_error(self, error: Exception) -> None:
-        """Note an error that the member survives. Called at once."""
 
 
 class Running(Protocol):

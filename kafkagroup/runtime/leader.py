@@ -26,13 +26,14 @@ from kafkagroup.assign import (
 )
 from kafkagroup.assign.spec import is_cooperative, read_user_data
 from kafkagroup.consume.basis import basis_in, encode_basis
-from kafkagroup.errors import ConfigurationError
+from kafkagroup.errors import RETRIED_ERRORS, ConfigurationError
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.large_jobs import run_job
 from kafkagroup.runtime.session import Session
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata, Racks
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import Assignment, TopicPartition
 from kafkagroup.wire.group_log import Subscription, decode_subscription, encode_assignment
 
@@ -72,6 +73,8 @@ class Leader:
         """The racks of the replicas, likewise; empty if no member has a rack."""
         self._has_racks = False
         self._watched_topics: frozenset[str] = frozenset()
+        self._must_refresh = False
+        """Whether the assignment was computed without metadata of all topics."""
 
     async def follow_topics(self) -> None:
         """Request a rebalance if topics changed since the assignment was computed."""
@@ -178,21 +181,40 @@ class Leader:
             # With claims every member computes the assignment, so all need the same metadata.
             # Otherwise refresh only for unknown topics: the whole group waits for the response, and
             # partitions that were added since the last refresh are noticed at the next one.
-            await self._cluster.refresh()
+            await self._refresh()
         self._racks = await self._replica_racks()
         # From the same metadata as the racks: other tasks may have run meanwhile.
         self._partition_counts = self._cluster.metadata.partition_counts(self._watched_topics)
 
+    async def _refresh(self) -> None:
+        pauses = RetryBackoff(self._cluster.options)
+        while True:
+            try:
+                await self._cluster.refresh()
+                return
+            except RETRIED_ERRORS as error:
+                logger.warning("the metadata for the assignment is not refreshed: %s", error)
+            if not self._claims:
+                # The group waits. It rebalances again when the unknown topics are found.
+                self._must_refresh = True
+                return
+            await pauses.wait()
+
     async def follow_assignment(self, generation: GenerationInfo) -> None:
-        """Follow the topics of an assignment that this member leads and did not compute."""
-        if not generation.is_leader or generation.generation_id == self._computed_generation:
+        """Follow the topics of an assignment that this member leads."""
+        if not generation.is_leader:
             return
-        # KIP-814: a static leader that was away must notice what changed in the meantime.
-        size = sum(map(len, generation.members.values()))
-        await self._watch_topics(
-            *await run_job(self._cluster, partial(_subscriptions, generation.members), size)
-        )
-        self._partition_counts = basis_in(generation.assignment) or self._partition_counts
+        if generation.generation_id != self._computed_generation:
+            # KIP-814: a static leader that was away must notice what changed in the meantime.
+            size = sum(map(len, generation.members.values()))
+            await self._watch_topics(
+                *await run_job(self._cluster, partial(_subscriptions, generation.members), size)
+            )
+            self._partition_counts = basis_in(generation.assignment) or self._partition_counts
+        if self._must_refresh:
+            self._must_refresh = False
+            self._cluster.refresh_soon()
+            await self.follow_topics()  # the topics may have been found meanwhile
 
 
 def _racks_now(metadata: ClusterMetadata, topics: frozenset[str], before: Racks) -> Racks:

@@ -11,10 +11,9 @@ import anyio
 from kafkagroup._values import define, field
 from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
-    RemoteProtocolError,
-    TransportError,
     broker_error,
     escaped,
 )
@@ -86,7 +85,8 @@ class LogOffsets:
         }:
             try:
                 result = await self.request_once(missing)
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
+                self._cluster.logins.raise_suspended()
                 logger.info("offsets: %s", error)
             else:
                 result.errors.update(
@@ -135,7 +135,7 @@ class LogOffsets:
                 response = await self._cluster.broker(node).request_offset_limits(
                     requested, isolation_level=self._isolation_level, leader_epochs=epochs
                 )
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 stale = True
                 continue

@@ -28,6 +28,7 @@ import anyio
 from kafkagroup._values import define, field, frozen
 from kafkagroup.errors import (
     COORDINATOR_MOVED,
+    RETRIED_ERRORS,
     BrokerError,
     CommitFailedError,
     ErrorCode,
@@ -193,7 +194,7 @@ class GroupOffsets:
     async def connect(self) -> None:
         """Connect to the coordinator. For while the member joins, so that looking up its positions
         takes fewer round trips; a request tries again what fails here."""
-        with suppress(_Retry, BrokerError, TransportError, RemoteProtocolError):
+        with suppress(_Retry, BrokerError, *RETRIED_ERRORS):
             await (await self._coordinator()).ready()
 
     def pauses(self) -> RetryBackoff:
@@ -223,7 +224,7 @@ class GroupOffsets:
         to send now, of the same partitions.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
-        FencedError, BrokerError, TransportError.
+        FencedError, BrokerError, AuthenticationError, TransportError.
         """
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
@@ -276,7 +277,8 @@ class GroupOffsets:
                         self._reset_deleted_counts(offsets, ids)
                     elif self._count_deleted(topic, ids) >= _MAX_ATTEMPTS:
                         raise self._deleted_error(topic, ids) from None
-                except (TransportError, RemoteProtocolError) as error:
+                except RETRIED_ERRORS as error:
+                    self._cluster.logins.raise_suspended()
                     self.coordinator = None
                     is_slow |= isinstance(error, RequestTimeoutError)
                     last = error
@@ -332,7 +334,7 @@ class GroupOffsets:
         self._refreshed_at = anyio.current_time()
         try:
             await self._cluster.refresh()
-        except (TransportError, RemoteProtocolError):
+        except RETRIED_ERRORS:
             return False
         return True
 
@@ -482,7 +484,8 @@ class GroupOffsets:
         """Return the committed offset of each partition; None for a partition without one.
 
         Retries until all are reported, without a timeout. Raises: BrokerError, which names a
-        partition, for an error that a retry would not change.
+        partition, for an error that a retry would not change; AuthenticationError when no broker
+        accepts the credentials.
         """
         wanted = tuple(dict.fromkeys(partitions))
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
@@ -494,6 +497,7 @@ class GroupOffsets:
                 raise result.errors[min(result.errors)]
             found |= result.offsets
             if len(found) < len(wanted):
+                self._cluster.logins.raise_suspended()
                 await pauses.wait()
         return found
 
@@ -533,7 +537,7 @@ class GroupOffsets:
         except _Retry as retry:
             self._report_failure(_READING, retry.error)
             logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
-        except (TransportError, RemoteProtocolError) as error:
+        except RETRIED_ERRORS as error:
             self.coordinator = None
             logger.info("group %s: committed offsets: %s", self._group_id, error)
         except BrokerError as error:

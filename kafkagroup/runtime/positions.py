@@ -23,11 +23,10 @@ import anyio
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     ErrorCode,
     NoOffsetError,
     OffsetOutOfRangeError,
-    RemoteProtocolError,
-    TransportError,
 )
 from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
@@ -124,7 +123,7 @@ class Positions:
                 continue
             try:
                 await self._look_up(due)
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 logger.info("positions: %s", error)
             if any(self._needs_position(o) and o.look_up_at <= now for o in due):
                 await pauses.wait()

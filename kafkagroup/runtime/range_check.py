@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import RemoteProtocolError, TransportError, escaped
+from kafkagroup.errors import RETRIED_ERRORS, escaped
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.runtime.refusals import Refusals
@@ -68,7 +68,7 @@ class RangeCheck:
         while doubted := self._doubted():
             try:
                 await self._check(doubted)
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 logger.info("positions out of range: %s", error)
             if any(map(_is_doubted, doubted.values())):
                 await pauses.wait()

@@ -49,6 +49,7 @@ class Session:
         self.lease_clock = LeaseClock(anyio.current_time, anyio.current_time)
         """The clock of leases, bound as well: each record reads it."""
         self.polls = PollState(self.lease)
+        self._resume_logins: Callable[[], None] = lambda: None
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
         self._callback_task: int | None = None
@@ -75,6 +76,14 @@ class Session:
         self.clock = self.lease_clock.loop_now
         return self.clock
 
+    def bind_logins(self, resume: Callable[[], None]) -> None:
+        """Call `resume` whenever the application goes on."""
+        self._resume_logins = resume
+
+    def resume_logins(self) -> None:
+        """Note that the application goes on: refused credentials are tried again."""
+        self._resume_logins()
+
     def begin_close(self) -> None:
         """Deliver no more records; a waiting application gets ConsumerClosedError."""
         self.closing.begin()
@@ -100,6 +109,7 @@ class Session:
     def on_poll(self) -> None:
         """Note a poll: the application has processed the records in flight."""
         self.mark_processed()
+        self.resume_logins()
         self.committer.on_poll()
 
     @property

@@ -20,20 +20,23 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from kafkagroup._values import evolve
+from kafkagroup.errors import AuthenticationError
 from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.driver import Driver, DriverEvent
 from kafkagroup.runtime.history import History
-from kafkagroup.runtime.interfaces import Application, Assignee, SupportedProtocols
+from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import MisdirectedError
+from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.transport.options import Address
 from kafkagroup.transport.threads import Post, post_to_loop
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.wire.schema import Request
@@ -223,7 +226,7 @@ class _ApplicationProxy:
         self._driver.post_to_application(partial(self._application.on_fatal_error, error))
 
     def on_error(self, error: Exception) -> None:
-        self._driver.post_to_application(partial(cast(Assignee, self._application).on_error, error))
+        self._driver.post_to_application(partial(self._application.on_error, error))
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         return self._application.poll_due_at(loop_ran_at)
@@ -271,6 +274,32 @@ class _TroublesProxy(Troubles):
         self._post(partial(self._troubles.forget, key))
 
 
+class _LoginsProxy(Logins):
+    """Passes reports on to the application's `Logins`, in the application's loop."""
+
+    def __init__(self, logins: Logins, post_to_application: Callable[[Call], None]) -> None:
+        super().__init__()
+        self.has_worked = logins.has_worked
+        self._logins = logins
+        self._post = post_to_application
+
+    def check(self, address: Address, now: float) -> None:
+        self._logins.check(address, now)
+
+    def raise_suspended(self) -> None:
+        self._logins.raise_suspended()
+
+    def succeeded(self, address: Address, *, is_known: bool) -> None:
+        self.has_worked |= is_known
+        self._post(partial(self._logins.succeeded, address, is_known=is_known))
+
+    def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
+        self._post(partial(self._logins.failed, address, error, now))
+
+    def refused_everywhere(self, now: float) -> None:
+        self._post(partial(self._logins.refused_everywhere, now))
+
+
 class _ThreadCluster(Cluster):
     """The same brokers as the application's cluster, over the thread's own connections."""
 
@@ -282,6 +311,7 @@ class _ThreadCluster(Cluster):
         options = evolve(cluster.options, adopts_cluster_change=False)
         super().__init__(cluster.bootstrap_servers, options, tasks, troubles)
         self.identity = cluster.identity
+        self.logins = _LoginsProxy(cluster.logins, post_to_application)
         self._application_cluster = cluster
         self._post = post_to_application
 

@@ -21,11 +21,10 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
 from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
     OffsetOutOfRangeError,
-    RemoteProtocolError,
-    TransportError,
     UnsupportedVersionError,
     broker_error,
 )
@@ -249,7 +248,7 @@ class Validation:
         )
         try:
             response = await self._cluster.leader(owned.tp).request(request)
-        except (TransportError, RemoteProtocolError, BrokerError) as error:
+        except (*RETRIED_ERRORS, BrokerError) as error:
             logger.info("id of topic %s: %s", name, error)
             return
         ids = {t.topic_id for t in response.topics if t.name == name and not t.error_code}
@@ -260,7 +259,7 @@ class Validation:
     async def _refresh(self) -> None:
         try:
             await self._cluster.refresh()
-        except (TransportError, RemoteProtocolError) as error:
+        except RETRIED_ERRORS as error:
             logger.info("metadata: %s", error)
 
     async def _request_epochs(
@@ -272,7 +271,7 @@ class Validation:
             return
         try:
             response = await self._cluster.broker(node).request(_request(requests))
-        except (TransportError, RemoteProtocolError) as error:
+        except RETRIED_ERRORS as error:
             logger.info("epochs of broker %d: %s", node_id, error)
             await self._refresh()
             return

@@ -17,11 +17,10 @@ from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ClusterChangedError,
-    RemoteProtocolError,
     RequestTimeoutError,
-    TransportError,
 )
 from kafkagroup.spark.options import ConnectionOptions
 from kafkagroup.transport.cluster import Cluster
@@ -126,7 +125,9 @@ class Session:
                 return await request()
             except ClusterChangedError:
                 raise
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
+                if self._cluster.logins.is_final(error):
+                    raise
                 self._last = error
             except BrokerError as error:
                 if not error.retriable:
@@ -137,5 +138,7 @@ class Session:
             await pauses.wait()
             try:
                 await self._cluster.refresh()
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
+                if self._cluster.logins.is_final(error):
+                    raise
                 self._last = error

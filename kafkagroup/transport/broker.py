@@ -17,14 +17,17 @@ import anyio
 
 from kafkagroup._values import frozen
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
+    AuthenticationError,
     ConnectionLostError,
+    KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
-    TransportError,
     escaped,
 )
 from kafkagroup.transport.connection import IDENTITY_REQUEST, BrokerConnection
 from kafkagroup.transport.identity import ClusterIdentity, ForeignClusterError, MisdirectedError
+from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.names import Names, UnresolvedError
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import Address, ClientOptions
@@ -75,6 +78,10 @@ _NOT_ASKED: Mapping[type[Exception], str] = {
 _NOT_THIS_CLUSTER = (
     "check where the address leads: another cluster, or a broker of it, may have taken it over"
 )
+_NOT_AUTHENTICATED = (
+    "check the source of the credentials, the certificates of both sides, and what the broker knows"
+    " of this client"
+)
 _SENT_BEFORE_IDENTIFIED = (FetchRequest, FindCoordinatorRequest, MetadataRequest)
 """Requests that change nothing at the broker, and so need not wait until it has told its cluster:
 their responses do."""
@@ -124,11 +131,14 @@ class BrokerClient:
         identity: ClusterIdentity | None = None,
         on_misdirected: Callable[[MisdirectedError], None] = lambda _: None,
         names: Names | None = None,
+        logins: Logins | None = None,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         """Connections run in `tasks`. Failures and successes are reported to `troubles`, if the
         caller retries. With `identity`, connections to brokers of other clusters fail;
         `on_misdirected` is called with their error, or with a broker's request to bootstrap
-        again. `names`: those of the client, None for new ones."""
+        again. `names`: those of the client, None for new ones. With `logins`, a refused login is
+        repeated when that allows it; `on_refused` is called after each."""
         self.node_id = node_id
         self.host = host
         self.port = port
@@ -144,6 +154,8 @@ class BrokerClient:
         self._origin: Origin | None = None
         """Where the first connection was opened. What a forked process sent would be mixed into
         this one's requests."""
+        self._logins = logins
+        self._on_refused = on_refused
         self._close_count = 0
         self._closed: OneShotEvent | None = None
         """While a task closes idle connections: set to end it."""
@@ -277,20 +289,13 @@ class BrokerClient:
     async def _connect(self, connection_id: str) -> BrokerConnection:
         close_count, started_at = self._close_count, anyio.current_time()
         try:
-            connection = await BrokerConnection.connect(
-                self.host,
-                self.port,
-                self._options,
-                self._tasks,
-                self._throttle,
-                self._identity,
-                self._names,
-            )
-        except (TransportError, RemoteProtocolError) as error:
+            connection = await self._log_in(started_at)
+        except RETRIED_ERRORS as error:
             advice = _NOT_ASKED.get(type(error), _NOT_CONNECTED)
             self._report_failure(None, error, advice, since=started_at)
             self._report_misdirected(error)
             raise
+        connection.on_renewal = self._report_renewal
         self._report_success(None)
         if close_count != self._close_count:
             # `aclose` ran meanwhile and did not know this connection.
@@ -317,6 +322,38 @@ class BrokerClient:
                 return
         self._closed = None
 
+    async def _log_in(self, now: float) -> BrokerConnection:
+        """Open a connection, unless the broker has refused a login shortly before."""
+        logins = self._logins
+        if logins is not None:
+            logins.check(self.address, now)
+        try:
+            connection = await BrokerConnection.connect(
+                self.host,
+                self.port,
+                self._options,
+                self._tasks,
+                self._throttle,
+                self._identity,
+                self._names,
+            )
+        except AuthenticationError as error:
+            if logins is not None:
+                logins.failed(self.address, error, anyio.current_time())
+                if error.is_refusal:
+                    self._on_refused()
+            raise
+        except RETRIED_ERRORS:
+            raise
+        except KafkaGroupError as error:
+            # Of the source of credentials, or of a broker without SASL.
+            if logins is None or not logins.has_worked:
+                raise
+            raise AuthenticationError(f"{escaped(self.host)}:{self.port}: {error}") from error
+        if logins is not None:
+            logins.succeeded(self.address, is_known=self.node_id >= 0)
+        return connection
+
     # ------------------------------------------------------------ requests
 
     async def request(
@@ -335,7 +372,7 @@ class BrokerClient:
         timeout None, the request timeout of the options, a look-up whose response is lost is sent
         once more, over a new connection.
 
-        Raises: TransportError, RemoteProtocolError, UnsupportedVersionError.
+        Raises: TransportError, RemoteProtocolError, AuthenticationError, UnsupportedVersionError.
         """
         if timeout is None and isinstance(request, LookUp):
             return await self._look_up(
@@ -425,7 +462,7 @@ class BrokerClient:
             self._report_failure(connection_id, error, _NOT_CONNECTED)
             self._report_misdirected(error)
             raise
-        except RemoteProtocolError as error:
+        except (RemoteProtocolError, AuthenticationError) as error:
             self._report_failure(connection_id, error, _NOT_A_BROKER)
             raise
         if request is not IDENTITY_REQUEST:  # a trouble is over when what failed works again
@@ -476,6 +513,13 @@ class BrokerClient:
         if self._troubles is not None and self._troubles.open:
             self._troubles.succeeded((self.host, self.port, connection_id), anyio.current_time())
 
+    def _report_renewal(self, error: KafkaGroupError | None) -> None:
+        """Report an attempt to renew a session, which continues if it failed."""
+        if error is None:
+            self._report_success(None)
+        else:
+            self._report_failure(None, error, _NOT_AUTHENTICATED)
+
     def _report_misdirected(self, error: Exception) -> None:
         if isinstance(error, MisdirectedError):
             self._on_misdirected(error)
@@ -483,7 +527,7 @@ class BrokerClient:
     def _report_failure(
         self,
         connection_id: str | None,
-        error: TransportError | RemoteProtocolError,
+        error: KafkaGroupError,
         advice: str,
         *,
         since: float | None = None,
@@ -494,6 +538,8 @@ class BrokerClient:
         address = f"{escaped(self.host)}:{self.port}"
         name = address if self.node_id < 0 else f"broker {self.node_id} at {address}"
         is_foreign = isinstance(error, ForeignClusterError)
+        if isinstance(error, AuthenticationError):
+            advice = _NOT_AUTHENTICATED
         problem = Problem(
             subject=name,
             cause=str(error).removeprefix(f"{address}: "),

@@ -26,13 +26,14 @@ import anyio
 
 from kafkagroup._values import evolve
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
+    AuthenticationError,
     BrokerError,
     ClusterChangedError,
     ErrorCode,
     KafkaGroupError,
     NoBrokersAvailableError,
-    RemoteProtocolError,
-    TransportError,
+    UnsupportedVersionError,
     broker_error,
 )
 from kafkagroup.transport.broker import BrokerClient
@@ -41,6 +42,7 @@ from kafkagroup.transport.identity import (
     MisdirectedError,
     RebootstrapRequiredError,
 )
+from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.merging import ABSENT, NOTHING_UNCONFIRMED, Unconfirmed, merge
 from kafkagroup.transport.metadata import ClusterMetadata, Node, with_leader
 from kafkagroup.transport.names import Names
@@ -108,6 +110,8 @@ class Cluster:
         """Called after every change of the metadata."""
         self._on_metadata: Callable[[Collection[str] | None], None] = lambda _: None
         self.identity = ClusterIdentity()
+        self.logins = Logins()
+        """When to log in again after a broker has refused the credentials."""
         self.bootstrap_servers = bootstrap_servers
         self._tasks = tasks
         self._names = Names()
@@ -312,7 +316,8 @@ class Cluster:
 
         Raises: NoBrokersAvailableError with up to five of the brokers' reasons;
         ClusterChangedError if the bootstrap addresses lead to another cluster; AuthenticationError
-        or UnsupportedVersionError of the first broker that answers with one.
+        if no broker responds and at least one refuses, before the first login at once;
+        UnsupportedVersionError if no broker responds and at least one is too old.
         """
         broker, response = await self._request(request, Attempts())
         if isinstance(response, FindCoordinatorResponse):
@@ -333,14 +338,20 @@ class Cluster:
         that do not respond are noted; `candidates`: the brokers to ask, None for all. Raises: as
         `request_any`, but ClusterChangedError only if all are asked."""
         unusable: tuple[BrokerClient, R] | None = None
+        too_old: UnsupportedVersionError | None = None
         for broker in self._candidates() if candidates is None else candidates:
             try:
                 response = await broker.attempt(request)
-            except (TransportError, RemoteProtocolError) as error:
+            except RETRIED_ERRORS as error:
                 if broker.node_id >= 0:
                     self._recovery.on_failure(anyio.current_time())
                 attempts.failed(broker, error)
                 logger.debug("%r did not respond: %s", broker, error)
+                if attempts.refusal is not None and not self.logins.has_worked:
+                    raise  # most likely the options are wrong: others would refuse them, too
+                continue
+            except UnsupportedVersionError as error:
+                too_old = error
                 continue
             self._on_response()
             if is_usable(response):
@@ -357,6 +368,10 @@ class Cluster:
                 # Nothing else repeats the first request of a client. Now they have more time.
                 again = self._candidates()
                 return await self._request(request, Attempts(), again, is_usable=is_usable)
+            if attempts.refusal is not None:
+                self.logins.refused_everywhere(now)
+        if too_old is not None:
+            raise too_old
         raise attempts.error()
 
     # ------------------------------------------------------------ another cluster
@@ -367,14 +382,24 @@ class Cluster:
         if self.troubles.open:
             self.troubles.succeeded("cluster", anyio.current_time())
 
+    def _on_refused(self, address: Address) -> None:
+        """Find out whether other brokers accept what one has refused, or whether the broker has
+        moved: another cluster may listen at its address now."""
+        known = {(node.host, node.port) for node in self.metadata.nodes.values()}
+        if not self.logins.has_worked or {*self.bootstrap_servers, *known} == {address}:
+            self.logins.refused_everywhere(anyio.current_time())
+        else:
+            self.refresh_soon()
+
     def _on_misdirected(self, error: MisdirectedError) -> None:
         """Ask the other brokers, and if none responds, the bootstrap addresses."""
         is_required = isinstance(error, RebootstrapRequiredError) and self.metadata.nodes
         if is_required and self._recovery.may_be_required(anyio.current_time()):
             self._rebootstrap(str(error))
-        self._check_soon()
+        self.refresh_soon()
 
-    def _check_soon(self) -> None:
+    def refresh_soon(self) -> None:
+        """Refresh the metadata in the background, until a broker responds."""
         if self._checking is None:
             self._checking = anyio.CancelScope()
             self._tasks.start_soon(self._refresh_until_answered, self._checking)
@@ -386,8 +411,10 @@ class Cluster:
                 try:
                     await self.refresh()
                     break
-                except (TransportError, RemoteProtocolError) as error:
+                except RETRIED_ERRORS as error:
                     logger.info("metadata: %s", error)
+                    if isinstance(error, AuthenticationError) and error.is_refusal:
+                        break  # reported, and for the application to go on
                 except KafkaGroupError as error:  # the next call gets it, too
                     logger.info("metadata: %s", error)
                     break
@@ -427,7 +454,7 @@ class Cluster:
         self._forget_clients()
         self.metadata, self._unconfirmed = ClusterMetadata(), NOTHING_UNCONFIRMED
         self._recovery.on_response()
-        self._check_soon()
+        self.refresh_soon()
 
     def _forget_clients(self) -> None:
         for clients in (self._brokers, self._bootstrap):
@@ -444,7 +471,7 @@ class Cluster:
         try:
             others = map(self.broker, self._others(broker))
             return (await self._request(request, Attempts(), others))[1]
-        except NoBrokersAvailableError:
+        except (NoBrokersAvailableError, AuthenticationError):
             return response
 
     async def topic_names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
@@ -518,6 +545,8 @@ class Cluster:
             identity=self.identity,
             on_misdirected=self._on_misdirected,
             names=self._names,
+            logins=self.logins,
+            on_refused=partial(self._on_refused, address),
         )
 
     def _is_connected(self, node: Node) -> bool:

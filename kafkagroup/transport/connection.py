@@ -19,8 +19,8 @@ connection.
 What lies between may have dropped a connection without a word. So a connection from which nothing
 was received for a while is doubtful: `check` asks it for something that a broker answers at once.
 
-Where the broker limits SASL sessions, the connection re-authenticates in time: new requests wait,
-requests in flight are answered first (KIP-368).
+Where the broker limits SASL sessions, the connection re-authenticates in time: once it has its
+credentials, new requests wait, and requests in flight are answered first (KIP-368).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from kafkagroup.transport.names import Names
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.os_errors import reason
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.threads import ThreadTimeoutError, ThreadWait
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.wire.connection import Connection, LargeResponse, Response
@@ -142,9 +143,13 @@ class BrokerConnection:
         options: ClientOptions,
         identity: ClusterIdentity | None = None,
     ) -> None:
+        self.on_renewal: Callable[[KafkaGroupError | None], None] = lambda _: None
+        """Called after each attempt to renew the session, with the error if it failed and the
+        session continues."""
         self._stream = stream
         self._channel = Channel(stream, options.receive_bytes)
-        self._host = host
+        self._host = host.removesuffix(".")
+        """The name for mechanisms: a final dot is only for the look-up."""
         self._name = name
         self._options = options
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
@@ -371,30 +376,49 @@ class BrokerConnection:
     # ------------------------------------------------------------ authentication
 
     async def _start_session(self, mechanism: Mechanism) -> None:
-        lifetime = await self._authenticate(mechanism)
+        lifetime = await self._authenticate(mechanism, is_renewal=False)
         if lifetime and self._tasks is not None:
             self._tasks.start_soon(self._keep_authenticated, mechanism, lifetime)
 
     async def _keep_authenticated(self, mechanism: Mechanism, lifetime: float) -> None:
-        while 0 < lifetime < _MAX_SESSION_LIFETIME:
-            pause = lifetime * random.uniform(*_REAUTHENTICATE_AFTER)
+        renewed: float | None = lifetime
+        while renewed is not None and 0 < renewed < _MAX_SESSION_LIFETIME:
+            ends_at = self._clock() + renewed
+            pause = renewed * random.uniform(*_REAUTHENTICATE_AFTER)
             await anyio.sleep(max(pause, _MIN_SESSION_LIFETIME))
-            # KIP-368: the broker takes no other request from SaslHandshake to the end. Requests in
-            # flight, such as a pending JoinGroup, must not use up our deadline: drain them first.
-            reauthenticated = self._reauthenticated = OneShotEvent()
-            self._drained = OneShotEvent()
-            if self._protocol.in_flight:
-                await self._drained.wait()
-            self._drained = None
-            try:
-                lifetime = await self._authenticate(mechanism)
-            except KafkaGroupError as error:
-                self._end(error)
-                return
-            self._reauthenticated = None
-            reauthenticated.set()
+            renewed = await self._renew_session(mechanism, ends_at)
 
-    async def _authenticate(self, mechanism: Mechanism) -> float:
+    async def _renew_session(self, mechanism: Mechanism, ends_at: float) -> float | None:
+        """Re-authenticate; return the lifetime of the new session, None if the connection ends.
+        Until `ends_at` the old session serves while the mechanism cannot get its credentials."""
+        pauses = RetryBackoff(self._options)
+        while True:
+            try:
+                lifetime = await self._authenticate(mechanism, is_renewal=True)
+            except KafkaGroupError as error:
+                left = ends_at - self._clock()
+                if self._reauthenticated is not None or left <= 0:
+                    self._end(error)
+                    return None
+                self.on_renewal(error)
+                await anyio.sleep(min(pauses.next(), left))
+            else:
+                if self._reauthenticated is not None:
+                    self._reauthenticated.set()
+                    self._reauthenticated = None
+                self.on_renewal(None)
+                return lifetime
+
+    async def _hold_back_requests(self) -> None:
+        """Let new requests wait, and wait for the responses to those in flight. KIP-368: the broker
+        takes no other request from SaslHandshake to the end."""
+        self._reauthenticated = OneShotEvent()
+        if self._protocol.in_flight:
+            self._drained = OneShotEvent()
+            await self._drained.wait()
+            self._drained = None
+
+    async def _authenticate(self, mechanism: Mechanism, *, is_renewal: bool) -> float:
         # Imported here: most connections have no SASL.
         from kafkagroup.transport.sasl.conversation import authenticate
 
@@ -406,10 +430,17 @@ class BrokerConnection:
                 request, self._protocol.choose_version(type(request)), timeout
             )
 
-        self._protocol.authenticating = True
+        async def begin() -> None:
+            if is_renewal:
+                # Requests in flight, such as a pending JoinGroup, must not use up our deadline.
+                scope.deadline = math.inf
+                await self._hold_back_requests()
+                scope.deadline = self._clock() + timeout
+            self._protocol.authenticating = True
+
         try:
-            with anyio.fail_after(timeout):
-                return await authenticate(mechanism, self._host, send, run_in_thread)
+            with anyio.fail_after(timeout) as scope:
+                return await authenticate(mechanism, self._host, send, run_in_thread, begin)
         except TimeoutError:
             late = f"{self._name}: not authenticated within {timeout:g} s"
             if run_in_thread.is_waiting:
@@ -418,7 +449,9 @@ class BrokerConnection:
                 ) from None
             raise RequestTimeoutError(late) from None
         except AuthenticationError as error:
-            raise AuthenticationError(f"{self._name}: {error}") from error.__cause__
+            raise AuthenticationError(
+                f"{self._name}: {error}", is_refusal=error.is_refusal
+            ) from error.__cause__
         finally:
             self._protocol.authenticating = False
 

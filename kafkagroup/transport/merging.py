@@ -154,7 +154,7 @@ def _topic(
         return evolve(known, error_code=code), None
     if NO_ID not in (known.topic_id, topic_id) and known.topic_id != topic_id:
         # A recreated topic starts at epoch 0 again: epochs compare only for the same topic id.
-        successor = before and before.successor
+        successor = None if before is None else before.successor
         if successor is None or successor.topic_id != topic_id:
             return known, _Claim(successor=_described(response, shared))
         return _continued(successor, response, _NO_CLAIM, shared)

@@ -8,7 +8,13 @@ another cluster.
 from __future__ import annotations
 
 from kafkagroup._values import define, field
-from kafkagroup.errors import ClusterChangedError, NoBrokersAvailableError, escaped
+from kafkagroup.errors import (
+    AuthenticationError,
+    ClusterChangedError,
+    KafkaGroupError,
+    NoBrokersAvailableError,
+    escaped,
+)
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.identity import ForeignClusterError
 from kafkagroup.transport.options import Address
@@ -49,11 +55,17 @@ class Attempts:
     silent_count: int = 0
     """How many other bootstrap addresses did not respond."""
     reasons: list[str] = field(factory=list)
+    unauthenticated: AuthenticationError | None = None
+    """Why a connection was not authenticated: a broker's refusal, if there is one."""
 
     def failed(self, broker: BrokerClient, error: Exception) -> None:
         """Note that a broker did not respond."""
         self.unreachable.add(broker.address)
         self.has_timed_out |= broker.is_slow
+        if isinstance(error, AuthenticationError):
+            known = self.unauthenticated
+            if known is None or (error.is_refusal and not known.is_refusal):
+                self.unauthenticated = error
         if isinstance(error, ForeignClusterError) and broker.node_id < 0:
             self.foreign[broker.address] = error.found
         elif broker.node_id < 0:
@@ -62,8 +74,17 @@ class Attempts:
         # A decoding error does not name the address.
         self.reasons.append(str(error) if address in str(error) else f"{address}: {error}")
 
-    def error(self) -> NoBrokersAvailableError:
-        """Return the error with the reasons of some."""
+    @property
+    def refusal(self) -> AuthenticationError | None:
+        """A broker's refusal of the credentials, if there was one."""
+        found = self.unauthenticated
+        return found if found is not None and found.is_refusal else None
+
+    def error(self) -> KafkaGroupError:
+        """Return why a connection was not authenticated, or else the error with the reasons of
+        some."""
+        if self.unauthenticated is not None:
+            return self.unauthenticated
         distinct = list(dict.fromkeys(self.reasons))
         more = len(distinct) - _MAX_REASONS
         return NoBrokersAvailableError(

@@ -192,13 +192,13 @@ class Session:
             case KeeperState.EXPIRED_SESSION:
                 self._to_loop(partial(self._emit, SessionExpired))
             case KeeperState.AUTH_FAILED:
-                error = AuthenticationError("ZooKeeper refuses the credentials")
+                error = AuthenticationError("ZooKeeper refuses the credentials", is_refusal=True)
                 self._to_loop(partial(self._emit, SessionFailed, error=error))
 
     def _on_tls_error(self, error: TlsError) -> None:
-        """Fail a session that has not begun; one that has may continue on another server. Runs in
-        kazoo's thread."""
-        if self._session_id is None:
+        """Fail the member's first session, if it has not begun. Later, kazoo connects again: the
+        certificate of a server may be wrong for a moment. Runs in kazoo's thread."""
+        if self._session_id is None and self._number == 1:
             self._to_loop(partial(self._emit, SessionFailed, error=error))
 
     def _on_session(self, session_id: int, timeout: float) -> None:
@@ -460,7 +460,7 @@ def _translate(error: Exception) -> Exception:
         case NoNodeError():
             return _Missing(text)
         case AuthFailedError():
-            return AuthenticationError(f"ZooKeeper: {text}")
+            return AuthenticationError(f"ZooKeeper: {text}", is_refusal=True)
         case NoAuthError() | InvalidACLError():
             return ConfigurationError(
                 f"ZooKeeper does not allow it: {text}; the nodes belong to another user, see"

@@ -762,6 +762,102 @@ async def test_a_topic_whose_permission_is_withdrawn_is_read_on_once_it_is_grant
         assert consumer.health().healthy
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_member_whose_group_is_denied_continues_once_it_is_granted(
+    real: RealBrokers, topic: str, protocol: Any
+) -> None:
+    """The member ended, and with it the consumer."""
+    servers = await filled(real, "SASL", topic)
+    operations = (AclOperation.DESCRIBE, AclOperation.READ)
+    for operation in operations:
+        await run_sync(real.allow, "bob", ResourceType.GROUP, topic, operation)
+    consumer = Consumer(
+        topic,
+        bootstrap_servers=servers,
+        security=security("SCRAM-SHA-512", sasl_username="bob", sasl_password=USERS["bob"]),
+        group_id=topic,
+        group_protocol=protocol,
+        auto_commit_interval_ms=100,
+        **FAST,
+    )
+    async with consumer:
+        values, errors = await polled(consumer, lambda values, _: bool(values))
+        assert (values, errors) == (["a record"], [])
+        began = time.monotonic()
+        await polled(consumer, lambda _, __: time.monotonic() > began + 1.0)  # commits
+
+        await run_sync(real.allow, "ann", ResourceType.GROUP, topic, AclOperation.READ)
+        for operation in operations:
+            await run_sync(real.withdraw, "bob", ResourceType.GROUP, topic, operation)
+        began = time.monotonic()
+        values, errors = await polled(consumer, lambda _, __: time.monotonic() > began + 6.0)
+        assert values == []
+        assert {(e.code, e.resource) for e in errors} == {(30, f"group {topic!r}")}
+        assert len(errors) <= 2, "of the heartbeat, and perhaps of an auto-commit"
+
+        for operation in operations:
+            await run_sync(real.allow, "bob", ResourceType.GROUP, topic, operation)
+        await run_sync(real.append, "SASL", topic, 0, ["another"])
+        values, errors = await polled(consumer, lambda values, _: bool(values))
+        assert (values, errors) == (["another"], [])
+        await until(lambda: consumer.health().healthy)
+
+
+async def test_a_token_source_that_fails_for_a_while_is_asked_again(
+    real: RealBrokers, topic: str
+) -> None:
+    """Of two-second tokens, some renewals find no token, and one an expired one."""
+    servers = await filled(real, "SASL", topic)
+    failures: list[str] = []
+    calls = 0
+
+    def source() -> Token:
+        nonlocal calls
+        calls += 1
+        if failures and failures.pop(0) == "nothing":
+            raise OSError("the identity provider restarts")
+        return token(2.0)
+
+    consumer = Consumer(
+        topic,
+        bootstrap_servers=servers,
+        security=security("OAUTHBEARER", sasl_oauthbearer_token=source),
+        group_id=topic,
+        **FAST,
+    )
+    async with consumer:
+        assert (await consumer.getone()).value == b"a record"
+        failures += ["nothing"] * 30
+        await anyio.sleep(4.0)
+        assert failures == []
+        before = calls
+        await run_sync(real.append, "SASL", topic, 0, ["another"])
+        with anyio.fail_after(20):
+            assert (await consumer.getone()).value == b"another"
+        assert calls >= before
+        assert consumer.health().healthy
+
+
+async def test_a_renewed_client_certificate_is_presented(
+    real: RealBrokers, topic: str, tmp_path: Path
+) -> None:
+    """The certificate of the start was presented for ever."""
+    servers = await filled(real, "MUTUAL", topic)
+    mine = tmp_path / "me.pem"
+    mine.write_text(CLIENT.pem)
+    made = Security(ssl_ca_pem=authority().pem, ssl_certificate_location=mine)
+    async with Admin(bootstrap_servers=servers, security=made) as admin:
+        assert await admin.list_topics()
+        mine.write_text(Authority().issue("ann@example.org").pem)
+        with pytest.raises(TlsError) as raised:
+            async with Admin(bootstrap_servers=servers, security=made):
+                raise AssertionError
+        assert raised.value.is_refusal
+        mine.write_text(authority().issue("ann@example.org").pem)
+        async with Admin(bootstrap_servers=servers, security=made) as again:
+            assert await again.list_topics()
+
+
 async def test_offsets_of_a_group_are_read_once_it_is_granted(
     real: RealBrokers, topic: str
 ) -> None:

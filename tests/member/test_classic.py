@@ -47,6 +47,7 @@ from kafkagroup.member.vocabulary import (
     Lose,
     RejoinRequested,
     Replied,
+    ReportError,
     Revoke,
     Revoked,
     Route,
@@ -945,28 +946,97 @@ def test_a_sync_in_the_next_rebalance_rejoins_at_once_then_backs_off() -> None:
     )
 
 
-@pytest.mark.parametrize("code", [E.GROUP_MAX_SIZE_REACHED, E.INVALID_SESSION_TIMEOUT, 999])
+FINAL = [E.GROUP_MAX_SIZE_REACHED, E.INVALID_REQUEST]
+PASSING = [
+    E.GROUP_AUTHORIZATION_FAILED,
+    E.INCONSISTENT_GROUP_PROTOCOL,
+    E.INVALID_SESSION_TIMEOUT,
+    E.UNKNOWN_SERVER_ERROR,
+    999,
+]
+
+
+@pytest.mark.parametrize("code", [*FINAL, *PASSING])
+def test_a_refusal_of_the_first_join_is_fatal(code: int) -> None:
+    error = broker_error(code, "JoinGroup of group 'g'", operation="READ", group="g")
+    # Without a member id there is no member to remove.
+    assert step(JOINING, reply(2, joined(code))) == (
+        evolve(JOINING, phase=Phase.FAILED, pending=None),
+        (Fail(error=error),),
+    )
+    known = evolve(JOINING, member_id="m1")
+    assert step(known, reply(2, joined(code))) == (
+        failing(known, error),
+        (Fail(error=error), leave(3, str(error)), WakeAt(time=20.0)),
+    )
+
+
+@pytest.mark.parametrize("code", FINAL)
 def test_permanent_errors_are_fatal_and_leave(code: int) -> None:
     error = broker_error(code, "JoinGroup of group 'g'", operation="READ", group="g")
     assert step(REJOINING, reply(3, joined(code))) == (
         failing(REJOINING, error),
         (Fail(error=error), leave(4, str(error)), WakeAt(time=20.0)),
     )
-    # Without a member id there is no member to remove.
-    assert step(JOINING, reply(2, joined(code))) == (
-        evolve(JOINING, phase=Phase.FAILED, pending=None),
-        (Fail(error=error),),
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_refusal_of_a_member_is_reported_once_a_minute_and_repeated(code: int) -> None:
+    """One missing ACL, or one UNKNOWN_SERVER_ERROR of the coordinator, ended consumers that had
+    worked for weeks; restarting them was the only way on."""
+    error = broker_error(code, "Heartbeat of group 'g'", operation="READ", group="g")
+    refused, effects = step(HEARTBEAT_SENT, reply(6, heartbeat_response(code)))
+    assert (refused, effects) == (
+        evolve(
+            HEARTBEAT_SENT,
+            heartbeat_in_flight=None,
+            reported=(code, 10.0),
+            attempts=1,
+            retry_at=10.125,
+            next_heartbeat_at=10.125,
+        ),
+        (ReportError(error=error), WakeAt(time=10.125)),
+    )
+    again, effects = step(refused, Woke(now=10.125))
+    assert [type(effect) for effect in effects] == [Send, WakeAt]
+    again, effects = step(again, reply(7, heartbeat_response(code), 10.125))
+    assert effects == (WakeAt(time=10.375),)
+    # The application hears of a lasting refusal again, and of another one at once.
+    lasting = evolve(HEARTBEAT_SENT, reported=(code, -50.0))
+    assert step(lasting, reply(6, heartbeat_response(code)))[1][0] == ReportError(error=error)
+    other = evolve(HEARTBEAT_SENT, reported=(E.INVALID_GROUP_ID, 10.0))
+    assert step(other, reply(6, heartbeat_response(code)))[1][0] == ReportError(error=error)
+    accepted, effects = step(again, Woke(now=10.375))
+    accepted, effects = step(accepted, reply(8, heartbeat_response(), 10.375))
+    assert (accepted.phase, accepted.attempts) == (Phase.STABLE, 0)
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_refused_rejoin_is_repeated(code: int) -> None:
+    error = broker_error(code, "JoinGroup of group 'g'", operation="READ", group="g")
+    waiting, effects = step(REJOINING, reply(3, joined(code)))
+    assert (waiting.phase, effects) == (
+        Phase.UNJOINED,
+        (ReportError(error=error), WakeAt(time=10.125)),
+    )
+    assert step(waiting, Woke(now=10.125))[1] == (join(4, "m1", error.name),)
+
+
+def test_a_member_that_joins_anew_has_been_accepted_before() -> None:
+    """An application that polls too late makes a new member of the same consumer."""
+    anew = evolve(FINDING, config=evolve(CONFIG, was_member=True))
+    error = broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")
+    waiting, effects = step(anew, reply(1, found(E.GROUP_AUTHORIZATION_FAILED)))
+    assert (waiting.phase, effects) == (
+        Phase.UNJOINED,
+        (ReportError(error=error), WakeAt(time=10.125)),
     )
 
 
 def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
     """If it left at once, other members would get records that are still being processed."""
-    error = broker_error(
-        E.GROUP_AUTHORIZATION_FAILED, "Heartbeat of group 'g'", operation="READ", group="g"
-    )
-    losing, effects = step(
-        HEARTBEAT_SENT, reply(6, heartbeat_response(E.GROUP_AUTHORIZATION_FAILED))
-    )
+    error = BrokerError(E.INVALID_REQUEST, "Heartbeat of group 'g'")
+    losing, effects = step(HEARTBEAT_SENT, reply(6, heartbeat_response(E.INVALID_REQUEST)))
     assert (losing.phase, losing.ownership.is_assigned) == (Phase.LOSING, False)
     assert effects == (Fail(error=error), Lose(token=7, reason=str(error)))
     leaving, effects = step(losing, Revoked(now=11.0, token=7))
@@ -976,9 +1046,9 @@ def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation()
 
 def test_a_fatal_response_while_losing_does_not_lose_twice() -> None:
     searching = evolve(LOSING, coordinator=None, lookup_in_flight=7, last_token=7)
-    assert step(searching, reply(7, found(E.GROUP_AUTHORIZATION_FAILED))) == (
+    assert step(searching, reply(7, found(E.INVALID_REQUEST))) == (
         evolve(searching, phase=Phase.FAILED, pending=None, lookup_in_flight=None),
-        (Fail(error=broker_error(E.GROUP_AUTHORIZATION_FAILED, operation="DESCRIBE", group="g")),),
+        (Fail(error=BrokerError(E.INVALID_REQUEST)),),
     )
 
 
@@ -1940,7 +2010,7 @@ def test_when_the_lease_expires() -> None:
             ("joining", REJOINING),
             (
                 "failing",
-                step(HEARTBEAT_SENT, reply(6, heartbeat_response(E.GROUP_AUTHORIZATION_FAILED)))[0],
+                step(HEARTBEAT_SENT, reply(6, heartbeat_response(E.INVALID_REQUEST)))[0],
             ),
             ("fenced", step(HEARTBEAT_SENT, reply(6, heartbeat_response(E.FENCED_INSTANCE_ID)))[0]),
         )
@@ -2117,7 +2187,7 @@ class RandomRun:
         E.COORDINATOR_LOAD_IN_PROGRESS,
         E.MEMBER_ID_REQUIRED,
     )
-    FATAL = (E.FENCED_INSTANCE_ID, E.GROUP_AUTHORIZATION_FAILED)
+    FATAL = (E.FENCED_INSTANCE_ID, E.GROUP_AUTHORIZATION_FAILED, E.INVALID_REQUEST)
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -2174,7 +2244,7 @@ class RandomRun:
         message: Any
         match request:
             case FindCoordinatorRequest():
-                possible = code in (E.NOT_COORDINATOR, E.GROUP_AUTHORIZATION_FAILED)
+                possible = code in (E.NOT_COORDINATOR, *self.FATAL[1:])
                 message = found(code if possible else E.NONE)
             case JoinGroupRequest():
                 leads = AS_LEADER if self.random.random() < 0.5 else {}

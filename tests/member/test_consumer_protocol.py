@@ -44,7 +44,6 @@ from kafkagroup.member.consumer_vocabulary import (
     FallBack,
     LookUpNames,
     Reconcile,
-    ReportError,
     Subscribed,
     TopicsNamed,
 )
@@ -60,6 +59,7 @@ from kafkagroup.member.vocabulary import (
     Lose,
     RejoinRequested,
     Replied,
+    ReportError,
     Revoke,
     Revoked,
     Route,
@@ -382,6 +382,45 @@ def test_lines_38_and_40_permanent_errors_are_fatal(code: int) -> None:
     assert (member.phase, effects) == (Phase.FAILED, (Fail(error=error),))
 
 
+PASSING = [
+    E.GROUP_AUTHORIZATION_FAILED,
+    E.INCONSISTENT_GROUP_PROTOCOL,
+    E.UNKNOWN_SERVER_ERROR,
+    999,
+]
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_refusal_of_a_member_is_reported_and_repeated(code: int) -> None:
+    """One missing ACL ended consumers that had worked for weeks."""
+    error = broker_error(code, operation="READ", group="g")
+    member, effects = step(BEATING_, reply(4, answer(code)))
+    assert (member.phase, effects) == (
+        Phase.MEMBER,
+        (ReportError(error=error), WakeAt(time=10.125)),
+    )
+    member, _ = step(member, Woke(now=10.125))
+    member, effects = step(member, reply(5, answer(code), 10.125))
+    assert (member.phase, effects) == (Phase.MEMBER, (WakeAt(time=10.375),))
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_refused_rejoin_is_reported_and_repeated(code: int) -> None:
+    anew = evolve(JOINING, config=evolve(CONFIG, was_member=True))
+    error = broker_error(code, operation="READ", group="g")
+    member, effects = step(anew, reply(2, answer(code)))
+    assert (member.phase, effects) == (
+        Phase.UNJOINED,
+        (ReportError(error=error), WakeAt(time=10.125)),
+    )
+
+
+@pytest.mark.parametrize("code", [E.UNSUPPORTED_ASSIGNOR, E.GROUP_MAX_SIZE_REACHED])
+def test_line_38_permanent_errors_end_a_member_of_long_standing(code: int) -> None:
+    anew = evolve(JOINING, config=evolve(CONFIG, was_member=True))
+    assert step(anew, reply(2, answer(code)))[1] == (Fail(error=BrokerError(code)),)
+
+
 AUTO = evolve(JOINING, config=evolve(CONFIG, may_fall_back=True))
 
 
@@ -421,6 +460,17 @@ def test_line_40_a_missing_protocol_counts_once_the_coordinator_repeats_it(code:
     explicit, effects = rejoined(explicit, code)
     error = broker_error(code, operation="READ", group="g")
     assert (explicit.phase, effects) == (Phase.FAILED, (Fail(error=error),))
+
+
+@pytest.mark.parametrize("code", [E.UNSUPPORTED_VERSION, E.GROUP_ID_NOT_FOUND])
+def test_a_member_of_long_standing_reports_a_missing_protocol_and_repeats_its_join(
+    code: int,
+) -> None:
+    anew = evolve(JOINING, config=evolve(CONFIG, was_member=True))
+    member, _ = step(anew, reply(2, answer(code)))
+    member, effects = rejoined(member, code)
+    error = broker_error(code, operation="READ", group="g")
+    assert (member.phase, effects[0]) == (Phase.UNJOINED, ReportError(error=error))
 
 
 def test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal() -> None:
@@ -711,7 +761,7 @@ def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation()
     ran."""
     member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
     member = evolve(member, heartbeat_in_flight=6, state_in_flight=state_with(MINE))
-    member, effects = step(member, reply(6, answer(E.UNKNOWN_SERVER_ERROR)))
+    member, effects = step(member, reply(6, answer(E.INVALID_REQUEST)))
     assert (member.phase, [type(effect) for effect in effects]) == (Phase.LOSING, [Fail, Lose])
     assert step(member, CLOSED)[1] == ()
     assert step(member, Revoked(now=10.0, token=member.last_token))[1] == (
@@ -1047,7 +1097,10 @@ def test_a_static_member_without_an_answer_to_its_join_releases_its_instance_id(
     assert (releasing.phase, effects) == (Phase.RELEASING, (release(4),))
     for code in (0, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND, E.FENCED_INSTANCE_ID):
         again, effects = step(releasing, reply(4, answer(code, epoch=-2), now=10.5))
-        assert (again.phase, effects) == (Phase.JOINING, (join(5, is_first=False, instance_id="i"),))
+        assert (again.phase, effects) == (
+            Phase.JOINING,
+            (join(5, is_first=False, instance_id="i"),),
+        )
         # Refused as another process has the id: it is released once for each join.
         refused, _ = step(again, reply(5, answer(E.UNRELEASED_INSTANCE_ID), now=10.5))
         assert step(refused, Woke(now=11.0))[1] == (join(6, is_first=False, instance_id="i"),)
@@ -1304,7 +1357,12 @@ class RandomRun:
         E.UNRELEASED_INSTANCE_ID,
         E.TOPIC_AUTHORIZATION_FAILED,
     )
-    FATAL = (E.FENCED_INSTANCE_ID, E.GROUP_AUTHORIZATION_FAILED, E.UNSUPPORTED_ASSIGNOR)
+    FATAL = (
+        E.FENCED_INSTANCE_ID,
+        E.GROUP_AUTHORIZATION_FAILED,
+        E.INVALID_REQUEST,
+        E.UNSUPPORTED_ASSIGNOR,
+    )
     SHARES: tuple[PartitionsByTopicId, ...] = (
         {},
         {T: (0,)},
@@ -1386,7 +1444,7 @@ class RandomRun:
         code = self.random.choice(self.FATAL if fails else self.CODES)
         message: Any
         if isinstance(request, FindCoordinatorRequest):
-            possible = code in (E.NOT_COORDINATOR, E.GROUP_AUTHORIZATION_FAILED)
+            possible = code in (E.NOT_COORDINATOR, *self.FATAL[1:3])
             message = found(code if possible else E.NONE)
         elif request.member_epoch == 0 and self.random.random() < 0.02:
             message = answer(E.UNSUPPORTED_VERSION)

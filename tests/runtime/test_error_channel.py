@@ -7,6 +7,7 @@ import pytest
 
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import (
+    AuthenticationError,
     AuthorizationError,
     ConfigurationError,
     DecodeError,
@@ -38,6 +39,20 @@ def test_a_reported_error_is_raised_once() -> None:
         channel.raise_next()
     assert (channel.is_pending, channel.has_reports) == (False, False)
     channel.raise_next()
+
+
+def test_the_last_refusal_of_the_credentials_is_raised_once() -> None:
+    """An application that commits for a minute without a poll then gets one error."""
+    channel = Channel()
+    channel.report(ConfigurationError("other"))
+    for n in range(3):
+        channel.report_refused_login(AuthenticationError(f"refused {n}", is_refusal=True))
+    assert channel.has_refused_login
+    with pytest.raises(ConfigurationError, match="other"):
+        channel.raise_next()
+    with pytest.raises(AuthenticationError, match="refused 2"):
+        channel.raise_next()
+    assert (channel.has_refused_login, channel.has_reports) == (False, False)
 
 
 def test_the_first_failure_is_raised_by_every_call() -> None:

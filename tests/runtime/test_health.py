@@ -82,13 +82,23 @@ async def test_a_stopped_consumer_is_unhealthy(network: Any) -> None:
     assert one.health() == out
 
 
-async def test_a_missing_permission_counts_as_failed(network: Any) -> None:
+async def test_a_missing_permission_of_a_member_is_a_finding_while_it_lasts(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         await one.wait_assignment()
-        kafka.fail(HeartbeatRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        with pytest.raises(AuthorizationError) as caught:
+        assert one.health() == WELL
+        fault = kafka.fail(HeartbeatRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
+        with pytest.raises(AuthorizationError):
             await one.getone()
-        assert one.health() == sick(HealthProblem.FAILED, str(caught.value))
+        assert one.health() == WELL
+        with anyio.move_on_after(15):
+            await one.getone()
+        (finding,) = one.health().findings
+        assert finding.problem is HealthProblem.NO_PROGRESS
+        assert "membership of group g: GROUP_AUTHORIZATION_FAILED (30)" in finding.detail
+        fault.stop()
+        with anyio.move_on_after(5):
+            await one.getone()
+        assert one.health() == WELL
 
 
 async def test_a_rebalance_beyond_its_timeout_is_a_finding(network: Any) -> None:

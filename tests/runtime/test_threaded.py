@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -15,6 +16,7 @@ import anyio.lowlevel
 import pytest
 
 from kafkagroup import (
+    AuthenticationError,
     BrokerError,
     CommitFailedError,
     Consumer,
@@ -24,6 +26,7 @@ from kafkagroup import (
     GroupProtocol,
     Rebalanced,
     RebalanceStarted,
+    Security,
     TopicPartition,
 )
 from kafkagroup.assign import GroupSpec
@@ -47,6 +50,7 @@ from kafkagroup.wire.messages.group import (
 )
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -336,6 +340,39 @@ async def test_a_rejected_member_fails_and_its_thread_ends(kafka: EmbeddedKafka)
         with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"), anyio.fail_after(20):
             await consumer.getone()
         await until(lambda: threads() == 0)
+
+
+async def test_refused_credentials_of_the_thread_are_raised_and_tried_again() -> None:
+    """The thread has connections, and so logins, of its own."""
+    users, security = (
+        {"ann": "secret"},
+        Security(
+            sasl_mechanism="SCRAM-SHA-256",
+            sasl_username="ann",
+            sasl_password="secret",
+            security_protocol="SASL_PLAINTEXT",
+        ),
+    )
+    with EmbeddedKafka({"t": 1}, users=users) as kafka:
+        kafka.produce("t", ["1"])
+        options: Any = {"security": security, "session_timeout_ms": 6_000}
+        async with RecordingConsumer(kafka, **options).consumer as consumer:
+            with anyio.fail_after(20):
+                assert (await consumer.getone()).value == b"1"
+            for refused in (SaslAuthenticateRequest, SaslHandshakeRequest):
+                fault = kafka.fail(refused, ErrorCode.SASL_AUTHENTICATION_FAILED, times=None)
+                kafka.kill(1)
+                kafka.restart(1)
+                with pytest.raises(AuthenticationError), anyio.fail_after(20):
+                    await consumer.getone()
+                fault.stop()
+                kafka.produce("t", ["2"])
+                with anyio.fail_after(60):
+                    while True:
+                        with suppress(AuthenticationError):
+                            if (await consumer.getone()).value == b"2":
+                                break
+            assert threads() == 1
 
 
 async def test_an_assignor_that_raises_fails_the_member(kafka: EmbeddedKafka) -> None:

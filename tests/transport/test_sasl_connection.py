@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from memory_network import api_versions
 from kafkagroup import Broker, Consumer
 from kafkagroup.errors import (
     AuthenticationError,
+    ConfigurationError,
     ConnectionLostError,
     KafkaGroupError,
     LimitExceededError,
@@ -23,10 +25,12 @@ from kafkagroup.errors import (
 )
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.threads import WorkerThreads
+from kafkagroup.transport.trouble import Troubles
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse, JoinGroupRequest
 from kafkagroup.wire.messages.metadata import (
     ApiVersionsRequest,
@@ -467,6 +471,160 @@ async def test_a_reauthentication_beyond_its_timeout_closes_the_connection(netwo
         assert connection.is_closed
 
 
+@attrs.define
+class Source:
+    """A mechanism whose credentials come from somewhere else."""
+
+    failures: list[BaseException] = attrs.field(factory=list)
+    """Raised by the next calls, one each."""
+    delay: float = 0.0
+    times: list[float] = attrs.field(factory=list)
+    name = "PLAIN"
+
+    async def authenticate(self, exchange: Any) -> None:
+        self.times.append(anyio.current_time())
+        await anyio.sleep(self.delay)
+        if self.failures:
+            raise self.failures.pop(0)
+        await exchange.send(b"\0me\0word")
+
+
+def from_source(source: Source) -> ClientOptions:
+    return options(
+        Security(
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=source,
+            allow_plaintext_credentials=True,
+        )
+    )
+
+
+async def test_a_session_continues_while_its_credentials_cannot_be_renewed(network: Any) -> None:
+    """A vault that restarted at the wrong moment ended the connection, and with it the client. The
+    broker has refused nothing, and the old session lasts a while."""
+    gate = network.handlers[HERE] = Gate([100_000, 0])
+    source = Source()
+    reported: list[KafkaGroupError | None] = []
+    async with network, connected(from_source(source)) as connection:
+        connection.on_renewal = reported.append
+        source.failures = [OSError("the vault restarts"), LookupError("and again")]
+        await anyio.sleep(95.5)
+        assert await connection.request(heartbeat("g"), timeout=1) == HeartbeatResponse(
+            error_code=0
+        )
+        assert not connection.is_closed
+    assert gate.names == [*LOGIN, *LOGIN, "g"], "nothing was sent without credentials"
+    assert [str(error) for error in reported] == [
+        "broker:9092: PLAIN failed with OSError",
+        "broker:9092: PLAIN failed with LookupError",
+        "None",
+    ]
+
+
+async def test_the_old_session_serves_until_its_end(network: Any) -> None:
+    gate = network.handlers[HERE] = Gate([100_000])
+    source = Source()
+    async with network, connected(from_source(source)) as connection:
+        began = anyio.current_time()
+        source.failures = [OSError("the vault is closed") for _ in range(1_000)]
+        await anyio.sleep(99.9)
+        await connection.request(heartbeat("g"), timeout=1)
+        await anyio.sleep(0.2)
+        assert connection.is_closed
+        with pytest.raises(AuthenticationError, match="PLAIN failed with OSError") as caught:
+            await connection.request(heartbeat("late"), timeout=1)
+        assert not caught.value.is_refusal
+    assert gate.names == [*LOGIN, "g"]
+    assert source.times[-1] - began == pytest.approx(100)
+    assert len(source.times) < 25, "with a growing pause"
+
+
+async def test_requests_are_answered_while_the_credentials_are_fetched(network: Any) -> None:
+    """The broker takes no other request during the exchange, but nothing is exchanged yet."""
+    gate = network.handlers[HERE] = Gate([100_000])
+    source = Source(delay=2.9)
+    async with network, connected(from_source(source)) as connection:
+        began = anyio.current_time()
+        while len(source.times) < 2:
+            await anyio.sleep(0.1)
+        await connection.request(heartbeat("meanwhile"), timeout=1)
+        await anyio.sleep_until(began + 100)
+    assert gate.names == [*LOGIN, "meanwhile", *LOGIN]
+
+
+async def test_a_source_that_hangs_leaves_the_session_alone(network: Any) -> None:
+    gate = network.handlers[HERE] = Gate([100_000, 0])
+    source = Source()
+    async with network, connected(from_source(source)) as connection:
+        source.delay = 1_000.0
+        await anyio.sleep(95.1)
+        await connection.request(heartbeat("g"), timeout=1)
+        source.delay = 0.0
+        await anyio.sleep(4)
+        assert not connection.is_closed
+    assert gate.names == [*LOGIN, "g", *LOGIN]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancelled_task_of_the_source_is_a_failure_of_the_source(network: Any) -> None:
+    """A token source awaited a task that its application had cancelled. The CancelledError ended
+    the task of the connection's caller without a word."""
+    import asyncio
+
+    network.handlers[HERE] = Gate()
+    source = Source([asyncio.CancelledError()])
+    async with network, anyio.create_task_group() as tasks:
+        with pytest.raises(AuthenticationError, match="PLAIN failed with CancelledError"):
+            await BrokerConnection.connect(*HERE, from_source(source), tasks)
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause"),
+    [
+        (OSError("no route to the vault"), "PLAIN failed with OSError"),
+        (ConfigurationError("no token"), "no token"),
+        (AuthenticationError("rejected here"), "rejected here"),
+    ],
+)
+async def test_a_failing_renewal_is_reported_after_ten_seconds(
+    network: Any, caplog: pytest.LogCaptureFixture, failure: Exception, cause: str
+) -> None:
+    network.handlers[HERE] = Gate([1_000_000])
+    source = Source()
+    troubles = Troubles()
+    async with network, anyio.create_task_group() as tasks:
+        broker = BrokerClient(1, *HERE, tasks, from_source(source), troubles=troubles)
+        await broker.connect()
+        source.failures = [failure] * 20
+        while len(source.times) < 2:
+            await anyio.sleep(1)
+        await anyio.sleep(5)
+        assert troubles.lasting(anyio.current_time()) == []
+        await anyio.sleep(7)
+        ((problem, _),) = troubles.lasting(anyio.current_time())
+        assert (problem.subject, problem.cause) == ("broker 1 at broker:9092", cause)
+        assert [r.message for r in caplog.records if r.levelno == logging.WARNING] != []
+        await anyio.sleep(30)
+        assert source.failures == []
+        assert troubles.lasting(anyio.current_time()) == []
+        await broker.aclose()
+
+
+async def test_mechanisms_get_the_host_without_its_final_dot(network: Any) -> None:
+    """Kerberos and others put it into what they sign."""
+    hosts: list[str] = []
+
+    class Records(Source):
+        async def authenticate(self, exchange: Any) -> None:
+            hosts.append(exchange.host)
+            await exchange.send(b"")
+
+    network.handlers["broker.", 9092] = Gate()
+    async with network, Broker.open("broker.", 9092, options=from_source(Records())):
+        pass
+    assert (hosts, network.dialled) == (["broker"], [("broker.", 9092)])
+
+
 # ---------------------------------------------------------------- a group behind it
 
 
@@ -513,8 +671,11 @@ async def test_a_consumer_with_wrong_credentials_does_not_start(network: Any) ->
         assert network.open == 0
 
 
-async def test_a_consumer_with_withdrawn_credentials_fails_permanently(network: Any) -> None:
-    """Every call raises it; each background task attempts at most one authentication."""
+async def test_withdrawn_credentials_are_tried_again_when_the_application_goes_on(
+    network: Any,
+) -> None:
+    """The consumer was dead for ever, also if the account was back a moment later. Each call raises
+    the refusal; without a call, nothing logs in: that could lock the account."""
     async with EmbeddedKafka(listen=False, users=USERS) as kafka, network:
         network.serve_embedded(kafka)
         kafka.create_topic("t")
@@ -535,3 +696,7 @@ async def test_a_consumer_with_withdrawn_credentials_fails_permanently(network: 
                 dialled = len(network.dialled)
                 await anyio.sleep(3600)
                 assert len(network.dialled) == dialled < 12
+            network.serve_embedded(kafka)
+            kafka.produce("t", [b"2"])
+            # The commit was refused, and the session has ended.
+            assert [(await consumer.getone()).value for _ in range(2)] == [b"1", b"2"]

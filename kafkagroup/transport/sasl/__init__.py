@@ -35,10 +35,11 @@ class Exchange(Protocol):
 
     @property
     def host(self) -> str:
-        """The host name that the client connected to."""
+        """The host name that the client connected to, without a final dot."""
 
     async def send(self, message: bytes) -> bytes:
-        """Send a message; return the broker's response.
+        """Send a message; return the broker's response. Get the credentials before the first one:
+        from then on, the connection takes no other request.
 
         Raises: AuthenticationError when the broker refuses, TransportError.
         """
@@ -59,5 +60,5 @@ class Mechanism(Protocol):
         connection, and each time that a session must be renewed.
 
         Raises: AuthenticationError to reject the broker. Any error that is not the library's
-        becomes the cause of an AuthenticationError; a TransportError is retried.
+        becomes the cause of an AuthenticationError. All are retried once the client has started.
         """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
+
+import anyio
 
 from kafkagroup.errors import (
     AuthenticationError,
@@ -28,47 +31,88 @@ class Ask(Protocol):
     def __call__(self, request: Request[R], /) -> Awaitable[R]: ...
 
 
+async def _begin_at_once() -> None:
+    """Begin a new connection's first session."""
+
+
 async def authenticate(
-    mechanism: Mechanism, host: str, ask: Ask, run_in_thread: RunInThread
+    mechanism: Mechanism,
+    host: str,
+    ask: Ask,
+    run_in_thread: RunInThread,
+    begin: Callable[[], Awaitable[None]] = _begin_at_once,
 ) -> float:
     """Authenticate; return the session's lifetime in seconds, 0.0 if it has no limit.
 
+    `begin` is awaited before the first request, once the mechanism has its credentials: where
+    getting them fails, nothing was sent, and an earlier session of the connection continues.
+
     Raises: AuthenticationError, TransportError.
     """
-    name = mechanism.name
-    answer = await ask(SaslHandshakeRequest(mechanism=name))
-    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        offered = escaped(", ".join(answer.mechanisms)) or "none"
-        raise AuthenticationError(
-            f"the broker does not offer {name}; sasl_mechanism can be one that it does: {offered}"
-        )
-    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-        raise AuthenticationError(
-            "this listener of the broker does not use SASL: leave sasl_mechanism out, or connect to"
-            " the port of one that does"
-        )
-    _check(answer.error_code, None)
-    exchange = _Exchange(host, ask, run_in_thread)
+    exchange = _Exchange(mechanism.name, host, ask, run_in_thread, begin)
     try:
         await mechanism.authenticate(exchange)
     except KafkaGroupError:
         raise
-    except Exception as error:
+    except (Exception, anyio.get_cancelled_exc_class()) as error:
+        if not isinstance(error, Exception) and _is_this_task_cancelled():
+            raise
         # The error's text may have secrets, so it is only the cause.
-        raise AuthenticationError(f"{name} failed with {type(error).__name__}") from error
+        raise AuthenticationError(f"{mechanism.name} failed with {type(error).__name__}") from error
     return exchange.session_lifetime
 
 
+def _is_this_task_cancelled() -> bool:
+    """Return whether a CancelledError is this task's own. The mechanism may have awaited a task of
+    the application that was cancelled: then this task would end without a word."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return True  # trio: a task gets no other's
+    return task is None or task.cancelling() > 0
+
+
 class _Exchange:
-    def __init__(self, host: str, ask: Ask, run_in_thread: RunInThread) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        ask: Ask,
+        run_in_thread: RunInThread,
+        begin: Callable[[], Awaitable[None]],
+    ) -> None:
         self.host = host
         self.session_lifetime = 0.0
+        self._name = name
         self._ask = ask
         self._run_in_thread = run_in_thread
+        self._begin = begin
+        self._has_begun = False
+
+    async def _handshake(self) -> None:
+        self._has_begun = True
+        await self._begin()
+        answer = await self._ask(SaslHandshakeRequest(mechanism=self._name))
+        if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = escaped(", ".join(answer.mechanisms)) or "none"
+            raise AuthenticationError(
+                f"the broker does not offer {self._name}; sasl_mechanism can be one that it does:"
+                f" {offered}",
+                is_refusal=True,
+            )
+        if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise AuthenticationError(
+                "this listener of the broker does not use SASL: leave sasl_mechanism out, or"
+                " connect to the port of one that does",
+                is_refusal=True,
+            )
+        _check(answer.error_code, None)
 
     async def send(self, message: bytes) -> bytes:
         request = SaslAuthenticateRequest(auth_bytes=message)
         del message  # with PLAIN it is the password, and tracebacks may show variables
+        if not self._has_begun:
+            await self._handshake()
         answer = await self._ask(request)
         _check(answer.error_code, answer.error_message)
         self.session_lifetime = max(0.0, answer.session_lifetime_ms / 1000)
@@ -80,4 +124,5 @@ class _Exchange:
 
 def _check(code: int, message: str | None) -> None:
     if code:
-        raise AuthenticationError(f"the broker refuses: {BrokerError(code, message)}")
+        error = BrokerError(code, message)
+        raise AuthenticationError(f"the broker refuses: {error}", is_refusal=True)

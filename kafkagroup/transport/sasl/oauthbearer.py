@@ -79,7 +79,9 @@ class OAuthBearer:
             await exchange.send(b"\x01")
         except AuthenticationError as error:
             reason = f"{reason}: {error}"
-        raise AuthenticationError(f"the broker refuses the token: {reason}") from None
+        raise AuthenticationError(
+            f"the broker refuses the token: {reason}", is_refusal=True
+        ) from None
 
     async def _ask(self) -> Token:
         answer = self.token()

@@ -125,7 +125,7 @@ class Conversation:
         """Check that the server knows the password, too. Raises: AuthenticationError."""
         text = _text(message)
         if text.startswith("e="):
-            raise AuthenticationError(f"the server refuses: {escaped(text[2:])}")
+            raise AuthenticationError(f"the server refuses: {escaped(text[2:])}", is_refusal=True)
         (signature,) = _attributes(text, "v")
         expected = b"" if self._expected is None else bytes.fromhex(self._expected.reveal())
         # In constant time: the duration must not reveal how much of a guess was right.

@@ -1,0 +1,123 @@
+"""When a client logs in again after a failure, and what it raises to the application. No I/O.
+
+Brokers and directories lock the accounts of clients that repeat a wrong password. So a refusal by
+all brokers is raised, and no login is tried until the application goes on. One broker that refuses
+what others accept is at fault itself: it is asked again, less and less often. What no broker has
+refused, such as a source of credentials that fails, is raised only before the first login, when the
+options may be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from kafkagroup._backoff import backoff
+from kafkagroup._values import define
+from kafkagroup.errors import AuthenticationError
+from kafkagroup.transport.options import Address
+from kafkagroup.transport.trouble import WARN_AFTER
+
+__all__ = ["Logins"]
+
+_MIN_PAUSE, _MAX_PAUSE = 1.0, 10.0
+"""Seconds between two logins at a broker that refuses; doubled for each further one."""
+
+_RAISE_INTERVAL = 60.0
+"""Seconds between two reports of failures that are repeated without the application."""
+
+
+@define
+class _Refusal:
+    """What one broker refused last."""
+
+    error: AuthenticationError
+    since: float
+    attempts: int
+    retry_at: float
+
+
+class Logins:
+    """The logins of one client, with TLS or SASL or neither. Times are on the loop's clock."""
+
+    def __init__(self) -> None:
+        self.has_worked = False
+        """Whether a broker that the metadata names has accepted a login: then the options are
+        right."""
+        self._refusals: dict[Address, _Refusal] = {}
+        self._unreported: AuthenticationError | None = None
+        """The last refusal, if it was not reported as that of all brokers."""
+        self._suspended: AuthenticationError | None = None
+        """The refusal of all brokers, while no login is tried."""
+        self._on_refused: Callable[[AuthenticationError], None] | None = None
+        self._reported_at = float("-inf")
+
+    def watch(self, on_refused: Callable[[AuthenticationError], None]) -> None:
+        """Call `on_refused` with what to raise to the application, which then calls `resume`.
+        Without it, the caller of each request gets the error, and nothing is held back."""
+        self._on_refused = on_refused
+
+    def is_final(self, error: Exception) -> bool:
+        """Return whether a call of the application ends with this error: it is not repeated after
+        a refusal, and not while the options may be wrong."""
+        if not isinstance(error, AuthenticationError):
+            return False
+        return error.is_refusal or not self.has_worked
+
+    def check(self, address: Address, now: float) -> None:
+        """Raise the last refusal while it is too early for a login at this address."""
+        self.raise_suspended()
+        refusal = self._refusals.get(address)
+        if self._on_refused is not None and refusal is not None and now < refusal.retry_at:
+            _raise_again(refusal.error)
+
+    def raise_suspended(self) -> None:
+        """Raise the refusal of all brokers, while no login is tried."""
+        if self._suspended is not None:
+            _raise_again(self._suspended)
+
+    def succeeded(self, address: Address, *, is_known: bool) -> None:
+        """Note a login. `is_known`: the metadata names this broker."""
+        self._refusals.pop(address, None)
+        self.has_worked |= is_known
+
+    def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
+        """Note a failed login. At other brokers it may succeed."""
+        if not error.is_refusal:
+            if not self.has_worked:
+                self._report_at_times(error, now)
+            return
+        known = self._refusals.get(address)
+        attempts = 1 if known is None else known.attempts + 1
+        since = now if known is None else known.since
+        retry_at = now + backoff(attempts, _MIN_PAUSE, _MAX_PAUSE, 0.5)
+        self._refusals[address] = _Refusal(error, since, attempts, retry_at)
+        self._unreported = error
+        if now - since >= WARN_AFTER:
+            self._report_at_times(error, now)
+
+    def refused_everywhere(self, now: float) -> None:
+        """Note that no broker accepts a login. Changes nothing unless one was tried since the last
+        time: a broker may be waiting for its pause to end."""
+        error = self._unreported
+        if error is not None and self._on_refused is not None:
+            self._suspended, self._unreported = error, None
+            self._report(error, now)
+
+    def resume(self) -> None:
+        """Note that the application goes on: log in again, after the pauses of each broker."""
+        self._suspended = None
+
+    def _report_at_times(self, error: AuthenticationError, now: float) -> None:
+        if now - self._reported_at >= _RAISE_INTERVAL:
+            self._report(error, now)
+
+    def _report(self, error: AuthenticationError, now: float) -> None:
+        if self._on_refused is not None:
+            self._reported_at = now
+            self._on_refused(error)
+
+
+def _raise_again(error: AuthenticationError) -> NoReturn:
+    # Without its traceback, which would grow with each time.
+    raise error.with_traceback(None)

@@ -1,0 +1,112 @@
+"""When to log in again after a failure, and what the application gets to know."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkagroup.errors import AuthenticationError, ConnectionLostError, TlsError
+from kafkagroup.transport.logins import Logins
+
+A, B = ("a", 9092), ("b", 9092)
+REFUSED = AuthenticationError("a:9092: the broker refuses", is_refusal=True)
+FAILED = AuthenticationError("PLAIN failed with OSError")
+
+
+def logins(*, has_worked: bool = True) -> tuple[Logins, list[AuthenticationError]]:
+    one, reported = Logins(), list[AuthenticationError]()
+    one.watch(reported.append)
+    if has_worked:
+        one.succeeded(B, is_known=True)
+    return one, reported
+
+
+def allowed(one: Logins, now: float, address: tuple[str, int] = A) -> bool:
+    try:
+        one.check(address, now)
+    except AuthenticationError:
+        return False
+    return True
+
+
+def test_a_broker_that_refuses_is_asked_less_and_less_often() -> None:
+    one, reported = logins()
+    attempts, now = [], 0.0
+    while now < 45.0:
+        if allowed(one, now):
+            attempts.append(now)
+            one.failed(A, REFUSED, now)
+        assert allowed(one, now, B)
+        now += 0.5
+    assert attempts == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0, 35.0]
+    assert reported == [REFUSED], "after ten seconds, and once a minute"
+    one.succeeded(A, is_known=True)
+    assert allowed(one, now)
+    one.failed(A, REFUSED, now)
+    assert allowed(one, now + 1.0)
+
+
+def test_after_a_refusal_of_all_brokers_the_application_must_go_on() -> None:
+    one, reported = logins()
+    one.failed(A, REFUSED, 0.0)
+    one.refused_everywhere(0.0)
+    one.refused_everywhere(0.0)
+    assert reported == [REFUSED]
+    assert not allowed(one, 1_000.0)
+    assert not allowed(one, 1_000.0, B)
+    with pytest.raises(AuthenticationError) as caught:
+        one.raise_suspended()
+    assert caught.value is REFUSED
+    one.resume()
+    one.raise_suspended()
+    assert (allowed(one, 0.5), allowed(one, 0.5, B), allowed(one, 1.0)) == (False, True, True)
+    one.failed(A, REFUSED, 1.0)
+    one.refused_everywhere(1.0)
+    assert reported == [REFUSED] * 2, "each attempt that the application has caused"
+
+
+def test_the_traceback_of_a_repeated_error_does_not_grow() -> None:
+    one, _ = logins()
+    one.failed(A, REFUSED, 0.0)
+    one.refused_everywhere(0.0)
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(AuthenticationError) as caught:
+            one.check(A, 0.0)
+        depths.add(len(caught.traceback))
+    assert len(depths) == 1
+
+
+def test_what_no_broker_has_refused_is_raised_only_before_the_first_login() -> None:
+    one, reported = logins(has_worked=False)
+    for now in (0.0, 0.1, 59.0, 60.0):
+        one.failed(A, FAILED, now)
+        assert allowed(one, now)
+    assert reported == [FAILED] * 2
+    one.succeeded(A, is_known=False)  # a bootstrap address: the broker's own may still be wrong
+    one.failed(A, FAILED, 120.0)
+    one.succeeded(A, is_known=True)
+    one.failed(A, FAILED, 240.0)
+    assert reported == [FAILED] * 3
+
+
+def test_without_a_watching_application_each_call_logs_in() -> None:
+    """An `Admin` has no calls but those of the application, which get the error."""
+    one = Logins()
+    one.failed(A, REFUSED, 0.0)
+    one.refused_everywhere(0.0)
+    assert allowed(one, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (REFUSED, (True, True)),
+        (TlsError("a:9092: expired", is_refusal=True), (True, True)),
+        (FAILED, (True, False)),
+        (ConnectionLostError("broken"), (False, False)),
+    ],
+)
+def test_which_errors_end_a_call(error: Exception, expected: tuple[bool, bool]) -> None:
+    """At first the options may be wrong, and a call should not try them for a minute."""
+    new, old = logins(has_worked=False)[0], logins()[0]
+    assert (new.is_final(error), old.is_final(error)) == expected
