@@ -107,3 +107,9 @@ class ApacheView:
             {m.member_id: topics(m) for m in group.members},
             self._groups.partition_counts(),
         )
+
+    def holder(self, instance: str) -> str:
+        return ""
+
+    def counted(self, client: str) -> tuple[str, ...]:
+        return ()

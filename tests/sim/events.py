@@ -8,8 +8,9 @@ The recorders are:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
 - the wire (the network in memory, or the member's own connections): `Sent`, `Answered`,
   `Throttled`. If one request of a member is recorded in a run, all of its requests are;
+- the network in memory: `Connecting`, `Silenced`, `Missed`;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Created`, `Stored`, `Forgotten`,
-  `Formed`, `Misdirected`;
+  `Formed`, `Misdirected`, `HeldOff`, `StillCounted`;
 - the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Computing`, `Killed`, `Frozen`, `Thawed`,
   `Healed`, `Finished`.
 """
@@ -216,6 +217,11 @@ class Ended(OfMember):
     """Names of tasks and sockets that it left open."""
 
 
+@attrs.frozen(kw_only=True)
+class LoggingIn(OfMember):
+    """The client asks its source of credentials, for a new connection or for another session."""
+
+
 # ------------------------------------------------------------------ recorded on the wire
 
 
@@ -295,6 +301,28 @@ class Throttled(OfMember):
     seconds: float
 
 
+@attrs.frozen(kw_only=True)
+class Connecting(OfMember):
+    """The member opens a connection; it may fail, or stay pending."""
+
+    node: int
+
+
+@attrs.frozen(kw_only=True)
+class Silenced(OfMember):
+    """What lies between dropped an idle connection, and told neither side: nothing arrives any
+    more."""
+
+    connection: int
+
+
+@attrs.frozen(kw_only=True)
+class Missed(OfMember):
+    """A response arrived at a connection that the member itself had closed."""
+
+    connection: int
+
+
 # ------------------------------------------------------------------ recorded by the broker
 
 
@@ -363,6 +391,22 @@ class Misdirected(OfMember):
 
     api: str
     node: int
+
+
+@attrs.frozen(kw_only=True)
+class HeldOff(OfMember):
+    """The coordinator refused the join of a static member with UNRELEASED_INSTANCE_ID, because the
+    member itself has joined before (KIP-848)."""
+
+    member_id: str
+
+
+@attrs.frozen(kw_only=True)
+class StillCounted(OfMember):
+    """The process has ended, and was not killed, and its coordinator counts it as a member."""
+
+    ids: tuple[str, ...]
+    """Its member ids, also one that the coordinator has only assigned (KIP-394)."""
 
 
 @attrs.frozen(kw_only=True)

@@ -10,6 +10,7 @@ import attrs
 
 from kafkagroup import TopicPartition
 from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.testing.embedded.consumer_group import AWAY
 from kafkagroup.wire.messages.group import SyncGroupRequest
 
 from .events import Partitions
@@ -54,6 +55,16 @@ class GroupView(Protocol):
         """Return the target assignment, if there is one."""
         ...
 
+    def holder(self, instance: str) -> str:
+        """Return the id of the static member of a consumer group that holds this instance id; ""
+        without one, or if that is unknown."""
+        ...
+
+    def counted(self, client: str) -> tuple[str, ...]:
+        """Return the ids of this client that the coordinator counts: of members, and of those to be
+        (KIP-394). Empty if that is unknown. A static member that is away is none."""
+        ...
+
 
 class EmbeddedView:
     """Reads the embedded broker's own groups."""
@@ -92,3 +103,23 @@ class EmbeddedView:
             {member: tuple(sorted(topics)) for member, topics in group.subscriptions.items()},
             {topic: count for topic, (_, count) in sorted(group.topics.items())},
         )
+
+    def holder(self, instance: str) -> str:
+        group = self._cluster.consumer_groups.groups.get(self._group_id)
+        found = None if group is None else group.static_member(instance)
+        return "" if found is None else found.member_id
+
+    def counted(self, client: str) -> tuple[str, ...]:
+        found: list[str] = []
+        classic = self._cluster.coordinator.groups.get(self._group_id)
+        if classic is not None:
+            found += [m.member_id for m in classic.members.values() if m.client_id == client]
+            found += sorted(i for i in classic.pending if i.startswith(f"{client}-"))
+        consumers = self._cluster.consumer_groups.groups.get(self._group_id)
+        if consumers is not None:
+            found += [
+                m.member_id
+                for m in consumers.members.values()
+                if m.client_id == client and m.epoch != AWAY
+            ]
+        return tuple(found)

@@ -24,7 +24,7 @@ from . import run as running
 from .checker import find_violations
 from .events import Event
 from .observe import Log
-from .outside import ENABLED
+from .outside import BROKERS_OPINIONS
 from .plan import make_plan
 from .planting import Bug
 from .run import BROKERS
@@ -78,8 +78,8 @@ def shown(
     kinds: Collection[str] = (),
 ) -> list[str]:
     """Return the invariants violated in a seed's run, sorted; the run may end early. `kinds`: of
-    faults, besides those that all plans have."""
-    plan = make_plan(seed, protocol=protocol, kinds=ENABLED.union(kinds))
+    faults, besides `BROKERS_OPINIONS`."""
+    plan = make_plan(seed, protocol=protocol, kinds=BROKERS_OPINIONS.union(kinds))
     events = _events(plan, broker, planted)
     return sorted({violation.invariant for violation in find_violations(events)})
 
@@ -172,7 +172,7 @@ def _hunt_one(work: tuple[str, str, Sequence[int], int]) -> tuple[str, list[dict
 
 def _has(bug: Bug, seed: int) -> bool:
     """Whether a seed's plan has the kinds of faults that the bug needs."""
-    without, all_kinds = ENABLED - bug.kinds, ENABLED | bug.kinds
+    without, all_kinds = BROKERS_OPINIONS - bug.kinds, BROKERS_OPINIONS | bug.kinds
     plans = (make_plan(seed, protocol=bug.protocol, kinds=k) for k in (without, all_kinds))
     return not bug.kinds or len(set(map(to_json, plans))) > 1
 

@@ -17,7 +17,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context, ContextVar, copy_context
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -45,10 +45,14 @@ class ReadyQueue(deque[Any]):
         context_of: Callable[[Any], Context | None],
         filler: Callable[[], Any],
         now: Callable[[], float],
+        true_now: Callable[[], float],
     ) -> None:
         super().__init__()
         self.now = now
-        """The loop's clock; reading it through anyio takes four calls."""
+        """The loop's clock, as the current process reads it. Reading it through anyio takes four
+        calls."""
+        self.true_now = true_now
+        """The clock of the simulation and of the brokers, which no suspend stops."""
         self._context_of = context_of
         self._filler = filler
         self._held: dict[str, list[Any]] = {}
@@ -73,6 +77,9 @@ class ReadyQueue(deque[Any]):
                 held.append(item)
                 # The loop has counted the items already, so a filler takes this one's place.
                 self[index] = self._filler()
+
+    def suspend(self, process: str) -> None:
+        """Stop the clock of a frozen process until it is resumed, where that is possible."""
 
     def resume(self, process: str) -> None:
         """Resume this process."""
@@ -112,6 +119,31 @@ class _Handle(asyncio.Handle):
         self._callback, self._args = None, None
 
 
+_ROUNDING = 1e-9
+"""Seconds added to a timer on a clock that is behind: without it, that clock may not have reached
+the deadline when the timer fires, and the same timer is set again, for ever."""
+
+
+class _AsyncioQueue(ReadyQueue):
+    """The loop keeps the clocks of suspended processes."""
+
+    def __init__(self, loop: _Loop) -> None:
+        super().__init__(
+            lambda handle: handle._context,
+            lambda: _Handle(lambda: None, (), None),
+            loop.time,
+            lambda: loop._now,
+        )
+        self._loop = loop
+
+    def suspend(self, process: str) -> None:
+        self._loop.suspend(process)
+
+    def resume(self, process: str) -> None:
+        self._loop.wake(process)
+        super().resume(process)
+
+
 class _Loop(asyncio.BaseEventLoop):
     """An asyncio loop in virtual time, with shuffled steps, without files and threads.
 
@@ -124,15 +156,36 @@ class _Loop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._shuffle = random.Random(seed).shuffle
         self._made = 0
-        self._ready: ReadyQueue = ReadyQueue(
-            lambda handle: handle._context, lambda: _Handle(lambda: None, (), None), self.time
-        )
+        self._ready: ReadyQueue = _AsyncioQueue(self)
         self._timers: list[tuple[float, int, _Handle]] = []
         self._timers_set = 0
+        self._behind: dict[str | None, float] = {}
+        """Process -> for how many seconds it was suspended in all."""
+        self._suspended: dict[str, tuple[float, list[tuple[float, int, _Handle]]]] = {}
+        """Process -> since when it is suspended, and its timers."""
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
-        return self._now
+        return self._now - self._behind.get(PROCESS.get(), 0.0) if self._behind else self._now
+
+    def suspend(self, process: str) -> None:
+        """Stop the clock of a frozen process, as a suspend of its machine does: its timers are due
+        later by as long as that takes."""
+        is_its = [handle._context.get(PROCESS) == process for _, _, handle in self._timers]
+        its = [timer for timer, found in zip(self._timers, is_its, strict=True) if found]
+        self._timers = [t for t, found in zip(self._timers, is_its, strict=True) if not found]
+        heapify(self._timers)
+        self._suspended[process] = (self._now, its)
+
+    def wake(self, process: str) -> None:
+        """Let the clock of a process continue if it is suspended."""
+        if process not in self._suspended:
+            return
+        since, its = self._suspended.pop(process)
+        gap = self._now - since
+        self._behind[process] = self._behind.get(process, 0.0) + gap
+        for when, number, handle in its:
+            heappush(self._timers, (when + gap + _ROUNDING, number, handle))
 
     def _process_events(self, events: object) -> None:
         pass
@@ -157,14 +210,19 @@ class _Loop(asyncio.BaseEventLoop):
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> _Handle:
         handle = _Handle(callback, args, context)
-        self._timers_set += 1
-        heappush(self._timers, (when, self._timers_set, handle))
-        return handle
+        if self._behind:
+            when += self._behind.get(handle._context.get(PROCESS), 0.0) + _ROUNDING
+        return self._set_timer(when, handle)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> _Handle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self._set_timer(self._now + delay, _Handle(callback, args, context))
+
+    def _set_timer(self, when: float, handle: _Handle) -> _Handle:
+        self._timers_set += 1
+        heappush(self._timers, (when, self._timers_set, handle))
+        return handle
 
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
@@ -224,7 +282,8 @@ class _TrioQueue(ReadyQueue):
     """Trio empties its queue before a batch runs, so no fillers are needed."""
 
     def __init__(self) -> None:
-        super().__init__(lambda task: task.context, lambda: None, trio.current_time)
+        now = trio.current_time
+        super().__init__(lambda task: task.context, lambda: None, now, now)
 
     def freeze(self, process: str) -> None:
         self._hold(process)

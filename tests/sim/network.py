@@ -25,6 +25,7 @@ from anyio.lowlevel import checkpoint
 
 from kafkagroup.transport.names import Resolved
 
+from .events import Connecting, Missed, Silenced
 from .loop import PROCESS
 from .mangle import Mangler
 
@@ -126,6 +127,8 @@ class Socket(ByteStream):
         """Set while a task waits in `receive`."""
         self.arrival = 0.0
         """When the last bytes that were sent from here arrive."""
+        self.used_at = network.now()
+        """When bytes were last sent from here."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         if self._chunks or self._ended or self._broken:
@@ -179,6 +182,8 @@ class Socket(ByteStream):
     # ------------------------------------------------------------ called by the network
 
     def deliver(self, chunks: list[bytes]) -> None:
+        if self.closed and not (self.lost or self._broken or self.at_broker):
+            self._network.record_event(Missed, member=self.process, connection=self.number)
         if not self.lost:
             self._chunks.extend(chunks)
             self._notify()
@@ -209,8 +214,14 @@ class Network:
         listener: Listener,
         serve: Callable[[Socket, int], Awaitable[None]],
         is_up: Callable[[str, int], bool],
+        record_event: Callable[..., None],
+        now: Callable[[], float],
     ) -> None:
         self.listener = listener
+        self.record_event = record_event
+        self.now = now
+        self.idle_limit = float("inf")
+        """Seconds without bytes after which what lies between drops a connection."""
         self.links: dict[tuple[str, int], Link] = {}
         """(Slot of a process, node) -> the link between them."""
         self.sockets: dict[int, Socket] = {}
@@ -246,6 +257,7 @@ class Network:
     async def connect_tcp(self, host: str, port: int) -> Socket:
         process = PROCESS.get() or ""
         node = int(host.removeprefix("kafka-"))
+        self.record_event(Connecting, member=process, node=node)
         await anyio.sleep(2 * self._latency(process, node))
         if self.link(process, node).is_down:
             await self.settled.wait()
@@ -276,6 +288,7 @@ class Network:
     def carry(self, sender: Socket, data: bytes) -> None:
         """Send bytes to the other end."""
         link = self.link(sender.process, sender.node)
+        self._drop_if_idle(sender)
         chunks = [data]
         cut = False
         if sender.at_broker and link.mangle and len(data) > 4:
@@ -292,18 +305,27 @@ class Network:
             sender.lost = sender.peer.lost = True
             return
         size = sum(map(len, chunks))
-        start = max(sender.arrival + _APART, anyio.current_time())
+        start = max(sender.arrival + _APART, self.now())
         arrival = start + size / link.bytes_per_second
-        arrival = max(arrival, anyio.current_time() + self._latency(sender.process, sender.node))
+        arrival = max(arrival, self.now() + self._latency(sender.process, sender.node))
         sender.arrival = arrival
         self._agenda.at(arrival, sender.peer.deliver, chunks)
         if cut:
             sender.close()
 
+    def _drop_if_idle(self, sender: Socket) -> None:
+        """Drop a connection that was idle for too long, in silence."""
+        now, peer = self.now(), sender.peer
+        if now - max(sender.used_at, peer.used_at) > self.idle_limit and not sender.lost:
+            sender.lost = peer.lost = True
+            ours = peer if sender.at_broker else sender
+            self.record_event(Silenced, member=ours.process, connection=ours.number)
+        sender.used_at = now
+
     def end(self, sender: Socket) -> None:
         """Send the end of the stream."""
         if not sender.lost:
-            at = max(sender.arrival + _APART, anyio.current_time() + _BASE)
+            at = max(sender.arrival + _APART, self.now() + _BASE)
             self._agenda.at(at, sender.peer.finish)
 
     # ------------------------------------------------------------ faults

@@ -39,6 +39,7 @@ from kafkagroup.wire.messages.group import (
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
+    LeaveGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -62,6 +63,7 @@ from .events import (
     Computing,
     Event,
     Formed,
+    HeldOff,
     Partitions,
     Rejoining,
     Sent,
@@ -108,15 +110,22 @@ class Log:
         self.muted: set[str] = set()
         """Killed processes: what their remaining tasks do is not recorded."""
         self.hash = hashlib.blake2b(digest_size=16)
+        self.clock: Callable[[], float] = anyio.current_time
+        """The clock of all events."""
+        self.on_event: Callable[[Event], None] | None = None
+        """Called with each event, if set."""
 
     def now(self) -> tuple[float, int]:
         """Return the current time, and the number of events so far."""
-        return anyio.current_time(), len(self.events)
+        return self.clock(), len(self.events)
 
     def record_event(self, kind: Callable[..., Event], **fields: Any) -> None:
         """Add an event with the current time."""
         if fields.get("member") not in self.muted:
-            self.events.append(kind(time=anyio.current_time(), **fields))
+            event = kind(time=self.clock(), **fields)
+            self.events.append(event)
+            if self.on_event is not None:
+                self.on_event(event)
 
 
 @attrs.define(eq=False)
@@ -197,17 +206,17 @@ class WireTap:
             GroupOffsets.commit,
         )
 
-        async def watched_explicit(committer: Committer, *args: Any, **options: Any) -> None:
-            _COMMIT_CALLED_AT.set(anyio.current_time())
+        async def watched_explicit(committer: Committer, *args: Any, **options: Any) -> Any:
+            _COMMIT_CALLED_AT.set(self._log.clock())
             _EXPLICIT.set(True)
             try:
-                await explicit(committer, *args, **options)
+                return await explicit(committer, *args, **options)
             finally:
                 _EXPLICIT.set(False)
 
-        async def watched_processed(committer: Committer, *args: Any, **options: Any) -> None:
-            _COMMIT_CALLED_AT.set(anyio.current_time())
-            await processed(committer, *args, **options)
+        async def watched_processed(committer: Committer, *args: Any, **options: Any) -> Any:
+            _COMMIT_CALLED_AT.set(self._log.clock())
+            return await processed(committer, *args, **options)
 
         async def watched_commit(offsets: GroupOffsets, *args: Any, **options: Any) -> Any:
             _COMMIT_ISSUED.set(self._log.now())
@@ -404,6 +413,8 @@ class WireTap:
                 if not answer.error_code:
                     assigned = tuple(sorted(self._assigned(answer.assignment)))
                 return {"error": _first(answer.error_code), "assigned": assigned}
+            case LeaveGroupResponse():
+                return {"error": _first(answer.error_code, *(m.error_code for m in answer.members))}
             case OffsetCommitResponse():
                 codes = [p.error_code for t in answer.topics for p in t.partitions]
                 good = {
@@ -566,6 +577,8 @@ class BrokerWatch:
                     self._look(request)
             elif isinstance(request, ConsumerGroupHeartbeatRequest):
                 self._look_at_target()
+                if answers and answers[0].error_code == ErrorCode.UNRELEASED_INSTANCE_ID:
+                    self._look_at_holder(request, incoming.client_id)
 
         return watched
 
@@ -592,6 +605,11 @@ class BrokerWatch:
     def _partition_counts(self) -> dict[str, int]:
         self._counts |= {t.name: len(t.partitions) for t in self._cluster.topics.values()}
         return dict(self._counts)
+
+    def _look_at_holder(self, request: ConsumerGroupHeartbeatRequest, client: str) -> None:
+        """Record that a static member is refused because of its own earlier join."""
+        if self._group.holder(request.instance_id or "") == request.member_id:
+            self._log.record_event(HeldOff, member=client, member_id=request.member_id)
 
     def _look_at_target(self) -> None:
         """KIP-848: record each target that the coordinator computes, with the previous one."""

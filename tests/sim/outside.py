@@ -1,4 +1,5 @@
-"""Faults of the world outside the group, each kind of which can be switched on and off.
+"""Faults of the world outside the group, each kind of which can be switched on and off. Here are
+those of brokers and offsets; `surroundings` has those of what surrounds a member.
 
 One broker's answer is an opinion: it lags behind, refuses without a reason, or is of another
 cluster. What a broker has acknowledged, it may forget. Workers of an application outlive its
@@ -15,16 +16,22 @@ from random import Random
 import attrs
 
 from .codes import legal_codes
-from .schedule import NODES, Plan, PlannedAction
+from .schedule import NODES, Plan, PlannedAction, with_actions
+from .surroundings import SURROUNDING_FAULTS, SURROUNDINGS
 
-__all__ = ["ENABLED", "OUTSIDE", "OUTSIDE_FAULTS", "add_outside"]
+__all__ = ["BROKERS_OPINIONS", "ENABLED", "OUTSIDE", "OUTSIDE_FAULTS", "add_outside"]
 
 Actions = list[PlannedAction]
 
-OUTSIDE_FAULTS = frozenset(
-    ("lagging", "refusal", "foreign_cluster", "forget_offsets", "replica_refuses", "commit_late")
-)
-"""The actions of these kinds."""
+OUTSIDE_FAULTS = SURROUNDING_FAULTS | {
+    "lagging",
+    "refusal",
+    "foreign_cluster",
+    "forget_offsets",
+    "replica_refuses",
+    "commit_late",
+}
+"""The actions of all kinds."""
 
 _REFUSALS = 4
 """False refusals of each run: the runs of successive seeds pass through all legal ones."""
@@ -64,7 +71,7 @@ def _lagging(*codes: str) -> Callable[[Plan, Random], Plan]:
     """Let brokers lag, each in one way: every client gets one such answer from it."""
 
     def add(plan: Plan, random: Random) -> Plan:
-        return _with(
+        return with_actions(
             plan,
             [
                 PlannedAction(
@@ -107,13 +114,13 @@ def _lagging_ids(plan: Plan, random: Random) -> Plan:
         )
         for _ in range(2)
     ]
-    return _with(plan, lags)
+    return with_actions(plan, lags)
 
 
 def _lagging_nodes(plan: Plan, random: Random) -> Plan:
     plan = _lagging("no_node")(plan, random)
     first = PlannedAction(at=0.0, what="lagging", code="no_brokers", seconds=plan.heal)
-    return _with(plan, [first] if random.random() < 0.5 else [])
+    return with_actions(plan, [first] if random.random() < 0.5 else [])
 
 
 def _refusals(plan: Plan, random: Random) -> Plan:
@@ -152,11 +159,11 @@ def _refusals(plan: Plan, random: Random) -> Plan:
             seconds=round(random.uniform(3, 20), 2),
         )
         refusals.append(lasting)
-    return _with(plan, refusals)
+    return with_actions(plan, refusals)
 
 
 def _foreign_cluster(plan: Plan, random: Random) -> Plan:
-    return _with(
+    return with_actions(
         plan,
         [
             PlannedAction(
@@ -175,7 +182,9 @@ def _forgotten_offsets(plan: Plan, random: Random) -> Plan:
         PlannedAction(at=_at(plan, random), what="forget_offsets", count=random.randint(0, 3))
         for _ in range(random.randint(0, 2))
     ]
-    return _with(attrs.evolve(plan, forgets_late=random.random() < 0.5 or not forgets), forgets)
+    return with_actions(
+        attrs.evolve(plan, forgets_late=random.random() < 0.5 or not forgets), forgets
+    )
 
 
 def _refusing_replica(plan: Plan, random: Random) -> Plan:
@@ -189,7 +198,7 @@ def _refusing_replica(plan: Plan, random: Random) -> Plan:
         code=random.choice(_REPLICA_CODES),
         count=int(once),
     )
-    return _with(attrs.evolve(plan, members=members), [refusal])
+    return with_actions(attrs.evolve(plan, members=members), [refusal])
 
 
 def _late_commits(plan: Plan, random: Random) -> Plan:
@@ -206,10 +215,12 @@ def _late_commits(plan: Plan, random: Random) -> Plan:
         )
         for _ in range(random.randint(3, 8))
     ]
-    return _with(plan, late)
+    return with_actions(plan, late)
 
 
-_WITHOUT_RECORDS = frozenset(("refusals", "lagging_nodes"))
+_WITHOUT_RECORDS = frozenset(
+    ("refusals", "lagging_nodes", "partings", "guests", "suspends", "silent_connections")
+)
 """Kinds that concern group members without records, too."""
 
 OUTSIDE: dict[str, tuple[float, Callable[[Plan, Random], Plan]]] = {
@@ -223,8 +234,13 @@ OUTSIDE: dict[str, tuple[float, Callable[[Plan, Random], Plan]]] = {
     "forgotten_offsets": (0.12, _forgotten_offsets),
     "refusing_replica": (0.1, _refusing_replica),
     "late_commits": (0.15, _late_commits),
+    **SURROUNDINGS,
 }
 """Name of a kind -> the share of the runs that may have it, and the function that adds it."""
+
+BROKERS_OPINIONS = frozenset(OUTSIDE.keys() - SURROUNDINGS)
+"""The kinds of this module. The runs for planted bugs have all of them, and of the others those
+that a bug needs."""
 
 ENABLED = frozenset(OUTSIDE)
 """The kinds that plans have unless told otherwise."""
@@ -239,8 +255,3 @@ def add_outside(plan: Plan, kinds: Collection[str]) -> Plan:
         if kind in kinds and random.random() < share:
             plan = add(plan, random)
     return plan
-
-
-def _with(plan: Plan, actions: Actions) -> Plan:
-    ordered = sorted((*plan.actions, *actions), key=lambda action: action.at)
-    return attrs.evolve(plan, actions=tuple(ordered))

@@ -31,7 +31,7 @@ class Bug:
     protocol: str = "classic"
     """The kind of runs that show it."""
     kinds: frozenset[str] = frozenset()
-    """The kinds of faults that these runs have in addition to those of all plans."""
+    """The kinds of faults that these runs must have."""
 
 
 def bug(

@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from kafkagroup import Consumer, Record, TopicPartition
+from kafkagroup import Consumer, Record, Security, TopicPartition
 from kafkagroup.assign import (
     GroupSpec,
     cooperative_sticky_assignor,
@@ -25,6 +25,7 @@ from kafkagroup.assign import (
     sticky_assignor,
 )
 from kafkagroup.errors import (
+    AuthenticationError,
     BrokerError,
     FencedError,
     KafkaGroupError,
@@ -77,6 +78,12 @@ _MAX_FAILURES = 3
 """Errors of brokers in a row with which an application continues; a consumer that has failed raises
 more."""
 
+_MAX_REFUSED_LOGINS = 20
+"""The same for refused logins."""
+
+_LOGIN_PAUSE = 1.0
+"""Seconds until an application polls again after a refused login."""
+
 _PARTITION = re.compile(r"(\w+)/(\d+)\b")
 """A partition in the text of an error."""
 
@@ -95,6 +102,7 @@ class Process:
         seed: str,
         record_event: Callable[..., None],
         leaked: Callable[[str], tuple[str, ...]],
+        security: Security | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -128,6 +136,7 @@ class Process:
         """How long the next call for records waits, if it is to be a long wait."""
         self._misassigns = ""
         """The fault of this member's assignments as leader; "" for none."""
+        self._security = security
         self._client = self._make_client(servers)
 
     def _make_client(self, servers: str) -> AbstractAsyncContextManager[object]:
@@ -144,6 +153,7 @@ class Process:
             *(() if plan.pattern else plan.topics),
             pattern=_pattern(plan.topics) if plan.pattern else None,
             bootstrap_servers=servers,
+            security=self._security,
             group_id=GROUP,
             group_instance_id=plan.instance,
             client_id=self.name,
@@ -260,7 +270,7 @@ class Process:
 
     async def _consume(self) -> None:
         take = {"each": self._take_each, "batches": self._take_batch, "many": self._take_many}
-        failures = 0
+        failures = refused_logins = 0
         while not self._stopping:
             if self._orders:
                 await self._obey(self._orders.pop(0))
@@ -284,7 +294,14 @@ class Process:
                     raise
                 self._raised(error)
                 continue
-            failures = 0
+            except AuthenticationError as error:
+                refused_logins += 1
+                if not self.plan.persists or refused_logins > _MAX_REFUSED_LOGINS:
+                    raise
+                self._raised(error)
+                await anyio.sleep(_LOGIN_PAUSE)
+                continue
+            failures = refused_logins = 0
             for record in records or ():
                 tp = TopicPartition(record.topic, record.partition)
                 self._last[tp] = record.offset

@@ -42,6 +42,7 @@ from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages import consumer_heartbeat, fetch, group, metadata, offsets
 
 from .checker.identity import FOREIGN
+from .disturbances import Disturbances, count_suspends
 from .events import (
     Appended,
     Created,
@@ -58,6 +59,7 @@ from .events import (
     Truncated,
 )
 from .groups import EmbeddedView, GroupView
+from .login import USERS, Logins
 from .loop import ReadyQueue, run_virtual
 from .mangle import MANGLERS
 from .network import Agenda, Link, Network, Socket
@@ -67,6 +69,7 @@ from .outside import OUTSIDE_FAULTS
 from .plan import FAULTS
 from .process import Process
 from .schedule import GROUP, NODES, MemberPlan, Plan, PlannedAction
+from .surroundings import SURROUNDING_FAULTS
 from .worker import Worker
 
 __all__ = ["BROKERS", "SimulatedRun", "run"]
@@ -154,7 +157,11 @@ def run(plan: Plan, broker: str = BROKERS[0]) -> SimulatedRun:
 
 
 def _settings(plan: Plan) -> BrokerSettings:
-    settings = BrokerSettings(group_initial_rebalance_delay=0.5, consumer_groups=False)
+    settings = BrokerSettings(
+        group_initial_rebalance_delay=0.5,
+        consumer_groups=False,
+        connections_max_reauth=plan.session_lifetime or 0.0,
+    )
     if plan.assigns_every is None:
         return settings
     return attrs.evolve(
@@ -163,6 +170,12 @@ def _settings(plan: Plan) -> BrokerSettings:
         group_consumer_session_timeout=plan.members[0].session,
         group_consumer_assignment_interval=plan.assigns_every,
     )
+
+
+def _accounts(plan: Plan) -> dict[str, Any]:
+    if plan.session_lifetime is None:
+        return {}
+    return {"users": USERS, "mechanisms": ("PLAIN",)}
 
 
 class _MemberSlot:
@@ -195,6 +208,7 @@ class _Simulation:
             seed=plan.seed,
             wall=lambda: _WALL,
             settings=_settings(plan),
+            **_accounts(plan),
         )
         self.cluster = self.kafka._cluster
         self.opinions = Opinions(self.cluster, self.log.record_event)
@@ -216,11 +230,12 @@ class _Simulation:
         self.topic_names: dict[UUID, str] = {}
         """Topic id -> name, including deleted topics."""
         self.closing = False
+        self.logins = Logins(self.log.record_event)
         self._kind = Worker if plan.shards else Process
 
     def time(self) -> float:
         """Return the wall clock's time; it jumps independently of the loop's clock."""
-        return self.wall + anyio.current_time()
+        return self.wall + self.log.clock()
 
     def uuid(self) -> UUID:
         """Return an id that a member generates for itself (KIP-1082)."""
@@ -236,6 +251,7 @@ class _Simulation:
 
     async def run(self, patches: ExitStack, ready_queue: ReadyQueue) -> None:
         self.ready_queue = ready_queue
+        self.log.clock = ready_queue.true_now
         self.agenda = Agenda()
         self.tap = tap = WireTap(self.log, self._topic_name, shards=self.plan.shards)
         self.network = Network(
@@ -244,6 +260,8 @@ class _Simulation:
             tap,
             self._serve,
             self._is_up,
+            self.log.record_event,
+            ready_queue.true_now,
         )
         group: GroupView = EmbeddedView(self.cluster, GROUP)
         handle = server.handle
@@ -254,6 +272,21 @@ class _Simulation:
             groups = start_groups(self.cluster.settings, self.plan.seed)
             group, handle = ApacheView(groups, GROUP), groups.handle
         watch = BrokerWatch(self.log, self.cluster, group, shards=self.plan.shards)
+        self.disturbances = Disturbances(
+            self.plan,
+            self.kafka,
+            self.network,
+            self.agenda,
+            group,
+            self.logins,
+            self.log.record_event,
+            self._later,
+            self.rules.append,
+            self._start_guest,
+        )
+        self.log.on_event = self.disturbances.on_event
+        if any(action.what == "suspend" for action in self.plan.actions):
+            count_suspends(patches, ready_queue)
         tap.watch_requests(patches)
         patches.enter_context(mock.patch.object(dialing, "connect", self.network.connect))
         patches.enter_context(mock.patch.object(Names, "resolve", self.network.resolve))
@@ -271,7 +304,9 @@ class _Simulation:
     def _make_foreign(self) -> EmbeddedKafka:
         """Return another cluster with the same topics, and other records at the same offsets."""
         seed = self.plan.seed + 1
-        foreign = EmbeddedKafka(self.plan.topics, nodes=NODES, listen=False, seed=seed)
+        foreign = EmbeddedKafka(
+            self.plan.topics, nodes=NODES, listen=False, seed=seed, **_accounts(self.plan)
+        )
         self.opinions.foreign = foreign._cluster
         numbers = itertools.count(FOREIGN)
         for topic, count in self.plan.topics.items():
@@ -295,6 +330,7 @@ class _Simulation:
     async def _happen(self) -> None:
         plan = self.plan
         async with anyio.create_task_group() as slots:
+            self.slot_tasks = slots
             for slot in self.slots.values():
                 slots.start_soon(self._keep_running, slot)
             self.tasks.start_soon(self._produce)
@@ -308,10 +344,13 @@ class _Simulation:
                 await self._die_late(self.slots[plan.dies_late])
             if plan.forgets_late:
                 self._do(PlannedAction(at=anyio.current_time(), what="forget_offsets"))
+            await self.disturbances.part()
             self.closing = True
+            self.disturbances.end_guests()
             for slot in self.slots.values():
                 if slot.process is not None:
                     slot.process.stop()
+        await self.disturbances.look_for_all()
         ends = {tp: self.kafka.log_end(*tp) for tp in self._partitions()}
         committed = self.kafka.committed_offsets(GROUP)
         self.log.record_event(
@@ -388,20 +427,31 @@ class _Simulation:
             slot.count += 1
             name = plan.name if slot.count == 1 else f"{plan.name}.{slot.count}"
             slot.over = over = anyio.Event()
-            slot.process = process = self._kind(
-                name,
-                plan,
-                self.kafka.bootstrap_servers,
-                f"{name} {self.plan.seed}",
-                self.log.record_event,
-                self._leaked,
-            )
+            slot.process = process = self._make_process(name, plan)
             process.within(self.tasks.start_soon, self._process, process, over)
             await over.wait()
             slot.process = None
             slot.left = slot.left or (process.fenced and self._has_twin(slot))
             if not (slot.left or self.closing):
                 await anyio.sleep(_AGAIN)
+
+    def _make_process(self, name: str, plan: MemberPlan) -> Process:
+        logs_in = self.plan.session_lifetime is not None
+        return self._kind(
+            name,
+            plan,
+            self.kafka.bootstrap_servers,
+            f"{name} {self.plan.seed}",
+            self.log.record_event,
+            self._leaked,
+            self.logins.security(plan.name, name) if logs_in else None,
+        )
+
+    def _start_guest(self, plan: MemberPlan) -> Process:
+        """Start a process in no slot: nothing else happens to it, and it is not restarted."""
+        guest = self._make_process(plan.name, plan)
+        guest.within(self.slot_tasks.start_soon, guest.run)
+        return guest
 
     def _has_twin(self, slot: _MemberSlot) -> bool:
         """Whether another process runs that may have its instance id; else a fencing was false."""
@@ -431,7 +481,7 @@ class _Simulation:
 
     def _end_killed_processes(self) -> None:
         """Let the tasks of killed processes end; their events are not recorded."""
-        for name in self.log.muted:
+        for name in sorted(self.log.muted):
             self.ready_queue.resume(name)
 
     # ------------------------------------------------------------ records
@@ -466,11 +516,14 @@ class _Simulation:
     def _do(self, action: PlannedAction) -> None:
         if action.what in FAULTS or action.what in OUTSIDE_FAULTS:
             self.log.record_event(Faulted, text=str(action))
-        getattr(self, f"_{action.what}")(action)
+        if action.what in SURROUNDING_FAULTS and action.what != "suspend":
+            self.disturbances.do(action)
+        else:
+            getattr(self, f"_{action.what}")(action)
 
     def _later(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
         """Undo something later, at the latest at `heal`."""
-        at = min(anyio.current_time() + seconds, self.plan.heal)
+        at = min(self.log.clock() + seconds, self.plan.heal)
         self.agenda.at(at, action, *arguments)
 
     def _process_of(self, action: PlannedAction) -> Process | None:
@@ -723,6 +776,13 @@ class _Simulation:
             self._later(action.seconds, self._thaw, slot, 1)
 
     _starve = _freeze
+
+    def _suspend(self, action: PlannedAction) -> None:
+        """Freeze a process, and stop its clock, unless it is frozen anyway."""
+        slot = self.slots[action.member]
+        if slot.process is not None and not slot.frozen:
+            self._freeze(action)
+            self.ready_queue.suspend(slot.process.name)
 
     def _thaw(self, slot: _MemberSlot, times: int) -> None:
         if slot.process is not None and 0 < slot.frozen <= times:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import attrs
 
-__all__ = ["GROUP", "NODES", "MemberPlan", "Plan", "PlannedAction", "from_json", "to_json"]
+__all__ = [
+    "GROUP",
+    "NODES",
+    "MemberPlan",
+    "Plan",
+    "PlannedAction",
+    "from_json",
+    "to_json",
+    "with_actions",
+]
 
 GROUP = "g"
 NODES = 3
@@ -101,6 +111,11 @@ class Plan:
     """The member that is killed long after `heal`, if any."""
     forgets_late: bool = False
     """Whether the broker forgets all committed offsets right before the members close."""
+    parting: str = ""
+    """What happens at the end to the requests with which the members leave; "hidden": they do not
+    know the coordinator. "" for nothing."""
+    session_lifetime: float | None = None
+    """Seconds after which clients must log in again, 0 for never; None: they do not log in."""
     assigns_every: float | None = None
     """Minimum time between two assignments of the coordinator, in seconds; None if members assign
     (classic protocol)."""
@@ -109,6 +124,12 @@ class Plan:
     def shards(self) -> int:
         """The number of shards; 0 if the members are consumers."""
         return self.members[0].shards
+
+
+def with_actions(plan: Plan, actions: Iterable[PlannedAction]) -> Plan:
+    """Return the plan with more actions."""
+    ordered = sorted((*plan.actions, *actions), key=lambda action: action.at)
+    return attrs.evolve(plan, actions=tuple(ordered))
 
 
 # ------------------------------------------------------------------ serialization

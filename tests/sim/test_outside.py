@@ -89,7 +89,11 @@ def test_the_runs_of_the_suite_send_every_legal_refusal(protocol: str) -> None:
 
 
 def test_a_hundred_runs_meet_every_kind_of_fault_from_outside() -> None:
-    plans = [make_plan(seed, kinds=OUTSIDE) for seed in range(120)]
+    plans = [
+        make_plan(seed, protocol=protocol, kinds=OUTSIDE)
+        for protocol in PROTOCOLS
+        for seed in range(120)
+    ]
     actions = [action for plan in plans for action in plan.actions]
     assert {action.what for action in actions} >= OUTSIDE_FAULTS
     assert {action.code for action in actions if action.what == "lagging"} == {

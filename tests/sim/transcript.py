@@ -13,6 +13,7 @@ from .events import (
     Appended,
     Assigned,
     Committed,
+    Connecting,
     Delivered,
     Event,
     Faulted,
@@ -60,7 +61,7 @@ def transcript(
 
 def _is_told(event: Event, wire: bool) -> bool:
     match event:
-        case Appended() | Processed() | Worked():
+        case Appended() | Processed() | Worked() | Connecting():
             return False
         case Sent(api=api) if api == _BEATS:
             return wire and (event.generation <= 0 or event.owned is not None)

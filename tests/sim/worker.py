@@ -58,6 +58,7 @@ class Worker(Process):
             GROUP,
             GroupProtocol("shards", "deal", b"", partial(deal, plan.shards)),
             bootstrap_servers=servers,
+            security=self._security,
             client_id=self.name,
             group_instance_id=plan.instance,
             session_timeout_ms=int(plan.session * 1000),
