@@ -27,7 +27,10 @@ from .figures import Counting, Figures
 from .gaps import Gaps
 from .identity import Identity
 from .leading import Leading
+from .leases import Leases
+from .leaving import Leaving
 from .liveness import Liveness
+from .logins import Logins
 from .membership import Membership
 from .offsets import Offsets
 from .ownership import Ownership
@@ -38,8 +41,9 @@ from .recorder import CONSUMER_HEARTBEAT, MEMBERSHIP, MemberRun, Recorder, Viola
 from .refusals import Refused
 from .revocations import Revocations
 from .second_opinions import SecondOpinions
+from .silence import Silence
 
-_TIMED = frozenset(("L1", "L2", "L3"))
+_TIMED = frozenset(("L1", "L2", "L3", "S27"))
 """Asserted in virtual time only: on a real machine, other processes may delay the member."""
 
 _EXPECTED_ERRORS = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
@@ -72,7 +76,8 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
     """Check the events of one run in one pass: the time is linear in the events, the memory in the
     records.
 
-    L1 to L3 are asserted only in `virtual` time; otherwise they are only counted in the figures.
+    L1 to L3 and S27 are asserted only in `virtual` time; otherwise L1 to L3 are only counted in the
+    figures.
     """
     recorder = Recorder(virtual=virtual)
     gaps, pace, liveness = Gaps(recorder), Pace(recorder), Liveness(recorder)
@@ -81,6 +86,7 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
         _Facts(recorder),
         gaps,  # before the event changes the held partitions and the delivered offsets
         Revocations(recorder),  # before the event ends ownership
+        Leases(recorder),
         Ownership(recorder),  # before Pauses, Offsets and Membership, which read what it changes
         Pauses(recorder),
         Offsets(recorder),
@@ -94,6 +100,9 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
         Epochs(recorder),
         pace,
         liveness,
+        Leaving(recorder),
+        Silence(recorder),
+        Logins(recorder),
         counting,
         _Cleanup(recorder),
     )
@@ -167,6 +176,8 @@ class _Facts:
         run.in_flight[event.connection, event.correlation] = (number, event)
         if event.api == "JoinGroup":
             run.target, run.is_syncing = None, False
+        elif event.api == CONSUMER_HEARTBEAT and event.generation >= 0:
+            run.is_joining = event.generation == 0
 
     def _answered(self, number: int, event: Answered) -> None:
         run = self._recorder.run_of(event.member)
@@ -177,6 +188,8 @@ class _Facts:
         if event.api in ("JoinGroup", "SyncGroup"):
             run.is_syncing = event.api == "JoinGroup" and event.error == "NONE"
         if event.api in MEMBERSHIP and (request := self._recorder.request(event)) is not None:
+            if event.api == CONSUMER_HEARTBEAT and event.error == "NONE":
+                run.is_joining = run.is_joining and request[1].generation != 0
             _extend_lease(run, event, request[1])
 
 

@@ -2,8 +2,8 @@
 
 `docs/invariants.md` gives the reason for each, and names the module that checks it.
 
-A run on real brokers asserts those that its events permit, as that page says. L1 to L3 are asserted
-in virtual time only.
+A run on real brokers asserts those that its events permit, as that page says. L1 to L3 and S27
+are asserted in virtual time only.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ INVARIANTS: Mapping[str, str] = {
     "S24": "nothing of another cluster is delivered, and nothing is committed to it",
     "S25": "a commit belongs to the assignment of its call, and is never below where that began",
     "S26": "a partition that is created while a member is subscribed is read from its start",
+    "S27": "nothing is delivered after the lease has expired, however long the machine was "
+    "suspended",
     "L1": "partitions that a member keeps see a delivery gap of at most 100 ms in a cooperative "
     "rebalance",
     "L2": "members rejoin in time, and partitions of dead or absent members are reassigned in time",
@@ -57,5 +59,9 @@ INVARIANTS: Mapping[str, str] = {
     "partition is released",
     "L11": "a partition that a broker refuses is asked for again, until it is revoked, and the "
     "application hears of it",
+    "L12": "a member that closes leaves its group",
+    "L13": "a static member is not held off by its own earlier join",
+    "L14": "one silent connection does not use up a call",
+    "L15": "credentials that fail for a while end no client that has started",
 }
 """Name -> the invariant. L8, that lasting problems are reported, has separate tests."""

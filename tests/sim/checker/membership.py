@@ -228,7 +228,7 @@ class Membership:
         elif event.error not in _PASSING:
             state.excused_by = number
             # Another process that has the instance id refuses its release, too: the join decides.
-            if event.error == "FENCED_INSTANCE_ID" and not is_release(sent, run):
+            if event.error == "FENCED_INSTANCE_ID" and not is_release(run, sent):
                 state.fenced = state.fenced or (number, event.time)
             if event.error in ENDS_MEMBERSHIP and sent.generation > 0:
                 run.membership_end = (number, event.time, sent.member_id, sent.generation)

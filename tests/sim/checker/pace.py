@@ -22,6 +22,8 @@ _QUICK_RETRIES = 3
 _EARLY = 1e-6
 """Seconds of tolerance for rounding in sums of times."""
 
+_OPENING = frozenset(("ApiVersions", "SaslHandshake", "SaslAuthenticate"))
+
 _DRIVEN = frozenset(("Fetch", "OffsetCommit"))
 """Requests whose rate depends on records and applications, when they succeed."""
 
@@ -125,9 +127,9 @@ class Pace:
     ) -> None:
         """KIP-219: a member sends nothing to a broker that throttles it."""
         at, until, by = requests.throttled.get(event.node or -event.connection, (0.0, 0.0, -1))
-        # Requests in transit do not count, nor does the ApiVersions of a new connection.
+        # Requests in transit do not count, nor do those that open a connection.
         asked = event.time > max(at, run.thawed_at) + self._recorder.notice_delay
-        if asked and event.time < until - _EARLY and event.api != "ApiVersions":
+        if asked and event.time < until - _EARLY and event.api not in _OPENING:
             left = until - event.time
             text = (
                 f"{run.name} sends {event.api} to a broker that throttles it for {left:.2f} s more"

@@ -165,8 +165,7 @@ class PollTimer:
     ) -> None:
         """A member that neither closes nor has failed leaves only because of the poll timer."""
         failed = max(run.troubled_by, run.raised_by) > membership.joined_by
-        releases = is_release(event, run) and not membership.released
-        if failed or releases or self._recorder.fails_by_assignment(run, event.time):
+        if failed or is_release(run, event) or self._recorder.fails_by_assignment(run, event.time):
             return
         waiting_by = None if run.polls.expired else run.polls.waiting_by
         if waiting_by is not None and run.thawed_at < event.time:

@@ -29,6 +29,9 @@ it."""
 MEMBERSHIP = frozenset(("JoinGroup", "SyncGroup", "Heartbeat", CONSUMER_HEARTBEAT))
 """Requests by which a member joins its group and stays in it."""
 
+_AWAY = -2
+"""The epoch with which a static member leaves for a while (KIP-848)."""
+
 _JOIN_GRACE = 5.0
 """L2: seconds for which a group waits for a member beyond the rebalance timeout."""
 
@@ -172,6 +175,9 @@ class MemberRun:
     """Connection and correlation id -> the request, and its number."""
     target: frozenset[TopicPartition] | None = None
     """Its last assignment by the group; None if a join has made that outdated."""
+    is_joining: bool = True
+    """Whether it joins, and has not got a response (KIP-848): a request to leave then releases an
+    earlier join, whose response may be lost, or which may not have left."""
     is_syncing: bool = False
     """Whether its last JoinGroup succeeded, and the SyncGroup after it is not answered yet."""
     lease_since: float = 0.0
@@ -319,11 +325,10 @@ def is_leave(event: Sent) -> bool:
     return event.api == "LeaveGroup" or (event.api == CONSUMER_HEARTBEAT and event.generation < 0)
 
 
-def is_release(event: Sent, run: MemberRun) -> bool:
-    """Whether the request releases the instance id that an earlier join of the member may hold: a
-    member that leaves also sends epoch -2, but closes, or has not polled in time."""
-    leaves = run.closing is not None or run.polls.expired
-    return event.api == CONSUMER_HEARTBEAT and event.generation == -2 and not leaves
+def is_release(run: MemberRun, event: Sent) -> bool:
+    """Whether the request releases the instance id that the member may hold by an earlier join, so
+    that it can join again; it leaves nothing."""
+    return event.api == CONSUMER_HEARTBEAT and event.generation == _AWAY and run.is_joining
 
 
 def is_heartbeat(event: Sent) -> bool:

@@ -1,0 +1,72 @@
+"""Connections that went silent: L14."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..events import Committed, Committing, Connecting, Sent, Silenced
+from .recorder import Handlers, MemberRun, Recorder
+
+
+@attrs.define(eq=False)
+class _Connections:
+    """A member's silent connections, and its last commit."""
+
+    silenced: dict[int, int] = attrs.field(factory=dict)
+    """Connection -> the event in which it was dropped."""
+    connecting_by: int = -1
+    """The last event in which the member opened a connection."""
+    calls: dict[int, int] = attrs.field(factory=dict)
+    """Token of the application's unfinished commits -> the event in which the call began."""
+    commit: tuple[int, Sent] | None = None
+    """The last attempt to commit."""
+
+
+class Silence:
+    """The rule that one connection does not use up a call."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._connections: dict[MemberRun, _Connections] = {}
+        self.handlers: Handlers = {
+            Silenced: self._silenced,
+            Connecting: self._connecting,
+            Committing: self._committing,
+            Sent: self._sent,
+            Committed: self._committed,
+        }
+
+    def _of(self, name: str) -> tuple[MemberRun, _Connections]:
+        run = self._recorder.run_of(name)
+        return run, self._connections.setdefault(run, _Connections())
+
+    def _silenced(self, number: int, event: Silenced) -> None:
+        self._of(event.member)[1].silenced[event.connection] = number
+
+    def _connecting(self, number: int, event: Connecting) -> None:
+        self._of(event.member)[1].connecting_by = number
+
+    def _committing(self, number: int, event: Committing) -> None:
+        self._of(event.member)[1].calls[event.token] = number
+
+    def _sent(self, number: int, event: Sent) -> None:
+        if event.api == "OffsetCommit":
+            self._of(event.member)[1].commit = number, event
+
+    def _committed(self, number: int, event: Committed) -> None:
+        """L14: while a call waits for a response on a connection that was dropped before, or by the
+        attempt itself, its client tries another one."""
+        run, connections = self._of(event.member)
+        began = connections.calls.pop(event.token, number)
+        if event.outcome != "RequestTimeoutError" or connections.commit is None:
+            return
+        by, attempt = connections.commit
+        silenced_by = connections.silenced.get(attempt.connection)
+        if silenced_by is None or by < began or connections.connecting_by > by:
+            return
+        if silenced_by > by + 1:
+            return  # it was dropped later, while it waited for the response
+        if run.hindered_until < attempt.time:
+            waited = event.time - attempt.time
+            text = f"{run.name} waits for {waited:.1f} s on one connection that is silent"
+            self._recorder.report("L14", event, text, began, silenced_by, by, number)
