@@ -28,6 +28,7 @@ from .loop import ReadyQueue
 from .network import Agenda, Network
 from .process import Process
 from .schedule import GROUP, NODES, MemberPlan, Plan, PlannedAction
+from .threads import SimulatedThreads
 
 __all__ = ["Disturbances"]
 
@@ -59,6 +60,7 @@ class Disturbances:
     agenda: Agenda
     group: GroupView
     logins: Logins
+    threads: SimulatedThreads
     record_event: Callable[..., None]
     later: Callable[..., None]
     add_rule: Callable[[Fault], None]
@@ -104,6 +106,16 @@ class Disturbances:
 
     def _keep_idle(self) -> None:
         self.network.idle_limit = float("inf")
+
+    # ------------------------------------------------------------ threads
+
+    def _slow_threads(self, action: PlannedAction) -> None:
+        self.threads.slow[action.member] = float(action.count)
+        self.later(action.seconds, self.threads.slow.pop, action.member, None)
+
+    def _slow_names(self, action: PlannedAction) -> None:
+        until = min(action.at + action.seconds, self.plan.heal)
+        self.threads.hangs_until[action.member] = until
 
     # ------------------------------------------------------------ joining
 

@@ -222,6 +222,25 @@ class LoggingIn(OfMember):
     """The client asks its source of credentials, for a new connection or for another session."""
 
 
+@attrs.frozen(kw_only=True)
+class LookedUp(OfMember):
+    """The client has looked up the name of a broker."""
+
+    host: str
+    seconds: float
+    """How long that took."""
+    outcome: str
+    """"ok", "unresolved" or "cancelled"."""
+
+
+@attrs.frozen(kw_only=True)
+class Borrowed(OfMember):
+    """The client uses a thread that the application shares: one of anyio's workers, or of the
+    loop's executor."""
+
+    what: str
+
+
 # ------------------------------------------------------------------ recorded on the wire
 
 

@@ -219,7 +219,15 @@ def _late_commits(plan: Plan, random: Random) -> Plan:
 
 
 _WITHOUT_RECORDS = frozenset(
-    ("refusals", "lagging_nodes", "partings", "guests", "suspends", "silent_connections")
+    (
+        "refusals",
+        "lagging_nodes",
+        "partings",
+        "guests",
+        "suspends",
+        "silent_connections",
+        "busy_threads",
+    )
 )
 """Kinds that concern group members without records, too."""
 

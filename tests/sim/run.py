@@ -70,6 +70,7 @@ from .plan import FAULTS
 from .process import Process
 from .schedule import GROUP, NODES, MemberPlan, Plan, PlannedAction
 from .surroundings import SURROUNDING_FAULTS
+from .threads import SimulatedThreads
 from .worker import Worker
 
 __all__ = ["BROKERS", "SimulatedRun", "run"]
@@ -272,6 +273,7 @@ class _Simulation:
             groups = start_groups(self.cluster.settings, self.plan.seed)
             group, handle = ApacheView(groups, GROUP), groups.handle
         watch = BrokerWatch(self.log, self.cluster, group, shards=self.plan.shards)
+        threads = SimulatedThreads(self.agenda, ready_queue, self.log.record_event)
         self.disturbances = Disturbances(
             self.plan,
             self.kafka,
@@ -279,6 +281,7 @@ class _Simulation:
             self.agenda,
             group,
             self.logins,
+            threads,
             self.log.record_event,
             self._later,
             self.rules.append,
@@ -289,7 +292,10 @@ class _Simulation:
             count_suspends(patches, ready_queue)
         tap.watch_requests(patches)
         patches.enter_context(mock.patch.object(dialing, "connect", self.network.connect))
-        patches.enter_context(mock.patch.object(Names, "resolve", self.network.resolve))
+        if self.plan.uses_threads:
+            threads.install(patches)
+        else:
+            patches.enter_context(mock.patch.object(Names, "resolve", self.network.resolve))
         patches.enter_context(mock.patch.object(anyio, "current_time", ready_queue.now))
         answering = self.opinions.around(watch.watching(handle), server.handle)
         patches.enter_context(mock.patch.object(server, "handle", answering))

@@ -114,6 +114,8 @@ class Plan:
     parting: str = ""
     """What happens at the end to the requests with which the members leave; "hidden": they do not
     know the coordinator. "" for nothing."""
+    uses_threads: bool = False
+    """Whether every job of the clients that may run in a thread does so."""
     session_lifetime: float | None = None
     """Seconds after which clients must log in again, 0 for never; None: they do not log in."""
     assigns_every: float | None = None

@@ -1,8 +1,8 @@
 """Faults of what surrounds a member, each kind of which can be switched on and off.
 
 Its credentials fail for a while. What lies between it and a broker drops idle connections without a
-word. Its joins and leaves are not answered. Its machine is suspended, which stops its clock and no
-other.
+word. Its joins and leaves are not answered. Its threads and name servers are slow. Its machine is
+suspended, which stops its clock and no other.
 
 Like the kinds of `outside`, each has its own random stream.
 """
@@ -29,6 +29,8 @@ SURROUNDING_FAULTS = frozenset(
         "lose_join",
         "pass_by",
         "suspend",
+        "slow_threads",
+        "slow_names",
     )
 )
 """The actions of these kinds."""
@@ -175,6 +177,28 @@ def _suspends(plan: Plan, random: Random) -> Plan:
     return with_actions(plan, suspends)
 
 
+def _busy_threads(plan: Plan, random: Random) -> Plan:
+    """Let every job of the clients run in a thread, let those be slow at times, and look-ups of
+    names: then the clients must connect."""
+    added = []
+    for _ in range(random.randint(1, 3)):
+        at, member = _at(plan, random, 4.0), _any(plan.members, random)
+        slow = PlannedAction(
+            at=at,
+            what="slow_threads",
+            member=member,
+            count=random.randint(1, 3),
+            seconds=round(random.uniform(3, 8), 2),
+        )
+        added.append(slow)
+    for _ in range(random.randint(1, 4)):
+        at, member = _at(plan, random, 4.0), _any(plan.members, random)
+        seconds = round(random.uniform(1.5, 9), 2)
+        reset = PlannedAction(at=round(at + 0.01, 3), what="reset", member=member)
+        added += [PlannedAction(at=at, what="slow_names", member=member, seconds=seconds), reset]
+    return with_actions(attrs.evolve(plan, uses_threads=True), added)
+
+
 def _any(members: tuple[MemberPlan, ...], random: Random) -> str:
     return random.choice(members).name
 
@@ -186,5 +210,6 @@ SURROUNDINGS: dict[str, Kind] = {
     "lost_joins": (0.2, _lost_joins),
     "guests": (0.15, _guests),
     "suspends": (0.15, _suspends),
+    "busy_threads": (0.12, _busy_threads),
 }
 """Name of a kind -> the share of the runs that may have it, and the function that adds it."""

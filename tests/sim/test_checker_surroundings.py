@@ -1,4 +1,4 @@
-"""The checker detects violations of S27 and L12 to L15, and reports nothing else.
+"""The checker detects violations of S27 and L12 to L17, and reports nothing else.
 
 The stories are built like those of `test_checker`, with the same helpers.
 """
@@ -6,6 +6,7 @@ The stories are built like those of `test_checker`, with the same helpers.
 import pytest
 
 from sim.events import (
+    Borrowed,
     Closing,
     Committed,
     Committing,
@@ -14,6 +15,7 @@ from sim.events import (
     Frozen,
     HeldOff,
     LoggingIn,
+    LookedUp,
     Missed,
     Raised,
     Sent,
@@ -230,3 +232,24 @@ def test_l15_a_refused_login_is_tried_again():
 def test_l6_logins_are_repeated_with_backoff():
     assert broken(STARTED, [of(LoggingIn)] * 20) == []
     assert broken(STARTED, [of(LoggingIn)] * 21) == ["L6"]
+
+
+# ------------------------------------------------------------------ L16, L17: threads
+
+
+def looked_up(seconds, outcome="ok"):
+    return [seconds, of(LookedUp, host="kafka-1", seconds=seconds, outcome=outcome)]
+
+
+def test_l16_a_known_address_is_used_after_a_second():
+    known = [opening(), looked_up(5.0)]
+    assert broken(known, looked_up(1.0)) == []
+    assert broken(known, looked_up(2.0)) == ["L16"]
+    assert broken(known, looked_up(0.5, "unresolved")) == ["L16"]
+    assert broken(known, looked_up(2.0, "cancelled")) == []
+    assert broken(opening(), looked_up(5.0, "unresolved")) == []
+    assert broken(known, [of(Frozen), 2.0, of(Thawed)], looked_up(1.0)) == []
+
+
+def test_l17_the_client_waits_for_no_thread_of_the_application():
+    assert broken(opening(), of(Borrowed, what="a worker thread")) == ["L17"]

@@ -13,6 +13,7 @@ from .events import (
     Frozen,
     HeldOff,
     LoggingIn,
+    LookedUp,
     Lost,
     OfMember,
     Sent,
@@ -151,3 +152,13 @@ def test_a_suspended_process_wakes_with_its_timers_behind() -> None:
 def _is_passive(event: Event) -> bool:
     """Whether the process need not run for it."""
     return not isinstance(event, Sent | Lost)
+
+
+def test_name_servers_hang_for_a_while() -> None:
+    looked_up = (
+        event
+        for plan in plans("busy_threads")
+        for event in events(plan)
+        if isinstance(event, LookedUp) and event.seconds > 0.5
+    )
+    assert next(looked_up).outcome == "ok"

@@ -9,7 +9,7 @@ alone. It changes nothing, is linear in the events, and does not check what the 
 - `epochs`: S2, S10, S11, L2 and L4 of members that the coordinator assigns to (KIP-848)
 - `pauses`: S15, S16; `revocations`: S17, S18, S21; `leading`: S20, L7
 - `second_opinions`: S22, S23; `identity`: S24; `leases`: S27; `refusals`: L11
-- `leaving`: L12, L13; `silence`: L14; `logins`: L15
+- `leaving`: L12, L13; `silence`: L14; `logins`: L15; `threads`: L16, L17
 - `gaps`: L1; `liveness`: L2 to L5; `pace`, `logins`: L6; `polls`: L9
 """
 

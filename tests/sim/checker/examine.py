@@ -42,6 +42,7 @@ from .refusals import Refused
 from .revocations import Revocations
 from .second_opinions import SecondOpinions
 from .silence import Silence
+from .threads import Threads
 
 _TIMED = frozenset(("L1", "L2", "L3", "S27"))
 """Asserted in virtual time only: on a real machine, other processes may delay the member."""
@@ -103,6 +104,7 @@ def examine(events: Iterable[Event], *, virtual: bool = True) -> CheckResult:
         Leaving(recorder),
         Silence(recorder),
         Logins(recorder),
+        Threads(recorder),
         counting,
         _Cleanup(recorder),
     )

@@ -63,5 +63,7 @@ INVARIANTS: Mapping[str, str] = {
     "L13": "a static member is not held off by its own earlier join",
     "L14": "one silent connection does not use up a call",
     "L15": "credentials that fail for a while end no client that has started",
+    "L16": "a broker whose address is known is reached while name servers are slow",
+    "L17": "the client waits for no thread that the application shares",
 }
 """Name -> the invariant. L8, that lasting problems are reported, has separate tests."""
