@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from . import bugs, consumer_bugs, outside_bugs
+from . import bugs, consumer_bugs, outside_bugs, surrounding_bugs
 from . import run as running
 from .checker import find_violations
 from .events import Event
@@ -32,7 +32,7 @@ from .schedule import Plan, to_json
 
 __all__ = ["BUGS", "KEPT", "hunt", "shown"]
 
-BUGS = {**bugs.BUGS, **consumer_bugs.BUGS, **outside_bugs.BUGS}
+BUGS = {**bugs.BUGS, **consumer_bugs.BUGS, **outside_bugs.BUGS, **surrounding_bugs.BUGS}
 
 KEPT = Path(__file__).with_name("bugs.json")
 """Name of a bug -> seeds of such runs, each with the violated invariants."""

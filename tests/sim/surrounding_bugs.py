@@ -1,0 +1,132 @@
+"""Planted bugs of clients that trust their surroundings; see `bugs`."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from typing import Any
+
+from anyio import to_thread
+
+from kafkagroup.member import classic, consumer_protocol, coordinated
+from kafkagroup.runtime import offsets
+from kafkagroup.transport import broker, clock, logins, names, threads
+
+from .planting import Bug, around, bug, replace
+
+__all__ = ["BUGS"]
+
+BUGS: dict[str, Bug] = {}
+
+
+# ------------------------------------------------------------------ logins
+
+
+@bug(BUGS, "classic", "L15", kinds=["logins"])
+def raises_what_no_broker_has_refused(stack: ExitStack) -> None:
+    """The application gets each error of its source of credentials."""
+
+    def make(failed: Any) -> Any:
+        def faulty(self: Any, address: Any, error: Any, now: float) -> None:
+            failed(self, address, error, now)
+            self._report(error, now)
+
+        return faulty
+
+    around(stack, logins.Logins, "failed", make)
+
+
+@bug(BUGS, "classic", "L15", "L2", kinds=["logins"])
+def does_not_log_in_again_after_a_refusal(stack: ExitStack) -> None:
+    """A client whose login was refused is of no use any more."""
+    replace(stack, logins.Logins, "resume", lambda self: None)
+
+
+# ------------------------------------------------------------------ connections
+
+
+@bug(BUGS, "classic", "L14", kinds=["silent_connections"])
+def spends_a_call_on_one_connection(stack: ExitStack) -> None:
+    """A connection that was idle is not checked, and an attempt may take as long as the call."""
+    for module in (broker, offsets):
+        replace(stack, module, "part_of", lambda timeout: timeout)
+    replace(stack, broker.BrokerClient, "_is_doubtful", lambda self, connection: False)
+
+
+# ------------------------------------------------------------------ leaving
+
+
+def _leaves_once(stack: ExitStack) -> None:
+    replace(stack, coordinated.CoordinatedStep, "_leave_again", lambda self, error: self._left())
+
+
+@bug(BUGS, "classic", "L12", kinds=["partings"])
+def leaves_with_one_request(stack: ExitStack) -> None:
+    """A member has closed when LeaveGroup was refused, or its response lost."""
+    _leaves_once(stack)
+
+
+@bug(BUGS, "consumer", "L12", kinds=["partings"])
+def leaves_a_consumer_group_with_one_request(stack: ExitStack) -> None:
+    """The same for the heartbeat by which a member of a consumer group leaves."""
+    _leaves_once(stack)
+
+
+@bug(BUGS, "classic", "L12", kinds=["partings"])
+def leaves_only_a_known_coordinator(stack: ExitStack) -> None:
+    """A member that does not know its coordinator closes without leaving."""
+
+    def make(depart: Any) -> Any:
+        def faulty(self: Any) -> None:
+            depart(self) if self.member.coordinator is not None else self._left()
+
+        return faulty
+
+    around(stack, coordinated.CoordinatedStep, "_depart", make)
+
+
+@bug(BUGS, "classic", "L12", kinds=["guests"])
+def does_not_wait_for_its_member_id(stack: ExitStack) -> None:
+    """A member that closes during its first JoinGroup is gone before it gets an id (KIP-394)."""
+    replace(stack, classic, "_ID_TIMEOUT", 0.0)
+
+
+@bug(BUGS, "consumer", "L13", kinds=["lost_joins"])
+def does_not_release_its_own_join(stack: ExitStack) -> None:
+    """A static member whose join was not answered joins again and again."""
+    replace(stack, consumer_protocol._Step, "_releases", property(lambda self: False))
+
+
+# ------------------------------------------------------------------ clocks
+
+
+@bug(BUGS, "classic", "S27", "S1", kinds=["suspends"])
+def counts_a_lease_on_the_clock_of_its_loop(stack: ExitStack) -> None:
+    """A lease stands still while the machine is suspended."""
+
+    def make(init: Any) -> Any:
+        def faulty(self: Any, now: Any, loop_now: Any) -> None:
+            init(self, loop_now, loop_now)
+
+        return faulty
+
+    around(stack, clock.LeaseClock, "__init__", make)
+
+
+# ------------------------------------------------------------------ threads
+
+
+@bug(BUGS, "classic", "L16", kinds=["busy_threads"])
+def waits_for_a_name_that_it_knows(stack: ExitStack) -> None:
+    """There is no fallback to the addresses of the last look-up."""
+    replace(stack, names, "_FALLBACK_AFTER", math.inf)
+
+
+@bug(BUGS, "classic", "L17", kinds=["busy_threads"])
+def runs_its_jobs_in_threads_of_the_application(stack: ExitStack) -> None:
+    """Long jobs run in anyio's worker threads."""
+
+    async def shared(self: Any, work: Any) -> Any:
+        return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+    replace(stack, threads.WorkerThreads, "__call__", shared)
