@@ -522,7 +522,7 @@ async def test_a_session_continues_while_its_credentials_cannot_be_renewed(netwo
 
 
 async def test_the_old_session_serves_until_its_end(network: Any) -> None:
-    gate = network.handlers[HERE] = Gate([100_000])
+    gate = network.handlers[HERE] = Gate([500_000])
     source = Source()
     async with network, connected(from_source(source)) as connection:
         began = anyio.current_time()
@@ -541,7 +541,7 @@ async def test_the_old_session_serves_until_its_end(network: Any) -> None:
 
 async def test_requests_are_answered_while_the_credentials_are_fetched(network: Any) -> None:
     """The broker takes no other request during the exchange, but nothing is exchanged yet."""
-    gate = network.handlers[HERE] = Gate([100_000])
+    gate = network.handlers[HERE] = Gate([500_000])
     source = Source(delay=2.9)
     async with network, connected(from_source(source)) as connection:
         began = anyio.current_time()
@@ -589,7 +589,7 @@ async def test_a_cancelled_task_of_the_source_is_a_failure_of_the_source(network
 async def test_a_failing_renewal_is_reported_after_ten_seconds(
     network: Any, caplog: pytest.LogCaptureFixture, failure: Exception, cause: str
 ) -> None:
-    network.handlers[HERE] = Gate([1_000_000])
+    network.handlers[HERE] = Gate([500_000])
     source = Source()
     troubles = Troubles()
     async with network, anyio.create_task_group() as tasks:

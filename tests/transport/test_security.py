@@ -460,18 +460,18 @@ async def test_advertised_brokers_are_checked_with_the_same_policy(
     network: Any, listen: Any
 ) -> None:
     """A bootstrap server must not direct the client to a broker without a valid certificate."""
-    async with EmbeddedKafka(nodes=2, listen=False) as kafka, network:
-        for node_id, name in ((1, "kafka-1"), (2, "somebody.else")):
+    async with EmbeddedKafka(listen=False) as kafka, network:
+        for host, name in (("boot", "boot"), ("kafka-1", "somebody.else")):
             listener = listen(name)
 
-            async def serve(peer: Any, node_id: int = node_id, listener: Any = listener) -> None:
-                await kafka.handle_stream(await listener.secure(peer.stream), node_id)
+            async def serve(peer: Any, listener: Any = listener) -> None:
+                await kafka.handle_stream(await listener.secure(peer.stream), 1)
 
-            network.handlers[f"kafka-{node_id}", 9092] = serve
+            network.handlers[host, 9092] = serve
         security = Security(ssl_ca_pem=CA)
-        kafka.create_topic("t", partitions=2)
-        consumer = Consumer("t", bootstrap_servers="kafka-1:9092", security=security)
-        with pytest.raises(TlsError, match=r"kafka-2:9092: .* not valid for 'kafka-2'"):
+        kafka.create_topic("t")
+        consumer = Consumer("t", bootstrap_servers="boot:9092", security=security)
+        with pytest.raises(TlsError, match=r"kafka-1:9092: .* not valid for 'kafka-1'"):
             async with consumer:
                 await consumer.getone()
 
