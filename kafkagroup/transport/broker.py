@@ -349,7 +349,9 @@ class BrokerClient:
             # Of the source of credentials, or of a broker without SASL.
             if logins is None or not logins.has_worked:
                 raise
-            raise AuthenticationError(f"{escaped(self.host)}:{self.port}: {error}") from error
+            failure = AuthenticationError(f"{escaped(self.host)}:{self.port}: {error}")
+            logins.failed(self.address, failure, anyio.current_time())
+            raise failure from error
         if logins is not None:
             logins.succeeded(self.address, is_known=self.node_id >= 0)
         return connection

@@ -20,16 +20,21 @@ from kafkagroup.transport.trouble import WARN_AFTER
 
 __all__ = ["Logins"]
 
-_MIN_PAUSE, _MAX_PAUSE = 1.0, 10.0
-"""Seconds between two logins at a broker that refuses; doubled for each further one."""
+_AFTER_REFUSAL = (1.0, 10.0)
+"""Seconds between two logins at a broker that refuses, at least and at most; doubled for each
+further one."""
+
+_AFTER_FAILURE = (0.2, 1.0)
+"""The same if no broker has refused. All that needs a connection asks for one, and each broker may
+be tried: without a pause, a source that fails at once is asked dozens of times a second."""
 
 _RAISE_INTERVAL = 60.0
 """Seconds between two reports of failures that are repeated without the application."""
 
 
 @define
-class _Refusal:
-    """What one broker refused last."""
+class _Failure:
+    """The last failed login at one broker."""
 
     error: AuthenticationError
     since: float
@@ -44,7 +49,7 @@ class Logins:
         self.has_worked = False
         """Whether a broker that the metadata names has accepted a login: then the options are
         right."""
-        self._refusals: dict[Address, _Refusal] = {}
+        self._failures: dict[Address, _Failure] = {}
         self._unreported: AuthenticationError | None = None
         """The last refusal, if it was not reported as that of all brokers."""
         self._suspended: AuthenticationError | None = None
@@ -65,11 +70,11 @@ class Logins:
         return error.is_refusal or not self.has_worked
 
     def check(self, address: Address, now: float) -> None:
-        """Raise the last refusal while it is too early for a login at this address."""
+        """Raise the last failure while it is too early for a login at this address."""
         self.raise_suspended()
-        refusal = self._refusals.get(address)
-        if self._on_refused is not None and refusal is not None and now < refusal.retry_at:
-            _raise_again(refusal.error)
+        failure = self._failures.get(address)
+        if self._on_refused is not None and failure is not None and now < failure.retry_at:
+            _raise_again(failure.error)
 
     def raise_suspended(self) -> None:
         """Raise the refusal of all brokers, while no login is tried."""
@@ -78,20 +83,23 @@ class Logins:
 
     def succeeded(self, address: Address, *, is_known: bool) -> None:
         """Note a login. `is_known`: the metadata names this broker."""
-        self._refusals.pop(address, None)
+        self._failures.pop(address, None)
         self.has_worked |= is_known
 
     def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
         """Note a failed login. At other brokers it may succeed."""
+        known = self._failures.get(address)
+        if known is not None and known.error.is_refusal != error.is_refusal:
+            known = None
+        attempts = 1 if known is None else known.attempts + 1
+        since = now if known is None else known.since
+        pauses = _AFTER_REFUSAL if error.is_refusal else _AFTER_FAILURE
+        retry_at = now + backoff(attempts, *pauses, 0.5)
+        self._failures[address] = _Failure(error, since, attempts, retry_at)
         if not error.is_refusal:
             if not self.has_worked:
                 self._report_at_times(error, now)
             return
-        known = self._refusals.get(address)
-        attempts = 1 if known is None else known.attempts + 1
-        since = now if known is None else known.since
-        retry_at = now + backoff(attempts, _MIN_PAUSE, _MAX_PAUSE, 0.5)
-        self._refusals[address] = _Refusal(error, since, attempts, retry_at)
         self._unreported = error
         if now - since >= WARN_AFTER:
             self._report_at_times(error, now)

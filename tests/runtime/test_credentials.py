@@ -36,6 +36,7 @@ from kafkagroup.producer import Producer
 from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Close
 from kafkagroup.testing.embedded.tls import TlsStream
+from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kafkagroup.wire.messages.metadata import (
@@ -449,7 +450,7 @@ class Tls:
         await self.kafka.handle_stream(stream, 1)
 
 
-async def inline(work: Callable[[], Any], abandon_on_cancel: bool = False) -> Any:
+async def inline(self: WorkerThreads, work: Callable[[], Any]) -> Any:
     await anyio.lowlevel.checkpoint()
     return work()
 
@@ -506,7 +507,7 @@ async def test_renewed_files_are_used_by_the_next_connection(
 ) -> None:
     """The client presented the certificate of its start until it had expired, and was then dead. A
     refusal is raised; when the files are right and the application polls on, it continues."""
-    monkeypatch.setattr(anyio.to_thread, "run_sync", inline)
+    monkeypatch.setattr(WorkerThreads, "__call__", inline)
     ca, mine = tmp_path / "ca.pem", tmp_path / "me.pem"
     ca.write_text(authority().pem)
     mine.write_text(authority().issue("me@example.org").pem)

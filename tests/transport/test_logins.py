@@ -45,6 +45,20 @@ def test_a_broker_that_refuses_is_asked_less_and_less_often() -> None:
     assert allowed(one, now + 1.0)
 
 
+def test_a_source_that_fails_at_once_is_asked_after_a_pause() -> None:
+    """Each task of a client asked it, for each broker: dozens of times a second."""
+    one, _ = logins()
+    attempts = []
+    for tenth in range(40):
+        if allowed(one, tenth / 10):
+            attempts.append(tenth)
+            one.failed(A, FAILED, tenth / 10)
+    assert attempts == [0, 2, 7, 15, 25, 35]
+    one.failed(A, REFUSED, 4.0)
+    assert not allowed(one, 4.9)
+    assert allowed(one, 5.0)
+
+
 def test_after_a_refusal_of_all_brokers_the_application_must_go_on() -> None:
     one, reported = logins()
     one.failed(A, REFUSED, 0.0)
@@ -80,7 +94,7 @@ def test_what_no_broker_has_refused_is_raised_only_before_the_first_login() -> N
     one, reported = logins(has_worked=False)
     for now in (0.0, 0.1, 59.0, 60.0):
         one.failed(A, FAILED, now)
-        assert allowed(one, now)
+        assert allowed(one, now + 1.0)
     assert reported == [FAILED] * 2
     one.succeeded(A, is_known=False)  # a bootstrap address: the broker's own may still be wrong
     one.failed(A, FAILED, 120.0)

@@ -522,7 +522,7 @@ async def test_a_session_continues_while_its_credentials_cannot_be_renewed(netwo
 
 
 async def test_the_old_session_serves_until_its_end(network: Any) -> None:
-    gate = network.handlers[HERE] = Gate([500_000])
+    gate = network.handlers[HERE] = Gate([100_000])
     source = Source()
     async with network, connected(from_source(source)) as connection:
         began = anyio.current_time()
@@ -541,7 +541,7 @@ async def test_the_old_session_serves_until_its_end(network: Any) -> None:
 
 async def test_requests_are_answered_while_the_credentials_are_fetched(network: Any) -> None:
     """The broker takes no other request during the exchange, but nothing is exchanged yet."""
-    gate = network.handlers[HERE] = Gate([500_000])
+    gate = network.handlers[HERE] = Gate([100_000])
     source = Source(delay=2.9)
     async with network, connected(from_source(source)) as connection:
         began = anyio.current_time()
