@@ -217,7 +217,10 @@ class _Loop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> _Handle:
-        return self._set_timer(self._now + delay, _Handle(callback, args, context))
+        when = self._now + delay
+        if self._behind:
+            when += _ROUNDING  # else one that sleeps until a time may wake before it, for ever
+        return self._set_timer(when, _Handle(callback, args, context))
 
     def _set_timer(self, when: float, handle: _Handle) -> _Handle:
         self._timers_set += 1
