@@ -827,7 +827,7 @@ async def test_a_token_source_that_fails_for_a_while_is_asked_again(
     )
     async with consumer:
         assert (await consumer.getone()).value == b"a record"
-        failures += ["nothing"] * 30
+        failures += ["nothing"] * 20
         await anyio.sleep(4.0)
         assert failures == []
         before = calls

@@ -44,7 +44,8 @@ def test_no_run_violates_an_invariant(protocol: str) -> None:
     for simulated in runs:
         *_, finished = simulated.events
         assert isinstance(finished, Finished)
-        assert finished.committed.keys() == finished.ends.keys()
+        # The coordinator may have forgotten some commits.
+        assert set() < finished.committed.keys() <= finished.ends.keys()
     kinds = {type(event) for simulated in runs for event in simulated.events}
     assert {Formed, Killed} <= kinds
 
