@@ -11,13 +11,15 @@ import random
 import selectors
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 from unittest import mock
 
 import anyio
 from anyio.abc import ByteStream
 
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.transport import dialing
+from kafkagroup.transport.names import Names, Resolved
 
 __all__ = ["run"]
 
@@ -95,6 +97,11 @@ class _End(ByteStream):
         await anyio.lowlevel.checkpoint()
 
 
+async def _resolve(_: Names, host: str, until: float = 0.0) -> Resolved:
+    """No thread looks up names, which would take real time."""
+    return Resolved([(0, (host, 0))])
+
+
 def run(
     story: Callable[[EmbeddedKafka], Awaitable[T]], topics: dict[str, int], *, seed: int = 0
 ) -> T:
@@ -104,14 +111,18 @@ def run(
         kafka = EmbeddedKafka(topics, listen=False, seed=seed, wall=anyio.current_time)
         async with anyio.create_task_group() as connections:
 
-            async def connect(host: str, port: int, **_: Any) -> _End:
+            async def connect(_: int, address: tuple[str, int], source: object) -> _End:
                 near, far = _End(), _End()
                 near.peer, far.peer = far, near
-                connections.start_soon(kafka.handle_stream, far, int(host.rpartition("-")[2]))
+                node_id = int(address[0].rpartition("-")[2])
+                connections.start_soon(kafka.handle_stream, far, node_id)
                 await anyio.sleep(2 * _TRAVEL)
                 return near
 
-            with mock.patch.object(anyio, "connect_tcp", connect):
+            with (
+                mock.patch.object(dialing, "connect", connect),
+                mock.patch.object(Names, "resolve", _resolve),
+            ):
                 async with kafka:
                     answer = await story(kafka)
             connections.cancel_scope.cancel()

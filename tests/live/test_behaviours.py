@@ -179,10 +179,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_39": (
         NEW + "test_line_39_invalid_epochs_and_intervals_are_ignored",
-        NEW + "test_line_39_leave_is_sent_once_and_always_succeeds",
+        NEW + "test_line_39_leaving_succeeds_if_the_coordinator_does_not_know_the_member",
     ),
     "line_40": (
-        NEW + "test_line_40_auto_falls_back_to_classic_where_the_protocol_is_missing",
+        NEW + "test_line_40_a_missing_protocol_counts_once_the_coordinator_repeats_it",
         NEW_CONSUMERS + "test_line_40_auto_falls_back_when_the_broker_refuses_the_join",
         NEW_LIVE + "test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
     ),

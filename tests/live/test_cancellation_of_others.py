@@ -86,6 +86,11 @@ async def request(canceller: Canceller, one: Broker) -> None:
     assert (await canceller.cancel_in(one.request(beat))).error_code == 25
 
 
+async def attempt(canceller: Canceller, one: Broker) -> None:
+    beat = HeartbeatRequest(group_id="other", generation_id=1, member_id="m")
+    assert (await canceller.cancel_in(one.attempt(beat))).error_code == 25
+
+
 async def request_metadata(canceller: Canceller, one: Broker) -> None:
     answer = await canceller.cancel_in(one.request_metadata(["t"]))
     assert [topic.name for topic in answer.topics] == ["t"]
@@ -160,6 +165,7 @@ async def opened(canceller: Canceller, _: Broker) -> None:
         connect_offsets_channel,
         ready,
         request,
+        attempt,
         request_metadata,
         request_offset_limits,
         fetch_messages,
@@ -612,6 +618,7 @@ SWEPT = {
     },
     "Broker": {
         "aclose",
+        "attempt",
         "commit_consumer_group_offsets",
         "connect",
         "connect_offsets_channel",
