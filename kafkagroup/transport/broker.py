@@ -217,9 +217,7 @@ class BrokerClient:
             await connection.aclose()
 
     async def _connection(self, connection_id: str) -> BrokerConnection:
-        if self._origin is None:
-            self._origin = Origin(repr(self))
-        self._origin.check()
+        self._check_origin()
         connection = self._open_connection(connection_id)
         is_busy = connection_id in self._connecting
         if connection is not None and not (is_busy or self._needs_care(connection)):
@@ -233,6 +231,12 @@ class BrokerClient:
             # another task has stored a new lock meanwhile, keep that one.
             if not lock.locked() and self._connecting.get(connection_id) is lock:
                 del self._connecting[connection_id]
+
+    def _check_origin(self) -> None:
+        """Raises: IllegalStateError in another process or event loop than the first call."""
+        if self._origin is None:
+            self._origin = Origin(repr(self))
+        self._origin.check()
 
     def _needs_care(self, connection: BrokerConnection) -> bool:
         return self._is_suspect(connection) or self._is_doubtful(connection)
@@ -395,6 +399,7 @@ class BrokerClient:
         """Send a request as `request` does, with a part of the request timeout, because another
         attempt follows if there is no response. The first attempt after that gets all of it: the
         broker may be slow."""
+        self._check_origin()
         usual, sent_at = self._options.request_timeout, anyio.current_time()
         part = part_of(usual)
         try:
@@ -409,6 +414,7 @@ class BrokerClient:
 
     async def _look_up(self, request: Request[R], **options: Any) -> R:
         """Send a look-up, and once more in the time that is left if its response is lost."""
+        self._check_origin()
         deadline = anyio.current_time() + self._options.request_timeout
         connection_id, close_count = options["connection_id"], self._close_count
         was_connected = self.is_connected(connection_id)

@@ -77,7 +77,8 @@ def test_help(program: str, command: str) -> None:
 
 
 def test_produce_and_consume(program: str, servers: str) -> None:
-    with running(program, "consume", "t", "--group", "g", "--bootstrap-servers", servers) as reader:
+    given = ("--group", "g", "--from-beginning", "--bootstrap-servers", servers)
+    with running(program, "consume", "t", *given) as reader:
         with running(program, "produce", "t", "--bootstrap-servers", servers) as writer:
             writer.communicate(b"one\ntwo\n", TIMEOUT)
             assert writer.returncode == 0
@@ -89,7 +90,8 @@ def test_produce_and_consume(program: str, servers: str) -> None:
 
 def test_a_signal_ends_produce(program: str, servers: str) -> None:
     with running(program, "produce", "t", "--bootstrap-servers", servers) as writer:
-        with running(program, "consume", "t", "--bootstrap-servers", servers) as reader:
+        given = ("--from-beginning", "--bootstrap-servers", servers)
+        with running(program, "consume", "t", *given) as reader:
             writer.stdin.write(b"one\n")
             writer.stdin.flush()
             assert reader.stdout.readline().rstrip().endswith(b"one")

@@ -991,7 +991,7 @@ def leaves_connections_open(stack: ExitStack) -> None:
     _replace(stack, connections, "anyio", _Anyio(aclose_forcefully=_nothing))
 
 
-@_bug("L4")
+@_bug("L4", kinds=["partings"])
 def closes_without_a_deadline(stack: ExitStack) -> None:
     """Closing has no deadline."""
 

@@ -62,8 +62,8 @@ def believes_one_broker_that_has_an_old_topic_id(stack: ExitStack) -> None:
     def make(topic_after: Any) -> Any:
         def faulty(known: Any, response: Any, before: Any, shared: Any) -> Any:
             topic, claim = topic_after(known, response, before, shared)
-            if claim is not None and claim.topic_id != NO_ID:
-                return merging._described(response, shared), None
+            if claim is not None and claim.successor is not None:
+                return claim.successor, None
             return topic, claim
 
         return faulty
