@@ -5,6 +5,7 @@ For each bug there must be a simulated run that violates one of the bug's invari
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -23,7 +24,14 @@ from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Phase
-from kafkagroup.runtime import committer, fetch_sources, generations, log_offsets, refusals
+from kafkagroup.runtime import (
+    close_sequence,
+    committer,
+    fetch_sources,
+    generations,
+    log_offsets,
+    refusals,
+)
 from kafkagroup.runtime import driver as drivers
 from kafkagroup.runtime import engine as engines
 from kafkagroup.runtime import fetch_response as fetch_responses
@@ -1002,6 +1010,16 @@ def closes_without_a_deadline(stack: ExitStack) -> None:
         return faulty
 
     _around(stack, services.Service, "__init__", make)
+    _around(stack, close_sequence.CloseSequence, "__init__", make)
+
+    def depart(leave: Any) -> Any:
+        def faulty(self: Any) -> None:
+            leave(self)
+            self._set(leave_by=math.inf)
+
+        return faulty
+
+    _around(stack, coordinated.CoordinatedStep, "_depart", depart)
 
 
 @_bug("L2")
