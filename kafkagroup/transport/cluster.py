@@ -385,7 +385,7 @@ class Cluster:
     def _on_refused(self, address: Address) -> None:
         """Find out whether other brokers accept what one has refused, or whether the broker has
         moved: another cluster may listen at its address now."""
-        known = {(node.host, node.port) for node in self.metadata.nodes.values()}
+        known = map(_address, self.metadata.nodes.values())
         if not self.logins.has_worked or {*self.bootstrap_servers, *known} == {address}:
             self.logins.refused_everywhere(anyio.current_time())
         else:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
 from kafkagroup import Broker
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.transport import connection
+from kafkagroup.transport import dialing
 from kafkagroup.transport.keepalive import keep_alive
 from kafkagroup.transport.options import parse_servers
 
@@ -54,14 +55,14 @@ async def connected() -> AsyncIterator[SocketStream]:
 async def test_each_connection_to_a_broker_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """SO_KEEPALIVE alone begins after two hours: a load balancer has forgotten the connection by
     then."""
-    streams: list[SocketStream] = []
-    connect = anyio.connect_tcp
+    streams: list[ByteStream] = []
+    connect = dialing.connect
 
-    async def note(*args: object, **options: object) -> SocketStream:
-        streams.append(await connect(*args, **options))  # type: ignore[call-overload]
+    async def note(*args: Any) -> ByteStream:
+        streams.append(await connect(*args))
         return streams[-1]
 
-    monkeypatch.setattr(connection.anyio, "connect_tcp", note)
+    monkeypatch.setattr(dialing, "connect", note)
     with EmbeddedKafka({"t": 1}) as kafka:
         ((host, port),) = parse_servers(kafka.bootstrap_servers)
         async with Broker.open(host, port) as broker:
