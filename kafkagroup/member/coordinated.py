@@ -136,7 +136,7 @@ class CoordinatedMember:
     """Why it rejoins or revokes."""
     leaving: Leaving | None = None
     leave_by: float = math.inf
-    """When a member that is leaving gives up; inf before it has released its partitions."""
+    """When the last attempt to leave ends; inf before the member has released its partitions."""
     last_token: int = 0
 
     @property
@@ -328,7 +328,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         """Report an error code to the application, if it is not one that passes by itself."""
         code, at = self.member.reported
         if self.member.phase in self.ENDED:
-            return  # a warning says so if the member cannot leave
+            return  # a member that cannot leave is reported with a warning
         if error.retriable or (code == error.code and self.now - at < _REPORT_INTERVAL):
             return
         self._set(reported=(error.code, self.now))
@@ -357,8 +357,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     # ------------------------------------------------------------ leaving
 
     def _depart(self) -> None:
-        """Leave at the coordinator: once it is known, and again until it has answered. It removes a
-        silent member after one session, so that is when to give up at the latest."""
+        """Leave at the coordinator: once it is known, and again until it has answered. After one
+        session it has removed the member anyway, so the last attempt ends then."""
         member, leaving = self.member, self.member.leaving
         deadline = self.now + member.config.session_timeout
         if leaving is not None:  # there is time for one attempt, even if none is left
@@ -409,7 +409,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         return min(max(left * _LEAVE_SHARE, _MIN_ATTEMPT), self.member.config.request_timeout)
 
     def _doubt(self) -> str:
-        """Return why the coordinator may still count a member that gives up leaving."""
+        """Return why the coordinator may still count a member that could not leave."""
         trouble = self.member.trouble if self.member.phase in self.ENDED else ""
         return trouble or "the coordinator did not answer in time"
 

@@ -251,7 +251,7 @@ class GenerationQueue:
         until = self.lease_expires_at()
         left = until - self._clock.now()
         if left > 0.0 and self.latest is not None and not self.latest.over.is_set():
-            # A deadline is on the loop's clock, which may have stood still. And with a heartbeat
+            # A deadline is on the loop's clock, which may have been stopped. And with a heartbeat
             # thread, the lease may have been extended without a call here so far.
             self.latest._extend(until)
         return left

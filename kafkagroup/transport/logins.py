@@ -2,9 +2,9 @@
 
 Brokers and directories lock the accounts of clients that repeat a wrong password. So a refusal by
 all brokers is raised, and no login is tried until the application goes on. One broker that refuses
-what others accept is at fault itself: it is asked again, less and less often. What no broker has
-refused, such as a source of credentials that fails, is raised only before the first login, when the
-options may be wrong.
+what others accept is at fault itself: its logins are repeated, less and less often. What no broker
+has refused, such as a source of credentials that fails, is raised only before the first login, when
+the options may be wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ further one."""
 
 _AFTER_FAILURE = (0.2, 1.0)
 """The same if no broker has refused. All that needs a connection asks for one, and each broker may
-be tried: without a pause, a source that fails at once is asked dozens of times a second."""
+be tried: without a pause, a source that fails at once is called dozens of times a second."""
 
 _RAISE_INTERVAL = 60.0
 """Seconds between two reports of failures that are repeated without the application."""

@@ -42,7 +42,7 @@ _NO_SUCH_NAME = {
 
 
 class UnresolvedError(ConnectionLostError):
-    """A host name has no address, or its look-up takes too long: no broker was asked yet."""
+    """A host name has no address, or its look-up takes too long: no request was sent."""
 
 
 @frozen
