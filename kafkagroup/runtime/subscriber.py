@@ -230,6 +230,9 @@ class Subscriber:
     async def assign(self, generation: GenerationInfo) -> None:
         """Apply the assignment of a generation, call the listener, and look up positions."""
         session, encoded = self._session, generation.assignment
+        # From here on: a thread that decodes a large assignment may take seconds, in which the
+        # group waits for the revocation as well.
+        deadline = anyio.current_time() + session.options.rebalance_timeout * _DRAIN_SHARE
         assigned = await run_job(self._cluster, partial(decode_assignment, encoded), len(encoded))
         if session.membership.uses_consumer_protocol:
             self._note_new_partitions(assigned)
@@ -246,7 +249,7 @@ class Subscriber:
             # assignment must not count as a poll: a stuck application would keep its partitions for
             # as long as the group rebalances.
             session.polls.note_poll(anyio.current_time())
-        revoked_count = await self._revoke_others(generation, assigned)
+        revoked_count = await self._revoke_others(generation, assigned, deadline)
         if await self._own(generation, assigned):
             await self._complete_rebalance(revoked_count)
 
@@ -289,7 +292,7 @@ class Subscriber:
             )
 
     async def _revoke_others(
-        self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
+        self, generation: GenerationInfo, assigned: Sequence[TopicPartition], deadline: float
     ) -> int:
         """Revoke the owned partitions that are not assigned any more; return their number."""
         session = self._session
@@ -304,8 +307,8 @@ class Subscriber:
         self._revoked_in = generation.generation_id if revoked else -1
         if revoked:
             session.delivery.revoke(revoked)
-            now, share = anyio.current_time(), session.options.rebalance_timeout * _DRAIN_SHARE
-            await self._drain_and_release(revoked, now + share, call_listener=True)
+            now = anyio.current_time()
+            await self._drain_and_release(revoked, deadline, call_listener=True)
             session.history.note_revocation_time(anyio.current_time() - now)
         return len(revoked)
 

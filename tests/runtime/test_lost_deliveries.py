@@ -12,6 +12,7 @@ import pytest
 from kafkagroup import Batch, CommitFailedError, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode, TransportError
+from kafkagroup.runtime import subscriber
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
@@ -243,6 +244,30 @@ async def test_owned_partitions_are_committed_before_the_error(network: Any, pro
                 )
                 assert kafka.committed("g", "t") == {kept.partition: 9}
                 await consumer.commit()
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
+async def test_the_time_to_decode_an_assignment_counts_for_its_revocation(
+    network: Any, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """A busy machine took seconds to start the thread, and a revocation with a record in flight
+    took longer than the rebalance timeout."""
+    options = {"rebalance_timeout_ms": 4_000, "session_timeout_ms": 6_000}
+    began: list[float] = []
+
+    async def decode_slowly(_: object, job: Callable[[], Any], __: int) -> Any:
+        began.append(anyio.current_time())
+        await anyio.sleep(2.5)
+        return job()
+
+    async with cluster(network):
+        first, second = Member(protocol, **options), Member(protocol, **options)
+        async with first.consumer:
+            await first.poll_both()
+            monkeypatch.setattr(subscriber, "run_job", decode_slowly)
+            async with second.consumer:
+                await until(lambda: first.calls_of("revoked"))
+                assert 2.9 < anyio.current_time() - began[0] < 3.2
 
 
 async def test_records_in_flight_at_the_deadline_of_an_eager_revocation_are_lost(
