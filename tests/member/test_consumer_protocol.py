@@ -1106,6 +1106,19 @@ def test_a_static_member_without_an_answer_to_its_join_releases_its_instance_id(
         assert step(refused, Woke(now=11.0))[1] == (join(6, is_first=False, instance_id="i"),)
 
 
+def test_a_member_that_was_removed_by_mistake_releases_its_own_instance_id() -> None:
+    """Its coordinator answered UNKNOWN_MEMBER_ID, and counted it on: the join was refused until
+    the session had ended."""
+    losing, _ = step(evolve(BEATING_, config=STATIC), reply(4, answer(E.UNKNOWN_MEMBER_ID)))
+    joining, effects = step(losing, Revoked(now=10.0, token=5))
+    assert effects == (join(6, instance_id="i"),)
+    refused, _ = step(joining, reply(6, answer(E.UNRELEASED_INSTANCE_ID), now=10.0))
+    releasing, effects = step(refused, Woke(now=10.125))
+    assert effects == (release(7),)
+    again, effects = step(releasing, reply(7, answer(0, epoch=-2), now=10.25))
+    assert effects == (join(8, is_first=False, instance_id="i"),)
+
+
 @pytest.mark.parametrize(
     ("code", "releases"),
     [
