@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
+from kafkagroup._backoff import backoff
 from kafkagroup._values import define, field
 from kafkagroup.errors import (
     AuthenticationError,
@@ -55,7 +56,6 @@ from kafkagroup.transport.names import Names
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.os_errors import reason
-from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.threads import ThreadTimeoutError, ThreadWait
 from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.wire.connection import Connection, LargeResponse, Response
@@ -92,6 +92,10 @@ _STREAM_ERRORS = (
 _REAUTHENTICATE_AFTER = (0.85, 0.95)
 """The fraction of a session's lifetime after which the connection re-authenticates. A random one,
 or all connections would do it at the same time. The Java client uses the same range."""
+
+_RENEWAL_PAUSES = (0.5, 5.0)
+"""Seconds between two attempts to re-authenticate, at least and at most. Each connection makes its
+own, and the old session serves meanwhile."""
 
 _QUICK_WRITE_INTERVAL = 1.5
 """Seconds between two writes that count as quick. Longer than a fetch without records takes, and
@@ -391,7 +395,7 @@ class BrokerConnection:
     async def _renew_session(self, mechanism: Mechanism, ends_at: float) -> float | None:
         """Re-authenticate; return the lifetime of the new session, None if the connection ends.
         Until `ends_at` the old session serves while the mechanism cannot get its credentials."""
-        pauses = RetryBackoff(self._options)
+        attempts = 0
         while True:
             try:
                 lifetime = await self._authenticate(mechanism, is_renewal=True)
@@ -401,7 +405,9 @@ class BrokerConnection:
                     self._end(error)
                     return None
                 self.on_renewal(error)
-                await anyio.sleep(min(pauses.next(), left))
+                attempts += 1
+                pause = backoff(attempts, *_RENEWAL_PAUSES, random.random())
+                await anyio.sleep(min(pause, left))
             else:
                 if self._reauthenticated is not None:
                     self._reauthenticated.set()

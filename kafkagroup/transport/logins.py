@@ -41,6 +41,11 @@ class _Failure:
     attempts: int
     retry_at: float
 
+    def pause(self) -> float:
+        """Return the seconds until the next login."""
+        pauses = _AFTER_REFUSAL if self.error.is_refusal else _AFTER_FAILURE
+        return backoff(self.attempts, *pauses, 0.5)
+
 
 class Logins:
     """The logins of one client, with TLS or SASL or neither. Times are on the loop's clock."""
@@ -70,11 +75,15 @@ class Logins:
         return error.is_refusal or not self.has_worked
 
     def check(self, address: Address, now: float) -> None:
-        """Raise the last failure while it is too early for a login at this address."""
+        """Raise the last failure while it is too early for a login at this address. After a failure
+        one connection tries first: all of them at once would be as many logins."""
         self.raise_suspended()
         failure = self._failures.get(address)
-        if self._on_refused is not None and failure is not None and now < failure.retry_at:
+        if self._on_refused is None or failure is None:
+            return
+        if now < failure.retry_at:
             _raise_again(failure.error)
+        failure.retry_at = now + failure.pause()
 
     def raise_suspended(self) -> None:
         """Raise the refusal of all brokers, while no login is tried."""
@@ -93,9 +102,9 @@ class Logins:
             known = None
         attempts = 1 if known is None else known.attempts + 1
         since = now if known is None else known.since
-        pauses = _AFTER_REFUSAL if error.is_refusal else _AFTER_FAILURE
-        retry_at = now + backoff(attempts, *pauses, 0.5)
-        self._failures[address] = _Failure(error, since, attempts, retry_at)
+        failure = _Failure(error, since, attempts, now)
+        failure.retry_at += failure.pause()
+        self._failures[address] = failure
         if not error.is_refusal:
             if not self.has_worked:
                 self._report_at_times(error, now)

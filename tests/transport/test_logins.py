@@ -59,6 +59,17 @@ def test_a_source_that_fails_at_once_is_asked_after_a_pause() -> None:
     assert allowed(one, 5.0)
 
 
+def test_after_a_failure_one_connection_tries_first() -> None:
+    """All connections of a client logged in at the same moment, after each pause."""
+    one, _ = logins()
+    assert [allowed(one, 0.0) for _ in range(3)] == [True] * 3, "nothing is known to be wrong"
+    one.failed(A, FAILED, 0.0)
+    assert [allowed(one, 0.2) for _ in range(3)] == [True, False, False]
+    assert allowed(one, 0.4), "the first has not ended"
+    one.succeeded(A, is_known=True)
+    assert [allowed(one, 0.4) for _ in range(3)] == [True] * 3
+
+
 def test_after_a_refusal_of_all_brokers_the_application_must_go_on() -> None:
     one, reported = logins()
     one.failed(A, REFUSED, 0.0)

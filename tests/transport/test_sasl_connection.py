@@ -508,7 +508,7 @@ async def test_a_session_continues_while_its_credentials_cannot_be_renewed(netwo
     async with network, connected(from_source(source)) as connection:
         connection.on_renewal = reported.append
         source.failures = [OSError("the vault restarts"), LookupError("and again")]
-        await anyio.sleep(95.5)
+        await anyio.sleep(97)
         assert await connection.request(heartbeat("g"), timeout=1) == HeartbeatResponse(
             error_code=0
         )
@@ -536,7 +536,7 @@ async def test_the_old_session_serves_until_its_end(network: Any) -> None:
         assert not caught.value.is_refusal
     assert gate.names == [*LOGIN, "g"]
     assert source.times[-1] - began == pytest.approx(100)
-    assert len(source.times) < 25, "with a growing pause"
+    assert len(source.times) < 10, "each connection renews its own session: with a growing pause"
 
 
 async def test_requests_are_answered_while_the_credentials_are_fetched(network: Any) -> None:
@@ -595,12 +595,12 @@ async def test_a_failing_renewal_is_reported_after_ten_seconds(
     async with network, anyio.create_task_group() as tasks:
         broker = BrokerClient(1, *HERE, tasks, from_source(source), troubles=troubles)
         await broker.connect()
-        source.failures = [failure] * 20
+        source.failures = [failure] * 8
         while len(source.times) < 2:
             await anyio.sleep(1)
         await anyio.sleep(5)
         assert troubles.lasting(anyio.current_time()) == []
-        await anyio.sleep(7)
+        await anyio.sleep(11)
         ((problem, _),) = troubles.lasting(anyio.current_time())
         assert (problem.subject, problem.cause) == ("broker 1 at broker:9092", cause)
         assert [r.message for r in caplog.records if r.levelno == logging.WARNING] != []
