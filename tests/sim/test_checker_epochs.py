@@ -398,3 +398,13 @@ def test_s1_a_fenced_member_sends_no_heartbeat():
     fenced = [HAS_BOTH, heartbeats(2, error="FENCED_INSTANCE_ID", now=0)]
     assert broken(fenced) == []
     assert broken(fenced, heartbeats(2)) == ["S1", "S10"]
+
+
+def test_s27_a_reported_revocation_ends_its_part_of_the_lease():
+    """Another revocation that the answer demands has a rebalance timeout of its own."""
+    first = [HAS_BOTH, fetches_offsets()({T0: -1, T1: -1}), heartbeats(2, gets=(T1,))]
+    beats = [[2.6, heartbeats(2)] for _ in range(3)]
+    reported = [*beats[:2], revokes(T0), 2.6, heartbeats(2, owned=(T1,), gets=())]
+    kept = [*beats, heartbeats(2, gets=())]
+    assert "S27" not in broken(first, reported, 0.3, delivers(0, tp=T1))
+    assert "S27" in broken(first, kept, 0.3, delivers(0, tp=T1))

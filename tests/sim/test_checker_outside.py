@@ -8,6 +8,8 @@ import pytest
 from sim.checker.identity import FOREIGN
 from sim.events import (
     Away,
+    Committed,
+    Committing,
     Computing,
     Deleted,
     Finished,
@@ -217,6 +219,13 @@ def test_l2_a_commit_that_is_forgotten_while_no_member_owns_its_partition_stays_
     assert broken(owner(), healed, FORGOTTEN, lost, closes(), end) == []
 
 
+def test_l2_whether_a_commit_is_answered_while_all_close_does_not_depend_on_the_member():
+    healed, end = Healed(time=0.0), Finished(time=0.0, committed={}, ends={T0: 2}, starts={T0: 0})
+    refused = commits(2, error="NOT_COORDINATOR")
+    assert broken(owner(), healed, FORGOTTEN, refused, closes(T0), end) == []
+    assert broken(owner(), healed, FORGOTTEN, refused, closes(T0), 6.5, end) == ["L2"]
+
+
 def test_l10_the_application_itself_commits_without_auto_commit():
     healed, end = Healed(time=0.0), Finished(time=0.0, committed={}, ends={T0: 2}, starts={T0: 0})
     assert broken(owner(auto_commit=False), FORGOTTEN, healed, closes(T0), end) == []
@@ -249,6 +258,11 @@ def test_l11_a_refusal_is_raised_within_ten_seconds():
     assert broken(reader, delivers(0, processed=False), refused(), 11.0, metadata(t=2)) == []
 
 
+def test_l11_a_partition_that_is_served_again_need_not_be_raised():
+    reader = [opening(), starts(1, {T0: 0}), refused(), 9.0, delivers(0)]
+    assert "L11" not in broken(reader, 9.0, metadata(t=2))
+
+
 def test_l11_a_follower_that_refuses_only_sends_the_fetch_to_the_leader():
     reader = [opening(), starts(1, {T0: 0})]
     at_leader = request("Fetch", asked={"offsets": {T0: 0}, "node": 2})
@@ -264,6 +278,21 @@ def test_l11_a_refusal_is_raised_at_most_once_a_minute_for_each_partition():
     assert broken(reader, refused(), raised(), refused(), 11.0, metadata(t=2)) == []
     again = [refused(), raised(), 60.0, refused(), 11.0, metadata(t=2)]
     assert broken(reader, again) == ["L11"]
+
+
+def test_l11_what_may_not_be_read_and_what_may_not_be_committed_are_two_reports():
+    denial = "TOPIC_AUTHORIZATION_FAILED"
+    reader = [opening(), starts(1, {T0: 0}), delivers(0)]
+    uncommitted = [commits(1, error=denial), raised(denial)]
+    assert "L11" not in broken(reader, uncommitted, refused(denial), raised(denial))
+    assert "L11" in broken(reader, uncommitted, uncommitted)
+
+
+def test_l11_the_application_hears_of_nothing_while_it_waits_for_its_own_commit():
+    waits = of(Committing, token=1, offsets=None), 9.0, of(Committed, token=1, outcome="ok")
+    reader = [opening(), starts(1, {T0: 0}), refused()]
+    assert "L11" not in broken(reader, waits, 9.0, metadata(t=2))
+    assert "L11" in broken(reader, waits, 11.0, metadata(t=2))
 
 
 def test_l11_an_error_that_names_no_partition_may_be_about_each():

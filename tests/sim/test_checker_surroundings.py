@@ -93,6 +93,12 @@ def test_l12_a_member_tries_to_leave_until_its_close_timeout(error):
     assert broken(owner(close_timeout=5.0), closing(4.8, refused), COUNTED) == []
 
 
+def test_l12_the_close_timeout_expires_while_the_process_is_frozen():
+    frozen = [of(Closing), revokes(T0), of(Frozen), 4.8, of(Thawed), of(Ended)]
+    assert broken(owner(close_timeout=5.0), frozen, COUNTED) == []
+    assert broken(owner(close_timeout=5.5), frozen, COUNTED) == ["L12"]
+
+
 @pytest.mark.parametrize("error", ["GROUP_AUTHORIZATION_FAILED", "UNKNOWN_MEMBER_ID"])
 def test_l12_a_final_refusal_ends_it(error):
     refused = request("LeaveGroup", asked={"member_id": "A"}, error=error)

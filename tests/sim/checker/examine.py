@@ -185,14 +185,26 @@ class _Facts:
         run = self._recorder.run_of(event.member)
         if event.api != "Fetch" and event.error not in _EXPECTED_ERRORS:
             run.troubled_by = number
+        found = self._recorder.request(event) if event.api in MEMBERSHIP else None
+        if found is not None and event.api == CONSUMER_HEARTBEAT and event.error == "NONE":
+            run.is_joining = run.is_joining and found[1].generation != 0
+            _acknowledge(run, found[1])
         if event.assigned is not None:
             run.target = frozenset(event.assigned)
         if event.api in ("JoinGroup", "SyncGroup"):
             run.is_syncing = event.api == "JoinGroup" and event.error == "NONE"
-        if event.api in MEMBERSHIP and (request := self._recorder.request(event)) is not None:
-            if event.api == CONSUMER_HEARTBEAT and event.error == "NONE":
-                run.is_joining = run.is_joining and request[1].generation != 0
-            _extend_lease(run, event, request[1])
+        if found is not None:
+            _extend_lease(run, event, found[1])
+
+
+def _acknowledge(run: MemberRun, request: Sent) -> None:
+    """Note a heartbeat of KIP-848 that the coordinator has answered. If it reports the revocation
+    for which the coordinator waited, another that the answer demands began after the acknowledged
+    heartbeat before."""
+    if run.owes_revocation and request.owned is not None:
+        if run.target is not None and run.target.issuperset(request.owned):
+            run.stable_at = run.acknowledged_at
+    run.acknowledged_at = request.issued_at
 
 
 def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:

@@ -134,7 +134,8 @@ class Leaving:
         if run.closing is None or run.opening.instance is not None or membership.is_refused:
             return
         by, at = run.closing
-        took = self._recorder.elapsed(run, membership.ended_at, at)
+        # Its timeout expires while the process is frozen, too: the clock of its loop goes on.
+        took = membership.ended_at - at
         if took >= _ALL * run.opening.close_timeout - _SLACK:
             return
         if known := sorted(membership.ids.intersection(event.ids)):

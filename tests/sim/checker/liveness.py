@@ -39,6 +39,7 @@ from ..events import (
     Revoking,
     Sent,
 )
+from .logins import LOGIN_PAUSE
 from .recorder import (
     CONSUMER_HEARTBEAT,
     MEMBERSHIP,
@@ -115,6 +116,8 @@ class Deadlines:
     """When it ended, if it has."""
     retry_due: tuple[float, int] | None = None
     """When it got an error after which it must send another request, and has not."""
+    refused_at: float = -math.inf
+    """When a broker last refused its login."""
     failure: str = ""
     """The error of the group's last answer, if it has not tried to return since; "" without one."""
     return_due_at: float = 0.0
@@ -283,6 +286,8 @@ class Liveness:
         since = deadlines.lookup_connection_since
         if since is not None and since < self._recorder.healed_at:
             return  # a fault may have killed the connection without a reset: the request times out
+        if event.time - deadlines.refused_at < LOGIN_PAUSE:
+            return
         at, by = deadlines.retry_due
         late = self._recorder.elapsed_healthy(run, event.time, at, deadlines.polled_at)
         if late > max(REJOIN, run.opening.heartbeat_interval) + _SLACK:
@@ -316,6 +321,8 @@ class Liveness:
         deadlines = self._of(run)
         if event.api == "FindCoordinator":
             deadlines.lookup_connection_since = None
+        if event.api == "SaslAuthenticate" and event.error != "NONE":
+            deadlines.refused_at = event.time
         if event.api not in MEMBERSHIP:
             return
         request = self._recorder.request(event)
@@ -528,17 +535,19 @@ def _may_stay_forgotten(log: Log, now: float) -> bool:
     """Whether the coordinator has forgotten the commit, and no member must store it again: the last
     owner has committed nothing itself, or only when its application asked it to, or has got the
     acknowledgement later, or has released the partition before, or has lost it, and must not
-    commit. A later owner reads it again, unless it closes, too."""
+    commit. A later owner reads it again, unless it closes, too. Whether a commit that is sent while
+    all close gets an answer in time does not depend on the member."""
     owner = log.current
     if log.forgotten_by < 0:
         return False
+    is_recent = now - log.forgotten_at < _CLOSING
     if log.stored is not None:
-        is_recent = now - log.forgotten_at < _CLOSING
         return is_recent and owner is not None and owner.began_by > log.forgotten_by
     return (
         owner is None
         or owner.acked is None
         or owner.acked_by > log.forgotten_by
+        or (is_recent and owner.sent_by > log.forgotten_by)
         or not owner.run.opening.auto_commit
         or owner.end_reason == "lost"
         or (owner.revoking_by is not None and owner.revoking_by < log.forgotten_by)

@@ -18,8 +18,8 @@ _LOGINS = frozenset(("SaslHandshake", "SaslAuthenticate"))
 _RECENT = 20.0
 """Seconds after which a refusal no longer explains an error."""
 
-_PAUSE = 12.0
-"""Seconds after which a client tries again whose application polls on."""
+LOGIN_PAUSE = 12.0
+"""Seconds after which a client that was refused tries again, if its application polls on."""
 
 _RATE = 20
 """Maximum logins per second."""
@@ -83,6 +83,6 @@ class Logins:
             return
         attempted_by, attempted_at = logins.attempted
         idle = self._recorder.elapsed(run, event.time, attempted_at)
-        if idle > _PAUSE:
+        if idle > LOGIN_PAUSE:
             text = f"{run.name} raises a refused login again, and has not tried for {idle:.1f} s"
             self._recorder.report("L15", event, text, refused_by, attempted_by, number)

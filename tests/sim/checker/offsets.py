@@ -376,8 +376,9 @@ class Offsets:
                 text = f"{run.name} commits {tp}@{offset} after {period.minimum_commit}"
                 self._recorder.report("S5", event, text, period.sent_by, number)
             # An explicit commit does not move the position: after a seek back, the next commit of
-            # processed records may be below it.
-            least = min(offset, done) if event.explicit else offset
+            # processed records, as far as the client knows of them, may be below it.
+            known = max(period.minimum_commit, _reported(period, log))
+            least = min(offset, known) if event.explicit else offset
             period.minimum_commit = min((least, *period.truncations))
         is_floor_known = self._recorder.knew(*period.floor_known, event)
         is_below = period.floor is not None and offset < period.floor
@@ -655,6 +656,16 @@ def _lower_floor(period: OwnershipPeriod, offset: int) -> None:
 
 def _done(period: OwnershipPeriod, log: Log) -> int:
     """Return the offset after the last processed record, or the start offset."""
-    if period.processed is not None:
-        return period.processed
+    return _or_start(period.processed, period, log)
+
+
+def _reported(period: OwnershipPeriod, log: Log) -> int:
+    """The same, of what the application has reported by its polls."""
+    has_polled = period.run.polled_by > period.processed_by
+    return _or_start(period.processed if has_polled else period.reported_processed, period, log)
+
+
+def _or_start(offset: int | None, period: OwnershipPeriod, log: Log) -> int:
+    if offset is not None:
+        return offset
     return max((*period.starts, 0 if period.run.has_wire_events else log.floor, 0))

@@ -63,8 +63,9 @@ class PollClocks:
             clock.expired = True
 
     def _sent(self, number: int, event: Sent) -> None:
-        if is_leave(event):
-            self._recorder.run_of(event.member).polls.had_partitions = False
+        run = self._recorder.run_of(event.member)
+        if is_leave(event) and not is_release(run, event):
+            run.polls.had_partitions = False
 
     def _assigned(self, number: int, event: Assigned) -> None:
         run = self._recorder.run_of(event.member)

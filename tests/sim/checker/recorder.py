@@ -186,7 +186,9 @@ class MemberRun:
     """When its lease expires (`kafkagroup.member.ownership`): one session timeout after it issued
     the last acknowledged heartbeat, or earlier while a rebalance waits for it."""
     stable_at: float = 0.0
-    """When it issued the last request whose response showed no rebalance."""
+    """When it issued the last request whose response showed no rebalance, or no longer the same."""
+    acknowledged_at: float = 0.0
+    """When it issued the last heartbeat that the coordinator has acknowledged (KIP-848)."""
     rebalancing_at: float = 0.0
     """When it issued the last JoinGroup, or heartbeat whose response showed a rebalance."""
     owes_revocation: bool = False

@@ -18,6 +18,8 @@ from ..events import (
     Answered,
     Away,
     Closing,
+    Committed,
+    Committing,
     Delivered,
     Event,
     Lost,
@@ -55,9 +57,13 @@ class _Refusals:
     due: dict[tuple[TopicPartition, str], tuple[int, float, int]] = attrs.field(factory=dict)
     """Partition and error -> the first answer with it that was not raised, when the application
     could first hear of it, and the node."""
-    raised: dict[tuple[TopicPartition | None, str], tuple[int, float]] = attrs.field(factory=dict)
-    """Partition and error -> by which event it was last raised, and when; None: an error that names
-    no partition, and may be about any."""
+    refused: dict[str, str] = attrs.field(factory=dict)
+    """Error -> the kind of the last request that got it."""
+    raised: dict[tuple[TopicPartition | None, str], tuple[int, float, str]] = attrs.field(
+        factory=dict
+    )
+    """Partition and error -> by which event it was last raised, when, and for which kind of
+    request; None: an error that names no partition, and may be about any."""
     paused: frozenset[TopicPartition] = frozenset()
     delivered_at: float = 0.0
     """When the application last got a record."""
@@ -68,7 +74,7 @@ class _Refusals:
 
     def raised_lately(self, tp: TopicPartition | None, error: str, now: float) -> int | None:
         """Return the event by which this was raised in the last minute, if any."""
-        by, at = self.raised.get((tp, error), (-1, -math.inf))
+        by, at, _ = self.raised.get((tp, error), (-1, -math.inf, ""))
         return by if now - at < _PERIOD else None
 
     def postpone(self, now: float, away_at: float) -> None:
@@ -95,6 +101,8 @@ class Refused:
             Processed: self._processed,
             Away: self._away,
             Absent: self._away,
+            Committing: self._away,
+            Committed: self._polls,
             Polling: self._polls,
         }
 
@@ -106,9 +114,11 @@ class Refused:
         return run, refusals
 
     def _answered(self, number: int, event: Answered) -> None:
-        if not event.refused:
+        if event.error == "NONE" and not event.refused:
             return
         run, refusals = self._of(event.member)
+        for error in RAISED.intersection((event.error, *event.refused.values())):
+            refusals.refused[error] = event.api
         for tp, error in event.refused.items():
             was_raised = any(
                 refusals.raised_lately(named, error, event.time) is not None for named in (tp, None)
@@ -136,7 +146,7 @@ class Refused:
         _, refusals = self._of(event.member)
         refusals.paused = frozenset(event.partitions)
 
-    def _away(self, number: int, event: Away | Absent) -> None:
+    def _away(self, number: int, event: OfMember) -> None:
         _, refusals = self._of(event.member)
         if refusals.away_at is None:
             refusals.away_at = event.time
@@ -153,6 +163,8 @@ class Refused:
         _, refusals = self._of(event.member)
         refusals.delivered_at = event.time
         refusals.processing += 1
+        for key in [key for key in refusals.due if key[0] == event.partition]:
+            del refusals.due[key]  # the broker serves it again
 
     def _processed(self, number: int, event: Processed) -> None:
         _, refusals = self._of(event.member)
@@ -184,9 +196,11 @@ class Refused:
         for error in _refused_with(event.error):
             for key in [key for key in refusals.due if key[1] == error and tp in (key[0], None)]:
                 del refusals.due[key]
-            before = refusals.raised_lately(tp, error, event.time)
-            refusals.raised[tp, error] = number, event.time
-            if tp is not None and before is not None:
+            before, kind = refusals.raised_lately(tp, error, event.time), refusals.refused.get(error)
+            _, _, kind_before = refusals.raised.get((tp, error), (-1, 0.0, ""))
+            refusals.raised[tp, error] = number, event.time, kind or ""
+            # What may not be read and what may not be committed are two reports.
+            if tp is not None and before is not None and kind == kind_before:
                 text = f"{event.member} raises {error} of {tp} twice in {_PERIOD:.0f} s"
                 self._recorder.report("L11", event, text, before, number)
 
