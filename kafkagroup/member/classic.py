@@ -302,6 +302,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             stable_at=self.member.join_sent_at,
             rebalancing_at=max(self.member.rebalancing_at, self.member.join_sent_at),
             joined_at=self.now,
+            is_unsynced=True,
             session_ends_at=self.now + config.session_timeout,
         )
         # KIP-814: when a static leader returns, the assignment is unchanged.
@@ -334,6 +335,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     def _on_sync_response(self, answer: SyncGroupResponse) -> None:
         member = self.member
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self._set(is_unsynced=False)
             # Rejoin at once, as the group waits for this member, but not endlessly.
             if member.attempts < _MAX_IMMEDIATE_REJOINS:
                 self._set(attempts=member.attempts + 1)
@@ -355,6 +357,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._set(
             pending=None,
             assignment=answer.assignment,
+            is_unsynced=False,
             stable_at=member.join_sent_at,
             # It took another connection, which may be dead: the next heartbeat must not wait.
             heartbeat_in_flight=None,
@@ -458,11 +461,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         coordinator then removes a member whose SyncGroup has not arrived (KAFKA-12890)."""
         member = self.member
         sent = member.heartbeat_sent_at
-        is_syncing = member.phase in (Phase.COMPUTING, Phase.SYNCING)
         if code == ErrorCode.NONE:
-            began_after = member.rebalancing_at if is_syncing else math.inf
+            began_after = member.rebalancing_at if member.is_unsynced else math.inf
             self._set(stable_at=sent)
-        elif is_syncing:
+        elif member.is_unsynced:
             # Between JoinGroup and SyncGroup, brokers before 2.7 answer so without beginning a
             # session (KAFKA-10134).
             return self._set(**changes)

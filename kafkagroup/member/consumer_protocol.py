@@ -407,13 +407,13 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _on_instance_unreleased(self, error: BrokerError) -> None:
         """Retry until the coordinator releases the instance id. After a crash, the member's former
-        process holds it until its session ends. A member may hold it itself: an answer that it was
-        removed, or that its release was refused, may have been wrong."""
+        process holds it until its session ends. The member may hold it itself: an answer that it
+        was removed, or that its release was refused, may have been wrong."""
         since = self.member.unreleased_since
         since = self.now if since is None else since
         if self.now - since >= self.member.config.release_timeout:
             return self._fail(error)
-        self._set(unreleased_since=since, may_be_known=self.member.was_accepted)
+        self._set(unreleased_since=since, may_be_known=True)
         return self._retry(error)
 
     # ------------------------------------------------------------ moves

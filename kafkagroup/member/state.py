@@ -194,6 +194,9 @@ class Member(CoordinatedMember):
     rebalancing_at: float = 0.0
     """When the last request was sent that the coordinator handled while members joined: JoinGroup,
     or a heartbeat that found the group rebalancing."""
+    is_unsynced: bool = False
+    """Whether the coordinator waits for this member's SyncGroup, as far as the member knows: also
+    while it joins again because the answer to that was lost."""
     must_rejoin: bool = False
     """Whether a rejoin was requested while the member was joining."""
     assigned_generation: int = -1

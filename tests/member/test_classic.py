@@ -129,6 +129,7 @@ COMPUTING = evolve(
     next_heartbeat_at=13.0,
     stable_at=10.0,
     rebalancing_at=10.0,
+    is_unsynced=True,
     session_ends_at=20.0,
     pending=4,
     last_token=4,
@@ -140,6 +141,7 @@ SYNCED = evolve(
     phase=Phase.SYNCED,
     acknowledged_at=float("-inf"),
     assignment=b"mine",
+    is_unsynced=False,
     pending=None,
     heartbeat_in_flight=6,
     heartbeat_sent_at=10.0,
@@ -149,6 +151,7 @@ SYNCED = evolve(
 STABLE = evolve(
     SYNCING,
     phase=Phase.STABLE,
+    is_unsynced=False,
     pending=None,
     is_assigned=True,
     assigned_generation=5,
@@ -928,7 +931,13 @@ def test_a_sync_in_the_next_rebalance_rejoins_at_once_then_backs_off() -> None:
     answer = synced(E.REBALANCE_IN_PROGRESS)
     reason = "the group rebalanced before the assignment came"
     rejoining = evolve(
-        SYNCING, phase=Phase.JOINING, pending=6, last_token=6, reason=reason, attempts=1
+        SYNCING,
+        phase=Phase.JOINING,
+        pending=6,
+        last_token=6,
+        reason=reason,
+        attempts=1,
+        is_unsynced=False,
     )
     assert step(SYNCING, reply(5, answer)) == (rejoining, (join(6, "m1", reason),))
     again = evolve(SYNCING, attempts=5)
@@ -939,6 +948,7 @@ def test_a_sync_in_the_next_rebalance_rejoins_at_once_then_backs_off() -> None:
             pending=None,
             reason=reason,
             attempts=6,
+            is_unsynced=False,
             retry_at=11.0,
             next_heartbeat_at=11.0,
         ),
@@ -1719,6 +1729,21 @@ def test_the_lease_ends_with_the_rebalance_timeout_of_the_group(member: Member, 
     )
 
 
+def test_a_member_that_joins_again_without_an_answer_to_its_sync_group_is_still_unsynced() -> None:
+    """A broker before 2.7 that has not received the new JoinGroup answers the heartbeat without
+    beginning a session (KAFKA-10134). The member once delivered on after its lease."""
+    syncing = evolve(SYNCING, is_assigned=True, heartbeat_in_flight=9, last_token=9)
+    waiting, _ = step(syncing, SendFailed(now=12.0, token=5, error=LOST))
+    joining, _ = step(evolve(waiting, coordinator=NODE, lookup_in_flight=None), Woke(now=13.0))
+    assert joining.phase is Phase.JOINING
+    token = joining.last_token + 1
+    beating = evolve(joining, heartbeat_in_flight=token, heartbeat_sent_at=14.0, last_token=token)
+    answer = reply(token, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=14.1)
+    assert step(beating, answer)[0].ownership == syncing.ownership
+    synced_before = evolve(beating, is_unsynced=False)
+    assert step(synced_before, answer)[0].ownership.lease_expires_at == 24.0
+
+
 @pytest.mark.parametrize("member", [COMPUTING, FOLLOWING], ids=lambda m: m.phase.value)
 def test_the_lease_ends_with_the_rebalance_timeout_while_sync_group_is_pending(
     member: Member,
@@ -1845,6 +1870,7 @@ def test_heartbeats_are_frequent_after_a_rebalance_and_slow_down() -> None:
     stable = evolve(
         syncing,
         phase=Phase.STABLE,
+        is_unsynced=False,
         pending=None,
         assigned_generation=5,
         session_ends_at=20.0,
