@@ -426,6 +426,8 @@ class GroupMember(Service):
         queue = self._queue
         deadline = anyio.current_time() + self._close_timeout * LEAVE_FRACTION
         queue.close()
+        if self._cluster is not None:
+            self._cluster.logins.resume()  # what was refused once need not be now
         # Before leaving: other members must not begin while this one's work still runs.
         await queue.wait_vacated()
         if self._driver is not None and not self._driver.closed.is_set():

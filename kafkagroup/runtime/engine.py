@@ -186,6 +186,7 @@ class Engine:
     async def close(self) -> None:
         """Leave the group, then close all connections."""
         self._session.begin_close()
+        self._cluster.logins.resume()  # what was refused once need not be now
         await self.unsubscribe("the consumer was closed")
         await self._cluster.aclose()
 

@@ -38,7 +38,12 @@ from kafkagroup.testing.embedded.faults import Close
 from kafkagroup.testing.embedded.tls import TlsStream
 from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
-from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from kafkagroup.wire.messages.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from kafkagroup.wire.messages.metadata import (
     ApiVersionsRequest,
     FindCoordinatorRequest,
@@ -296,6 +301,29 @@ async def test_a_refusal_is_raised_and_tried_again_when_the_application_polls_on
             fault.stop()
             values, errors = await polled(one, 1, 12)
             assert (values, len(errors)) == (["2"], 0)
+
+
+@PROTOCOLS
+async def test_a_client_that_closes_logs_in_once_more_after_a_refusal(
+    network: Any, protocol: Any
+) -> None:
+    """The password was right again, but the application had not polled since: the group waited for
+    the end of the member's session, and read again what it had processed."""
+    api: Any = LeaveGroupRequest if protocol == "classic" else ConsumerGroupHeartbeatRequest
+    async with served(network) as on:
+        async with on.consumer(group_protocol=protocol, group_id="g") as one:
+            on.kafka.produce("t", ["1"])
+            assert await next_value(one) == "1"
+            fault = on.kafka.fail(SaslAuthenticateRequest, E.SASL_AUTHENTICATION_FAILED, times=None)
+            await on.break_connections()
+            with pytest.raises(AuthenticationError):
+                await next_value(one)
+            fault.stop()
+            await anyio.sleep(10)
+            before = len(on.kafka.requests(api))
+            assert on.kafka.committed("g", "t") == {}
+        assert len(on.kafka.requests(api)) > before, "it has left"
+        assert on.kafka.committed("g", "t") == {0: 1}
 
 
 async def test_an_application_that_polls_on_logs_in_less_and_less_often(network: Any) -> None:
