@@ -489,6 +489,9 @@ class Killed(OfMember):
 class Frozen(OfMember):
     """The process stopped running (SIGSTOP, or a blocked event loop)."""
 
+    suspended: bool = False
+    """Whether its machine is suspended, and with it the clock of its loop."""
+
 
 @attrs.frozen(kw_only=True)
 class Thawed(OfMember):

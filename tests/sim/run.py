@@ -772,12 +772,12 @@ class _Simulation:
 
     # processes
 
-    def _freeze(self, action: PlannedAction) -> None:
+    def _freeze(self, action: PlannedAction, *, suspended: bool = False) -> None:
         slot = self.slots[action.member]
         if slot.process is not None:
             slot.frozen += 1
             if slot.frozen == 1:
-                self.log.record_event(Frozen, member=slot.process.name)
+                self.log.record_event(Frozen, member=slot.process.name, suspended=suspended)
                 self.ready_queue.freeze(slot.process.name)
             self._later(action.seconds, self._thaw, slot, 1)
 
@@ -787,7 +787,7 @@ class _Simulation:
         """Freeze a process, and stop its clock, unless it is frozen anyway."""
         slot = self.slots[action.member]
         if slot.process is not None and not slot.frozen:
-            self._freeze(action)
+            self._freeze(action, suspended=True)
             self.ready_queue.suspend(slot.process.name)
 
     def _thaw(self, slot: _MemberSlot, times: int) -> None:

@@ -69,7 +69,10 @@ def test_s27_a_group_member_does_not_work_on_a_shard_after_its_lease():
     member = [opening(shards=True), starts(1, {T0: 0})]
     assert broken(member, 5.5, works()) == []
     assert broken(member, 6.5, works()) == ["S27"]
-    assert broken(member, of(Frozen), 6.5, of(Thawed), 0.1, works()) == ["S27"]
+    assert broken(member, of(Frozen), 6.5, of(Thawed), 0.05, works()) == ["S27"]
+    suspended = of(Frozen, suspended=True), 6.5, of(Thawed)
+    assert broken(member, suspended, 0.09, works()) == []
+    assert broken(member, suspended, 0.11, works()) == ["S27"]
 
 
 # ------------------------------------------------------------------ L12: leaving
@@ -200,6 +203,9 @@ def test_l14_one_silent_connection_does_not_use_up_a_call():
     assert broken(first, committing(sent)) == []  # the broker has not answered
     assert broken(first, committing([sent, 1.0, heartbeats(), silenced])) == []
     assert broken(first, silenced, committing([sent, of(Connecting, node=1)])) == []
+    another = of(Silenced, connection=99)
+    assert broken(first, silenced, committing([sent, 1.0, another])) == []
+    assert broken(first, silenced, another, committing(sent)) == ["L14"]
     assert broken(first, silenced, committing(commits(1), outcome="ok")) == []
     frozen = [of(Frozen), 1.0, of(Thawed)]
     assert broken(first, silenced, committing([sent, frozen])) == []

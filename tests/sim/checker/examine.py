@@ -13,6 +13,7 @@ from ..events import (
     Ended,
     Event,
     Formed,
+    Frozen,
     Healed,
     Killed,
     Misassigning,
@@ -22,7 +23,7 @@ from ..events import (
     Subscribing,
     Thawed,
 )
-from .epochs import Epochs
+from .epochs import ENDS_MEMBERSHIP, Epochs
 from .figures import Counting, Figures
 from .gaps import Gaps
 from .identity import Identity
@@ -49,6 +50,9 @@ _TIMED = frozenset(("L1", "L2", "L3", "S27"))
 
 _EXPECTED_ERRORS = ("NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED")
 """Responses of a healthy coordinator to a healthy member."""
+
+_SUSPEND_NOTICE = 0.1
+"""Seconds after which a process notices that it was suspended: no timer ran out meanwhile."""
 
 _LATE_ASSIGNMENT = 10.0
 """Seconds that a leader's SyncGroup may be in transit."""
@@ -128,6 +132,7 @@ class _Facts:
         self.handlers = {
             Opening: self._opening,
             Closing: self._closing,
+            Frozen: self._frozen,
             Thawed: self._thawed,
             Healed: self._healed,
             Raised: self._raised,
@@ -147,8 +152,13 @@ class _Facts:
         if run.closing is None:
             run.closing = (number, event.time)
 
+    def _frozen(self, number: int, event: Frozen) -> None:
+        self._recorder.run_of(event.member).is_suspended = event.suspended
+
     def _thawed(self, number: int, event: Thawed) -> None:
-        self._recorder.run_of(event.member).thawed_at = event.time
+        run = self._recorder.run_of(event.member)
+        run.thawed_at = event.time
+        run.scopes_end_at = event.time + _SUSPEND_NOTICE * run.is_suspended
 
     def _misassigning(self, number: int, event: Misassigning) -> None:
         # The coordinator may still receive assignments that were computed before.
@@ -186,9 +196,12 @@ class _Facts:
         if event.api != "Fetch" and event.error not in _EXPECTED_ERRORS:
             run.troubled_by = number
         found = self._recorder.request(event) if event.api in MEMBERSHIP else None
-        if found is not None and event.api == CONSUMER_HEARTBEAT and event.error == "NONE":
-            run.is_joining = run.is_joining and found[1].generation != 0
-            _acknowledge(run, found[1])
+        if found is not None and event.api == CONSUMER_HEARTBEAT:
+            if event.error == "NONE":
+                run.is_joining = run.is_joining and found[1].generation != 0
+                _acknowledge(run, found[1])
+            elif event.error in ENDS_MEMBERSHIP:
+                run.is_joining = True
         if event.assigned is not None:
             run.target = frozenset(event.assigned)
         if event.api in ("JoinGroup", "SyncGroup"):

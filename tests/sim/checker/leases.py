@@ -23,8 +23,8 @@ class Leases:
         self._used(number, event, f"delivers {event.partition}@{event.offset}")
 
     def _worked(self, number: int, event: Worked) -> None:
-        # In the moment in which a process resumes, it may work until its scope is cancelled.
-        if event.time > self._recorder.run_of(event.member).thawed_at:
+        # When a process resumes, it may work until it notices, and its scope is cancelled.
+        if event.time > self._recorder.run_of(event.member).scopes_end_at:
             self._used(number, event, f"works on {event.partition}")
 
     def _used(self, number: int, event: Delivered | Worked, what: str) -> None:

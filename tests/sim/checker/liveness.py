@@ -47,6 +47,7 @@ from .recorder import (
     Handlers,
     Log,
     MemberRun,
+    OwnershipPeriod,
     Recorder,
     is_heartbeat,
     is_join,
@@ -536,22 +537,28 @@ def _may_stay_forgotten(log: Log, now: float) -> bool:
     owner has committed nothing itself, or only when its application asked it to, or has got the
     acknowledgement later, or has released the partition before, or has lost it, and must not
     commit. A later owner reads it again, unless it closes, too. Whether a commit that is sent while
-    all close gets an answer in time does not depend on the member."""
+    it closes gets an answer in time does not depend on the member."""
     owner = log.current
     if log.forgotten_by < 0:
         return False
-    is_recent = now - log.forgotten_at < _CLOSING
     if log.stored is not None:
+        is_recent = now - log.forgotten_at < _CLOSING
         return is_recent and owner is not None and owner.began_by > log.forgotten_by
     return (
         owner is None
         or owner.acked is None
         or owner.acked_by > log.forgotten_by
-        or (is_recent and owner.sent_by > log.forgotten_by)
+        or _commits_at_end(owner, log.forgotten_by)
         or not owner.run.opening.auto_commit
         or owner.end_reason == "lost"
         or (owner.revoking_by is not None and owner.revoking_by < log.forgotten_by)
     )
+
+
+def _commits_at_end(owner: OwnershipPeriod, forgotten_by: int) -> bool:
+    """Whether the owner has sent a commit since it closes, and since the last was forgotten."""
+    closing_by = math.inf if owner.run.closing is None else owner.run.closing[0]
+    return owner.sent_by > max(forgotten_by, closing_by)
 
 
 def _has_revoked(run: MemberRun, owned: Collection[TopicPartition]) -> bool:

@@ -176,8 +176,8 @@ class MemberRun:
     target: frozenset[TopicPartition] | None = None
     """Its last assignment by the group; None if a join has made that outdated."""
     is_joining: bool = True
-    """Whether it joins, and has not got a response (KIP-848): a request to leave then releases an
-    earlier join, whose response may be lost, or which may not have left."""
+    """Whether it joins, or has to, and has not got a response (KIP-848): a request to leave then
+    releases an earlier join, whose response may be lost, or which may not have left."""
     is_syncing: bool = False
     """Whether its last JoinGroup succeeded, and the SyncGroup after it is not answered yet."""
     lease_since: float = 0.0
@@ -193,7 +193,11 @@ class MemberRun:
     """When it issued the last JoinGroup, or heartbeat whose response showed a rebalance."""
     owes_revocation: bool = False
     """Whether the coordinator waits for it to report a revocation (KIP-848)."""
+    is_suspended: bool = False
+    """Whether its machine is suspended."""
     thawed_at: float = -math.inf
+    scopes_end_at: float = -math.inf
+    """By when the scopes of its shards are cancelled after it was frozen."""
     throttled_until: dict[int, float] = attrs.field(factory=dict)
     """Broker -> until when it throttles this member (KIP-219)."""
     closing: tuple[int, float] | None = None

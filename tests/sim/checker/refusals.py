@@ -196,7 +196,10 @@ class Refused:
         for error in _refused_with(event.error):
             for key in [key for key in refusals.due if key[1] == error and tp in (key[0], None)]:
                 del refusals.due[key]
-            before, kind = refusals.raised_lately(tp, error, event.time), refusals.refused.get(error)
+            before, kind = (
+                refusals.raised_lately(tp, error, event.time),
+                refusals.refused.get(error),
+            )
             _, _, kind_before = refusals.raised.get((tp, error), (-1, 0.0, ""))
             refusals.raised[tp, error] = number, event.time, kind or ""
             # What may not be read and what may not be committed are two reports.

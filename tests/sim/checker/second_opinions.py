@@ -17,7 +17,9 @@ from ..events import (
     Away,
     Computing,
     Deleted,
+    Delivered,
     Formed,
+    Polling,
     Raised,
     Rejoining,
     Revoking,
@@ -52,6 +54,9 @@ class _Known:
     is_own: bool = False
     """Whether its next rejoin has another cause: its application has changed the subscription, or
     it has revoked partitions that the next generation gives to others."""
+    is_subscribing: bool = False
+    """Whether that call may not have returned: with a pattern, it rejoins after the metadata has
+    come, and the client may have rejoined before, once it knew a match."""
     computed: Mapping[str, int] = attrs.field(factory=dict)
     computed_by: int = -1
     subscribed: frozenset[str] = frozenset()
@@ -72,6 +77,8 @@ class SecondOpinions:
             Deleted: self._deleted,
             Subscribing: self._subscribing,
             Away: self._away,
+            Polling: self._polls,
+            Delivered: self._polls,
             Rejoining: self._rejoining,
             Computing: self._computing,
             Formed: self._formed,
@@ -109,11 +116,14 @@ class SecondOpinions:
     def _subscribing(self, number: int, event: Subscribing) -> None:
         _, known = self._of(event.member)
         known.subscribed, known.wanted = frozenset(), frozenset(event.topics)
-        known.away_by, known.is_own = number, True
+        known.away_by, known.is_own, known.is_subscribing = number, True, True
 
     def _away(self, number: int, event: Away) -> None:
         _, known = self._of(event.member)
-        known.away_by = number
+        known.away_by, known.is_subscribing = number, False
+
+    def _polls(self, number: int, event: Polling | Delivered) -> None:
+        self._of(event.member)[1].is_subscribing = False
 
     # ------------------------------------------------------------ what is done with it
 
@@ -122,7 +132,7 @@ class SecondOpinions:
         run, known = self._of(event.member)
         soon = event.time - known.doubted_at < _AT_ONCE
         # A client first requests the metadata of new topics.
-        is_own, known.is_own = known.is_own, False
+        is_own, known.is_own = known.is_own or known.is_subscribing, False
         is_own = is_own or self._recorder.refuses_assignment(run)
         is_own = is_own or event.time - known.changed_at < _AT_ONCE
         if known.doubted and soon and known.away_by < known.doubted_by and not is_own:

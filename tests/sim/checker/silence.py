@@ -14,8 +14,8 @@ class _Connections:
 
     silenced: dict[int, int] = attrs.field(factory=dict)
     """Connection -> the event in which it was dropped."""
-    connecting_by: int = -1
-    """The last event in which the member opened a connection."""
+    tried_by: int = -1
+    """The last event in which the member opened a connection, or used one that was silent."""
     calls: dict[int, int] = attrs.field(factory=dict)
     """Token of the application's unfinished commits -> the event in which the call began."""
     commit: tuple[int, Sent] | None = None
@@ -41,10 +41,13 @@ class Silence:
         return run, self._connections.setdefault(run, _Connections())
 
     def _silenced(self, number: int, event: Silenced) -> None:
-        self._of(event.member)[1].silenced[event.connection] = number
+        connections = self._of(event.member)[1]
+        connections.silenced[event.connection] = number
+        if connections.commit is None or connections.commit[1].connection != event.connection:
+            connections.tried_by = number
 
     def _connecting(self, number: int, event: Connecting) -> None:
-        self._of(event.member)[1].connecting_by = number
+        self._of(event.member)[1].tried_by = number
 
     def _committing(self, number: int, event: Committing) -> None:
         self._of(event.member)[1].calls[event.token] = number
@@ -62,7 +65,7 @@ class Silence:
             return
         by, attempt = connections.commit
         silenced_by = connections.silenced.get(attempt.connection)
-        if silenced_by is None or by < began or connections.connecting_by > by:
+        if silenced_by is None or by < began or connections.tried_by > by:
             return
         if silenced_by > by + 1:
             return  # it was dropped later, while it waited for the response
