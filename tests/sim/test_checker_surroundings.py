@@ -203,6 +203,8 @@ def test_l14_one_silent_connection_does_not_use_up_a_call():
     assert broken(first, committing(sent)) == []  # the broker has not answered
     assert broken(first, committing([sent, 1.0, heartbeats(), silenced])) == []
     assert broken(first, silenced, committing([sent, of(Connecting, node=1)])) == []
+    looks_up = request("FindCoordinator", answer=False)
+    assert broken(first, silenced, committing([sent, looks_up])) == []
     another = of(Silenced, connection=99)
     assert broken(first, silenced, committing([sent, 1.0, another])) == []
     assert broken(first, silenced, another, committing(sent)) == ["L14"]

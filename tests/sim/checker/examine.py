@@ -214,9 +214,10 @@ def _acknowledge(run: MemberRun, request: Sent) -> None:
     """Note a heartbeat of KIP-848 that the coordinator has answered. If it reports the revocation
     for which the coordinator waited, another that the answer demands began after the acknowledged
     heartbeat before."""
-    if run.owes_revocation and request.owned is not None:
-        if run.target is not None and run.target.issuperset(request.owned):
-            run.stable_at = run.acknowledged_at
+    owned, target = request.owned, run.target
+    reports_it = owned is not None and target is not None and target.issuperset(owned)
+    if run.owes_revocation and reports_it:
+        run.stable_at = run.acknowledged_at
     run.acknowledged_at = request.issued_at
 
 

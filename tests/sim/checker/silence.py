@@ -15,7 +15,8 @@ class _Connections:
     silenced: dict[int, int] = attrs.field(factory=dict)
     """Connection -> the event in which it was dropped."""
     tried_by: int = -1
-    """The last event in which the member opened a connection, or used one that was silent."""
+    """The last event in which the member opened a connection, used another one that was silent, or
+    asked another broker for the coordinator."""
     calls: dict[int, int] = attrs.field(factory=dict)
     """Token of the application's unfinished commits -> the event in which the call began."""
     commit: tuple[int, Sent] | None = None
@@ -53,8 +54,11 @@ class Silence:
         self._of(event.member)[1].calls[event.token] = number
 
     def _sent(self, number: int, event: Sent) -> None:
+        connections = self._of(event.member)[1]
         if event.api == "OffsetCommit":
-            self._of(event.member)[1].commit = number, event
+            connections.commit = number, event
+        elif event.api == "FindCoordinator":
+            connections.tried_by = number
 
     def _committed(self, number: int, event: Committed) -> None:
         """L14: while a call waits for a response on a connection that was dropped before, or by the
