@@ -248,10 +248,21 @@ class Engine:
         # Before the list of topics is requested: it counts as the first of two.
         self.new_partitions.subscribe(frozenset(), pattern)
         self._cluster.request_all_topics(True)
-        await self._cluster.refresh()
+        await self._list_topics()
         # Also if nothing matches: the member joins, to be in the group when a topic appears.
         await self._subscribe(self._matching_topics(pattern))
         await self.new_partitions.wait_for_proof()
+
+    async def _list_topics(self) -> None:
+        """Request the list of all topics. If no broker responds now, what matches is subscribed to
+        as soon as one does."""
+        try:
+            await self._cluster.refresh()
+        except RETRIED_ERRORS as error:
+            if self._cluster.logins.is_final(error) or not self._cluster.metadata.nodes:
+                raise
+            logger.info("metadata: %s", error)
+            self._cluster.refresh_soon()
 
     @property
     def _server_pattern(self) -> str | None:

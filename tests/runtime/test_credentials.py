@@ -670,6 +670,26 @@ async def test_a_leader_without_metadata_assigns_what_it_knows(network: Any) -> 
             assert fault.hits == 2
 
 
+@pytest.mark.parametrize("group_id", ["g", None])
+async def test_a_pattern_is_applied_once_a_broker_responds(
+    network: Any, group_id: str | None
+) -> None:
+    """A call that changed the subscription raised what the next attempt would not have met."""
+    async with served(network) as on:
+        on.kafka.create_topic("u1")
+        async with on.consumer(group_id=group_id) as one:
+            on.kafka.produce("t", ["1"])
+            assert await next_value(one) == "1"
+            on.vault.lasting = OSError("the vault restarts")
+            await on.break_connections()
+            await anyio.sleep(1)
+            await one.subscribe(pattern="u.*")
+            await anyio.sleep(3)
+            on.vault.lasting = None
+            on.kafka.produce("u1", ["2"])
+            assert await next_value(one) == "2"
+
+
 async def test_a_pattern_without_a_group_survives_a_lost_response(network: Any) -> None:
     """A new topic matched, and the metadata request that followed failed: the consumer ended."""
     async with served(network) as on:
