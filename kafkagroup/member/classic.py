@@ -300,7 +300,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             heartbeat_in_flight=None,  # it names the old generation: the coordinator rejects it
             next_heartbeat_at=self.now + config.heartbeat_interval,
             stable_at=self.member.join_sent_at,
-            rebalancing_at=max(self.member.rebalancing_at, self.member.join_sent_at),
+            joined_after=max(self.member.rebalancing_at, self.member.join_sent_at),
             joined_at=self.now,
             is_unsynced=True,
             session_ends_at=self.now + config.session_timeout,
@@ -462,15 +462,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         member = self.member
         sent = member.heartbeat_sent_at
         if code == ErrorCode.NONE:
-            began_after = member.rebalancing_at if member.is_unsynced else math.inf
+            began_after = member.joined_after if member.is_unsynced else math.inf
             self._set(stable_at=sent)
-        elif member.is_unsynced:
-            # Between JoinGroup and SyncGroup, brokers before 2.7 answer so without beginning a
-            # session (KAFKA-10134).
-            return self._set(**changes)
         else:
             began_after = member.stable_at
             self._set(rebalancing_at=sent)
+            if member.is_unsynced:
+                # Between JoinGroup and SyncGroup, brokers before 2.7 answer so without beginning a
+                # session (KAFKA-10134).
+                return self._set(**changes)
         # The lease, a session timeout from there, must not outlast the rebalance timeout.
         limit = began_after + member.config.rebalance_timeout - member.config.session_timeout
         return self._set(ownership=self._acknowledged(min(sent, limit)), **changes)

@@ -194,6 +194,8 @@ class Member(CoordinatedMember):
     rebalancing_at: float = 0.0
     """When the last request was sent that the coordinator handled while members joined: JoinGroup,
     or a heartbeat that found the group rebalancing."""
+    joined_after: float = 0.0
+    """The same, of the last such request before the members had joined the current generation."""
     is_unsynced: bool = False
     """Whether the coordinator waits for this member's SyncGroup, as far as the member knows: also
     while it joins again because the answer to that was lost."""

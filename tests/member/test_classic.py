@@ -128,7 +128,7 @@ COMPUTING = evolve(
     joined_at=10.0,
     next_heartbeat_at=13.0,
     stable_at=10.0,
-    rebalancing_at=10.0,
+    joined_after=10.0,
     is_unsynced=True,
     session_ends_at=20.0,
     pending=4,
@@ -633,7 +633,7 @@ def test_line_3_heartbeats_start_after_a_successful_join_before_sync() -> None:
     # extended: a broker before 2.7 answers so without beginning a session.
     answered = evolve(member, heartbeat_in_flight=None, session_ends_at=23.0)
     assert step(member, reply(5, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
-        answered,
+        evolve(answered, rebalancing_at=13.0),
         (WakeAt(time=16.0),),
     )
     extended = evolve(answered, acknowledged_at=13.0, stable_at=13.0, first_heartbeat_delay=0.0)
@@ -1680,7 +1680,7 @@ def test_a_heartbeat_beside_the_pending_join_extends_the_lease_of_retained_parti
 
 @pytest.mark.parametrize(
     ("code", "stable_at", "rebalancing_at"),
-    [(0, 15.0, 10.0), (E.REBALANCE_IN_PROGRESS, 10.0, 15.0)],
+    [(0, 15.0, 0.0), (E.REBALANCE_IN_PROGRESS, 10.0, 15.0)],
 )
 def test_a_heartbeat_accepted_beside_the_pending_join_keeps_ownership(
     code: int, stable_at: float, rebalancing_at: float
@@ -1762,7 +1762,7 @@ def test_a_heartbeat_that_found_members_joining_begins_the_timeout_of_sync_group
     heard = evolve(JOIN_AND_HEARTBEAT_SENT, heartbeat_in_flight=8)
     heard, _ = step(heard, reply(8, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=15.5))
     synced, _ = step(heard, reply(7, joined(), now=20.0))
-    assert (synced.phase, synced.rebalancing_at) == (Phase.SYNCING, 15.0)
+    assert (synced.phase, synced.joined_after) == (Phase.SYNCING, 15.0)
 
 
 def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -> None:

@@ -72,6 +72,7 @@ from .events import (
 )
 from .groups import GroupView
 from .loop import PROCESS
+from .opinions import FOREIGN_ID
 from .worker import TOPIC, decode_share
 
 _STICKY = {protocol_name(a): a for a in (cooperative_sticky_assignor, sticky_assignor)}
@@ -430,6 +431,8 @@ class WireTap:
                 return self._committed(answer)
             case MetadataResponse():
                 codes = [t.error_code for t in answer.topics]
+                if answer.cluster_id == FOREIGN_ID:
+                    return {"error": _first(answer.error_code, *codes)}
                 counts = {t.name: len(t.partitions) for t in answer.topics if _counts(t)}
                 if request.topics is None and not answer.error_code:
                     counts = dict.fromkeys(self._topics_seen - counts.keys(), 0) | counts

@@ -51,7 +51,7 @@ Handle = Callable[..., None]
 _APART = 10.0
 """Seconds between two such answers about metadata to one client."""
 
-_FOREIGN_ID = "another-cluster-000001"
+FOREIGN_ID = "another-cluster-000001"
 
 _OF_CLUSTER = (
     ConsumerGroupHeartbeatRequest,
@@ -280,7 +280,7 @@ def _named(reply: Callable[[Any], None]) -> Callable[[Any], None]:
 
     def named(answer: Any) -> None:
         if isinstance(answer, MetadataResponse):
-            answer = evolve(answer, cluster_id=_FOREIGN_ID)
+            answer = evolve(answer, cluster_id=FOREIGN_ID)
         reply(answer)
 
     return named

@@ -187,7 +187,7 @@ class _Facts:
         run.uses_consumer_protocol = run.uses_consumer_protocol or event.api == CONSUMER_HEARTBEAT
         run.in_flight[event.connection, event.correlation] = (number, event)
         if event.api == "JoinGroup":
-            run.target, run.is_syncing = None, False
+            run.target = None
         elif event.api == CONSUMER_HEARTBEAT and event.generation >= 0:
             run.is_joining = event.generation == 0
 
@@ -204,8 +204,12 @@ class _Facts:
                 run.is_joining = True
         if event.assigned is not None:
             run.target = frozenset(event.assigned)
-        if event.api in ("JoinGroup", "SyncGroup"):
-            run.is_syncing = event.api == "JoinGroup" and event.error == "NONE"
+        if event.api == "JoinGroup" and event.error == "NONE":
+            run.is_syncing, run.joined_after = True, run.rebalancing_at
+            if found is not None:
+                run.joined_after = max(run.rebalancing_at, found[1].issued_at)
+        elif event.api == "SyncGroup" and event.error in ("NONE", "REBALANCE_IN_PROGRESS"):
+            run.is_syncing = False
         if found is not None:
             _extend_lease(run, event, found[1])
 
@@ -234,6 +238,8 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
     must_rejoin = event.api == "Heartbeat" and event.error == "REBALANCE_IN_PROGRESS"
     if event.error != "NONE" and not must_rejoin:
         return
+    if must_rejoin:
+        run.rebalancing_at = max(run.rebalancing_at, request.issued_at)
     if must_rejoin and run.is_syncing:
         return  # brokers before 2.7 answer so without beginning a session (KAFKA-10134)
     if event.api == CONSUMER_HEARTBEAT:
@@ -242,14 +248,12 @@ def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
         elif request.owned is not None:
             run.owes_revocation = False
     waits_since = math.inf
-    if must_rejoin or event.api == "JoinGroup":
-        run.rebalancing_at = max(run.rebalancing_at, request.issued_at)
     if must_rejoin or run.owes_revocation:
         waits_since = run.stable_at
     else:
         run.stable_at = request.issued_at
         if event.api == "Heartbeat" and run.is_syncing:
-            waits_since = run.rebalancing_at
+            waits_since = run.joined_after
     expires_at = min(
         request.issued_at + run.opening.session_timeout, waits_since + run.opening.rebalance_timeout
     )

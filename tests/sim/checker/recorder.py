@@ -179,7 +179,7 @@ class MemberRun:
     """Whether it joins, or has to, and has not got a response (KIP-848): a request to leave then
     releases an earlier join, whose response may be lost, or which may not have left."""
     is_syncing: bool = False
-    """Whether its last JoinGroup succeeded, and the SyncGroup after it is not answered yet."""
+    """Whether a JoinGroup succeeded, and no SyncGroup since: the coordinator waits for one."""
     lease_since: float = 0.0
     """Since when its lease has not expired."""
     lease_expires_at: float = 0.0
@@ -190,7 +190,9 @@ class MemberRun:
     acknowledged_at: float = 0.0
     """When it issued the last heartbeat that the coordinator has acknowledged (KIP-848)."""
     rebalancing_at: float = 0.0
-    """When it issued the last JoinGroup, or heartbeat whose response showed a rebalance."""
+    """When it issued the last heartbeat whose response showed a rebalance."""
+    joined_after: float = 0.0
+    """When it issued the last such heartbeat, or JoinGroup, before all members had joined."""
     owes_revocation: bool = False
     """Whether the coordinator waits for it to report a revocation (KIP-848)."""
     is_suspended: bool = False
