@@ -179,6 +179,9 @@ class Member(CoordinatedMember):
     """Token of the current reconciliation."""
     abandoned_heartbeat: int | None = None
     """Token of the last heartbeat, if its coordinator was invalidated while it was in flight."""
+    heard_at: float = float("-inf")
+    """When the last heartbeat was sent that the coordinator has acknowledged; the lease may begin
+    earlier."""
     revocation_requested_at: float | None = None
     """A moment before the coordinator requested the revocation that it waits for; None once it has
     acknowledged that the partitions were released."""
