@@ -45,6 +45,7 @@ from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.options import Address
 from kafkagroup.transport.retry import RetryBackoff, part_of
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -240,7 +241,8 @@ class GroupOffsets:
                     rest if newest is None else {tp: o for tp, o in newest().items() if tp in rest}
                 )
 
-            send = partial(self._commit_once, identity, to_send, ids, is_current, epoch, meter)
+            slow = set[Address]()
+            send = partial(self._commit_once, identity, to_send, ids, is_current, epoch, meter, slow)
             acknowledged = await self._commit_with_retries(send, rest, ids, deadline, timeout)
         if deleted:
             # Not sent: an application that commits each record would send as many requests.
@@ -256,7 +258,7 @@ class GroupOffsets:
         timeout: float,
     ) -> Offsets:
         last: Exception | None = None
-        pauses, is_slow = self.pauses(), False
+        pauses = self.pauses()
         with anyio.CancelScope(deadline=deadline):
             for retry in count():
                 if retry:
@@ -264,11 +266,8 @@ class GroupOffsets:
                         break
                     logger.info("group %s: the commit is retried: %s", self._group_id, last)
                     await pauses.wait()
-                left = deadline - anyio.current_time()
                 try:
-                    # After an attempt without a response, the next one gets what is left: the
-                    # coordinator may be slow.
-                    acknowledged = await send(left if is_slow else part_of(left))
+                    acknowledged = await send(deadline - anyio.current_time())
                 except _Retry as again:
                     last = again.error
                     self._report_failure("committing", again.error)
@@ -280,7 +279,6 @@ class GroupOffsets:
                 except RETRIED_ERRORS as error:
                     self._cluster.logins.raise_suspended()
                     self.coordinator = None
-                    is_slow |= isinstance(error, RequestTimeoutError)
                     last = error
                 else:
                     self._reset_deleted_counts(offsets, ids)
@@ -388,9 +386,11 @@ class GroupOffsets:
         is_current: Callable[[], bool],
         epoch: Callable[[], int] | None,
         meter: Meter | None,
-        timeout: float,
+        slow: set[Address],
+        left: float,
     ) -> Offsets:
-        """Send one commit; return its offsets."""
+        """Send one commit; return its offsets. `slow`: the brokers that have not answered in time,
+        to be added to; `left`: seconds for all attempts."""
         broker = await self._coordinator()
         # Also waits while the broker throttles: the checks below must directly precede the request.
         await broker.ready()
@@ -404,6 +404,9 @@ class GroupOffsets:
                 f" generation {identity.generation_id}; the next owner of the partition starts at"
                 " the last commit that succeeded"
             )
+        # A connection may be dead, without a word. A broker that has not answered over one may be
+        # slow: it gets what is left.
+        timeout = left if broker.address in slow else part_of(left)
         sent_at = anyio.current_time()
         try:
             response = await commit_offsets(
@@ -417,8 +420,10 @@ class GroupOffsets:
                 # At the deadline the caller cancels it: a timeout would close the connection.
                 timeout=min(max(timeout, _LEAST_TIMEOUT), self._cluster.options.request_timeout),
             )
-        except (TransportError, RemoteProtocolError):
+        except (TransportError, RemoteProtocolError) as error:
             self._unanswered.update(offsets)
+            if isinstance(error, RequestTimeoutError):
+                slow.add(broker.address)
             raise
         if meter is not None:
             meter.record(anyio.current_time(), anyio.current_time() - sent_at)

@@ -244,6 +244,24 @@ async def test_a_commit_after_one_that_failed_without_a_response_is_sent_twice(
                 assert len(kafka.requests(OffsetCommitRequest)) == count
 
 
+async def test_each_coordinator_gets_a_part_of_the_deadline_first(network: Any) -> None:
+    """The group moved to another broker, the connection to which was dead as well."""
+    async with kafka_behind(network, idle_limit=9e9, nodes=2) as kafka:
+        kafka.move_coordinator("g", 1)
+        kafka.produce("t", ["v"], partition=0)
+        async with consumer("t", enable_auto_commit=False) as one:
+            await one.getone()
+            for node in (1, 2):
+                kafka.fail(OffsetCommitRequest, Swallow(), node_id=node)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(one.commit)
+                await anyio.sleep(5)
+                kafka.move_coordinator("g", 2)
+                with anyio.fail_after(20):
+                    while kafka.committed("g", "t") != {0: 1}:
+                        await anyio.sleep(0.1)
+
+
 async def test_a_slow_coordinator_is_waited_for(network: Any) -> None:
     """The first attempt gets a part of the deadline only, and the second one the rest."""
     async with kafka_behind(network, idle_limit=9e9) as kafka:
