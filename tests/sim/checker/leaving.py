@@ -120,7 +120,7 @@ class Leaving:
         run, membership = self._of(event.member)
         if event.connection not in membership.first_joins or run.closing is None:
             return
-        if self._recorder.elapsed(run, event.time, run.closing[1]) < _ID:
+        if event.time - run.closing[1] < _ID:
             membership.missed_by = number
 
     # ------------------------------------------------------------ L12

@@ -400,6 +400,8 @@ class Liveness:
     def _absent(self, number: int, event: Absent) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
         deadlines.busy_since, deadlines.busy_by = event.time, number
+        if deadlines.return_due_at == event.time:
+            deadlines.return_due_at = math.inf  # after the last record, it did not ask for more
 
     def _polling(self, number: int, event: Polling) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
