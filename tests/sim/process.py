@@ -132,6 +132,7 @@ class Process:
         self._paused: set[TopicPartition] = set()
         """The partitions that the application has paused, whatever the client reports."""
         self._absent = False
+        self._is_open = False
         self._idle = 0.0
         """How long the next call for records waits, if it is to be a long wait."""
         self._misassigns = ""
@@ -218,6 +219,8 @@ class Process:
 
     def cancel(self) -> None:
         """Cancel the whole process, wherever it is."""
+        if not self._is_open:
+            self._record_event(Closing)
         self.within(self._scope.cancel)
 
     def stop(self) -> None:
@@ -241,6 +244,7 @@ class Process:
             self._open()
             try:
                 async with self._client:
+                    self._is_open = True
                     try:
                         await self._consume()
                     finally:
