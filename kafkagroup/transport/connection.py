@@ -330,7 +330,7 @@ class BrokerConnection:
         raises.
         """
         version = self._protocol.choose_version(type(request), highest, lowest)
-        if self._reauthenticated is not None:
+        while self._reauthenticated is not None and self._error is None:
             timeout = await self._wait_reauthenticated(timeout)
         folded = fold(request, version)
         response = await self._request(
@@ -462,7 +462,8 @@ class BrokerConnection:
             self._protocol.authenticating = False
 
     async def _wait_reauthenticated(self, timeout: float) -> float:
-        """Wait until requests may be sent again; return how many seconds of `timeout` are left.
+        """Wait until the session is renewed, and for a throttle that began meanwhile, on any
+        connection; return how many seconds of `timeout` are left, which only the renewal takes.
 
         Like a response that does not arrive, a timeout closes the connection.
         """
@@ -474,7 +475,10 @@ class BrokerConnection:
                 )
                 self._end(error)
                 raise error
-        return deadline - self._clock()
+        left = deadline - self._clock()
+        if self._throttle is not None:
+            await anyio.sleep_until(self._throttle.throttled_until)
+        return left
 
     # ------------------------------------------------------------ the stream
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -30,6 +31,7 @@ from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.threads import WorkerThreads
+from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse, JoinGroupRequest
 from kafkagroup.wire.messages.metadata import (
@@ -519,6 +521,28 @@ async def test_a_session_continues_while_its_credentials_cannot_be_renewed(netwo
         "broker:9092: PLAIN failed with LookupError",
         "None",
     ]
+
+
+async def test_a_throttle_that_began_during_the_renewal_is_waited_for(network: Any) -> None:
+    """The requests that the renewal held back were sent to a broker that had just asked for a
+    pause, on another connection."""
+    gate = network.handlers[HERE] = Gate([100_000, 0], slow={"slow": 12.0})
+    throttled: dict[tuple[str, int], float] = {}
+    async with network, anyio.create_task_group() as tasks:
+        connection = await BrokerConnection.connect(
+            *HERE, from_source(Source()), tasks, BrokerThrottle(HERE, throttled)
+        )
+        began = anyio.current_time()
+        await anyio.sleep(84.9)  # the renewal waits for this response
+        tasks.start_soon(partial(connection.request, heartbeat("slow"), timeout=20))
+        await anyio.sleep(10.6)
+        tasks.start_soon(partial(connection.request, heartbeat("g"), timeout=3))
+        await anyio.sleep(0.5)
+        throttled[HERE] = began + 104.0
+        await anyio.sleep_until(began + 105)
+        await connection.aclose()
+    assert gate.names == [*LOGIN, "slow", *LOGIN, "g"]
+    assert gate.heard[-1][1] == pytest.approx(104, abs=0.1)
 
 
 async def test_the_old_session_serves_until_its_end(network: Any) -> None:
