@@ -281,8 +281,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _on_release_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         """Join, unless the coordinator could not tell whether it holds the instance id for this
-        member. If it refuses, it does not: another member holds the id, or none."""
+        member. If it refuses, it does not: another member holds the id, or none. Of a member that
+        it had accepted, another process has taken the place."""
         error = self._error(answer)
+        if error.code == ErrorCode.FENCED_INSTANCE_ID and self.member.was_accepted:
+            return self._fail(self._fenced())
         if not error.retriable:
             self._set(may_be_known=False)
             return self._restart(self.member.reason)

@@ -436,6 +436,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     def _fenced(self) -> FencedError:
         instance = self.member.config.group_instance_id
+        if instance is None:
+            return FencedError("the coordinator fences this member, which has no group_instance_id")
         return FencedError(f"another member now has group_instance_id {instance!r}")
 
     # ------------------------------------------------------------ helpers

@@ -213,7 +213,9 @@ class Engine:
         await self._subscribe(topics)
         await self.new_partitions.wait_for_proof()
 
-    async def _subscribe(self, topics: frozenset[str]) -> None:
+    async def _subscribe(self, topics: frozenset[str], *, may_join: bool = True) -> None:
+        """Consume these topics. `may_join`: whether a member that has failed, or was expelled,
+        joins again; at the latest it does when the application polls."""
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
         self._subscription = topics
         self.new_partitions.subscribe(topics, self._pattern)
@@ -227,7 +229,8 @@ class Engine:
                 await self._cluster.refresh()
             self._own_all()
         elif driver is None or driver.closed.is_set():
-            self.join()
+            if may_join or driver is None:
+                self.join()
         else:
             reason = "the subscription changed"
             self._session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
@@ -274,7 +277,7 @@ class Engine:
             return
         matching = self._matching_topics(self._pattern)
         if matching != self._subscription:
-            await self._subscribe(matching)
+            await self._subscribe(matching, may_join=False)
 
     def _matching_topics(self, pattern: re.Pattern[str]) -> frozenset[str]:
         return frozenset(

@@ -242,7 +242,9 @@ class GroupOffsets:
                 )
 
             slow = set[Address]()
-            send = partial(self._commit_once, identity, to_send, ids, is_current, epoch, meter, slow)
+            send = partial(
+                self._commit_once, identity, to_send, ids, is_current, epoch, meter, slow
+            )
             acknowledged = await self._commit_with_retries(send, rest, ids, deadline, timeout)
         if deleted:
             # Not sent: an application that commits each record would send as many requests.

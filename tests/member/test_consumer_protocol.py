@@ -1122,6 +1122,12 @@ def test_a_member_that_was_removed_by_mistake_releases_its_own_instance_id() -> 
     assert effects == (release(7),)
     answered = step(releasing, reply(7, answer(0, epoch=-2), now=10.25))
     assert answered[1] == (join(8, is_first=False, instance_id="i"),)
+    # Another process has taken its place.
+    fenced, effects = step(releasing, reply(7, answer(E.FENCED_INSTANCE_ID), now=10.25))
+    assert fenced.phase is Phase.FAILED
+    assert effects == (
+        Fail(error=Like(FencedError, "another member now has group_instance_id 'i'")),
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from kafkagroup import (
     AuthorizationError,
     BrokerError,
     Consumer,
+    FencedError,
     GroupMember,
     GroupProtocol,
     HealthProblem,
@@ -668,6 +669,24 @@ async def test_a_leader_without_metadata_assigns_what_it_knows(network: Any) -> 
                 on.kafka.produce("t", ["3"])
                 assert await next_value(leader, 60) == "3"
             assert fault.hits == 2
+
+
+async def test_a_new_topic_has_no_fenced_member_join_again(network: Any) -> None:
+    """It would have fenced the process that had taken its place. Its application decides."""
+    async with served(network) as on:
+        one = on.consumer(group_instance_id="i", metadata_max_age_ms=1_000)
+        async with one:
+            await one.unsubscribe()
+            await one.subscribe(pattern="t.*")
+            await one.wait_assignment()
+            on.kafka.fail(HeartbeatRequest, E.FENCED_INSTANCE_ID)
+            await anyio.sleep(10)
+            joins = len(on.kafka.requests(JoinGroupRequest))
+            on.kafka.create_topic("t2")
+            await anyio.sleep(10)
+            assert len(on.kafka.requests(JoinGroupRequest)) == joins
+            with pytest.raises(FencedError):
+                await one.getone()
 
 
 @pytest.mark.parametrize("group_id", ["g", None])
