@@ -1456,6 +1456,12 @@ def test_l3_no_heartbeat_is_expected_while_the_process_is_frozen_or_disconnected
     assert broken(first, 3.0, heartbeats(connection=3)) == []
 
 
+def test_l3_a_renewal_of_the_session_holds_the_heartbeat_back():
+    first = [opening(heartbeat_interval=1.0), starts(1, {T0: 0}), heartbeats()]
+    assert broken(first, request("SaslHandshake"), 3.0, heartbeats()) == []
+    assert broken(first, request("SaslHandshake", connection=3), 3.0, heartbeats()) == ["L3"]
+
+
 def test_l4_closing_ends_within_its_timeout():
     first = [opening(close_timeout=5.0), starts(1, {T0: 0}), of(Closing), revokes(T0)]
     assert broken(first, 5.0, of(Ended)) == []

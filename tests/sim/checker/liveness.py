@@ -198,6 +198,8 @@ class Liveness:
                 None
             )
             deadlines.lookup_connection_since = first_sent_at
+        elif event.api == "SaslHandshake" and event.connection == deadlines.connection:
+            deadlines.connection = -1  # a renewal holds the heartbeat back, for two responses
         elif event.api in MEMBERSHIP or event.api == "LeaveGroup":
             self._check_heartbeat(number, event, run, deadlines)
         if is_join(event) or is_leave(event):
