@@ -30,6 +30,7 @@ from ..events import (
     Raised,
     Revoked,
     Sent,
+    Sought,
 )
 from .recorder import Handlers, MemberRun, Recorder
 
@@ -93,6 +94,7 @@ class Refused:
             Answered: self._answered,
             Raised: self._raised,
             Paused: self._paused,
+            Sought: self._sought,
             Sent: self._sent,
             Closing: self._passes,
             Revoked: self._released,
@@ -142,6 +144,12 @@ class Refused:
         for key in [key for key in refusals.due if key[0] in event.partitions]:
             del refusals.due[key]
 
+    def _sought(self, number: int, event: Sought) -> None:
+        """What was refused at another position is no longer of interest."""
+        _, refusals = self._of(event.member)
+        for key in [key for key in refusals.due if key[0] == event.partition]:
+            del refusals.due[key]
+
     def _paused(self, number: int, event: Paused) -> None:
         _, refusals = self._of(event.member)
         refusals.paused = frozenset(event.partitions)
@@ -163,8 +171,6 @@ class Refused:
         _, refusals = self._of(event.member)
         refusals.delivered_at = event.time
         refusals.processing += 1
-        for key in [key for key in refusals.due if key[0] == event.partition]:
-            del refusals.due[key]  # the broker serves it again
 
     def _processed(self, number: int, event: Processed) -> None:
         _, refusals = self._of(event.member)
