@@ -849,14 +849,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._client_options, tasks, self._session.troubles)
-        cluster.topics.update(self._subscription)
 
         def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
             self._spawn(tasks, function, name)
 
         engine = Engine(self._session, cluster, self._callbacks, spawn, self._options.membership)
         engine.new_partitions.subscribe(self._subscription)
-        await cluster.refresh()
+        with cluster.topics.during(self._subscription):
+            await cluster.refresh()
         self._engine = engine
         engine.start()
         await self._apply_subscription()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
@@ -34,10 +34,16 @@ from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of
 
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
 __all__ = ["Producer"]
 
 _BATCH_BYTES = 512 << 10
 """The limit of keys, values and headers in one batch, before compression. Brokers accept 1 MB."""
+
+_TOPIC_MAX_IDLE = 300.0
+"""Seconds after the last write to a topic for which its metadata is refreshed with others'."""
 
 _RECORD_BYTES = 32
 """The size of a record without key, value and headers, approximately."""
@@ -94,6 +100,17 @@ class Producer(CallingService):
         self._write_count = 0
         """The number of `write` calls. Modulo the partition count, it is the partition for records
         without a key."""
+        self._used_at: dict[str, float] = {}
+        """Topic -> when it was last written to."""
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        await super()._open(tasks)
+        self._calls.opened().topics.follow(self._topics_in_use)
+
+    def _topics_in_use(self) -> Iterable[str]:
+        least = anyio.current_time() - _TOPIC_MAX_IDLE
+        self._used_at = {topic: at for topic, at in self._used_at.items() if at >= least}
+        return self._used_at
 
     async def partition_count(self, topic: str) -> int:
         """Return the number of a topic's partitions. Never creates the topic.
@@ -102,13 +119,13 @@ class Producer(CallingService):
         """
         self._check_origin()
         cluster = self._calls.opened()
-        cluster.topics.add(topic)
+        self._used_at[topic] = anyio.current_time()
         if topic not in cluster.metadata.topics:
             await self._calls.once(lambda cluster: cluster.refresh())
         found = cluster.metadata.topics.get(topic)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
         if found is None or (code and not found.partitions):
-            cluster.topics.discard(topic)
+            self._used_at.pop(topic, None)
             message = f"topic {topic}"
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 message = f"there is no {message}"
@@ -172,6 +189,7 @@ class Producer(CallingService):
         data = encode_batch([record for _, record in batch], codec=self._codec)
 
         async def append_batch(cluster: Cluster) -> None:
+            self._used_at[tp.topic] = anyio.current_time()
             try:
                 await append(cluster, tp, data)
             except (BrokerError, *RETRIED_ERRORS) as error:

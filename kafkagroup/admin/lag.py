@@ -61,15 +61,16 @@ async def measure(
     wanted = sorted({tp for offsets in known for tp in offsets})
     reasons = await _missing(calls, wanted)
     existing = [tp for tp in wanted if tp not in reasons]
-    starts = await _log_offsets(calls, existing, EARLIEST, reasons)
-    ends = await _log_offsets(calls, existing, LATEST, reasons)
-    waiting = {
-        (tp, max(at.offset, starts[tp]))
-        for offsets in known
-        for tp, at in offsets.items()
-        if tp not in reasons and max(at.offset, starts[tp]) < ends[tp]
-    }
-    stamps = await _timestamps(calls, sorted(waiting))
+    with calls.opened().topics.during(tp.topic for tp in existing):
+        starts = await _log_offsets(calls, existing, EARLIEST, reasons)
+        ends = await _log_offsets(calls, existing, LATEST, reasons)
+        waiting = {
+            (tp, max(at.offset, starts[tp]))
+            for offsets in known
+            for tp, at in offsets.items()
+            if tp not in reasons and max(at.offset, starts[tp]) < ends[tp]
+        }
+        stamps = await _timestamps(calls, sorted(waiting))
     now = time.time()
     ages = {
         key: str(stamp) if isinstance(stamp, KafkaGroupError) else age(stamp, now)
@@ -210,6 +211,8 @@ async def _timestamp(cluster: Cluster, at: _Position) -> int | None:
     answer = await leader.fetch_messages({tp: offset}, max_wait=0, partition_max_bytes=_FETCH_BYTES)
     for topic in answer.responses:
         for data in topic.partitions:
+            if (topic.topic, data.partition_index) != tp:
+                continue
             if data.error_code:
                 await cluster.refresh()
                 what = f"reading {tp} at offset {offset}"

@@ -79,7 +79,8 @@ async def topics_metadata(cluster: Cluster, topics: Sequence[str]) -> ClusterMet
         topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
         allow_auto_topic_creation=False,
     )
-    metadata, _ = merge(ClusterMetadata(), await cluster.describe_topics(request))
+    response = await cluster.describe_topics(request)
+    metadata, _ = merge(ClusterMetadata(), response, requested=frozenset(topics))
     for name, topic in metadata.topics.items():
         absent = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic.error_code and not topic.partitions and not absent:

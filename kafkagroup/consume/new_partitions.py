@@ -110,6 +110,13 @@ class NewPartitions:
             if self._follows(topic):
                 self._note_described(topic, found)
         self._list_count += is_complete
+        if self._list_count > _PROOF:
+            # A topic that such a list lacks is new when it returns, and others come and go for
+            # months. The first two lists may be of a broker that lags behind.
+            for topic in absent:
+                if topic not in self._topics:
+                    self._old.pop(topic, None)
+                    self._absences.pop(topic, None)
 
     def _note_described(self, topic: str, found: Described) -> None:
         was_absent = self._absences.pop(topic, 0) >= _PROOF

@@ -154,7 +154,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._heartbeat_now()
             case TopicsNamed(names=names):
                 self._set(
-                    names={**self.member.names, **names},
+                    names=self._needed({**self.member.names, **names}),
                     unnamed=self.member.unnamed - names.keys(),
                 )
             case RejoinRequested():
@@ -567,6 +567,13 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 ),
             )
         )
+
+    def _needed(self, names: Mapping[UUID, str]) -> dict[UUID, str]:
+        """Return the names of topics that are assigned or owned: the coordinator may assign others
+        again and again."""
+        member = self.member
+        needed = {*(member.target or ()), *member.owned, *member.next_owned}
+        return {topic_id: name for topic_id, name in names.items() if topic_id in needed}
 
     def _reports_less_than(self, target: PartitionsByTopicId) -> bool:
         """Whether the heartbeat in flight reports that the member does not own a partition of the

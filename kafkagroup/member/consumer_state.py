@@ -186,7 +186,7 @@ class Member(CoordinatedMember):
     """A moment before the coordinator requested the revocation that it waits for; None once it has
     acknowledged that the partitions were released."""
     names: Mapping[UUID, str] = field(factory=dict)
-    """Topic id -> name, of all topics that were looked up."""
+    """Topic id -> name, of the assigned and owned topics that were looked up."""
     unnamed: frozenset[UUID] = frozenset()
     """Topic ids whose names are being looked up."""
     acknowledged_state: ReportedState | None = None

@@ -143,6 +143,7 @@ class Engine:
         self._subscriber = Subscriber(
             session, cluster, callbacks, self._on_partitions_added, claims=membership is not None
         )
+        cluster.topics.follow(self._topics_in_use)
         self._metadata_watch = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
         self._awaiting_seek = CoalescingTask(
             spawn, self._report_awaiting_seek, "partitions awaiting a seek"
@@ -220,7 +221,6 @@ class Engine:
         self._subscription = topics
         self.new_partitions.subscribe(topics, self._pattern)
         self._subscriber.subscribe_to(topics, self._pattern)
-        self._cluster.topics.update(topics)
         self._report_denied()
         await self._wait_until_left()
         driver = self._session.membership.driver
@@ -296,8 +296,8 @@ class Engine:
         await self._release_partitions(
             [tp for tp, o in self._delivery.owned.items() if tp not in wanted or o.revoked]
         )
-        self._cluster.topics.update(tp.topic for tp in wanted)
-        await self._cluster.refresh()
+        with self._cluster.topics.during(tp.topic for tp in wanted):
+            await self._cluster.refresh()
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
         # After the last await, so that a seek of the caller precedes the look-up of the position.
         self._delivery.own(sorted(wanted))
@@ -553,7 +553,7 @@ class Engine:
         requested_at = anyio.current_time()
         while True:
             self._report_topics()
-            topics = self._cluster.topics
+            topics = self._topics_in_use()
             unknown = topics - set(self._cluster.metadata.partition_counts(topics))
             is_incomplete = unknown or self._cluster.has_unconfirmed_metadata
             pause = min(_INCOMPLETE_METADATA_PAUSE, most) if is_incomplete else most
@@ -598,6 +598,10 @@ class Engine:
     def _requested_topics(self) -> frozenset[str]:
         """Return the topics of the subscription and of the owned partitions."""
         return self._subscription | {tp.topic for tp in self._delivery.owned}
+
+    def _topics_in_use(self) -> frozenset[str]:
+        """Return the topics whose metadata the consumer needs at all times."""
+        return self._requested_topics() | self._subscriber.topics_in_use
 
     def _metadata_changed(self) -> None:
         self._metadata_is_new = True

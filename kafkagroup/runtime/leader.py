@@ -72,7 +72,8 @@ class Leader:
         self._racks: Racks = {}
         """The racks of the replicas, likewise; empty if no member has a rack."""
         self._has_racks = False
-        self._watched_topics: frozenset[str] = frozenset()
+        self.watched_topics: frozenset[str] = frozenset()
+        """The topics that the assignment was computed from; none if another member leads."""
         self._must_refresh = False
         """Whether the assignment was computed without metadata of all topics."""
 
@@ -91,8 +92,8 @@ class Leader:
     def _topic_change(self, racks: Racks) -> str | None:
         """Return why the assignment is out of date; None if it is not. `racks`: the replicas'
         current racks."""
-        counts = self._cluster.metadata.partition_counts(self._watched_topics)
-        for topic in sorted(self._watched_topics):
+        counts = self._cluster.metadata.partition_counts(self.watched_topics)
+        for topic in sorted(self.watched_topics):
             before, now = self._partition_counts.get(topic, 0), counts.get(topic, 0)
             if before != now:
                 return f"topic {topic} went from {before} to {now} partitions"
@@ -105,13 +106,13 @@ class Leader:
         """Return the racks of all replicas in the current metadata; empty if no member has a rack.
         The same object as before if nothing has changed."""
         while self._has_racks:
-            metadata, watched, before = self._cluster.metadata, self._watched_topics, self._racks
+            metadata, watched, before = self._cluster.metadata, self.watched_topics, self._racks
             size = _PARTITION_BYTES * sum(metadata.partition_counts(watched).values())
             racks = await run_job(
                 self._cluster, partial(_racks_now, metadata, watched, before), size
             )
             known = metadata, watched, before
-            if all(map(is_, known, (self._cluster.metadata, self._watched_topics, self._racks))):
+            if all(map(is_, known, (self._cluster.metadata, self.watched_topics, self._racks))):
                 return racks
         return {}
 
@@ -171,12 +172,11 @@ class Leader:
         self, subscriptions: Mapping[str, Subscription], topics: frozenset[str]
     ) -> None:
         """Look up the partitions of all subscribed topics, and follow their changes."""
-        self._watched_topics = topics
+        self.watched_topics = topics
         self._has_racks = any(s.rack is not None for s in subscriptions.values())
-        self._cluster.topics.update(self._watched_topics)
         if self._claims or (
-            len(self._cluster.metadata.partition_counts(self._watched_topics))
-            < len(self._watched_topics)
+            len(self._cluster.metadata.partition_counts(self.watched_topics))
+            < len(self.watched_topics)
         ):
             # With claims every member computes the assignment, so all need the same metadata.
             # Otherwise refresh only for unknown topics: the whole group waits for the response, and
@@ -184,7 +184,7 @@ class Leader:
             await self._refresh()
         self._racks = await self._replica_racks()
         # From the same metadata as the racks: other tasks may have run meanwhile.
-        self._partition_counts = self._cluster.metadata.partition_counts(self._watched_topics)
+        self._partition_counts = self._cluster.metadata.partition_counts(self.watched_topics)
 
     async def _refresh(self) -> None:
         pauses = RetryBackoff(self._cluster.options)
@@ -203,6 +203,8 @@ class Leader:
     async def follow_assignment(self, generation: GenerationInfo) -> None:
         """Follow the topics of an assignment that this member leads."""
         if not generation.is_leader:
+            if not self._claims:
+                self.watched_topics = frozenset()
             return
         if generation.generation_id != self._computed_generation:
             # KIP-814: a static leader that was away must notice what changed in the meantime.

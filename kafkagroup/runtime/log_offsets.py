@@ -74,7 +74,12 @@ class LogOffsets:
     async def _request_all(
         self, timestamps: Mapping[TopicPartition, int], *, collect_errors: bool
     ) -> Found:
-        self._cluster.topics.update(tp.topic for tp in timestamps)
+        with self._cluster.topics.during(tp.topic for tp in timestamps):
+            return await self._request_until_found(timestamps, collect_errors=collect_errors)
+
+    async def _request_until_found(
+        self, timestamps: Mapping[TopicPartition, int], *, collect_errors: bool
+    ) -> Found:
         pauses = RetryBackoff(self._cluster.options)
         found = Found()
         unknown: Counter[TopicPartition] = Counter()

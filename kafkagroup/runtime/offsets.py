@@ -322,18 +322,19 @@ class GroupOffsets:
         }
         if deleted and anyio.current_time() >= self._refreshed_at + _RECHECK_INTERVAL:
             with anyio.CancelScope(deadline=deadline):
-                await self.refresh_metadata()
+                await self.refresh_metadata(deleted)
         for topic in sorted(deleted):
             if not self._cluster.was_deleted_or_recreated(*keys[topic]):
                 deleted.remove(topic)
                 del self._deleted_counts[keys[topic]]
         return deleted
 
-    async def refresh_metadata(self) -> bool:
-        """Refresh the metadata; return whether that succeeded."""
+    async def refresh_metadata(self, topics: Collection[str]) -> bool:
+        """Refresh the metadata, also of these topics; return whether that succeeded."""
         self._refreshed_at = anyio.current_time()
         try:
-            await self._cluster.refresh()
+            with self._cluster.topics.during(topics):
+                await self._cluster.refresh()
         except RETRIED_ERRORS:
             return False
         return True
@@ -361,9 +362,10 @@ class GroupOffsets:
 
         A topic may exist although the coordinator does not know it yet.
         """
-        if error.code not in _UNKNOWN_TOPIC or not await self.refresh_metadata():
+        topics = {tp.topic for tp in offsets}
+        if error.code not in _UNKNOWN_TOPIC or not await self.refresh_metadata(topics):
             return None
-        for topic in sorted({tp.topic for tp in offsets}):
+        for topic in sorted(topics):
             if self._cluster.was_deleted_or_recreated(topic, topic_ids.get(topic, NO_ID)):
                 return topic
         return None
@@ -446,7 +448,10 @@ class GroupOffsets:
         unanswered = set(offsets)
         for topic in response.topics:
             for partition in topic.partitions:
-                unanswered.discard(TopicPartition(topic.name, partition.partition_index))
+                tp = TopicPartition(topic.name, partition.partition_index)
+                if tp not in unanswered:
+                    continue
+                unanswered.remove(tp)
                 if (code := partition.error_code) == ErrorCode.NONE:
                     continue
                 where = f"committing {escaped(topic.name)}/{partition.partition_index}"
@@ -539,7 +544,7 @@ class GroupOffsets:
                 self._report_success(_READING)
             if any(tp in unknown for tp in partitions):
                 # The topic may have been recreated; the next request then has its new id.
-                await self.refresh_metadata()
+                await self.refresh_metadata({tp.topic for tp in partitions})
             return found
         except _Retry as retry:
             self._report_failure(_READING, retry.error)

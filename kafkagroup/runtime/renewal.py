@@ -43,4 +43,5 @@ async def find_missing(offsets: GroupOffsets, acknowledged: Sequence[Commit]) ->
                 stored.offset,
                 commit.offset.offset,
             )
-    return missing if missing and await offsets.refresh_metadata() else []
+    topics = {commit.tp.topic for commit in missing}
+    return missing if missing and await offsets.refresh_metadata(topics) else []

@@ -105,6 +105,8 @@ class Subscriber:
         self._unsubscribed_since = -1
         """The first generation of several in a row whose assignment has topics that are not
         subscribed to; else -1."""
+        self._assigned_topics: frozenset[str] = frozenset()
+        """The topics of the coordinator's last assignment (KIP-848)."""
         self._leader = Leader(session, cluster, claims=claims)
         self._pauses = RetryBackoff(cluster.options)
 
@@ -116,6 +118,15 @@ class Subscriber:
         """Return whether the application subscribes to a topic, which may be absent."""
         pattern = self.pattern
         return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
+
+    @property
+    def topics_in_use(self) -> frozenset[str]:
+        """The topics whose metadata the member needs, besides those that it subscribes to and owns:
+        those of its next assignment, and as leader those of all members."""
+        driver = self._session.membership.driver
+        if driver is None or driver.closed.is_set():
+            return frozenset()
+        return self._assigned_topics | self._leader.watched_topics
 
     def protocols(self) -> SupportedProtocols:
         """Return the supported protocols: every assignor, with the same subscription."""
@@ -238,7 +249,7 @@ class Subscriber:
             self._note_new_partitions(assigned)
             # Also topics that the coordinator found by matching a pattern. Do not wait for their
             # metadata: the next assignment may revoke partitions, and would wait, too.
-            self._cluster.topics.update(generation.topic_ids)
+            self._assigned_topics = frozenset(generation.topic_ids)
         if await self._rejoin_if_unsubscribed(generation, assigned):
             return
         self._identify(generation)

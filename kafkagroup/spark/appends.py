@@ -20,7 +20,7 @@ class Appends(Session):
         return self._call(lambda: self._partition_count(topic))
 
     async def _partition_count(self, topic: str) -> int:
-        self._cluster.topics.add(topic)
+        self._topics.add(topic)
         metadata = (await self._cluster.refresh()).topics.get(topic)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if metadata is None else metadata.error_code
         if metadata is None or code:
@@ -37,5 +37,5 @@ class Appends(Session):
         )
 
     async def _append(self, tp: TopicPartition, batch: bytes) -> None:
-        self._cluster.topics.add(tp.topic)
+        self._topics.add(tp.topic)
         await append(self._cluster, tp, batch)

@@ -42,6 +42,8 @@ class Session:
 
     def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
+        self._topics = set(options.topics)
+        """The topics whose metadata is needed all the time."""
         self._stack = ExitStack()
         self._portal: BlockingPortal
         self._cluster: Cluster
@@ -78,7 +80,7 @@ class Session:
         )
         async with anyio.create_task_group() as tasks:
             cluster = Cluster(parse_servers(options.bootstrap_servers), client, tasks)
-            cluster.topics |= set(options.topics)
+            cluster.topics.follow(lambda: self._topics)
             task_status.started(cluster)
             await stop.wait()
             await cluster.aclose()

@@ -103,8 +103,8 @@ class Logs(Session):
     async def _existing(
         self, wanted: set[TopicPartition]
     ) -> tuple[list[TopicPartition], dict[str, str]]:
-        self._cluster.topics |= {tp.topic for tp in wanted}
-        metadata = await self._cluster.refresh()
+        with self._cluster.topics.during(tp.topic for tp in wanted):
+            metadata = await self._cluster.refresh()
         existing = sorted(tp for tp in wanted if metadata.leader(tp) is not None)
         ids = {tp.topic: metadata.topics[tp.topic].topic_id for tp in existing}
         return existing, {topic: _id_text(topic_id) for topic, topic_id in ids.items()}
@@ -172,7 +172,8 @@ class Logs(Session):
                 await self._check_range(tp, offset)
             return data
 
-        return await self._retry(fetch, give_up)
+        with self._cluster.topics.during([tp.topic]):  # a pattern may have found it
+            return await self._retry(fetch, give_up)
 
     async def _check_range(self, tp: TopicPartition, offset: int) -> None:
         """Check that an offset is outside of the log, whose leader has refused it: a broker that
@@ -190,14 +191,19 @@ class Logs(Session):
     async def _send_to_leader(
         self, tp: TopicPartition, topic_id: UUID, request: FetchRequest
     ) -> PartitionData:
-        self._cluster.topics.add(tp.topic)  # a pattern may have found it
         answer = await self._cluster.leader(tp).request(
             request,
             connection_id="fetch",
             timeout=self._options.request_timeout + _MAX_WAIT,
             highest=None if topic_id != NO_ID else _BY_NAME,
         )
-        found = [data for topic in answer.responses for data in topic.partitions]
+        found = [
+            data
+            for topic in answer.responses
+            for data in topic.partitions
+            if data.partition_index == tp.partition
+            and (topic.topic == tp.topic if topic.topic else topic.topic_id == topic_id)
+        ]
         code = answer.error_code or (found[0].error_code if found else ErrorCode.NONE)
         if code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             raise broker_error(code, f"fetching {tp}", operation="READ", topic=tp.topic)
@@ -233,6 +239,8 @@ class Logs(Session):
             codes = [answer.error_code, *(found.error_code for found in answer.groups)]
             offsets = {}
             for tp, data in answered_partitions(answer):
+                if tp not in partitions:
+                    continue
                 codes.append(data.error_code)
                 if (offset := committed_offset(data)) is not None:
                     offsets[tp] = offset

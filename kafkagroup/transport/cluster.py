@@ -19,7 +19,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import UUID
 
 import anyio
@@ -50,6 +50,7 @@ from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.recovery import Attempts, Recovery
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.throttle import BrokerThrottle
+from kafkagroup.transport.topics_in_use import TopicsInUse
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
@@ -102,7 +103,7 @@ class Cluster:
         self.options = options
         self.troubles = Troubles() if troubles is None else troubles
         self.metadata = ClusterMetadata()
-        self.topics: set[str] = set()
+        self.topics = TopicsInUse()
         """The topics that a refresh requests."""
         self.requests_all_topics = False
         """Whether a refresh requests all topics."""
@@ -138,7 +139,7 @@ class Cluster:
         """Of the last metadata request that was answered."""
 
     def request_all_topics(self, requests_all: bool, /) -> None:
-        """Let each refresh request the metadata of all topics, or of `topics` only."""
+        """Let each refresh request the metadata of all topics, or of those in use only."""
         self.requests_all_topics = requests_all
 
     def set_on_change(self, on_change: Callable[[], None]) -> None:
@@ -178,8 +179,8 @@ class Cluster:
         )
 
     async def refresh(self) -> ClusterMetadata:
-        """Request the metadata of `topics`, or of all topics. Callers that wait while a request is
-        in flight share the next one. Raises: what `request_any` raises."""
+        """Request the metadata of the topics in use, or of all topics. Callers that wait while a
+        request is in flight share the next one. Raises: what `request_any` raises."""
         # The response to a request that was sent before this call may be too old for the caller.
         wanted = self._request_number + 1
         async with self._refreshing:
@@ -213,7 +214,7 @@ class Cluster:
         """Request and merge the metadata; return the broker that responded. `candidates` as in
         `_request`."""
         self._request_number += 1
-        requested = None if self.requests_all_topics else frozenset(self.topics)
+        requested = None if self.requests_all_topics else self.topics.current()
         names = None
         if requested is not None:
             names = tuple(MetadataRequestTopic(name=topic) for topic in sorted(requested))
@@ -238,11 +239,12 @@ class Cluster:
         self, response: MetadataResponse, requested: Collection[str] | None
     ) -> tuple[ClusterMetadata, Unconfirmed]:
         """Merge a response; return the same object as before if nothing has changed."""
+        in_use = self.topics.current()
         if sum(len(topic.partitions) for topic in response.topics) <= _MAX_MERGED_IN_LOOP:
-            return _merged(self.metadata, response, self._unconfirmed, requested)
+            return _merged(self.metadata, response, self._unconfirmed, requested, in_use)
         while True:
             known = self.metadata
-            work = partial(_merged, known, response, self._unconfirmed, requested)
+            work = partial(_merged, known, response, self._unconfirmed, requested, in_use)
             merged = await self.options.run_in_thread(work)
             if known is self.metadata:
                 return merged
@@ -321,8 +323,11 @@ class Cluster:
         """
         broker, response = await self._request(request, Attempts())
         if isinstance(response, FindCoordinatorResponse):
-            is_refused = any(c.error_code for c in response.coordinators)
+            keys = cast(FindCoordinatorRequest, request).coordinator_keys
+            found = tuple(c for c in response.coordinators if c.key in keys)
+            is_refused = any(c.error_code for c in found)
             self._coordinator_unknown_to = broker.address if is_refused else None
+            return evolve(response, coordinators=found)
         return response
 
     async def _request(
@@ -489,10 +494,8 @@ class Cluster:
         return names | {i: name for i, name in found.items() if i in topic_ids}
 
     def topic_ids(self, names: Collection[str]) -> dict[str, UUID]:
-        """Return the topics' ids by name, if all are known and refreshed; else an empty mapping."""
-        known = self.metadata.topics
-        if not self.requests_all_topics and not self.topics.issuperset(names):
-            return {}  # a refresh would not notice that a topic was recreated
+        """Return the topics' ids by name, if all are known; else an empty mapping."""
+        known = self.metadata.topics  # all of them are refreshed
         ids = {name: known[name].topic_id for name in names if name in known}
         return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 
@@ -578,8 +581,9 @@ def _merged(
     response: MetadataResponse,
     unconfirmed: Unconfirmed,
     requested: Collection[str] | None,
+    in_use: Collection[str],
 ) -> tuple[ClusterMetadata, Unconfirmed]:
-    merged, unconfirmed = merge(known, response, unconfirmed, requested=requested)
+    merged, unconfirmed = merge(known, response, unconfirmed, requested=requested, in_use=in_use)
     return known if merged == known else merged, unconfirmed
 
 

@@ -37,6 +37,10 @@ confirmed."""
 ABSENT = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
 """The codes of a topic that the broker does not know."""
 
+_MAX_OFFLINE_RACKS = 1_000
+"""The limit of nodes whose rack is kept while no response lists them: a broker may name others in
+each response."""
+
 
 @frozen
 class _Claim:
@@ -87,16 +91,28 @@ def merge(
     response: MetadataResponse,
     unconfirmed: Unconfirmed = NOTHING_UNCONFIRMED,
     *,
-    requested: Collection[str] | None = (),
+    requested: Collection[str] | None,
+    in_use: Collection[str] = (),
 ) -> tuple[ClusterMetadata, Unconfirmed]:
     """Merge a response into what is known; return the new metadata, and what the next response must
     confirm. `unconfirmed`: that of the response before; `requested`: the topics that the request
-    named, None for all topics."""
+    named, None for all topics; `in_use`: topics that stay known without being requested.
+
+    Topics that were not requested are dropped: a broker could name new ones in each response."""
     nodes, unconfirmed_nodes = _nodes(known.nodes, nodes_of(response), unconfirmed.nodes)
     shared: _Shared = {}
-    reported = {t.name: t for t in response.topics if t.name and is_legal_name(t.name)}
+    reported = {
+        t.name: t
+        for t in response.topics
+        if t.name and (requested is None or t.name in requested) and is_legal_name(t.name)
+    }
     expected = known.topics if requested is None else requested
-    topics, claims = dict(known.topics), {}
+    topics = {
+        name: topic
+        for name, topic in known.topics.items()
+        if requested is None or name in requested or name in in_use
+    }
+    claims = {}
     for name in (*reported, *(n for n in expected if n not in reported and n in known.topics)):
         topic, claim = _topic(
             known.topics.get(name), reported.get(name), unconfirmed.topics.get(name), shared
@@ -111,7 +127,7 @@ def merge(
         cluster_id=response.cluster_id,
         nodes=nodes,
         topics=topics,
-        racks={**known.racks, **{b.node_id: b.rack for b in response.brokers if b.rack}},
+        racks=_racks(known.racks, {b.node_id: b.rack for b in response.brokers if b.rack}),
     )
     return metadata, Unconfirmed(unconfirmed_nodes, claims)
 
@@ -129,6 +145,11 @@ def _nodes(
         nodes[node_id] = node
         unconfirmed[node_id] = found
     return nodes, unconfirmed
+
+
+def _racks(known: Mapping[int, str], reported: Mapping[int, str]) -> dict[int, str]:
+    offline = [(node_id, rack) for node_id, rack in known.items() if node_id not in reported]
+    return {**dict(offline[-_MAX_OFFLINE_RACKS:]), **reported}
 
 
 def _topic(

@@ -182,3 +182,13 @@ def test_without_ids_a_topic_is_new_after_a_list_without_it() -> None:
     partitions = subscribed(pattern=ALL)
     note_lists(partitions, {"t": Described(NO_ID, 2)}, {}, {"t": Described(NO_ID, 2)})
     assert new(partitions, 2) == [0, 1]
+
+
+def test_topics_that_matched_and_are_gone_are_forgotten() -> None:
+    """The topics of a pattern may come and go for months."""
+    partitions = subscribed(pattern=ALL)
+    for n in range(5):
+        note_lists(partitions, {f"t{n}": Described(UUID(int=n + 1), 1)})
+    assert (partitions._old, partitions._absences) == ({"t4": Described(UUID(int=5), 0)}, {})
+    note_lists(partitions, {}, {"t0": Described(ONE, 1)})
+    assert new(partitions, 1, "t0") == [0]

@@ -736,6 +736,15 @@ def test_line_35_unresolved_topic_ids_that_are_withdrawn_are_reported_as_release
     assert effects == (WakeAt(time=10.25),)
 
 
+def test_names_of_topics_that_are_not_assigned_any_more_are_forgotten() -> None:
+    """The topics that a pattern matches may come and go for months."""
+    member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
+    w, other = UUID(int=77), UUID(int=78)
+    member = evolve(member, names={**member.names, w: "w"})
+    member, _ = step(member, TopicsNamed(now=10.0, names={V: "v", other: "other"}))
+    assert member.names.keys() == {T, V}
+
+
 def test_line_41_an_assignment_of_unresolved_topics_alone_is_not_empty() -> None:
     member, effects = step(JOINING, reply(2, answer(share={V: (0,)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), WakeAt(time=10.25))

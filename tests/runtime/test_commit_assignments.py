@@ -297,7 +297,7 @@ async def grouped(network: Any) -> AsyncIterator[Group]:
         anyio.create_task_group() as tasks,
     ):
         one = Cluster((("kafka-1", 9092),), ClientOptions(request_timeout=5.0), tasks)
-        one.topics.add("t")
+        one.topics.follow(lambda: {"t"})
         await one.refresh()
         yield Group(kafka, one)
         await one.aclose()

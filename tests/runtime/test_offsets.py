@@ -472,7 +472,7 @@ async def test_a_partition_missing_from_a_response_is_requested_again(network: A
 @asynccontextmanager
 async def knowing_t(network: Any) -> AsyncIterator[Group]:
     async with grouped(network) as group:
-        group.offsets._cluster.topics.add("t")
+        group.offsets._cluster.topics.follow(lambda: {"t"})
         await group.offsets._cluster.refresh()
         yield group
 
@@ -480,7 +480,7 @@ async def knowing_t(network: Any) -> AsyncIterator[Group]:
 async def know_u(group: Group) -> None:
     """Create the topic, and let the metadata have it."""
     group.kafka.create_topic("u", 1)
-    group.offsets._cluster.topics.add("u")
+    group.offsets._cluster.topics.follow(lambda: {"u"})
     await group.offsets._cluster.refresh()
 
 

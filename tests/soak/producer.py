@@ -55,7 +55,7 @@ class Producer:
 
     async def start(self) -> None:
         """Get an id; wait for a broker that returns one."""
-        self._cluster.topics.add(self._topic)
+        self._cluster.topics.follow(lambda: {self._topic})
         pauses = RetryBackoff(self._cluster.options)
         while not await self._ask_id():
             await pauses.wait()

@@ -221,7 +221,7 @@ async def test_a_cluster_recreated_at_the_bootstrap_address(network: Any) -> Non
         async with EmbeddedKafka({"t": 1}, listen=False, seed=1) as kafka:
             network.serve_embedded(kafka)
             async with open_cluster(("kafka-1", 9092)) as cluster:
-                cluster.topics.add("t")
+                cluster.topics.follow(lambda: {"t"})
                 first = await cluster.refresh()
                 kafka.kill(1)
                 with pytest.raises(NoBrokersAvailableError):
@@ -287,7 +287,7 @@ async def test_a_topic_added_during_a_metadata_request_causes_another_request(ne
 
         async def want(topic: str, delay: float) -> None:
             await anyio.sleep(delay)
-            cluster.topics.add(topic)
+            cluster.topics.follow(lambda: {topic})
             found.append((topic, topic in (await cluster.refresh()).topics))
 
         async with anyio.create_task_group() as tasks:
@@ -313,7 +313,7 @@ async def test_on_change_is_called_for_changes_only(network: Any) -> None:
         await cluster.refresh()
         await cluster.refresh()
         assert topic_counts == [0]
-        cluster.topics.add("t")
+        cluster.topics.follow(lambda: {"t"})
         await cluster.refresh()
         assert len(topic_counts) == 2
 
@@ -355,6 +355,7 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
     options = attrs.evolve(OPTIONS, run_in_thread=run_in_thread)
     async with network, anyio.create_task_group() as tasks:
         cluster = Cluster((A,), options, tasks)
+        cluster.topics.follow(lambda: {"t"})
         await cluster.refresh()
         # Decoded and merged.
         assert job_count == 2
@@ -409,7 +410,7 @@ async def test_another_broker_is_asked_at_once_for_what_one_contradicts(network:
     nodes = {"n1": A, "n2": B}
     network.handlers |= {A: scripted(3, None, nodes=nodes), B: scripted(3, nodes=nodes)}
     async with network, open_cluster(A) as cluster:
-        cluster.topics.add("t")
+        cluster.topics.follow(lambda: {"t"})
         for _ in range(3):
             assert await refreshed(cluster) == ({"t": 3}, pytest.approx(0, abs=0.1))
         assert B in network.dialled
@@ -419,7 +420,7 @@ async def test_another_broker_is_asked_at_once_for_what_one_contradicts(network:
 async def test_the_only_broker_is_asked_again_after_a_pause(network: Any) -> None:
     network.handlers[A] = scripted(3, None, 3, None, nodes={"n1": A})
     async with network, open_cluster(A) as cluster:
-        cluster.topics.add("t")
+        cluster.topics.follow(lambda: {"t"})
         assert await refreshed(cluster) == ({"t": 3}, pytest.approx(0, abs=0.1))
         pause = OPTIONS.retry_backoff_max
         assert await refreshed(cluster) == ({"t": 3}, pytest.approx(pause, abs=0.1))
@@ -434,7 +435,7 @@ async def test_brokers_that_did_not_respond_are_not_asked_for_a_second_opinion(
     nodes = {"n1": A, "n2": B, "n3": C}
     network.handlers |= dict.fromkeys([A, B, C], scripted(3, nodes=nodes))
     async with network, open_cluster(A) as cluster:
-        cluster.topics.add("t")
+        cluster.topics.follow(lambda: {"t"})
         await cluster.refresh()
         network.handlers |= {A: scripted(None, 3, nodes=nodes), B: None, C: None}
         for stream in network.streams:
@@ -447,7 +448,7 @@ async def test_brokers_that_did_not_respond_are_not_asked_for_a_second_opinion(
 async def test_a_topic_that_no_broker_knows_causes_no_pause(network: Any) -> None:
     network.handlers[A] = scripted(None, nodes={"n1": A})
     async with network, open_cluster(A) as cluster:
-        cluster.topics.add("t")
+        cluster.topics.follow(lambda: {"t"})
         assert await refreshed(cluster) == ({}, pytest.approx(0, abs=0.1))
 
 

@@ -128,12 +128,34 @@ def test_an_added_broker_counts() -> None:
     assert found == (known(led((1, 5)), NODE, two), False)
 
 
-def test_topics_that_were_not_requested_stay() -> None:
-    before = ClusterMetadata("old", {1: NODE}, {"other": led((9, 1))})
-    assert after(before, answer((1, 0))) == (
-        ClusterMetadata("c", {1: NODE}, {"other": led((9, 1)), "t": led((1, 0))}),
-        False,
-    )
+def test_known_topics_that_were_not_requested_stay_only_while_they_are_in_use() -> None:
+    before = ClusterMetadata("old", {1: NODE}, {"other": led((9, 1)), "used": led((9, 2))})
+    found, _ = merge(before, answer((1, 0)), requested=("t",), in_use=("used",))
+    topics = {"used": led((9, 2)), "t": led((1, 0))}
+    assert found == ClusterMetadata("c", {1: NODE}, topics)
+    assert after(before, answer((1, 0))) == (known(led((1, 0))), False)
+
+
+def test_topics_that_no_request_named_are_not_kept() -> None:
+    """A broker that named 250,000 new topics in each response once filled the memory."""
+    unasked = [topic((1, 5), name=f"unasked-{n}") for n in range(3)]
+    before = known(led((1, 5)))
+    assert after(before, response(topic((1, 5)), *unasked)) == (before, False)
+    assert after(ClusterMetadata(), response(*unasked), requested=())[0].topics == {}
+    listed = after(ClusterMetadata(), response(*unasked), requested=None)[0].topics
+    assert list(listed) == ["unasked-0", "unasked-1", "unasked-2"]
+
+
+def test_the_racks_of_a_thousand_offline_nodes_are_kept() -> None:
+    """A broker that named other nodes in each response once filled the memory."""
+
+    def nodes(first: int) -> list[Node]:
+        return [Node(n, "h", 1, rack=f"r{n}") for n in range(first, first + 700)]
+
+    metadata, _ = after(ClusterMetadata(), *(response(nodes=nodes(n)) for n in (0, 1000, 2000)))
+    assert metadata.racks == {
+        n: f"r{n}" for n in (*range(400, 700), *range(1000, 1700), *range(2000, 2700))
+    }
 
 
 def test_partitions_stay_known_during_a_leader_election() -> None:
@@ -160,7 +182,7 @@ def test_an_empty_rack_is_none() -> None:
         MetadataResponseBroker(node_id=n, host="h", port=1, rack=rack)
         for n, rack in enumerate((None, "", "r"))
     )
-    found, _ = merge(ClusterMetadata(), MetadataResponse(brokers=brokers, topics=()))
+    found, _ = merge(ClusterMetadata(), MetadataResponse(brokers=brokers, topics=()), requested=())
     assert [node.rack for node in found.nodes.values()] == [None, None, "r"]
 
 
@@ -193,7 +215,8 @@ def test_a_topic_that_a_response_leaves_out_is_one_that_it_does_not_know() -> No
     assert after(before, response()) == (before, True)
     assert after(before, response(), ABSENT)[0].topics["t"].is_absent
     assert after(before, response(), response()) == (ClusterMetadata("c", {1: NODE}, {}), False)
-    assert after(before, response(), requested=()) == (before, False)
+    dropped = ClusterMetadata("c", {1: NODE}, {}), False
+    assert after(before, response(), requested=()) == dropped
 
 
 def test_a_list_of_all_topics_removes_a_topic_only_once_it_is_repeated() -> None:

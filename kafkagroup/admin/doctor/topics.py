@@ -39,7 +39,7 @@ async def examine_topic(
         metadata = await metadata_of(servers, options, name)
     except KafkaGroupError as error:
         return [wrong("topic", error)]
-    (topic,) = metadata.topics or (None,)
+    topic = next((t for t in metadata.topics if t.name == name), None)
     if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         advice = "check its name, which is case-sensitive, and that this is its cluster"
         return [failed("topic", subject, "there is no such topic", advice)]
@@ -92,8 +92,8 @@ def _numbers(some: Sequence[int], count: int) -> str:
 
 async def _read(cluster: Cluster, tp: TopicPartition) -> None:
     """Check whether records may be read; they are not decoded. Raises: BrokerError."""
-    cluster.topics.add(tp.topic)
-    await cluster.refresh()
+    with cluster.topics.during([tp.topic]):
+        await cluster.refresh()
     answer = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)
     for topic in answer.responses:
         for data in topic.partitions:

@@ -1,0 +1,188 @@
+"""Which topics a consumer requests metadata of: those that something needs, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from kafkagroup import Consumer, TopicPartition
+from kafkagroup.admin import Admin
+from kafkagroup.producer import Producer
+from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.wire.batch_writing import NewRecord
+from kafkagroup.wire.messages.metadata import MetadataRequest
+
+pytestmark = pytest.mark.anyio
+
+A0, B0 = TopicPartition("a", 0), TopicPartition("b", 0)
+WAYS = pytest.mark.parametrize(
+    "options",
+    [
+        {"group_id": "g"},
+        {"group_id": "g", "group_protocol": "consumer"},
+        {"group_id": "g", "group_instance_id": "i"},
+        {"group_id": None},
+    ],
+    ids=["classic", "consumer", "static", "alone"],
+)
+
+
+@pytest.fixture
+def cluster(network: Any) -> Any:
+    @asynccontextmanager
+    async def opened(*topics: str) -> AsyncIterator[EmbeddedKafka]:
+        async with network, EmbeddedKafka(dict.fromkeys(topics, 2), listen=False) as kafka:
+            network.serve_embedded(kafka)
+            with anyio.fail_after(10_000):
+                yield kafka
+
+    return opened
+
+
+def consumer(*topics: str, **options: Any) -> Consumer:
+    return Consumer(
+        *topics,
+        bootstrap_servers="kafka-1",
+        metadata_max_age_ms=60_000,
+        max_poll_interval_ms=10**8,
+        **options,
+    )
+
+
+Requests = list[list[str] | None]
+
+
+@contextmanager
+def recorded(kafka: EmbeddedKafka) -> Iterator[Requests]:
+    """Record the topics of each metadata request; None for all."""
+    found: Requests = []
+
+    def on_request(request: MetadataRequest) -> bool:
+        topics = request.topics
+        if topics != ():  # a new connection asks for the cluster's id only
+            found.append(None if topics is None else sorted(str(topic.name) for topic in topics))
+        return False
+
+    fault = kafka.fail(MetadataRequest, Delay(0), times=None, when=on_request)
+    yield found
+    fault.stop()
+
+
+async def requested(kafka: EmbeddedKafka) -> Requests:
+    """Return the topics of each metadata request of the next five minutes."""
+    with recorded(kafka) as found:
+        await anyio.sleep(300.0)
+    return found
+
+
+def are_seldom(requests: Requests, expected: list[str] | None) -> bool:
+    """Return whether each request of five minutes has these topics, and there is one a minute."""
+    return requests == [expected] * len(requests) and 4 <= len(requests) <= 6
+
+
+@WAYS
+async def test_a_topic_is_not_requested_after_the_subscription_to_it(
+    cluster: Any, options: Any
+) -> None:
+    """A deleted topic was requested each second for ever, long after the last use of it."""
+    async with cluster("a", "b") as kafka, consumer(**options) as one:
+        await one.subscribe("a")
+        await one.wait_assignment()
+        await one.subscribe("b")
+        await anyio.sleep(30.0)
+        assert {tp.topic for tp in one.assignment()} == {"b"}
+        kafka.delete_topic("a")
+        assert are_seldom(await requested(kafka), ["b"])
+        assert one.health()
+
+
+@WAYS
+async def test_topics_that_a_pattern_matched_are_forgotten(cluster: Any, options: Any) -> None:
+    async with cluster("a-0", "b") as kafka, consumer(**options) as one:
+        await one.subscribe(pattern="a-.*")
+        for n in range(3):
+            kafka.create_topic(f"a-{n + 1}", 1)
+            await anyio.sleep(150.0)
+            assert f"a-{n + 1}" in {tp.topic for tp in one.assignment()}
+            kafka.delete_topic(f"a-{n}")
+            await anyio.sleep(150.0)
+        is_listed = options.get("group_protocol") != "consumer"
+        assert are_seldom(await requested(kafka), None if is_listed else ["a-3"])
+        await one.subscribe("b")
+        await anyio.sleep(30.0)
+        kafka.delete_topic("a-3")
+        assert are_seldom(await requested(kafka), ["b"])
+
+
+@WAYS
+async def test_topics_that_were_assigned_are_forgotten(cluster: Any, options: Any) -> None:
+    async with cluster("a", "b") as kafka, consumer(**options) as one:
+        await one.assign([A0])
+        await one.assign([B0])
+        kafka.delete_topic("a")
+        assert are_seldom(await requested(kafka), ["b"])
+        await one.unsubscribe()
+        kafka.delete_topic("b")
+        assert await requested(kafka) == []
+
+
+LOOK_UPS: list[Callable[[Consumer], Awaitable[object]]] = [
+    lambda one: one.end_offsets([A0]),
+    lambda one: one.beginning_offsets([A0]),
+    lambda one: one.offsets_for_times({A0: 1}),
+    lambda one: one.committed([A0]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(LOOK_UPS)))
+async def test_a_look_up_needs_its_topic_as_long_as_it_lasts(cluster: Any, number: int) -> None:
+    async with cluster("a", "b") as kafka, consumer("b", group_id="g") as one:
+        await one.wait_assignment()
+        await LOOK_UPS[number](one)
+        kafka.delete_topic("a")
+        assert are_seldom(await requested(kafka), ["b"])
+
+
+async def test_a_leader_follows_the_topics_of_the_present_members_only(cluster: Any) -> None:
+    async with cluster("a", "b") as kafka, consumer("b", group_id="g") as one:
+        await one.wait_assignment()
+        async with consumer("a", group_id="g"):
+            await anyio.sleep(30.0)
+            assert ["a", "b"] in await requested(kafka)
+        await anyio.sleep(30.0)
+        kafka.delete_topic("a")
+        assert are_seldom(await requested(kafka), ["b"])
+
+
+async def test_a_producer_needs_a_topic_for_five_minutes_after_a_write(cluster: Any) -> None:
+    """Without that time, writes to two topics by turns would request metadata each time."""
+    async with cluster("a", "b", "c") as kafka, Producer(bootstrap_servers="kafka-1") as producer:
+        with recorded(kafka) as found:
+            for topic in "abab":
+                await producer.write(topic, [NewRecord(b"k", b"v")])
+            assert found == [["a"], ["a", "b"]]
+            kafka.delete_topic("a")
+            await anyio.sleep(200.0)
+            await producer.write("b", [NewRecord(b"k", b"v")])
+            await anyio.sleep(200.0)
+            await producer.partition_count("c")
+            assert found[2:] == [["b", "c"]]
+
+
+async def test_an_admin_forgets_the_topics_of_earlier_calls(cluster: Any) -> None:
+    async with cluster("a", "b") as kafka:
+        kafka.produce("a", ["v", "w"], partition=0)
+        async with consumer("a", group_id="g", auto_offset_reset="earliest") as one:
+            await one.getone()
+            await one.commit()
+        async with Admin(bootstrap_servers="kafka-1") as admin:
+            lags = (await admin.lag(["g"]))["g"]
+            assert isinstance(lags, dict)
+            assert (lags[A0].lag, lags[A0].seconds is not None) == (1, True)
+            with recorded(kafka) as found:
+                await admin.list_groups()
+            assert found == []
