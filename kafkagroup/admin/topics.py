@@ -109,7 +109,7 @@ class Attempts(ChangeAttempts):
         # After a lost response more than one broker is asked: one may lag behind.
         ask = cluster.describe_topics if self.is_lost else cluster.request_any
         response = await ask(request)
-        (topic,) = [t for t in response.topics if t.name == name] or [_UNKNOWN]
+        topic = next((t for t in response.topics if t.name == name), _UNKNOWN)
         self.before = self.before or topic
         node = nodes_of(response).get(response.controller_id)
         if node is None:

@@ -49,6 +49,10 @@ class FetchInFlight:
         """The partitions that it asks for."""
         return [owned for owned, _, _ in self._requested.values()]
 
+    def requests(self, tp: TopicPartition) -> bool:
+        """Return whether it asks for a partition."""
+        return tp in self._requested
+
     def find(self, tp: TopicPartition) -> OwnedPartition | None:
         """Return the partition if the response counts for it: it was not revoked, the application
         has not called `seek`, no other leader was validated, and no other response had these

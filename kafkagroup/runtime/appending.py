@@ -17,11 +17,13 @@ async def append(cluster: Cluster, tp: TopicPartition, batch: bytes) -> None:
     Raises: BrokerError; TransportError; RemoteProtocolError.
     """
     answer = await cluster.leader(tp).produce_messages({tp: batch})
-    if answer is None or not answer.responses or not answer.responses[0].partition_responses:
-        raise RemoteProtocolError(f"the broker did not answer for {tp}")
-    done = answer.responses[0].partition_responses[0]
-    if done.error_code:
-        raise _refusal(tp, done)
+    for topic in () if answer is None else answer.responses:
+        for done in topic.partition_responses:
+            if (topic.name, done.index) == tp:
+                if done.error_code:
+                    raise _refusal(tp, done)
+                return
+    raise RemoteProtocolError(f"the broker did not answer for {tp}")
 
 
 def _refusal(tp: TopicPartition, answer: PartitionProduceResponse) -> BrokerError:

@@ -127,6 +127,8 @@ class ResponseHandler:
                 # Without this, checking the CRCs of 50 MB blocks the loop for more than 10 ms.
                 yield
                 since = self._clock()
+            if not fetch.requests(tp):
+                continue
             empty &= not (data.records or data.error_code)
             if not data.error_code:
                 committed_only = self._options.isolation_level

@@ -120,7 +120,7 @@ async def fetch_offsets(
     names = {topic_id: name for name, topic_id in ids.items()}
     return OffsetFetchResponse(
         throttle_time_ms=response.throttle_time_ms,
-        groups=tuple(_with_names(g, names) for g in response.groups),
+        groups=tuple(_with_names(g, names) for g in response.groups if g.group_id == group_id),
     )
 
 

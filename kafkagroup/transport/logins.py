@@ -31,6 +31,9 @@ be tried: without a pause, a source that fails at once is called dozens of times
 _RAISE_INTERVAL = 60.0
 """Seconds between two reports of failures that are repeated without the application."""
 
+_MAX_FAILURES = 1_000
+"""The limit of addresses whose failures are kept: a broker may name any number of others."""
+
 
 @define
 class _Failure:
@@ -105,6 +108,8 @@ class Logins:
         failure = _Failure(error, since, attempts, now)
         failure.retry_at += failure.pause()
         self._failures[address] = failure
+        if len(self._failures) > _MAX_FAILURES:
+            del self._failures[next(iter(self._failures))]
         if not error.is_refusal:
             if not self.has_worked:
                 self._report_at_times(error, now)

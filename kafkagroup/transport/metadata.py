@@ -33,6 +33,9 @@ def is_legal_name(topic: str) -> bool:
     return topic not in (".", "..") and _LEGAL_NAME.fullmatch(topic) is not None
 
 
+_MAX_NODES = 10_000
+"""The limit of nodes that fetch responses add between two metadata responses."""
+
 Racks = Mapping[str, tuple[frozenset[str], ...]]
 """Topic -> the racks of each partition's replicas, by partition number."""
 
@@ -80,7 +83,7 @@ class ClusterMetadata:
     nodes: Mapping[int, Node] = field(factory=dict)
     topics: Mapping[str, TopicMetadata] = field(factory=dict)
     racks: Mapping[int, str] = field(factory=dict)
-    """Node id -> rack, of every node ever seen: an offline node keeps its rack."""
+    """Node id -> rack, also of nodes that were listed earlier: an offline node keeps its rack."""
 
     def leader(self, tp: TopicPartition) -> PartitionMetadata | None:
         """Return a partition's leader; None if the partition is unknown."""
@@ -121,13 +124,14 @@ def with_leader(
     """Replace a partition's leader; return None if the leader epoch is not newer, or the leader's
     address is unknown."""
     before = known.leader(tp)
-    nodes = {e.node_id: Node(e.node_id, e.host, e.port, e.rack or None) for e in endpoints}
-    nodes = {**known.nodes, **nodes}
-    if (
-        before is None
-        or leader.leader_epoch <= before.leader_epoch
-        or leader.leader_id not in nodes
-    ):
+    if before is None or leader.leader_epoch <= before.leader_epoch:
+        return None
+    nodes = dict(known.nodes)
+    for e in endpoints:
+        # Other nodes would be kept although nothing needs them.
+        if e.node_id == leader.leader_id and (e.node_id in nodes or len(nodes) < _MAX_NODES):
+            nodes[e.node_id] = Node(e.node_id, e.host, e.port, e.rack or None)
+    if leader.leader_id not in nodes:
         return None
     topic = known.topics[tp.topic]
     moved = evolve(before, leader=leader.leader_id, leader_epoch=leader.leader_epoch)

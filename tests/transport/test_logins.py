@@ -135,3 +135,11 @@ def test_which_errors_end_a_call(error: Exception, expected: tuple[bool, bool]) 
     """At first the options may be wrong, and a call should not try them for a minute."""
     new, old = logins(has_worked=False)[0], logins()[0]
     assert (new.is_final(error), old.is_final(error)) == expected
+
+
+def test_the_failures_of_a_thousand_addresses_are_kept() -> None:
+    """A broker may name another address in each response."""
+    one, _ = logins()
+    for n in range(1_500):
+        one.failed(("h", n), REFUSED, 0.0)
+    assert [n for n in range(1_500) if not allowed(one, 0.5, ("h", n))] == list(range(500, 1_500))

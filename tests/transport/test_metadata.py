@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from kafkagroup._values import evolve
 from kafkagroup.errors import BrokerError
 from kafkagroup.transport.cluster import coordinator_in
 from kafkagroup.transport.metadata import (
@@ -13,8 +14,10 @@ from kafkagroup.transport.metadata import (
     Node,
     PartitionMetadata,
     TopicMetadata,
+    with_leader,
 )
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from kafkagroup.wire.messages.metadata import (
     Coordinator,
     FindCoordinatorResponse,
@@ -60,3 +63,29 @@ def test_a_coordinator_response_without_a_coordinator_is_an_error() -> None:
     with pytest.raises(BrokerError, match="the answer names no coordinator") as caught:
         coordinator_in(FindCoordinatorResponse())
     assert caught.value.retriable
+
+
+def moved_to(known: ClusterMetadata, node_id: int, *endpoints: int) -> ClusterMetadata | None:
+    """Return the metadata after a fetch response that names a new leader, and these endpoints."""
+    epoch = known.topics["t"].partitions[0].leader_epoch + 1
+    return with_leader(
+        known,
+        TopicPartition("t", 0),
+        LeaderIdAndEpoch(leader_id=node_id, leader_epoch=epoch),
+        [NodeEndpoint(node_id=n, host="h", port=n, rack=None) for n in endpoints],
+    )
+
+
+def test_a_fetch_response_adds_the_leader_that_it_names_and_no_other_node() -> None:
+    found = moved_to(known(led((1, 0))), 2, 2, 3, 4)
+    assert found is not None
+    assert (found.nodes, found.topics["t"]) == ({1: NODE, 2: Node(2, "h", 2)}, led((2, 1)))
+
+
+def test_fetch_responses_add_ten_thousand_nodes_at_most() -> None:
+    """Each response may name another leader, and metadata is requested every five minutes."""
+    full = evolve(known(led((1, 0))), nodes=dict.fromkeys(range(10000), NODE))
+    assert moved_to(full, 10_000, 10_000) is None
+    again = moved_to(full, 2, 2)
+    assert again is not None
+    assert (len(again.nodes), again.nodes[2]) == (10_000, Node(2, "h", 2))
