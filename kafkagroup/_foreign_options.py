@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from kafkagroup._hidden_values import hides_values
+
 __all__ = ["explains_unknown_options"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -124,15 +126,17 @@ def explains_unknown_options(init: Init) -> Init:
     code = init.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
+    @hides_values
     @wraps(init)
     def checked(self: object, *args: Any, **options: Any) -> None:
         client = type(self).__name__
-        if args and isinstance(args[0], Mapping):
-            # The message shows no values: one may be a password.
-            raise TypeError(
-                f"{client}() takes options as keyword arguments, not as a mapping"
-                f"{_answers(map(str, args[0]), names)}"
-            )
+        for given in args:
+            if isinstance(given, Mapping):
+                # The message shows no values: one may be a password.
+                raise TypeError(
+                    f"{client}() takes options as keyword arguments, not as a mapping"
+                    f"{_answers(map(str, given), names)}"
+                )
         unknown = [name for name in options if name not in names]
         if unknown:
             raise TypeError(

@@ -29,6 +29,7 @@ import anyio
 import attrs
 from anyio.abc import TaskStatus
 
+from kafkagroup._hidden_values import hides_values
 from kafkagroup._public import public
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -408,6 +409,7 @@ class Election(_CoordinatedMember):
     alone.
     """
 
+    @hides_values
     def __init__(self, group_id: str, value: bytes = b"", **options: Unpack[MemberOptions]) -> None:
         """Other members see `value`, such as an address, while this member leads.
 
@@ -537,6 +539,7 @@ class Shards(_CoordinatedMember):
     a member with another number, and the others continue.
     """
 
+    @hides_values
     def __init__(
         self, group_id: str, shards: int, value: bytes = b"", **options: Unpack[MemberOptions]
     ) -> None:

@@ -26,7 +26,7 @@ _CORE = {
     "wire",
     "assign",
 }
-_OPTIONS = {"options", "_option_kinds", "_foreign_options"}
+_OPTIONS = {"options", "_option_kinds", "_foreign_options", "_hidden_values"}
 _TRANSPORT = {"_backoff", "_public", "_values", "types", "errors", "events", "wire", "transport"}
 _ENGINE = _CORE | _OPTIONS | {"_timestamps", "events", "member", "consume", "transport", "runtime"}
 _PUBLIC = {
@@ -55,7 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"_public", "types"},
     "wire": {"_public", "_record", "_uncompiled", "_values", "types", "errors"},
     "assign": {"_values", "types", "errors"},
-    "_foreign_options": set(),
+    "_hidden_values": set(),
+    "_foreign_options": {"_hidden_values"},
     "_option_kinds": {"_values", "errors"},
     "options": _CORE | _OPTIONS,
     "member": _CORE,
@@ -71,11 +72,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": _ENGINE,
     "": set(),  # its names are imported on first use
     "_pure": set(),
-    "compat": _PUBLIC | {"assign"},
+    "compat": _PUBLIC | {"_hidden_values", "assign"},
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},
-    "zookeeper": {"_public", "types", "errors", "member", "transport", "runtime"},
+    "zookeeper": {"_hidden_values", "_public", "types", "errors", "member", "transport", "runtime"},
     "spark": _ENGINE | {"coordination"},
     "testing": _ENGINE,
 }

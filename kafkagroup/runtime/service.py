@@ -75,6 +75,8 @@ class Service(ABC):
     """The base class of clients that are opened once and closed once. Subclasses implement `_open`,
     `_close` and `_crashed`."""
 
+    _description = ""  # also where a constructor has refused its options: repr() must not raise
+
     def __init__(self, close_timeout: float, description: str = "") -> None:
         """`description`: distinguishes this service from others of its class, in its repr."""
         self._close_timeout = close_timeout

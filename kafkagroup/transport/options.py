@@ -111,7 +111,9 @@ def _parse_server(entry: str) -> Address:
         host, _, port = entry.partition(":")
         valid = ":" not in port
     if not valid or not host or (port and not port.isdecimal()) or int(port or 9092) > 65535:
+        _, is_url, address = entry.rpartition("@")  # before it, a URL may have a password
+        shown = f"...@{address}" if is_url else entry
         raise ConfigurationError(
-            f"bootstrap_servers has {entry!r}; expected host:port, or [ipv6-address]:port"
+            f"bootstrap_servers has {shown!r}; expected host:port, or [ipv6-address]:port"
         )
     return host, int(port or 9092)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import attrs
 
+from kafkagroup._hidden_values import hides_values
 from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
@@ -85,6 +86,7 @@ class ZooKeeperMembership:
     """Whether "digest" may be used without TLS, readable on the network."""
     _access: Access = attrs.field(init=False, repr=False, eq=False)
 
+    @hides_values
     def __init__(
         self,
         hosts: str,

@@ -20,6 +20,7 @@ from kafkagroup import (
     GroupProtocol,
     Node,
 )
+from kafkagroup._hidden_values import hides_values
 from kafkagroup.compat._tasks import TaskOwner
 from kafkagroup.compat.kafka_python.client import KafkaClient
 from kafkagroup.compat.kafka_python.heartbeat import Heartbeat
@@ -79,6 +80,7 @@ class BaseCoordinator(TaskOwner):
     }
     """`api_version` is ignored: the client asks each broker for its API versions."""
 
+    @hides_values
     def __init__(self, client: KafkaClient, metrics: Metrics, **configs: Any) -> None:
         """Raises: ConfigurationError, also for a config that is not in DEFAULT_CONFIG."""
         if unknown := sorted(configs.keys() - self.DEFAULT_CONFIG.keys()):

@@ -21,6 +21,7 @@ from kafkagroup import (
     TopicPartition,
     encode_subscription,
 )
+from kafkagroup._hidden_values import hides_values
 from kafkagroup.assign import protocol_name, range_assignor, roundrobin_assignor
 from kafkagroup.compat.kafka_python.base import BaseCoordinator, _awaited, _Membership
 from kafkagroup.compat.kafka_python.client import KafkaClient, SubscriptionState
@@ -98,6 +99,7 @@ class ConsumerCoordinator(BaseCoordinator):
         "metric_group_prefix": "consumer",
     }
 
+    @hides_values
     def __init__(
         self,
         client: KafkaClient,
