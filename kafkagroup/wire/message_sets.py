@@ -19,6 +19,7 @@ offset of a compressed message is that of its last record. The offsets inside ar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 from typing import NamedTuple
 from zlib import crc32
 
@@ -40,6 +41,7 @@ _CODECS = tuple(Codec)
 
 _NO_TIMESTAMP = -1
 _NULL = -1
+_NO_HEADERS = b"\0"
 _MAX_OFFSET = 2**63 - 1
 _MAX_INT32 = 2**31 - 1
 
@@ -124,14 +126,16 @@ class MessageSet:
         damage inside a compressed message.
         """
         if self.codec is Codec.NONE:
-            return _encoded(self.raw, check_crcs=False, timestamp=None)[0]
+            return _encoded(BytesIO(bytes(len(self.raw))), self.raw, False, None)[0]
         wrapper = self._first
         if wrapper.value_at == _NULL:
             raise DecodeError("a compressed message has no value")
-        inflated = decompress(self.codec, self.raw[wrapper.value_at : wrapper.value_end], limit)
+        value = self.raw[wrapper.value_at : wrapper.value_end]
         # The broker stamps the outer message only.
         timestamp = wrapper.timestamp if wrapper.is_stamped else None
-        records, last = _encoded(memoryview(inflated), self._check_crcs, timestamp)
+        # A BytesIO takes over bytes that nothing else refers to, without a copy.
+        inflated = BytesIO(decompress(self.codec, value, limit))
+        records, last = _encoded(inflated, None, self._check_crcs, timestamp)
         if not records.record_count:
             raise DecodeError("a compressed message has no messages inside")
         if wrapper.magic == 1:
@@ -244,27 +248,64 @@ def _messages(data: memoryview, check_crcs: bool) -> Iterator[_Message]:
         pos = message.end
 
 
-def _encoded(data: memoryview, check_crcs: bool, timestamp: int | None) -> tuple[Records, int]:
-    """Return the records of a set without compression, and the offset of the last one. `timestamp`
-    replaces theirs. Raises: DecodeError."""
-    out, body = bytearray(), bytearray()
-    count, first, last = 0, 0, -1
+def _encoded(
+    out: BytesIO, data: memoryview | None, check_crcs: bool, timestamp: int | None
+) -> tuple[Records, int]:
+    """Return the records of a set without compression, and the offset of the last one. They are
+    written to `out`, which is as long as the set; with None as `data` it has the set itself, so
+    that this takes no more memory. `timestamp` replaces theirs. Raises: DecodeError."""
+    with out.getbuffer() as room:
+        size, count, first, last = _encode(
+            room if data is None else data, room, check_crcs, timestamp
+        )
+    out.truncate(size)
+    return Records(out.getvalue(), count, first), last
+
+
+def _encode(
+    data: memoryview, room: memoryview, check_crcs: bool, timestamp: int | None
+) -> tuple[int, int, int, int]:
+    """Write the records to `room`, which may be the memory of `data`: no part of a record comes
+    behind its place in the message, whose lengths, offset, size and CRC have a fixed size. Return
+    the size and the number of the records, and the first and the last offset."""
+    size, count, first, last = 0, 0, 0, -1
+    head = bytearray()
     for message in _messages(data, check_crcs):
         first = message.offset if not count else first
         if not last < message.offset <= first + _MAX_INT32:
             raise DecodeError(f"offset {message.offset} follows offset {last}")
         last = message.offset
         count += 1
-        body.clear()
-        body.append(0)  # the record's attributes, all unused
-        _put(body, message.timestamp if timestamp is None else timestamp)
-        _put(body, last - first)
-        _put_bytes(body, data, message.key_at, message.key_end)
-        _put_bytes(body, data, message.value_at, message.value_end)
-        body.append(0)  # no headers
-        _put(out, len(body))
-        out += body
-    return Records(bytes(out), count, first), last
+        head.clear()
+        head.append(0)  # the record's attributes, all unused
+        _put(head, message.timestamp if timestamp is None else timestamp)
+        _put(head, last - first)
+        key_size = _put_length(head, message.key_at, message.key_end)
+        middle = bytearray()
+        value_size = _put_length(middle, message.value_at, message.value_end)
+        start = bytearray()
+        _put(start, len(head) + key_size + len(middle) + value_size + 1)
+        size = _write(room, size, start + head)
+        size = _move(room, size, data, message.key_at, key_size)
+        size = _write(room, size, middle)
+        size = _move(room, size, data, message.value_at, value_size)
+        size = _write(room, size, _NO_HEADERS)
+    return size, count, first, last
+
+
+def _write(room: memoryview, at: int, some: bytes | bytearray) -> int:
+    """Return the place behind."""
+    end = at + len(some)
+    room[at:end] = some
+    return end
+
+
+def _move(room: memoryview, at: int, data: memoryview, start: int, size: int) -> int:
+    """Move a key or value to its place in the record; return the place behind."""
+    if not size:
+        return at
+    room[at : at + size] = data[start : start + size]
+    return at + size
 
 
 def _put(out: bytearray, value: int) -> None:
@@ -276,9 +317,10 @@ def _put(out: bytearray, value: int) -> None:
     out.append(left)
 
 
-def _put_bytes(out: bytearray, data: memoryview, start: int, end: int) -> None:
+def _put_length(out: bytearray, start: int, end: int) -> int:
+    """Append the length of a key or value; return its size."""
     if start == _NULL:
         out.append(1)
-        return
+        return 0
     _put(out, end - start)
-    out += data[start:end]
+    return end - start
