@@ -1,11 +1,14 @@
 """Records how late the event loop ran, and warns when heartbeats are at risk.
 
 A task that waits for a moment reports by how much it was late. Nothing here waits or reads a clock.
+All clients of a loop are late together, so they share one warning.
 """
 
 from __future__ import annotations
 
 import logging
+
+from anyio.lowlevel import RunVar
 
 __all__ = ["LoopLag"]
 
@@ -16,6 +19,9 @@ _WINDOW = 30.0
 
 _WARN_INTERVAL = 60.0
 """Seconds between two warnings: a loop that is blocked once is blocked often."""
+
+_next_warning_at = RunVar("kafkagroup_next_lag_warning_at", float("-inf"))
+"""When the next warning of a loop is due: a thousand members of one would log a thousand."""
 
 _WARN_FRACTION = 1 / 3
 """A delay of this fraction of the session timeout causes a warning."""
@@ -35,7 +41,6 @@ class LoopLag:
         """Seconds of delay that cause a warning."""
         self._delayed = "rebalances" if threaded else "heartbeats"
         self._advice = _ADVICE if threaded else f"{_ADVICE}, or set heartbeat_thread=True"
-        self._next_warning_at = float("-inf")
         self._window_began_at = float("-inf")
         self._longest = 0.0
         self._previous_longest = 0.0
@@ -52,11 +57,12 @@ class LoopLag:
         self._longest = max(self._longest, late)
 
     def record(self, late: float, now: float) -> None:
-        """Add the delay of something that ran `late` seconds after its time; warn of a long one."""
+        """Add the delay of something that ran `late` seconds after its time; warn of a long one.
+        Called in the loop."""
         self.add_delay(late, now)
-        if late < self.warn_after or now < self._next_warning_at:
+        if late < self.warn_after or now < _next_warning_at.get():
             return
-        self._next_warning_at = now + _WARN_INTERVAL
+        _next_warning_at.set(now + _WARN_INTERVAL)
         logger.warning(
             "group %s: the event loop was late by %.1f s, which delayed %s; %s",
             self._group_id,

@@ -22,8 +22,9 @@ def test_an_early_wakeup_counts_as_no_lag() -> None:
     assert lag.longest == 0.0
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(("session", "enough"), [(6.0, 2.0), (45.0, 5.0)])
-def test_loop_lag_that_endangers_the_session_is_warned_about_once_a_minute(
+async def test_loop_lag_that_endangers_the_session_is_warned_about_once_a_minute(
     caplog: pytest.LogCaptureFixture, session: float, enough: float
 ) -> None:
     lag = LoopLag("g", session, threaded=False)
@@ -38,3 +39,13 @@ def test_loop_lag_that_endangers_the_session_is_warned_about_once_a_minute(
         " heartbeat_thread=True"
         for late in (1.02, 1.62)
     ]
+
+
+@pytest.mark.anyio
+async def test_all_members_of_a_loop_share_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A thousand members in one process once logged a thousand equal ones."""
+    lags = [LoopLag(f"g{n}", 45.0, threaded=n % 2 == 1) for n in range(1_000)]
+    for n, lag in enumerate(lags):
+        lag.record(6.0, 100.0 + n / 1_000)
+    assert [message.partition(":")[0] for message in caplog.messages] == ["group g0"]
+    assert {lag.longest for lag in lags} == {6.0}
