@@ -138,8 +138,8 @@ test-lakes: .venv-lakes/stamp ## PySpark 4.1, the oldest, and tables of Delta an
 	@# PySpark 4.1 leaves its sockets to the garbage collector.
 	.venv-lakes/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning $(LAKES)
 
-hostile: .venv/compiled.stamp ## brokers that mean harm: how each attack ends, its memory and time
-	$(BIN)/python -m tests.hostile
+hostile: .venv/compiled.stamp ## brokers that mean harm: how each attack ends, its memory and time; UNTESTED=1: those that no test runs, a minute
+	$(BIN)/python -m tests.hostile $(if $(UNTESTED),--untested)
 
 fuzz: .venv/compiled.stamp ## mutated answers through every decoder; CASES=n, SEED=n
 	$(BIN)/python tests/hostile/fuzz.py --cases $(or $(CASES),10000000) $(if $(SEED),--seed $(SEED))

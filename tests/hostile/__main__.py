@@ -1,6 +1,6 @@
 """Run every attack: how the client ended, the memory it used, and how long it blocked its loop.
 
-    python -m tests.hostile [--backend asyncio|trio] [--only TEXT]
+    python -m tests.hostile [--backend asyncio|trio] [--only TEXT] [--untested]
 
 Memory is the growth of the client's process at its peak. "held up" is the longest time that a
 consumer of a correct broker, in the same loop, waited for a record; "late" is the largest delay of
@@ -27,8 +27,16 @@ def main() -> int:
     parser.add_argument(
         "--times", type=int, default=1, help="run each so often; the least lateness is shown"
     )
+    parser.add_argument(
+        "--untested", action="store_true", help="only the long attacks, which no test runs"
+    )
     options = parser.parse_args()
-    chosen = [a for a in ATTACKS if options.only in f"{a.family}: {a.name}"]
+    chosen = [
+        attack
+        for attack in ATTACKS
+        if options.only in f"{attack.family}: {attack.name}"
+        and (attack.long or not options.untested)
+    ]
     failed, peak, seconds, held_up, late = 0, 0.0, 0.0, 0.0, 0.0
     print(f"{'attack':52} {'MiB':>6} {'s':>6} {'held up s':>9} {'late ms':>7}  ended")
     with trials(options.backend) as run:

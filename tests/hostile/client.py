@@ -25,6 +25,7 @@ import anyio
 from kafkagroup import Consumer
 from kafkagroup.broker import Broker
 from kafkagroup.errors import KafkaGroupError, escaped
+from kafkagroup.transport import dialing
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.sasl.oauthbearer import Token
 from kafkagroup.transport.security import Security
@@ -292,21 +293,22 @@ class _Bystander:
         self.dials = 0
 
     async def run(self, port: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        dial = anyio.connect_tcp
+        connect = dialing.connect
 
-        async def counting(host: str, to: int, **options: Any) -> Any:
-            self.dials += to == port
-            return await dial(host, to, **options)
+        async def counting(family: int, address: Any, source: Any) -> Any:
+            self.dials += address[1] == port
+            return await connect(family, address, source)
 
-        anyio.connect_tcp = counting  # type: ignore[assignment]
+        dialing.connect = counting
         good = f"127.0.0.1:{port}"
         async with Consumer(bootstrap_servers=good, fetch_max_wait_ms=5) as consumer:
             await consumer.assign([TP])
             await consumer.getone()
-            while self.dials < _CONNECTIONS:
-                await anyio.sleep(0.001)
-                consumer.seek(TP, 0)
-                await consumer.getone()
+            with anyio.fail_after(TIMEOUT):
+                while self.dials < _CONNECTIONS:
+                    await anyio.sleep(0.001)
+                    consumer.seek(TP, 0)
+                    await consumer.getone()
             self.records, self.dials = 1, 0
             task_status.started()
             last = time.monotonic()
