@@ -68,6 +68,7 @@ from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.history import History, Step
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.large_jobs import run_job
 from kafkagroup.runtime.mailbox import Mailbox
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.clock import lease_clock
@@ -94,6 +95,12 @@ logger = logging.getLogger(__name__)
 
 _MAX_STEP_INTERVAL = 1 / 3
 """The driver steps at least this often, in session timeouts."""
+
+_TOPIC_BYTES = 64
+"""A step with so many bytes of an assignment takes as long as with one assigned topic."""
+
+_MAX_LOOKED_UP = 2_000
+"""The limit of topics whose names one request asks for: a coordinator may assign 200,000."""
 
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
 """Requests that the coordinator holds until the other members have sent theirs."""
@@ -323,9 +330,9 @@ class Driver:
                 if not isinstance(self.member, Member):
                     self._unnamed_changed = OneShotEvent()
                     tasks.start_soon(self._look_up_names)
-                self._step(Started(now=self._now(), jitter=random.random()), tasks)
+                await self._step(Started(now=self._now(), jitter=random.random()), tasks)
                 while not self.member.is_closed:
-                    self._step(await self._next_event(), tasks)
+                    await self._step(await self._next_event(), tasks)
                 if self._work_done is not None:
                     await self._work_done.wait()
                 tasks.cancel_scope.cancel()
@@ -343,9 +350,13 @@ class Driver:
             event = Woke(now=self._now(), jitter=random.random())
         return event
 
-    def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
+    async def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
         before = self.member
-        self.member, effects = _advance(before, event)
+        self.member, effects = await run_job(
+            self._cluster,
+            partial(_advance, before, event),
+            _TOPIC_BYTES * _topic_count(before, event),
+        )
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
         self._call_history(
@@ -538,7 +549,7 @@ class Driver:
                 await self._unnamed_changed.wait()
                 continue
             try:
-                names = await self._cluster.topic_names(self._unnamed_topics)
+                names = await self._cluster.topic_names(_some(self._unnamed_topics))
             except RETRIED_ERRORS as error:  # the connection reports it
                 logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
                 await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
@@ -551,7 +562,7 @@ class Driver:
                 problem = Problem(
                     subject=f"assignment of group {group_id}",
                     cause="the coordinator has assigned partitions of the topic with the id"
-                    f" {min(self._unnamed_topics)}, which no broker knows",
+                    f" {next(iter(self._unnamed_topics))}, which no broker knows",
                     advice="check whether the topic was deleted, and that the brokers agree on it",
                 )
                 troubles.failed((group_id, "names"), self._clock(), problem)
@@ -568,6 +579,23 @@ def _advance(
     from kafkagroup.member import consumer_protocol
 
     return consumer_protocol.step(member, cast(ConsumerEvent, event))
+
+
+def _some(topic_ids: frozenset[UUID]) -> frozenset[UUID]:
+    """Return as many as one request names. At random: some may not be known to any broker."""
+    if len(topic_ids) <= _MAX_LOOKED_UP:
+        return topic_ids
+    return frozenset(random.sample(tuple(topic_ids), _MAX_LOOKED_UP))
+
+
+def _topic_count(member: Member | ConsumerMember, event: DriverEvent) -> int:
+    """Return how many topics a step of a member goes through (KIP-848)."""
+    if isinstance(member, Member):
+        return 0
+    message = getattr(event, "message", None)
+    assignment = getattr(message, "assignment", None)
+    count = 0 if assignment is None else len(assignment.topic_partitions)
+    return count + len(member.target or ()) + len(member.owned)
 
 
 def _error_code(response: Any) -> int:

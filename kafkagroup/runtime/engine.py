@@ -33,6 +33,7 @@ from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.driver import Driver
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.interfaces import Membership, Running
+from kafkagroup.runtime.large_jobs import run_job
 from kafkagroup.runtime.log_offsets import LogOffsets
 from kafkagroup.runtime.new_partitions import NewPartitionWatch, StartCommits
 from kafkagroup.runtime.offsets import GroupOffsets
@@ -67,6 +68,9 @@ _UNUSABLE_TOPIC_INTERVAL = 300.0
 
 _AWAITING_SEEK_INTERVAL = 5.0
 """Seconds between two reports of partitions that are not read."""
+
+_NAME_BYTES = 16
+"""The bytes of subscriptions that take as long to process as matching one topic."""
 
 _NOTHING_TO_CONSUME = Problem(
     subject="waiting for records",
@@ -253,7 +257,7 @@ class Engine:
         self._cluster.request_all_topics(True)
         await self._list_topics()
         # Also if nothing matches: the member joins, to be in the group when a topic appears.
-        await self._subscribe(self._matching_topics(pattern))
+        await self._subscribe(await self._matching_topics(pattern))
         await self.new_partitions.wait_for_proof()
 
     async def _list_topics(self) -> None:
@@ -275,18 +279,25 @@ class Engine:
         """Subscribe to the topics that match now, unless the coordinator matches."""
         if self._pattern is None or self._session.membership.uses_consumer_protocol:
             return
-        matching = self._matching_topics(self._pattern)
-        if matching != self._subscription:
+        pattern = self._pattern
+        matching = await self._matching_topics(pattern)
+        # Others ran if a thread has matched many topics.
+        if pattern is self._pattern and matching != self._subscription:
             await self._subscribe(matching, may_join=False)
 
-    def _matching_topics(self, pattern: re.Pattern[str]) -> frozenset[str]:
-        return frozenset(
-            name
-            for name, topic in self._cluster.metadata.topics.items()
-            if pattern.fullmatch(name)
-            and topic.partitions
-            and not (topic.internal and self._exclude_internal)
-        )
+    async def _matching_topics(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        topics, exclude_internal = self._cluster.metadata.topics, self._exclude_internal
+
+        def match() -> frozenset[str]:
+            return frozenset(
+                name
+                for name, topic in topics.items()
+                if pattern.fullmatch(name)
+                and topic.partitions
+                and not (topic.internal and exclude_internal)
+            )
+
+        return await run_job(self._cluster, match, _NAME_BYTES * len(topics))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Own exactly these partitions, without membership."""

@@ -19,6 +19,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import UUID
 
@@ -73,8 +74,12 @@ R = TypeVar("R")
 logger = logging.getLogger(__name__)
 
 _MAX_MERGED_IN_LOOP = 2_000
-"""Responses with more partitions are merged in a thread: merging this many takes a few
-milliseconds."""
+"""Responses with more brokers, topics and partitions are merged in a thread: merging this many
+takes a few milliseconds."""
+
+_MAX_CANDIDATES = 1_000
+"""The limit of known brokers that one request is sent to, at random: a response may name 250,000,
+and to shuffle and sort those takes half a second."""
 
 _MAX_CONFIRMATIONS = 2
 """How many more responses one refresh requests while they contradict what is known. Callers of
@@ -240,7 +245,12 @@ class Cluster:
     ) -> tuple[ClusterMetadata, Unconfirmed]:
         """Merge a response; return the same object as before if nothing has changed."""
         in_use = self.topics.current()
-        if sum(len(topic.partitions) for topic in response.topics) <= _MAX_MERGED_IN_LOOP:
+        size = len(response.brokers) + len(response.topics)
+        # The known brokers and topics are compared, too, and may be missing in the response.
+        size += len(self.metadata.nodes) + len(self.metadata.topics)
+        if size <= _MAX_MERGED_IN_LOOP:
+            size += sum(len(topic.partitions) for topic in response.topics)
+        if size <= _MAX_MERGED_IN_LOOP:
             return _merged(self.metadata, response, self._unconfirmed, requested, in_use)
         while True:
             known = self.metadata
@@ -327,7 +337,7 @@ class Cluster:
             found = tuple(c for c in response.coordinators if c.key in keys)
             is_refused = any(c.error_code for c in found)
             self._coordinator_unknown_to = broker.address if is_refused else None
-            return evolve(response, coordinators=found)
+            return cast(R, FindCoordinatorResponse(coordinators=found))
         return response
 
     async def _request(
@@ -390,8 +400,8 @@ class Cluster:
     def _on_refused(self, address: Address) -> None:
         """Find out whether other brokers accept what one has refused, or whether the broker has
         moved: another cluster may listen at its address now."""
-        known = map(_address, self.metadata.nodes.values())
-        if not self.logins.has_worked or {*self.bootstrap_servers, *known} == {address}:
+        known = chain(self.bootstrap_servers, map(_address, self.metadata.nodes.values()))
+        if not self.logins.has_worked or all(other == address for other in known):
             self.logins.refused_everywhere(anyio.current_time())
         else:
             self.refresh_soon()
@@ -529,8 +539,12 @@ class Cluster:
         return [n for n in self._known_nodes() if _address(n) not in excluded]
 
     def _known_nodes(self) -> list[Node]:
-        """Return the known brokers, the connected ones first."""
+        """Return known brokers, the connected ones first."""
         nodes = list(self.metadata.nodes.values())
+        if len(nodes) > _MAX_CANDIDATES:
+            used = [self.metadata.nodes.get(node_id) for node_id, _ in self._brokers]
+            some = random.sample(nodes, _MAX_CANDIDATES)
+            nodes = list(dict.fromkeys(n for n in (*used, *some) if n is not None))
         random.shuffle(nodes)
         nodes.sort(key=lambda node: not self._is_connected(node))
         # Last: the broker that knew no coordinator may know none as long as it lags behind.

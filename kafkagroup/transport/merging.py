@@ -104,7 +104,7 @@ def merge(
     reported = {
         t.name: t
         for t in response.topics
-        if t.name and (requested is None or t.name in requested) and is_legal_name(t.name)
+        if t.name and _counts(t, known, requested, in_use) and is_legal_name(t.name)
     }
     expected = known.topics if requested is None else requested
     topics = {
@@ -145,6 +145,20 @@ def _nodes(
         nodes[node_id] = node
         unconfirmed[node_id] = found
     return nodes, unconfirmed
+
+
+def _counts(
+    topic: MetadataResponseTopic,
+    known: ClusterMetadata,
+    requested: Collection[str] | None,
+    in_use: Collection[str],
+) -> bool:
+    """Return whether a topic of a response was asked for. A list of all topics may have 250,000
+    without partitions, which the garbage collector would scan again and again."""
+    name = topic.name
+    if requested is not None:
+        return name in requested
+    return bool(topic.partitions) or name in known.topics or name in in_use
 
 
 def _racks(known: Mapping[int, str], reported: Mapping[int, str]) -> dict[int, str]:

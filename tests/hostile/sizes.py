@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+from old_messages import compressed, message
 
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
@@ -413,6 +414,43 @@ def _leader() -> Conversation:
     )
 
 
+def _unknown_topics() -> Conversation:
+    """Return a group whose coordinator assigns topics that no broker knows (KIP-848)."""
+    target = consumer_heartbeat.Assignment(
+        topic_partitions=tuple(
+            consumer_heartbeat.TopicPartitions(topic_id=_topic_id(number), partitions=(0,))
+            for number in range(200_000)
+        )
+    )
+
+    def beat(request: consumer_heartbeat.ConsumerGroupHeartbeatRequest, _: Wire) -> object:
+        return consumer_heartbeat.ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            member_id=request.member_id,
+            member_epoch=1,
+            heartbeat_interval_ms=1_000,
+            assignment=target if request.topic_partitions is not None else None,
+        )
+
+    return serving({consumer_heartbeat.ConsumerGroupHeartbeatRequest: beat})
+
+
+def _topics_without_partitions() -> Conversation:
+    topics = tuple(attrs.evolve(topic_of(), name=f"t{n}", partitions=()) for n in range(190_000))
+    return serving({metadata.MetadataRequest: lambda _, wire: _cluster(wire, topics)})
+
+
+def _old_bomb() -> Conversation:
+    """Return a message of format 1 that decompresses to 126 MiB of messages."""
+    inside = message(1, 0, bytes(1_000))
+    count = 126 * MEBIBYTE // len(inside)
+    data = compressed(
+        1, Codec.GZIP, count - 1, b"".join(n.to_bytes(8, "big") + inside[8:] for n in range(count))
+    )
+    return serving({fetch.FetchRequest: lambda _, __: fetched(data)})
+
+
 _MATCHING = {"consumer": {"group_id": "g", "pattern": "t.*", "group_protocol": "classic"}}
 _ASSIGNED = {"consumer": {**_MATCHING["consumer"], "group_protocol": "consumer"}}
 
@@ -469,4 +507,19 @@ ATTACKS = (
     _batches(
         "a group of 901 members to assign to", _leader, "t0/0 at 0", client="match", job=_MATCHING
     ),
+    _batches(
+        "200,000 unknown topics assigned",
+        _unknown_topics,
+        "no end within 4 s",
+        client="join",
+        job={"patience": 4.0, "consumer": {"group_protocol": "consumer"}},
+    ),
+    _batches(
+        "190,000 topics without partitions",
+        _topics_without_partitions,
+        "t/0 at 0",
+        client="match",
+        job=_MATCHING,
+    ),
+    _batches("126 MiB in a message of gzip", _old_bomb, "t/0 at 0", mebibytes=200),
 )

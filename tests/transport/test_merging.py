@@ -146,6 +146,12 @@ def test_topics_that_no_request_named_are_not_kept() -> None:
     assert list(listed) == ["unasked-0", "unasked-1", "unasked-2"]
 
 
+def test_listed_topics_without_partitions_are_kept_only_if_they_are_known_or_in_use() -> None:
+    listed = response(topic(name="new"), topic(name="t", error_code=5), topic(name="used"))
+    found, _ = merge(known(led((1, 5))), listed, requested=None, in_use=("used",))
+    assert found == ClusterMetadata("c", {1: NODE}, {"t": led((1, 5), error_code=5), "used": led()})
+
+
 def test_the_racks_of_a_thousand_offline_nodes_are_kept() -> None:
     """A broker that named other nodes in each response once filled the memory."""
 
