@@ -20,6 +20,7 @@ _CORE = {
     "_generic",
     "_public",
     "_record",
+    "_user_code",
     "_values",
     "types",
     "errors",
@@ -27,7 +28,8 @@ _CORE = {
     "assign",
 }
 _OPTIONS = {"options", "_option_kinds", "_foreign_options", "_hidden_values"}
-_TRANSPORT = {"_backoff", "_public", "_values", "types", "errors", "events", "wire", "transport"}
+_TRANSPORT = {"_backoff", "_public", "_user_code", "_values", "types", "errors", "events", "wire"}
+_TRANSPORT |= {"transport"}
 _ENGINE = _CORE | _OPTIONS | {"_timestamps", "events", "member", "consume", "transport", "runtime"}
 _PUBLIC = {
     "",
@@ -48,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_backoff": set(),
     "_public": set(),
     "_signals": set(),
+    "_user_code": set(),
     "_timestamps": {"errors", "types"},
     "_generic": set(),
     "_record": {"_public", "_uncompiled"},
@@ -72,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": _ENGINE,
     "": set(),  # its names are imported on first use
     "_pure": set(),
-    "compat": _PUBLIC | {"_hidden_values", "assign"},
+    "compat": _PUBLIC | {"_hidden_values", "_user_code", "assign"},
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},

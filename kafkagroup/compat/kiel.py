@@ -35,6 +35,7 @@ from kafkagroup import (
     Security,
     TopicPartition,
 )
+from kafkagroup._user_code import USER_ERRORS
 from kafkagroup.assign import (
     Assignor,
     GroupSpec,
@@ -208,7 +209,7 @@ class GroupedConsumer(TaskOwner):
         for record in records:
             try:
                 yield self._deserializer(record.value)
-            except Exception:
+            except USER_ERRORS:
                 where = TopicPartition(record.topic, record.partition)
                 logger.exception(
                     "skipped %s at offset %d: its deserializer failed", where, record.offset

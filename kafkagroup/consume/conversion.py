@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafkagroup._record import Record
+from kafkagroup._user_code import USER_ERRORS, CancelledError, is_own_cancellation, user_error
 from kafkagroup.errors import ConfigurationError, DeserializationError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Conversion:
             part = "value"
             if self._value_deserializer is not None and value is not None:
                 value = self._value_deserializer(value)
-        except Exception as error:
+        except USER_ERRORS as error:
             return self._failed(_error(record, part, error))
         if type(key) is not self._key_type or type(value) is not self._value_type:
             if inspect.isawaitable(key) or inspect.isawaitable(value):
@@ -117,16 +118,21 @@ class Conversion:
                 value = self._value_deserializer(value)
                 while inspect.isawaitable(value):
                     value = await value
-        except Exception as error:
+        except USER_ERRORS as error:
+            if is_own_cancellation(error):
+                raise
             failed = _error(record, part, error)
         else:
             return self._set_converted(record, key, value)
         handler = self._on_error
         if isinstance(handler, str):
             return self._failed(failed)
-        answer = handler(failed.record, failed)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        try:
+            answer = handler(failed.record, failed)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except CancelledError as error:
+            raise user_error(error, "on_deserialization_error") from error
         return self._outcome_of(answer)
 
     def _set_converted(self, record: Record, key: object, value: object) -> Record:
@@ -143,7 +149,10 @@ class Conversion:
             raise error
         if self._handler_suspends:
             return SUSPENDS
-        answer = handler(error.record, error)
+        try:
+            answer = handler(error.record, error)
+        except CancelledError as cancelled:
+            raise user_error(cancelled, "on_deserialization_error") from cancelled
         if inspect.isawaitable(answer):
             _close(answer)
             self._handler_suspends = True
@@ -163,7 +172,7 @@ class Conversion:
         )
 
 
-def _error(record: Record, part: str, cause: Exception) -> DeserializationError:
+def _error(record: Record, part: str, cause: BaseException) -> DeserializationError:
     # The error gets a copy: if the deserializer succeeds on the next call, it changes the record.
     error = DeserializationError(record._replace(), part)
     error.__cause__ = cause

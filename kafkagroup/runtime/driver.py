@@ -17,10 +17,12 @@ from uuid import UUID
 
 import anyio
 
+from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
+    IllegalStateError,
     KafkaGroupError,
     RequestTimeoutError,
 )
@@ -86,7 +88,7 @@ if TYPE_CHECKING:
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
 
-__all__ = ["Driver", "DriverEvent", "PollTimer", "run_compute"]
+__all__ = ["Driver", "DriverEvent", "PollTimer", "run_compute", "unrequested_end"]
 
 DriverEvent = Event | Subscribed | AssignmentApplied | TopicsNamed
 Work = Revoke | Lose | Assign | Reconcile | Compute
@@ -128,10 +130,19 @@ async def run_compute(
     """Compute the group's assignment by the application's assignor. `now`: the member's clock."""
     try:
         assignments = await application.compute(work)
-    except Exception as error:
+    except USER_ERRORS as error:
         # The assignor is the user's code: its error fails this member, not the event loop.
-        return ComputeFailed(now=now(), token=work.token, error=error)
+        failure = user_error(error, f"the assignor {work.protocol_name!r}")
+        return ComputeFailed(now=now(), token=work.token, error=failure)
     return Computed(now=now(), token=work.token, assignments=assignments)
+
+
+def unrequested_end(group_id: str) -> IllegalStateError:
+    """Return the error of a membership that has ended, and nothing has requested it."""
+    return IllegalStateError(
+        f"group {group_id}: the membership has ended, and nothing has requested it: code outside of"
+        " this client has cancelled one of its tasks"
+    )
 
 
 class PollTimer:
@@ -319,8 +330,15 @@ class Driver:
         """Join, and return when the member has left or failed."""
         try:
             await self._run_member()
+            self._check_ended()
         finally:
             self.closed.set()
+
+    def _check_ended(self) -> None:
+        """Raises: IllegalStateError if the member has neither left nor failed. anyio ends a task
+        group in silence when one of its tasks was cancelled, by any code."""
+        if not self.member.is_closed:
+            raise unrequested_end(self.member.config.group_id)
 
     async def _run_member(self) -> None:
         try:

@@ -14,6 +14,7 @@ from operator import is_
 
 import anyio
 
+from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup._values import evolve
 from kafkagroup.assign import (
     Assignor,
@@ -163,9 +164,10 @@ class Leader:
             with anyio.fail_after(_LOADS_TIMEOUT):
                 found = measure()
                 return await found if inspect.isawaitable(found) else found
-        except Exception as error:
+        except USER_ERRORS as error:
             # The group waits: an assignment without loads is better than none.
-            logger.warning("partition_loads failed, all count as 1.0: %r", error)
+            failure = user_error(error, "partition_loads")
+            logger.warning("partition_loads failed, all count as 1.0: %r", failure)
             return {}
 
     async def _watch_topics(

@@ -95,6 +95,8 @@ class Service(ABC):
         self._stopped = OneShotEvent()
         self._pending_calls: set[anyio.CancelScope] = set()
         """The calls of the application that wait for brokers."""
+        self._run_task: anyio.TaskInfo | None = None
+        """The task that executes `run`."""
         self._host: TaskGroup | None = None
         self._host_task: asyncio.Task[None] | None = None
 
@@ -153,6 +155,7 @@ class Service(ABC):
             raise IllegalStateError(f"{type(self).__name__} was started already; make a new one")
         self._bind(Origin(repr(self)))
         self._running = True
+        self._run_task = anyio.get_current_task()
         _running.add(self)
         try:
             async with anyio.create_task_group() as tasks:
@@ -192,6 +195,12 @@ class Service(ABC):
                 await self._stop_requested.wait()
             except Exception as error:
                 self._failure = error
+            except anyio.get_cancelled_exc_class():
+                if not self._is_ending:
+                    # Before `_close`: the application's iteration would end as after a stop.
+                    self._failure = self._unrequested_end("the client")
+                    self._crashed(self._failure)
+                raise
             finally:
                 with anyio.move_on_after(self._close_timeout) as deadline:
                     try:
@@ -205,6 +214,12 @@ class Service(ABC):
                 tasks.cancel_scope.cancel()
         self._opened.set()
         self._request_stop()
+
+    def _unrequested_end(self, what: str) -> IllegalStateError:
+        return IllegalStateError(
+            f"{self!r}: {what} has ended, and nothing has requested it: code outside of this client"
+            " has cancelled one of its tasks"
+        )
 
     @contextmanager
     def _until_stopped(self) -> Iterator[None]:
@@ -228,14 +243,32 @@ class Service(ABC):
 
     def _spawn(self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str) -> None:
         """Run a background task; its error reaches the user's next call, not the task group."""
-        tasks.start_soon(self._guarded, function, name, name=f"kafkagroup {name}")
+        tasks.start_soon(self._guarded, tasks, function, name, name=f"kafkagroup {name}")
 
-    async def _guarded(self, function: Callable[[], Awaitable[None]], name: str) -> None:
+    async def _guarded(
+        self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str
+    ) -> None:
         try:
             await function()
         except Exception as error:
             logger.exception("%s failed", name)
             self._crashed(_unwrapped(error))
+        except anyio.get_cancelled_exc_class():
+            if tasks.cancel_scope.cancel_called or self._is_ending:
+                raise
+            # Not raised: anyio would end all other tasks, too, as if the client had been stopped.
+            failure = self._unrequested_end(name)
+            logger.error("%s", failure)
+            self._crashed(failure)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a stop was requested, or `run` is cancelled: at the end of `asyncio.run` all
+        tasks are, in any order."""
+        task = self._run_task
+        return self._stop_requested.is_set() or (
+            task is not None and task.has_pending_cancellation()
+        )
 
     async def __aenter__(self) -> Self:
         host = anyio.create_task_group()
@@ -259,7 +292,10 @@ class Service(ABC):
         self._request_stop()
         if self._host is not None:
             # Without the user's exception: the group would wrap it.
-            await self._host.__aexit__(None, None, None)
+            try:
+                await self._host.__aexit__(None, None, None)
+            except ExceptionGroup as group:
+                raise _unwrapped(group) from None
 
     async def start(self) -> None:
         """Start outside `async with`, on asyncio; `stop` may be called from another task.

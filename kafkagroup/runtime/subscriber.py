@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import anyio
 
+from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup._values import frozen
 from kafkagroup.assign import (
     protocol_name,
@@ -435,9 +436,9 @@ class Subscriber:
             try:
                 result = callback(list(partitions))
                 return await result if inspect.isawaitable(result) else result
-            except Exception as error:
+            except USER_ERRORS as error:
                 # A callback has no veto: the rebalance completes, then its error surfaces.
-                session.errors.report(error)
+                session.errors.report(user_error(error, "a rebalance callback"))
                 return None
 
     def _start_at(self, offsets: object) -> None:

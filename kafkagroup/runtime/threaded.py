@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from kafkagroup._user_code import USER_ERRORS, is_own_cancellation
 from kafkagroup._values import evolve
 from kafkagroup.errors import AuthenticationError
 from kafkagroup.member.state import Member
@@ -109,6 +110,7 @@ class ThreadedDriver(Driver):
             self.closed.set()
         if self._error is not None:
             raise self._error
+        self._check_ended()
 
     def _request(self, event: DriverEvent) -> None:
         self._post_to_thread(partial(self._post, event))
@@ -196,7 +198,9 @@ class ThreadedDriver(Driver):
         async def call() -> None:
             try:
                 result.set_result(await function())
-            except Exception as error:
+            except USER_ERRORS as error:
+                if is_own_cancellation(error):
+                    raise
                 result.set_exception(error)
             self._post_to_thread(is_done.set)
 

@@ -42,7 +42,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Disconnect,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.driver import PollTimer, run_compute
+from kafkagroup.runtime.driver import PollTimer, run_compute, unrequested_end
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import running_loop
@@ -243,6 +243,8 @@ class ZooKeeperDriver:
                 self._work_sender.close()
                 await done.wait()
                 tasks.cancel_scope.cancel()
+            if self.member.phase not in (Phase.LEFT, Phase.FAILED):
+                raise unrequested_end(self.member.config.group_id)
         finally:
             self._has_ended = True
             self._trouble.on_end(self.member)

@@ -388,6 +388,41 @@ async def test_an_assignor_that_raises_fails_the_member(kafka: EmbeddedKafka) ->
         await until(lambda: threads() == 0)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("which", ["assigned", "revoked"])
+async def test_a_cancellation_out_of_a_listener_is_the_listeners_error(
+    kafka: EmbeddedKafka, protocol: str, which: str
+) -> None:
+    """The loop ended as if the application had stopped the consumer."""
+
+    async def let_out(_: object) -> None:
+        raise asyncio.CancelledError  # as a task that was cancelled and is awaited
+
+    given = {f"on_partitions_{which}": let_out, "group_protocol": protocol}
+    async with RecordingConsumer(kafka, **given).consumer as consumer:
+        if which == "revoked":
+            kafka.create_topic("u")
+            await consumer.getone()
+            await consumer.subscribe("u")
+            kafka.produce("u", ["0"])
+        with pytest.raises(RuntimeError, match=r"^a rebalance callback let CancelledError out"):
+            while True:
+                await consumer.getone()
+        await consumer.getone()
+        assert str(consumer.health()) == "healthy"
+
+
+async def test_a_cancellation_out_of_an_assignor_fails_the_member(kafka: EmbeddedKafka) -> None:
+    @named("mine")
+    def let_out(_: GroupSpec) -> Assignment:
+        raise asyncio.CancelledError
+
+    async with RecordingConsumer(kafka, assignors=[let_out]).consumer as consumer:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"^the assignor 'mine' let CancelledError out"):
+                await consumer.getone()
+
+
 async def test_unsubscribing_and_subscribing_again_starts_a_new_thread(
     kafka: EmbeddedKafka,
 ) -> None:

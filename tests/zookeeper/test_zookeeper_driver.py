@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ import anyio
 import pytest
 from zookeeper.fake_sessions import SESSION, FakeSession, fake_sessions
 
-from kafkagroup.errors import CommitFailedError, ConnectionLostError
+from kafkagroup.errors import CommitFailedError, ConnectionLostError, IllegalStateError
 from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
@@ -100,6 +101,30 @@ async def test_a_stalled_member_leaves_as_soon_as_it_owns_partitions_again(
         ("lost", 26),
     ]
     assert driver.is_expelled
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_end_that_nothing_has_requested_is_an_error(sessions: list[FakeSession]) -> None:
+    """A callback of the application cancelled its own task, and the membership ended as if the
+    application had left."""
+
+    class Cancelled(Stuck):
+        async def assign(self, generation: GenerationInfo) -> None:
+            raise asyncio.CancelledError
+
+    async def begin_session() -> None:
+        await anyio.sleep(1)
+        sessions[0].begin()
+
+    driver = member(Cancelled())
+    beginning = asyncio.create_task(begin_session())
+    with (
+        anyio.fail_after(90),
+        pytest.raises(IllegalStateError, match="group g: the membership has"),
+    ):
+        await driver.run()
+    await beginning
+    assert driver.closed.is_set()
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -22,6 +22,7 @@ from kafkagroup import (
     encode_subscription,
 )
 from kafkagroup._hidden_values import hides_values
+from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup.assign import protocol_name, range_assignor, roundrobin_assignor
 from kafkagroup.compat.kafka_python.base import BaseCoordinator, _awaited, _Membership
 from kafkagroup.compat.kafka_python.client import KafkaClient, SubscriptionState
@@ -219,8 +220,11 @@ class ConsumerCoordinator(BaseCoordinator):
             return
         try:
             await _awaited(getattr(listener, method)(set(partitions)))
-        except Exception:
-            logger.exception("group %s: %s of %r failed", self.group_id, method, listener)
+        except USER_ERRORS as error:
+            failure = user_error(error, method)
+            logger.error(
+                "group %s: %s of %r failed", self.group_id, method, listener, exc_info=failure
+            )
 
     async def close(self, autocommit: bool = True) -> None:
         """Commit the processed records, if auto-commit is on and `autocommit`, and leave the
@@ -260,7 +264,7 @@ class ConsumerCoordinator(BaseCoordinator):
                     future.failure(ConsumerClosedError("closed before the commit was answered"))
             try:
                 on_done(offsets, future.exception or True)
-            except Exception:
+            except USER_ERRORS:
                 logger.exception("the callback of a commit failed")
 
         self._tasks.spawn(commit)

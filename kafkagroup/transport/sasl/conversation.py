@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-import anyio
-
+from kafkagroup._user_code import USER_ERRORS, is_own_cancellation
 from kafkagroup.errors import (
     AuthenticationError,
     BrokerError,
@@ -54,22 +52,12 @@ async def authenticate(
         await mechanism.authenticate(exchange)
     except KafkaGroupError:
         raise
-    except (Exception, anyio.get_cancelled_exc_class()) as error:
-        if not isinstance(error, Exception) and _is_this_task_cancelled():
+    except USER_ERRORS as error:
+        if is_own_cancellation(error):
             raise
         # The error's text may have secrets, so it is only the cause.
         raise AuthenticationError(f"{mechanism.name} failed with {type(error).__name__}") from error
     return exchange.session_lifetime
-
-
-def _is_this_task_cancelled() -> bool:
-    """Return whether a CancelledError is this task's own. The mechanism may have awaited a task of
-    the application that was cancelled: then this task would end without a word."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return True  # trio: a task gets no other's
-    return task is None or task.cancelling() > 0
 
 
 class _Exchange:
