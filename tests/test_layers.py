@@ -28,9 +28,15 @@ _CORE = {
     "assign",
 }
 _OPTIONS = {"options", "_option_kinds", "_foreign_options", "_hidden_values"}
-_TRANSPORT = {"_backoff", "_public", "_user_code", "_values", "types", "errors", "events", "wire"}
-_TRANSPORT |= {"transport"}
-_ENGINE = _CORE | _OPTIONS | {"_timestamps", "events", "member", "consume", "transport", "runtime"}
+_LOOP = {"_backend", "_user_code"}
+_TRANSPORT = {"_backoff", "_public", "_values", "types", "errors", "events", "wire", "transport"}
+_TRANSPORT |= _LOOP
+_ENGINE = (
+    _CORE
+    | _OPTIONS
+    | _LOOP
+    | {"_timestamps", "events", "member", "consume", "transport", "runtime"}
+)
 _PUBLIC = {
     "",
     "_timestamps",
@@ -47,6 +53,7 @@ _PUBLIC = {
 MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
     "_values": set(),
+    "_backend": set(),
     "_backoff": set(),
     "_public": set(),
     "_signals": set(),
@@ -75,7 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": _ENGINE,
     "": set(),  # its names are imported on first use
     "_pure": set(),
-    "compat": _PUBLIC | {"_hidden_values", "_user_code", "assign"},
+    "compat": _PUBLIC | _LOOP | {"_hidden_values", "assign"},
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},

@@ -1,7 +1,7 @@
 """Run the tasks of compat objects.
 
-Inside `async with`, the tasks run in a task group, on asyncio and trio. Outside of it, they are
-asyncio tasks: the object starts them on first use, from any task.
+On asyncio they are tasks of the loop, which any task may start and stop. On trio they run in the
+task group of `async with`, which the task that entered it has to leave.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import IllegalStateError
 
 __all__ = ["ContextTask", "Startable", "TaskOwner", "Tasks"]
@@ -41,8 +42,9 @@ class Tasks:
         self._running: set[asyncio.Task[None]] = set()
 
     async def enter(self) -> None:
-        """Open the task group that runs everything until `leave`."""
-        self._group = await anyio.create_task_group().__aenter__()
+        """On trio, open the task group that runs everything until `leave`."""
+        if asyncio_loop() is None:
+            self._group = await anyio.create_task_group().__aenter__()
 
     async def leave(self) -> None:
         """Cancel the spawned tasks. Stop the started objects first."""
@@ -51,6 +53,10 @@ class Tasks:
             group.cancel_scope.cancel()
             # Not passed the user's exception: the task group would wrap it in an ExceptionGroup.
             await group.__aexit__(None, None, None)
+        elif running := self._running - {asyncio.current_task()}:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
 
     async def start(self, startable: Startable) -> None:
         """Start an object. Raises what its start raises."""
@@ -64,7 +70,7 @@ class Tasks:
         if self._group is not None:
             self._group.start_soon(function)
             return
-        task = asyncio.get_running_loop().create_task(function())
+        task = asyncio.create_task(function())
         # The loop keeps only weak references: without this one the task could be collected.
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -93,10 +99,9 @@ class ContextTask(Generic[T]):
 
     async def start(self) -> None:
         """Run in a task of its own; asyncio only. Raises what entering raises."""
-        try:
-            entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        except RuntimeError:
-            raise IllegalStateError("outside of `async with` this is for asyncio only") from None
+        if (loop := asyncio_loop()) is None:
+            raise IllegalStateError("outside of `async with` this is for asyncio only")
+        entered: asyncio.Future[None] = loop.create_future()
         self._task = task = asyncio.create_task(self.run(task_status=_EnteredStatus(entered)))
         try:
             await asyncio.wait((task, entered), return_when=asyncio.FIRST_COMPLETED)

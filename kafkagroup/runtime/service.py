@@ -2,7 +2,10 @@
 
 There are three ways to start one: `async with`, `start()`/`stop()` from any task (asyncio), and
 `nursery.start(x.run)`. All of them execute `run` in one task, so that the task that enters a cancel
-scope also leaves it. The user's exceptions are raised as they are, never inside an ExceptionGroup.
+scope also leaves it. On asyncio that is a host task of the loop, so that any task may close what
+another has opened, as fixtures, exit stacks and frameworks do. On trio a task belongs to a nursery,
+which the task that enters `async with` has to leave. The user's exceptions are raised as they are,
+never inside an ExceptionGroup.
 """
 
 from __future__ import annotations
@@ -15,14 +18,15 @@ import sys
 import traceback as tracebacks
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import anyio
 
+from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import ConsumerClosedError, IllegalStateError
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.origin import Origin
@@ -36,8 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 _hosted: WeakSet[Service] = WeakSet()
-"""The running services that `start()` began. No others can be left open: the caller's tasks run
-them."""
+"""The running services that `start()` began: these may be left open."""
 
 
 _running: WeakSet[Service] = WeakSet()
@@ -271,6 +274,9 @@ class Service(ABC):
         )
 
     async def __aenter__(self) -> Self:
+        if asyncio_loop() is not None:
+            await self._start_hosted(self._run_hosted)
+            return self
         host = anyio.create_task_group()
         await host.__aenter__()
         try:
@@ -296,6 +302,11 @@ class Service(ABC):
                 await self._host.__aexit__(None, None, None)
             except ExceptionGroup as group:
                 raise _unwrapped(group) from None
+        elif (task := self._host_task) is not None:
+            self._check_origin()
+            await _join(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise _unwrapped(error) if isinstance(error, Exception) else error
 
     async def start(self) -> None:
         """Start outside `async with`, on asyncio; `stop` may be called from another task.
@@ -303,33 +314,39 @@ class Service(ABC):
         Raises: IllegalStateError on trio: there use `async with` or `nursery.start(x.run)`.
         """
         self._check_origin()
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if (loop := asyncio_loop()) is None:
             raise IllegalStateError(
                 "start() is for asyncio; on trio use `async with` or `nursery.start(x.run)`"
-            ) from None
-        if asyncio.get_running_loop().get_debug():
+            )
+        if loop.get_debug():
             stack = "".join(tracebacks.format_stack(sys._getframe(1), limit=3))
             self._start_stack = f"; it was started here:\n{stack}"
+        await self._start_hosted(self._run_until_stopped)
+
+    async def _start_hosted(self, run: Callable[[_Started], Coroutine[Any, Any, None]]) -> None:
+        """Execute `run` in a host task. Raises: the errors of `_open`; IllegalStateError if it was
+        started before."""
         status = _Started()
-        task = self._host_task = asyncio.create_task(self._run_hosted(status))
+        task = asyncio.create_task(run(status))
         started = asyncio.create_task(status.event.wait())
         try:
             await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
-            if not started.done():
-                await task
         except BaseException:
             self._request_stop()
             task.cancel()
-            # Shielded: an anyio scope cancels this wait repeatedly, and would abandon the task.
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait((task,))
+            await _join(task)
             raise
         finally:
             started.cancel()
+        if not status.event.is_set():
+            await task
+        self._host_task = task
 
     async def _run_hosted(self, status: _Started) -> None:
+        await self.run(task_status=status)
+
+    async def _run_until_stopped(self, status: _Started) -> None:
+        """Run, and warn if the loop ends before `stop` is called."""
         _hosted.add(self)
         try:
             await self.run(task_status=status)
@@ -350,6 +367,20 @@ class Service(ABC):
             await self._stopped.wait()
         if self._host_task is not None and not self._host_task.done():
             await asyncio.wait((self._host_task,))
+
+
+async def _join(task: asyncio.Task[None]) -> None:
+    """Wait until a task has ended, which bounds its own time. A cancellation meanwhile is raised
+    afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 def _unwrapped(error: Exception) -> Exception:

@@ -4,7 +4,10 @@ behind."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import math
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -119,6 +122,53 @@ async def test_start_and_stop_from_different_tasks(no_task_left: Any) -> None:
     await asyncio.create_task(thing.start())
     assert thing.story == ["opening", "open"]
     await asyncio.create_task(thing.stop())
+    assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+@ASYNCIO_ONLY
+async def test_async_with_may_be_left_by_another_task(no_task_left: Any) -> None:
+    """Fixtures, exit stacks and frameworks do that: anyio's cancel scopes raised RuntimeError."""
+    before = running()
+    thing = Thing(closing=0.01)
+    stack = contextlib.AsyncExitStack()
+    await asyncio.create_task(stack.enter_async_context(thing))
+    await asyncio.sleep(0.01)
+    assert thing.story == ["opening", "open"]
+    await asyncio.create_task(stack.aclose())
+    assert thing.story == WHOLE
+    await no_task_left(before)
+
+
+@ASYNCIO_ONLY
+async def test_services_may_be_closed_in_the_order_of_their_start(no_task_left: Any) -> None:
+    before = running()
+    things = [Thing(), Thing()]
+    for thing in things:
+        await thing.__aenter__()
+    with anyio.CancelScope():
+        for thing in things:
+            await thing.__aexit__(None, None, None)
+    assert [thing.story for thing in things] == [WHOLE, WHOLE]
+    await no_task_left(before)
+
+
+@ASYNCIO_ONLY
+async def test_async_with_runs_in_an_async_generator(no_task_left: Any) -> None:
+    """The loop closes an abandoned generator in a task of its own."""
+
+    async def generator() -> AsyncIterator[int]:
+        async with thing:
+            yield 1
+
+    before = running()
+    thing = Thing()
+    values = generator()
+    assert await anext(values) == 1
+    del values
+    gc.collect()
+    await thing._stopped.wait()
+    await asyncio.sleep(0.01)
     assert thing.story == WHOLE
     await no_task_left(before)
 
@@ -279,6 +329,25 @@ async def test_a_crash_of_a_background_task_is_raised_by_the_users_call(
     assert [r.getMessage() for r in caplog.records] == ["work failed"]
 
 
+async def test_an_error_of_the_engine_is_raised_unwrapped_when_the_body_ends(
+    no_task_left: Any,
+) -> None:
+    before = running()
+    thing = Thing()
+
+    async def fail() -> None:
+        raise OSError("engine")
+
+    async def open_and_fail(tasks: TaskGroup) -> None:
+        tasks.start_soon(fail)
+
+    thing._open = open_and_fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match=r"^engine$"):
+        async with thing:
+            await thing._stopped.wait()
+    await no_task_left(before)
+
+
 # ---------------------------------------------------------------- cancellation
 
 
@@ -322,6 +391,26 @@ async def test_a_cancelled_service_closes_forcibly_after_the_close_timeout(
     assert anyio.current_time() - start == pytest.approx(4)
     assert thing.story == ["opening", "open", "closing", "work ended"]
     assert [r.getMessage() for r in caplog.records] == ["closed by force after 3 s"]
+    await no_task_left(before)
+
+
+@ASYNCIO_ONLY
+async def test_a_task_cancelled_while_it_leaves_still_waits_for_the_close(
+    no_task_left: Any,
+) -> None:
+    before = running()
+    thing = Thing(closing=0.1)
+
+    async def use() -> None:
+        async with thing:
+            pass
+
+    task = asyncio.create_task(use())
+    for _ in range(2):
+        await asyncio.sleep(0.02)
+        task.cancel()
+    await asyncio.wait((task,))
+    assert (task.cancelled(), thing.story) == (True, WHOLE)
     await no_task_left(before)
 
 

@@ -1,0 +1,21 @@
+"""The event loop that runs the caller: one of asyncio, or trio's."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+__all__ = ["asyncio_loop"]
+
+
+def asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the asyncio loop that runs the caller; None on trio, or without a loop.
+
+    In trio's guest mode a loop of asyncio runs in the same thread, and calls trio's tasks.
+    """
+    loop = asyncio._get_running_loop()
+    if loop is None or (trio := sys.modules.get("trio.lowlevel")) is None:
+        return loop
+    # Another thread may be importing trio.
+    is_in_trio = getattr(trio, "in_trio_task", None)
+    return None if is_in_trio is not None and is_in_trio() else loop
