@@ -809,9 +809,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         With `commit=False` nothing more is committed. `leave_group` overrides
         `leave_group_on_close`: with True a static member leaves too (KIP-1092); with False a
         dynamic member stays in the group until its session times out. Called by the task that
-        iterates, this does not wait for that task's own record. Called in a callback, it requests
-        the close and returns. In a process that was forked from the one that started the consumer,
-        it does nothing.
+        iterates, this does not wait for that task's own record. Called in a callback, or in a task
+        that it started, it requests the close and returns. In a process that was forked from the
+        one that started the consumer, it does nothing.
 
         Raises: IllegalStateError in another event loop.
         """

@@ -291,7 +291,7 @@ class GroupMember(Service):
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if joining_after is None:
             joining_after = self._member.config.rebalance_timeout
-        is_stable = self.generation is not None
+        is_stable = self._queue.is_ongoing
         now = self._clock()
         return Health(
             (

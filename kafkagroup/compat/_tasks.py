@@ -70,7 +70,7 @@ class Tasks:
         if self._group is not None:
             self._group.start_soon(function)
             return
-        task = asyncio.create_task(function())
+        task = asyncio.get_running_loop().create_task(function())
         # The loop keeps only weak references: without this one the task could be collected.
         self._running.add(task)
         task.add_done_callback(self._running.discard)

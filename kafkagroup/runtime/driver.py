@@ -77,6 +77,7 @@ from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.transport.os_errors import lacks_descriptors
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
@@ -121,6 +122,9 @@ _INSTANCE_HELD = (
     " keeps it until its session ends"
 )
 
+_COMPUTE_ATTEMPTS = 10
+"""How often an assignment is computed while the process may open no more files."""
+
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
 
 
@@ -128,12 +132,19 @@ async def run_compute(
     application: Application, work: Compute, now: Callable[[], float]
 ) -> Computed | ComputeFailed:
     """Compute the group's assignment by the application's assignor. `now`: the member's clock."""
-    try:
-        assignments = await application.compute(work)
-    except USER_ERRORS as error:
-        # The assignor is the user's code: its error fails this member, not the event loop.
-        failure = user_error(error, f"the assignor {work.protocol_name!r}")
-        return ComputeFailed(now=now(), token=work.token, error=failure)
+    for attempts_left in reversed(range(_COMPUTE_ATTEMPTS)):
+        try:
+            assignments = await application.compute(work)
+            break
+        except USER_ERRORS as error:
+            if lacks_descriptors(error) and attempts_left:
+                # Perhaps a module could not be imported: the whole group waits for this member.
+                logger.warning("the assignment is computed again in 1 s: %s", error)
+                await anyio.sleep(1.0)
+                continue
+            # The assignor is the user's code: its error fails this member, not the event loop.
+            failure = user_error(error, f"the assignor {work.protocol_name!r}")
+            return ComputeFailed(now=now(), token=work.token, error=failure)
     return Computed(now=now(), token=work.token, assignments=assignments)
 
 

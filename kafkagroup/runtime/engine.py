@@ -411,7 +411,8 @@ class Engine:
 
     def _create_consumer_protocol_member(self) -> ConsumerMember:
         """Return a KIP-848 member that has not joined yet."""
-        from kafkagroup.member import consumer_state
+        # `consumer_protocol` for the driver: later there may be no descriptor to open its file.
+        from kafkagroup.member import consumer_protocol, consumer_state  # noqa: F401
 
         options = self._options
         config = consumer_state.Config(

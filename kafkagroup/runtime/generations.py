@@ -190,6 +190,15 @@ class GenerationQueue:
         self._on_lease_expired()
         return None
 
+    @property
+    def is_ongoing(self) -> bool:
+        """Whether the generation that began last has not ended and its lease lasts. Changes
+        nothing: any thread may ask."""
+        latest = self.latest
+        if latest is None or latest.over.is_set():
+            return False
+        return self.lease_expires_at() > self._clock.now()
+
     def report(self, error: Exception) -> None:
         """Raise an error at the application's next call, once. The membership continues."""
         self._reported = error

@@ -155,9 +155,10 @@ class Checkup:
                 yield HealthFinding(problem=HealthProblem.SILENCE, detail=detail)
             return
         generation = driver.generation_id
-        if self._unjoined is None or self._unjoined[0] != generation:
-            self._unjoined = (generation, now)
-        if (seconds := now - self._unjoined[1]) >= joining_after:
+        unjoined = self._unjoined  # read once: another thread may check, too
+        if unjoined is None or unjoined[0] != generation:
+            unjoined = self._unjoined = (generation, now)
+        if (seconds := now - unjoined[1]) >= joining_after:
             detail = f"in no stable generation for {seconds:.1f} s"
             yield HealthFinding(problem=HealthProblem.NOT_JOINED, detail=detail)
 
@@ -167,13 +168,14 @@ class Checkup:
         """Find partitions that are stalled for `stalled_after` seconds, except paused ones."""
         marks = {}
         for one in owned:
-            if one.lag is None or one.paused or one.revoked:
+            lag = one.lag  # read once: this may be another thread
+            if lag is None or one.paused or one.revoked:
                 continue
             mark = self._marks.get(one)
             if mark is None or mark.processed != one.processed:
                 if mark is not None:
                     self._progress_at = now
-                mark = _Mark(one.processed, one.lag, now)
+                mark = _Mark(one.processed, lag, now)
             marks[one] = mark
         self._marks = marks
         for one, mark in marks.items():
@@ -206,10 +208,10 @@ def health_of_consumer(
         away = now - session.polls.last_poll_at
         detail = f"the application has not polled for {away:.1f} s"
         findings.append(HealthFinding(problem=HealthProblem.AWAY, detail=detail))
-    elif session.membership.driver is not None:
+    elif (driver := session.membership.driver) is not None:
         findings += checkup.check_membership(
             now,
-            session.membership.driver,
+            driver,
             is_stable=session.membership.is_stable,
             joining_after=options.rebalance_timeout if joining_after is None else joining_after,
         )

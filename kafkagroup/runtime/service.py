@@ -27,9 +27,10 @@ from weakref import WeakSet
 import anyio
 
 from kafkagroup._backend import asyncio_loop
-from kafkagroup.errors import ConsumerClosedError, IllegalStateError
+from kafkagroup.errors import ConnectionLostError, ConsumerClosedError, IllegalStateError
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.origin import Origin
+from kafkagroup.transport.os_errors import lacks_descriptors
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
@@ -197,7 +198,7 @@ class Service(ABC):
                 self._opened.set()
                 await self._stop_requested.wait()
             except Exception as error:
-                self._failure = error
+                self._failure = _start_error(error)
             except anyio.get_cancelled_exc_class():
                 if not self._is_ending:
                     # Before `_close`: the application's iteration would end as after a stop.
@@ -381,6 +382,17 @@ async def _join(task: asyncio.Task[None]) -> None:
                 cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+def _start_error(error: Exception) -> Exception:
+    """Return the error of a start, a typed one where no file could be opened, such as a module."""
+    if not lacks_descriptors(error):
+        return error
+    failure = ConnectionLostError(
+        f"the start failed: {error}; close files, or raise the limit of the process (ulimit -n)"
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def _unwrapped(error: Exception) -> Exception:

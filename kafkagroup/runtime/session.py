@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import anyio
 
@@ -31,6 +32,10 @@ from kafkagroup.types import TopicPartition
 __all__ = ["Session"]
 
 
+_callbacks: ContextVar[frozenset[object]] = ContextVar("kafkagroup callbacks", default=frozenset())
+"""The calls of rebalance listeners, of any consumers, that the current task belongs to."""
+
+
 class Session:
     """Shared state of a consumer, from construction to close."""
 
@@ -52,8 +57,8 @@ class Session:
         self._resume_logins: Callable[[], None] = lambda: None
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
-        self._callback_task: int | None = None
-        """Id of the task that runs a rebalance listener now."""
+        self._callback: object | None = None
+        """Stands for the call of a rebalance listener that runs now."""
         self.lag = LoopLag(
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
@@ -114,17 +119,20 @@ class Session:
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether the current task runs a rebalance listener."""
-        return anyio.get_current_task().id == self._callback_task
+        """Whether the current task runs a rebalance listener, or was started by one that runs."""
+        return self._callback is not None and self._callback in _callbacks.get()
 
     @contextmanager
     def running_callback(self) -> Iterator[None]:
         """A context in which the current task runs a rebalance listener."""
-        self._callback_task = anyio.get_current_task().id
+        self._callback = object()
+        # A task has a copy of the context of the one that started it.
+        before = _callbacks.set(_callbacks.get() | {self._callback})
         try:
             yield
         finally:
-            self._callback_task = None
+            _callbacks.reset(before)
+            self._callback = None
 
     # ------------------------------------------------------------ ownership
 

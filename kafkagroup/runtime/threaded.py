@@ -12,7 +12,7 @@ it does for slow work, and `max_poll_interval_ms` runs as if the application did
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from kafkagroup._backend import asyncio_loop
 from kafkagroup._user_code import USER_ERRORS, is_own_cancellation
 from kafkagroup._values import evolve
 from kafkagroup.errors import AuthenticationError
@@ -38,6 +39,7 @@ from kafkagroup.transport.identity import MisdirectedError
 from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import Address
+from kafkagroup.transport.os_errors import lacks_descriptors
 from kafkagroup.transport.threads import Post, post_to_loop
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.wire.schema import Request
@@ -53,6 +55,11 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 Call = Callable[[], object]
+
+logger = logging.getLogger(__name__)
+
+_LOOP_PAUSE = 1.0
+"""Seconds between two attempts to make the thread's loop."""
 
 _STOP_TIMEOUT = 1.0
 """Seconds to wait for the cancelled thread."""
@@ -79,6 +86,8 @@ class ThreadedDriver(Driver):
         self._probe_sent_at: float | None = None
         """When the pending probe was posted to the application's loop; None without one."""
         self._error: BaseException | None = None
+        self._may_end = threading.Event()
+        """Set when the thread need not make its loop any more."""
         self._thread_ended = OneShotEvent()
         self._coroutine_sender, self._coroutine_receiver = anyio.create_memory_object_stream[
             Callable[[], Awaitable[object]]
@@ -102,6 +111,7 @@ class ThreadedDriver(Driver):
             async for call in self._coroutine_receiver:
                 await call()
         finally:
+            self._may_end.set()
             self._post_to_thread(self._stop)
             with anyio.move_on_after(_STOP_TIMEOUT, shield=True):
                 await self._thread_ended.wait()
@@ -142,12 +152,30 @@ class ThreadedDriver(Driver):
 
     def _run_thread(self, backend: str, options: dict[str, Any]) -> None:
         try:
-            anyio.run(self._run_loop, backend=backend, backend_options=options)
+            while not self._has_run(backend, options):
+                self._may_end.wait(_LOOP_PAUSE)
         except BaseException as error:
             self._error = error
         finally:
             with suppress(RuntimeError):  # the application's loop has ended
                 self._post_to_application_loop(self._on_thread_end)
+
+    def _has_run(self, backend: str, options: dict[str, Any]) -> bool:
+        """Run the loop; return False if there are no descriptors to make it."""
+        try:
+            anyio.run(self._run_loop, backend=backend, backend_options=options)
+        except OSError as error:
+            is_made = self._post_to_thread_loop is not None
+            if is_made or self._may_end.is_set() or not lacks_descriptors(error):
+                raise
+            logger.warning(
+                "group %s: the heartbeat thread waits for file descriptors: %s; close files, or"
+                " raise the limit of the process (ulimit -n)",
+                self.member.config.group_id,
+                error,
+            )
+            return False
+        return True
 
     async def _run_loop(self) -> None:
         with anyio.CancelScope() as self._scope:
@@ -330,12 +358,10 @@ class _ThreadCluster(Cluster):
 def running_loop() -> tuple[str, dict[str, Any], Post]:
     """Return the running loop's backend, the options for a second loop with the same clock, and
     the function that posts calls to the running loop."""
-    try:
+    if asyncio_loop() is not None:
         # All loops of asyncio use the system's monotonic clock.
-        asyncio.get_running_loop()
-    except RuntimeError:
-        import trio
+        return "asyncio", {}, post_to_loop()
+    import trio
 
-        # Each run of trio creates a clock with its own offset, unless it is given one.
-        return "trio", {"clock": trio.lowlevel.current_clock()}, post_to_loop()
-    return "asyncio", {}, post_to_loop()
+    # Each run of trio creates a clock with its own offset, unless it is given one.
+    return "trio", {"clock": trio.lowlevel.current_clock()}, post_to_loop()

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from kafkagroup._backend import asyncio_loop
+
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
@@ -56,13 +58,8 @@ class Channel:
 
         Raises: anyio.EndOfStream, OSError, what the stream or `take` raises.
         """
-        if self._socket is not None:
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:
-                pass  # trio
-            else:
-                return await self._receive_in_callbacks(loop, self._socket, room, take)
+        if self._socket is not None and (loop := asyncio_loop()) is not None:
+            return await self._receive_in_callbacks(loop, self._socket, room, take)
         while True:
             with room() as view:
                 count = await self._into(view)

@@ -15,6 +15,8 @@ from types import FunctionType
 
 import anyio
 
+from kafkagroup._backend import asyncio_loop
+
 __all__ = ["LeaseClock", "lease_clock", "loop_clock"]
 
 _SUSPEND_CHECK_INTERVAL = 0.1
@@ -24,9 +26,7 @@ _SUSPEND_CHECK_INTERVAL = 0.1
 def loop_clock() -> Callable[[], float]:
     """Return the clock of `anyio.current_time`, which looks up the running loop at each call: on
     asyncio that takes longer than delivering a record, and in another thread it fails."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
+    if (loop := asyncio_loop()) is None:
         import trio
 
         return trio.lowlevel.current_clock().current_time
@@ -100,9 +100,7 @@ def _counting_clock() -> Callable[[], float] | None:
 
 def _is_real_time() -> bool:
     """Whether the time of the running loop is the system's. Tests run loops in virtual time."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
+    if (loop := asyncio_loop()) is None:
         import trio
 
         clock = trio.lowlevel.current_clock()

@@ -229,27 +229,30 @@ class BrokerConnection:
             )
         except ConnectionLostError as error:
             raise type(error)(f"{name}: {error}") from error.__cause__
-        keep_alive(stream)
-        if security is not None:
-            run_in_thread = ThreadWait(options.run_in_thread)
-            try:
+        run_in_thread = ThreadWait(options.run_in_thread)
+        try:
+            keep_alive(stream)
+            if security is not None:
                 with anyio.fail_after(deadline - anyio.current_time()):
                     stream = await security.wrap(stream, host, name, run_in_thread)
-            except TimeoutError:
+            connection = cls(stream, host, name, options, identity)
+            try:
+                tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
+            except RuntimeError:  # no more tasks: another task of the application uses this client
+                raise ConnectionLostError(f"{name}: the client is closed") from None
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(stream)
+            if isinstance(error, TimeoutError):
                 within = f"within {options.connect_timeout} s"
                 if run_in_thread.is_waiting:
                     raise ThreadTimeoutError(
                         f"{name}: no thread of this client has read the certificates {within}"
                     ) from None
                 raise ConnectionLostError(f"{name}: no connection {within}") from None
-            except OSError as error:
+            if isinstance(error, OSError):
                 raise ConnectionLostError(f"{name}: {reason(error)}") from error
-        connection = cls(stream, host, name, options, identity)
-        try:
-            tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
-        except RuntimeError:  # no more tasks: another task of the application uses a closed client
-            await anyio.aclose_forcefully(stream)
-            raise ConnectionLostError(f"{name}: the client is closed") from None
+            raise
         try:
             await connection._handshake(options.connect_timeout)
             if security is not None and security.mechanism is not None:

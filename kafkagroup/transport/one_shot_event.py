@@ -11,6 +11,8 @@ import math
 
 import anyio
 
+from kafkagroup._backend import asyncio_loop
+
 __all__ = ["OneShotEvent"]
 
 
@@ -46,9 +48,7 @@ class OneShotEvent:
             return True
         waiter: asyncio.Future[None] | anyio.Event
         timer: asyncio.TimerHandle | None = None
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        if (loop := asyncio_loop()) is None:
             waiter = anyio.Event()
         else:
             waiter = loop.create_future()

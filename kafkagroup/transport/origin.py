@@ -7,10 +7,10 @@ tasks and events.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 
+from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import IllegalStateError
 
 __all__ = ["Origin"]
@@ -27,7 +27,7 @@ class Origin:
         self._process = os.getpid()
         self._forks = _forks
         self._thread = threading.current_thread()
-        self._loop = asyncio._get_running_loop()
+        self._loop = asyncio_loop()
         """None on trio: its loop keeps its thread."""
         self.thread_id = threading.get_ident()
         """For checks of each record. So is `is_running`, whether the loop runs."""
@@ -48,7 +48,7 @@ class Origin:
     def is_in_loop(self) -> bool:
         """Whether the caller runs in the client's loop, or in its thread while no loop runs there:
         a coroutine always runs in one."""
-        loop = asyncio._get_running_loop()
+        loop = asyncio_loop()
         if loop is None:  # so it does on trio
             return threading.current_thread() is self._thread
         return loop is self._loop

@@ -6,11 +6,12 @@ errors that caused them.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from kafkagroup.errors import escaped
 
-__all__ = ["reason"]
+__all__ = ["lacks_descriptors", "reason"]
 
 
 def reason(error: BaseException) -> str:
@@ -25,3 +26,9 @@ def reason(error: BaseException) -> str:
         return os.strerror(number)
     # A failed name look-up has a number that is not an errno.
     return escaped((isinstance(error, OSError) and error.strerror) or str(error))
+
+
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Return whether the process, or the system, has as many files open as it may have: that may
+    pass, also where only a module was to be imported."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)

@@ -78,11 +78,17 @@ def _on_fork() -> None:
     """Let go of the parent's connections in a forked process, which could read the responses, and
     keep the broker from seeing that the parent has ended. The descriptors stay valid: the loop's
     copy still has them, and to unregister them would unregister the parent's."""
+    connected = [number for stream in _open if (number := stream.socket.fileno()) >= 0]
+    if not connected:
+        return
+    # First, and not last: the process may have as many files open as it may have.
+    os.close(connected[0])
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in tuple(_open):
-        if stream.socket.fileno() >= 0:
-            os.dup2(nothing, stream.socket.fileno(), inheritable=False)
-    os.close(nothing)
+    for number in connected:
+        if number != nothing:
+            os.dup2(nothing, number, inheritable=False)
+    if nothing not in connected:
+        os.close(nothing)
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

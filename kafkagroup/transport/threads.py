@@ -9,7 +9,6 @@ whoever waits for it then.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import RequestTimeoutError
 from kafkagroup.transport.one_shot_event import OneShotEvent
 
@@ -42,12 +42,11 @@ class ThreadTimeoutError(RequestTimeoutError):
 
 def post_to_loop() -> Post:
     """Return the function that posts calls to the running loop."""
-    try:
-        return asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
-        import trio
+    if (loop := asyncio_loop()) is not None:
+        return loop.call_soon_threadsafe
+    import trio
 
-        return trio.lowlevel.current_trio_token().run_sync_soon
+    return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 class Job(Generic[T]):

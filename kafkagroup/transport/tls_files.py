@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.transport.os_errors import lacks_descriptors
 
 __all__ = ["FileContext"]
 
@@ -78,6 +79,8 @@ class FileContext:
         try:
             context = self._make()
         except ConfigurationError as error:
+            if lacks_descriptors(error.__context__):
+                return  # the files may be good: the next connection reads them again
             if self._unusable is None:
                 logger.warning(
                     "the changed TLS files do not load, and the earlier ones stay in use: %s; the"

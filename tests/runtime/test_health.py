@@ -3,9 +3,10 @@ time. A second check shows what has not moved since the first one."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -29,6 +30,8 @@ from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRe
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 T0 = TopicPartition("t", 0)
 WELL = Health()
@@ -284,3 +287,38 @@ def test_unknown_values_are_no_finding() -> None:
     assert one.lag is None
     assert [look(checkup, at, one) for at in (0.0, 600.0)] == [[], []]
     assert owned(5, 3).lag == 0
+
+
+def in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread, while this loop waits."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+@pytest.mark.parametrize("expired", [False, True])
+async def test_the_health_of_a_member_at_work_can_be_asked_for_in_a_thread(
+    network: Any, expired: bool
+) -> None:
+    """It changed the deadlines of the scopes, which only their loop may do: RuntimeError."""
+    protocol = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))
+    async with network, EmbeddedKafka(listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with GroupMember("g", protocol, bootstrap_servers="kafka-1") as member:
+            generation = await anext(member)
+            with generation.scope():
+                await anyio.sleep(5)
+                if expired:
+                    member._queue.lease_expires_at = lambda: -1.0
+                assert str(in_thread(member.health)) == "healthy"
+                assert not generation.over.is_set()
+
+
+def test_a_lag_that_becomes_unknown_during_a_check_is_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop runs beside a check in another thread, which kept None as a lag: TypeError."""
+    checkup, one = Checkup(LoopLag("g", 45.0, threaded=False)), owned(5, 9)
+    lags = [4, None, 4, 4, 4]
+    monkeypatch.setattr(OwnedPartition, "lag", property(lambda _: lags.pop(0)))
+    assert list(checkup.check_partitions(0.0, [one], stalled_after=5.0)) == []
+    assert list(checkup.check_partitions(9.0, [one], stalled_after=5.0)) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import math
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from kafkagroup import Consumer
-from kafkagroup.errors import IllegalStateError, NoBrokersAvailableError
+from kafkagroup.errors import ConnectionLostError, IllegalStateError, NoBrokersAvailableError
 from kafkagroup.runtime import service
 from kafkagroup.runtime.service import Service
 from kafkagroup.testing.embedded import EmbeddedKafka
@@ -285,6 +286,13 @@ async def test_a_failure_to_open_is_raised_unwrapped_and_closes(
                 raise AssertionError
     assert thing.story == ["opening", "closing", "closed", "work ended"]
     await no_task_left(before)
+
+
+async def test_a_start_that_finds_no_file_descriptor_is_a_connection_error() -> None:
+    """Also where no socket is wanted: a module is imported at its first use."""
+    with pytest.raises(ConnectionLostError, match=r"^the start failed: .*Too many open files"):
+        async with Thing(open_error=OSError(errno.EMFILE, "Too many open files")):
+            raise AssertionError
 
 
 async def test_the_users_exception_is_raised_unwrapped_after_closing(no_task_left: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from kafkagroup import Consumer
+from kafkagroup import Consumer, ConsumerClosedError
 from kafkagroup._values import evolve
 from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
 from kafkagroup.errors import ErrorCode
@@ -427,3 +428,51 @@ async def test_racks_that_change_back_during_the_comparison_cause_no_rejoin(
             await move("b")
             await anyio.sleep(5)
             assert (during, len(joins)) == ([], before + 1)
+
+
+@pytest.mark.parametrize("which", ["assigned", "revoked"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_stop_in_a_child_task_of_a_callback_does_not_wait_for_the_callback(
+    network: Any, which: str, protocol: str
+) -> None:
+    """It waited for the end of the callback, which waited for it, up to the close timeout."""
+    took: list[float] = []
+
+    async def stop(_: object) -> None:
+        began_at = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.stop)
+        took.append(anyio.current_time() - began_at)
+
+    given: Any = {f"on_partitions_{which}": stop, "group_protocol": protocol}
+    consumer = Consumer("t", bootstrap_servers="kafka-1", group_id="g", **given)
+    async with network, EmbeddedKafka({"t": 1, "u": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with consumer:
+                with suppress(ConsumerClosedError):
+                    await consumer.wait_assignment()
+                    await consumer.subscribe("u")
+                await consumer._stopped.wait()
+        assert took
+        assert took == pytest.approx([0.0] * len(took), abs=0.1)
+        assert kafka.group_state("g") == "Empty"
+
+
+async def test_a_task_that_outlives_its_callback_waits_for_the_stop(network: Any) -> None:
+    async def assigned(_: object) -> None:
+        tasks.start_soon(stop_later)
+
+    async def stop_later() -> None:
+        await anyio.sleep(5)
+        await consumer.stop()
+        assert consumer._stopped.is_set()
+
+    consumer = Consumer(
+        "t", bootstrap_servers="kafka-1", group_id="g", on_partitions_assigned=assigned
+    )
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks, consumer:
+                await consumer._stopped.wait()

@@ -4,6 +4,7 @@ and time are real: sessions are as short as the machine allows."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import threading
 import time
@@ -35,6 +36,7 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime import service
+from kafkagroup.runtime import threaded as threaded_driver
 from kafkagroup.runtime.interfaces import SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import ThreadedDriver
@@ -421,6 +423,30 @@ async def test_a_cancellation_out_of_an_assignor_fails_the_member(kafka: Embedde
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"^the assignor 'mine' let CancelledError out"):
                 await consumer.getone()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_thread_without_file_descriptors_waits_for_some(
+    kafka: EmbeddedKafka, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop needs some, too: the consumer failed at every later call."""
+    attempts: list[int] = []
+    run = anyio.run
+
+    def limited(*args: Any, **options: Any) -> Any:
+        attempts.append(1)
+        if ends or len(attempts) < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return run(*args, **options)
+
+    monkeypatch.setattr(threaded_driver.anyio, "run", limited)
+    monkeypatch.setattr(threaded_driver, "_LOOP_PAUSE", 0.05)
+    async with RecordingConsumer(kafka, close_timeout=0.5).consumer as consumer:
+        if not ends:
+            assert (await consumer.getone()).offset == 0
+            assert len(attempts) == 3
+        else:
+            await until(lambda: len(attempts) > 2)
 
 
 async def test_unsubscribing_and_subscribing_again_starts_a_new_thread(

@@ -4,6 +4,7 @@ tasks of the library that code of the application cancels."""
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,10 +24,11 @@ from kafkagroup import (
     Shards,
 )
 from kafkagroup._user_code import is_own_cancellation, user_error
+from kafkagroup.assign import GroupSpec, range_assignor
 from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import Assignment, TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
 
@@ -126,6 +128,23 @@ async def test_a_cancellation_out_of_an_assignor_fails_the_member(kafka: Any) ->
             with pytest.raises(RuntimeError, match=r"^the assignor 'even' let CancelledError out"):
                 await anext(member)
             assert findings(member) == [HealthProblem.FAILED]
+
+
+async def test_an_assignor_that_finds_no_file_descriptor_is_called_again(
+    kafka: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It imported a module at the wrong moment, and the consumer failed at every later call."""
+    errors = [OSError(errno.EMFILE, "Too many open files") for _ in range(2)]
+
+    @named("mine")
+    def assignor(spec: GroupSpec) -> Assignment:
+        if errors:
+            raise errors.pop()
+        return range_assignor(spec)
+
+    async with kafka(), consumer(assignors=[assignor]) as c:
+        assert (await c.getone()).offset == 0
+    assert caplog.text.count("the assignment is computed again in 1 s") == 2
 
 
 @pytest.mark.parametrize("loads", [let_out, let_out_at_once])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
 )
 from kafkagroup.testing.embedded.broker import write_response
+from kafkagroup.transport import connection
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
@@ -907,3 +909,22 @@ async def test_a_protocol_error_of_the_handshake_is_raised_unwrapped(network: An
             async with Broker.open(*HERE, options=OPTIONS):
                 raise AssertionError
         assert network.open == 0
+
+
+@pytest.mark.parametrize("where", ["keep_alive", "Channel"])
+async def test_a_connection_that_finds_no_file_descriptor_leaves_no_socket_open(
+    network: Any, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module is imported at its first use: the error was no connection error, and the socket
+    stayed open."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with network, anyio.create_task_group() as tasks:
+        network.handlers[HERE] = lambda _: anyio.sleep_forever()
+        monkeypatch.setattr(connection, where, full)
+        with pytest.raises(ConnectionLostError, match=r"^broker:9092: Too many open files$"):
+            await BrokerConnection.connect(*HERE, OPTIONS, tasks)
+        assert network.open == 0
+        tasks.cancel_scope.cancel()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -134,3 +136,33 @@ async def test_the_stream_names_its_socket() -> None:
         assert isinstance(stream, PlainStream)
         attribute = anyio.abc.SocketAttribute.raw_socket
         assert stream.extra(attribute) is stream.socket
+
+
+FORK = """
+import os, resource, socket, sys
+from kafkagroup.transport.plain_stream import PlainStream
+
+pairs = [socket.socketpair() for _ in range(2)]
+streams = [PlainStream(ours) for ours, _ in pairs]
+if sys.argv[1] == "full":
+    largest = max(theirs.fileno() for _, theirs in pairs)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (largest + 1, largest + 1))
+for _, theirs in pairs:
+    theirs.sendall(b"for the parent")
+if os.fork() == 0:
+    print([os.read(stream.socket.fileno(), 100) for stream in streams], flush=True)
+    os._exit(0)
+os.wait()
+print([stream.socket.recv(100) for stream in streams])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.parametrize("limit", ["full", "roomy"])
+def test_a_forked_process_lets_go_of_the_parents_connections(limit: str) -> None:
+    """Where the process had as many files open as it may have, the child kept them all."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORK, limit], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert ran.stdout.splitlines() == ["[b'', b'']", "[b'for the parent', b'for the parent']"]
+    assert ran.stderr == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import ssl
@@ -202,3 +203,22 @@ def test_the_files_must_load_at_first(files: dict[str, Path]) -> None:
     install(files, RENEWED.chain, "")
     with pytest.raises(ConfigurationError, match="key values mismatch"):
         file_context(files)
+
+
+def test_files_that_could_not_be_opened_for_now_are_read_again(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process had as many files open as it may have. The renewed certificate counted as broken
+    until its file changed again."""
+    context = file_context(files)
+    first = context.current
+    install(files, RENEWED.chain, RENEWED.key)
+    load = ssl.SSLContext.load_cert_chain
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", full)
+    assert context.renew() is first
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
+    assert context.renew() is not first
