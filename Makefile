@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check compile wheel test-fast test-packages test test-all test-rest test-wire test-brokers test-lakes soak sim lockstep bench bench-spark bench-loop bench-pipeline pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test-packages test-lowest test test-all test-rest test-wire test-brokers test-lakes soak sim lockstep bench bench-spark bench-loop bench-pipeline pipeline fuzz fuzz-assign hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -19,6 +19,9 @@ FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/
   $(patsubst %,tests/test_%.py,errors layers options stories types values workers)
 # Those that let virtual time pass, too.
 ROOMS := $(FAST) $(addprefix tests/,model runtime sim transport zookeeper)
+# What the lowest versions are tried with, besides: what waits, and what uses an extra.
+LOWEST := $(addprefix tests/runtime/test_,guest_mode.py leaving.py service.py user_code.py) \
+  tests/exporters tests/test_threads.py tests/transport/test_connection.py
 # Files with tests that run alone, and with long ones: finding the tests of all others takes longer.
 SERIAL := $(shell grep -lrE 'mark\.serial' tests --include 'test_*.py')
 # All of tests/live: its tests run on uvloop, too.
@@ -79,8 +82,12 @@ wheel: .venv/check.stamp ## a wheel for this platform, the one for all others, a
 test-fast: .venv/fast.stamp ## the pure rooms, in under a minute; needs no Java, no compiler and no other client
 	KAFKAGROUP_PURE=1 $(BIN)/python -m pytest $(PARALLEL) -m "not (brokers or long or serial or slow)" $(FAST)
 
-test-packages: .venv-packages/stamp ## sdist and wheels, each built, installed and tried on every Python that is here
+test-lowest: .venv-lowest/stamp ## the quick tests on the lowest versions that pyproject.toml promises, of all its extras for users
+	KAFKAGROUP_PURE=1 .venv-lowest/bin/python -m pytest $(PARALLEL) -m "not (brokers or long or serial or slow)" $(FAST) $(LOWEST)
+
+test-packages: .venv-packages/stamp ## sdist and wheels, each built, installed and tried on every Python that is here; and test-lowest
 	@.venv-packages/bin/python tests/try_packages.py $(FAST) tests/test_threads.py
+	@$(MAKE) --no-print-directory test-lowest
 
 # pytest, with its output and report kept for the closing lines: $(call pytest,name of the step,arguments)
 pytest = $(BIN)/python -m pytest --junitxml .venv/tests-$(1).xml $(2) | tee .venv/tests-$(1).log
@@ -175,7 +182,7 @@ docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they 
 
 clean: ## remove the virtual environments and all that tools have left
 	find kafkagroup -name '*.so' -delete
-	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-lakes .venv-packages build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-lakes .venv-lowest .venv-packages build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@python=$$($(call first_usable,$(or $(PYTHON),$(ANY_PYTHON)))); \
@@ -226,6 +233,15 @@ clean: ## remove the virtual environments and all that tools have left
 	@sed 's/^pyspark==.*/pyspark==4.1.*/' constraints.txt > .venv-lakes/constraints.txt
 	@KAFKAGROUP_PURE=1 .venv-lakes/bin/python -m pip --disable-pip-version-check install --quiet \
 	  --constraint .venv-lakes/constraints.txt --editable '.[pipeline,test]'
+	@touch $@
+
+.venv-lowest/stamp: pyproject.toml tests/lowest.py | .venv/bin/python
+	@echo "installing the lowest promised versions into .venv-lowest"
+	@$(BIN)/python -m venv --clear .venv-lowest
+	@$(BIN)/python tests/lowest.py spark test > .venv-lowest/constraints.txt
+	@KAFKAGROUP_PURE=1 .venv-lowest/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint .venv-lowest/constraints.txt --editable \
+	  '.[arrow,cli,demo,examples,fast,opentelemetry,prometheus,zookeeper]' opentelemetry-sdk
 	@touch $@
 
 .venv-packages/stamp: constraints.txt | .venv/bin/python
