@@ -444,7 +444,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     async def wait_assignment(self) -> frozenset[TopicPartition]:
         """Wait until the group has assigned partitions to this consumer, possibly none; return
-        them. With KIP-848 the first assignment may be empty, and partitions follow within seconds.
+        them. After `subscribe`, they are those of the new subscription. With KIP-848 the first
+        assignment may be empty, and partitions follow within seconds.
 
         Without membership this returns at once. Raises: the error that ended the membership;
         ConsumerClosedError; ConfigurationError when nothing is subscribed to.
@@ -452,7 +453,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         is_waiting = False
         while True:
             self._raise_if_closed()
-            if self._session.membership.is_stable or self._options.group_id is None or self._manual:
+            if self._options.group_id is None or self._manual:
+                return self.assignment()
+            if self._engine is not None and self._engine.is_assigned:
                 return self.assignment()
             if not is_waiting:  # a caller that already waits continues with the next subscription
                 self._raise_if_nothing_to_consume()

@@ -80,6 +80,9 @@ _FREQUENT_INTERVALS = 2.0
 """For how many heartbeat intervals after a change heartbeats are frequent: brokers compute
 assignments once a second (`group.consumer.assignment.interval.ms`)."""
 
+_ASSIGNMENT_TIMEOUT = 3.0
+"""Seconds without a change after which a new subscription counts as one that changes nothing."""
+
 _MAX_ATTEMPTS = 5
 """How often in a row a member sends a heartbeat at once to report a change, or joins at once after
 it was removed. Then it backs off: a group that is never stable must not flood the coordinator."""
@@ -150,7 +153,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 if token == self.member.pending:
                     self._revoked()
             case Subscribed(topics=topics, pattern=pattern):
-                self._set(topics=topics, pattern=pattern)
+                if (topics, pattern) != (self.member.topics, self.member.pattern):
+                    self._set(topics=topics, pattern=pattern, outdated_epoch=self.member.epoch)
                 self._heartbeat_now()
             case TopicsNamed(names=names):
                 self._set(
@@ -326,6 +330,20 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._heartbeat_often()
         elif self.now >= member.frequent_until:
             self._set(immediate_heartbeats=0)
+        self._follow_subscription()
+
+    def _follow_subscription(self) -> None:
+        """Note whether the coordinator has assigned by the present subscription. It begins a new
+        epoch for that, unless a pattern matches the same topics as the one before."""
+        member, known = self.member, self.member.acknowledged_state
+        if member.outdated_epoch is None or known is None:
+            return
+        if (known.topics, known.pattern) != (member.topics, member.pattern):
+            self._set(outdated_epoch=member.epoch)
+        elif member.epoch != member.outdated_epoch or (
+            member.reconciling is None and self.now >= member.frequent_until + _ASSIGNMENT_TIMEOUT
+        ):
+            self._set(outdated_epoch=None)
 
     def _extend_lease(self, target: PartitionsByTopicId | None) -> None:
         """Extend the lease from when the heartbeat was sent. While the coordinator waits for a
@@ -647,6 +665,7 @@ _NOT_IN_GROUP: Mapping[str, Any] = {
     "owned": {},
     "next_owned": {},
     "reconciling": None,
+    "outdated_epoch": None,
     "acknowledged_state": None,
     "state_in_flight": None,
     "pending": None,

@@ -185,6 +185,9 @@ class Member(CoordinatedMember):
     revocation_requested_at: float | None = None
     """A moment before the coordinator requested the revocation that it waits for; None once it has
     acknowledged that the partitions were released."""
+    outdated_epoch: int | None = None
+    """The last epoch whose assignment is that of an earlier subscription; None if no such epoch is
+    awaited to end."""
     names: Mapping[UUID, str] = field(factory=dict)
     """Topic id -> name, of the assigned and owned topics that were looked up."""
     unnamed: frozenset[UUID] = frozenset()
@@ -248,6 +251,13 @@ class Member(CoordinatedMember):
     def is_current(self, generation_id: int) -> bool:
         """Whether the member has an assignment. A new epoch alone does not change it."""
         return self.phase is Phase.MEMBER and self.ownership.is_assigned
+
+    @property
+    def follows_subscription(self) -> bool:
+        """Whether the assignment is that of the present subscription, and is applied."""
+        is_assigned = self.ownership.is_assigned
+        is_applied = is_assigned and self.reconciling is None and not self.unnamed
+        return self.phase is Phase.MEMBER and is_applied and self.outdated_epoch is None
 
     @property
     def reported_state(self) -> ReportedState:

@@ -224,6 +224,11 @@ class Member(CoordinatedMember):
         return self.phase is Phase.STABLE and self.generation_id == generation_id
 
     @property
+    def follows_subscription(self) -> bool:
+        """Whether the generation was joined with the present protocols, and is stable."""
+        return self.phase is Phase.STABLE
+
+    @property
     def is_leader(self) -> bool:
         """Whether this member leads its generation."""
         return bool(self.member_id) and self.leader_id == self.member_id

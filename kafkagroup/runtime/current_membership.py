@@ -6,6 +6,8 @@ only read. Without a group there is no member, and commits are taken at any time
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kafkagroup._values import evolve
 from kafkagroup.runtime.interfaces import Running
 from kafkagroup.runtime.offsets import NO_MEMBERSHIP, Identity
@@ -26,6 +28,9 @@ class CurrentMembership:
         assignment stays."""
         self.is_stable = False
         """Whether a generation is current and its assignment applied."""
+        self._follows_subscription: Callable[[], bool] | None = None
+        """Returns whether the assignment is that of the changed subscription; None if no change is
+        under way."""
         self.is_expelled = False
         """Whether the member left because the application did not poll for `max_poll_interval_ms`.
         The next poll rejoins."""
@@ -49,6 +54,7 @@ class CurrentMembership:
         """Note that a new member starts to join."""
         self.driver = driver
         self.had_partitions = False
+        self._follows_subscription = None
         self.is_expelled = self.is_void = False
 
     def void(self) -> None:
@@ -68,6 +74,19 @@ class CurrentMembership:
         """Note that the generation has ended."""
         self.is_stable = False
 
+    def change_subscription(self, is_followed: Callable[[], bool]) -> None:
+        """Note that the subscription has changed. The present assignment is that of the earlier
+        one, until `is_followed` returns true."""
+        self.is_stable, self._follows_subscription = False, is_followed
+
+    def follow_subscription(self) -> bool:
+        """Note whether the coordinator has assigned by the changed subscription (KIP-848), which
+        need not change the assignment; return whether it has since the last call."""
+        if self._follows_subscription is None or not self._follows_subscription():
+            return False
+        self.is_stable, self._follows_subscription = True, None
+        return True
+
     def identify(self, identity: Identity) -> None:
         """Commit as this member of this generation from now on."""
         self.identity = identity
@@ -79,7 +98,9 @@ class CurrentMembership:
 
     def complete_rebalance(self, generation_id: int) -> None:
         """Note that the assignment of a generation is applied. It may have ended meanwhile."""
-        self.is_stable = self.is_in_generation(generation_id)
+        if self._follows_subscription is None or self._follows_subscription():
+            self._follows_subscription = None
+            self.is_stable = self.is_in_generation(generation_id)
 
     def is_in_generation(self, generation_id: int) -> bool:
         """Whether this generation is the member's current one."""

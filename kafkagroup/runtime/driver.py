@@ -70,7 +70,6 @@ from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.history import History, Step
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.large_jobs import run_job
 from kafkagroup.runtime.mailbox import Mailbox
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.clock import lease_clock
@@ -98,9 +97,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_STEP_INTERVAL = 1 / 3
 """The driver steps at least this often, in session timeouts."""
-
-_TOPIC_BYTES = 64
-"""A step with so many bytes of an assignment takes as long as with one assigned topic."""
 
 _MAX_LOOKED_UP = 2_000
 """The limit of topics whose names one request asks for: a coordinator may assign 200,000."""
@@ -207,6 +203,9 @@ class Driver:
         self._lag = lag
         self._is_over = False
         """Whether the member has ended: later events are dropped."""
+        self._rejoins_requested = self._rejoins_stepped = 0
+        """The requests of a new generation; each is counted in the thread of its caller, and again
+        in that of `run`."""
         self._wake_at = float("inf")
         self._poll_timer: PollTimer
         self._lease_clock = lease_clock()
@@ -280,6 +279,12 @@ class Driver:
         return self.member.is_current(generation_id)
 
     @property
+    def follows_subscription(self) -> bool:
+        """Whether the assignment was computed from the subscription that was requested last."""
+        is_stepped = self._rejoins_stepped == self._rejoins_requested
+        return is_stepped and self.member.follows_subscription
+
+    @property
     def may_commit(self) -> bool:
         """Whether the coordinator accepts commits of this member now."""
         return self.member.may_commit
@@ -302,11 +307,13 @@ class Driver:
 
     def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Request a new generation, with these protocols instead if given."""
+        self._rejoins_requested += 1
         self._request(RejoinRequested(now=self._now(), reason=reason, protocols=protocols))
 
     def subscribe(self, topics: frozenset[str], pattern: str | None) -> None:
         """Replace the subscription. Only under KIP-848, where the coordinator assigns."""
         names = tuple(sorted(topics))
+        self._rejoins_requested += 1
         self._request(Subscribed(now=self._now(), topics=names, pattern=pattern))
 
     def invalidate_coordinator(self, reason: str) -> None:
@@ -359,9 +366,9 @@ class Driver:
                 if not isinstance(self.member, Member):
                     self._unnamed_changed = OneShotEvent()
                     tasks.start_soon(self._look_up_names)
-                await self._step(Started(now=self._now(), jitter=random.random()), tasks)
+                self._step(Started(now=self._now(), jitter=random.random()), tasks)
                 while not self.member.is_closed:
-                    await self._step(await self._next_event(), tasks)
+                    self._step(await self._next_event(), tasks)
                 if self._work_done is not None:
                     await self._work_done.wait()
                 tasks.cancel_scope.cancel()
@@ -379,13 +386,11 @@ class Driver:
             event = Woke(now=self._now(), jitter=random.random())
         return event
 
-    async def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
+    def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
         before = self.member
-        self.member, effects = await run_job(
-            self._cluster,
-            partial(_advance, before, event),
-            _TOPIC_BYTES * _topic_count(before, event),
-        )
+        self.member, effects = _advance(before, event)
+        if isinstance(event, RejoinRequested | Subscribed):
+            self._rejoins_stepped += 1
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
         self._call_history(
@@ -615,16 +620,6 @@ def _some(topic_ids: frozenset[UUID]) -> frozenset[UUID]:
     if len(topic_ids) <= _MAX_LOOKED_UP:
         return topic_ids
     return frozenset(random.sample(tuple(topic_ids), _MAX_LOOKED_UP))
-
-
-def _topic_count(member: Member | ConsumerMember, event: DriverEvent) -> int:
-    """Return how many topics a step of a member goes through (KIP-848)."""
-    if isinstance(member, Member):
-        return 0
-    message = getattr(event, "message", None)
-    assignment = getattr(message, "assignment", None)
-    count = 0 if assignment is None else len(assignment.topic_partitions)
-    return count + len(member.target or ()) + len(member.owned)
 
 
 def _error_code(response: Any) -> int:

@@ -191,8 +191,12 @@ class Subscriber:
         return sorted(tp for tp, one in owned.items() if one.revoked or tp.topic not in self.topics)
 
     def on_lease_extended(self) -> None:
-        """Wake an application that waits for the ownership lease, which was extended."""
-        if self._session.polls.is_waiting_for_ownership:
+        """Wake an application that waits for the ownership lease, which was extended, or for the
+        assignment of a changed subscription, which the same heartbeat may have confirmed."""
+        membership = self._session.membership
+        # A classic member's generation counts only once it is applied.
+        is_followed = membership.uses_consumer_protocol and membership.follow_subscription()
+        if is_followed or self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
     def on_fatal_error(self, error: Exception) -> None:

@@ -531,6 +531,47 @@ def test_line_33_a_new_subscription_is_sent_at_once_and_alone() -> None:
     )
 
 
+def test_a_new_subscription_is_followed_in_the_epoch_after_it() -> None:
+    """An assignment counted for the new subscription while the coordinator had yet to hear of it,
+    and was the earlier one's."""
+    member, _ = step(BEATING_, Subscribed(now=10.0, topics=("t",), pattern=None))
+    assert (member.follows_subscription, member.outdated_epoch) == (False, 5)
+    # The heartbeat in flight reports the earlier one, and another member has changed the group.
+    member, _ = step(member, reply(4, answer(epoch=6), 10.0))
+    assert (member.follows_subscription, member.outdated_epoch) == (False, 6)
+    # The coordinator revokes at once, and has yet to compute the rest.
+    member, _ = step(member, reply(5, answer(epoch=6, share={T: (0,)}), 10.1))
+    assert (member.follows_subscription, member.reconciling) == (False, 6)
+    member, _ = step(member, AssignmentApplied(now=10.2, token=6))
+    assert member.follows_subscription is False
+    member, _ = step(member, reply(7, answer(epoch=7), 10.3))
+    assert member.follows_subscription is True
+
+
+def test_a_subscription_that_changes_nothing_is_followed_after_a_while() -> None:
+    """The coordinator begins no epoch for a pattern that matches the same topics as before."""
+    member = evolve(
+        BEATING_,
+        pattern="t|u",
+        outdated_epoch=5,
+        state_in_flight=state_with(MINE, pattern="t|u"),
+        frequent_until=16.0,
+    )
+    assert step(member, reply(4, answer(), 18.9))[0].follows_subscription is False
+    assert step(member, reply(4, answer(), 19.0))[0].follows_subscription is True
+
+
+def test_an_equal_subscription_is_followed_already() -> None:
+    member, effects = step(OWNING, Subscribed(now=10.0, topics=("t", "u"), pattern=None))
+    assert (member.follows_subscription, effects[0]) == (True, send_heartbeat(4, 5, 10.0))
+
+
+def test_a_member_that_rejoins_follows_its_subscription_from_the_start() -> None:
+    member = evolve(BEATING_, topics=("t",), outdated_epoch=5)
+    member, _ = step(member, reply(4, answer(ErrorCode.UNKNOWN_MEMBER_ID)))
+    assert (member.phase, member.outdated_epoch) == (Phase.LOSING, None)
+
+
 def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
     loading = reply(4, answer(E.COORDINATOR_LOAD_IN_PROGRESS))
     member, effects = step(BEATING_, loading)
