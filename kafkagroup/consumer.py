@@ -350,7 +350,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if not subscription and matcher is None:
             raise ConfigurationError("subscribe() needs topics or a pattern; see unsubscribe()")
         self._subscription, self._pattern = subscription, matcher
-        with self._until_stopped():
+        with self._until_stopped(), self._session.caller_waits():
             await self._apply_subscription()
 
     async def _apply_subscription(self) -> None:
@@ -366,11 +366,10 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     async def unsubscribe(self) -> None:
         """Leave the group and consume nothing, until `subscribe` or `assign`."""
         self._check_origin()
-        self._drop_in_flight_of_caller()
         self._subscription, self._pattern = frozenset(), None
         self._manual = False
         if self._engine is not None:
-            with self._changing():
+            with self._changing(), self._session.caller_waits():
                 await self._engine.unsubscribe("the consumer unsubscribed")
 
     async def assign(self, partitions: Partitions) -> None:
@@ -383,13 +382,12 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._subscription or self._pattern is not None:
             raise IllegalStateError("topics are subscribed to; call unsubscribe() first")
         self._raise_if_stopped()
-        self._drop_in_flight_of_caller()
         self._manual = True
         wanted = set(partitions_of(partitions))
         if self._engine is None:
             self._delivery.own(sorted(wanted))
         else:
-            with self._changing(), self._until_stopped():
+            with self._changing(), self._until_stopped(), self._session.caller_waits():
                 await self._engine.assign(wanted)
 
     @contextmanager
@@ -425,7 +423,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     def _drop_in_flight_of_caller(self) -> None:
         """Drop the record in flight if the calling task took it: waiting for that task to finish it
         would be a deadlock. The record does not count as processed."""
-        if anyio.get_current_task().id == self._reader.task:
+        if self._session.processing.is_by_caller:
             self._session.drop_in_flight()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -445,7 +443,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     async def wait_assignment(self) -> frozenset[TopicPartition]:
         """Wait until the group has assigned partitions to this consumer, possibly none; return
         them. After `subscribe`, they are those of the new subscription. With KIP-848 the first
-        assignment may be empty, and partitions follow within seconds.
+        assignment may be empty, and partitions follow within seconds. A record that the calling
+        task has in flight does not hold up the group meanwhile: another member may process it, too.
 
         Without membership this returns at once. Raises: the error that ended the membership;
         ConsumerClosedError; ConfigurationError when nothing is subscribed to.
@@ -460,7 +459,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             if not is_waiting:  # a caller that already waits continues with the next subscription
                 self._raise_if_nothing_to_consume()
             is_waiting = True
-            with self._until_stopped():
+            with self._until_stopped(), self._session.caller_waits():
                 await self._session.changed.wait()
 
     # ------------------------------------------------------------ positions and commits

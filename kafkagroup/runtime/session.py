@@ -25,11 +25,15 @@ from kafkagroup.runtime.error_channel import ErrorChannel
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.poll_state import PollState
+from kafkagroup.runtime.processing import Processing
 from kafkagroup.transport.clock import LeaseClock, lease_clock
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
 __all__ = ["Session"]
+
+_TASK_CHECK_INTERVAL = 0.1
+"""Seconds between two looks at the task that processes the records in flight."""
 
 
 _callbacks: ContextVar[frozenset[object]] = ContextVar("kafkagroup callbacks", default=frozenset())
@@ -54,6 +58,7 @@ class Session:
         self.lease_clock = LeaseClock(anyio.current_time, anyio.current_time)
         """The clock of leases, bound as well: each record reads it."""
         self.polls = PollState(self.lease)
+        self.processing = Processing()
         self._resume_logins: Callable[[], None] = lambda: None
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
@@ -117,6 +122,15 @@ class Session:
         self.resume_logins()
         self.committer.on_poll()
 
+    @contextmanager
+    def caller_waits(self) -> Iterator[None]:
+        """A context in which the current task waits for the group: a rebalance does not wait for
+        its records in flight, which do not count as processed."""
+        with self.processing.caller_waits():
+            if self._is_draining:
+                self.notify()
+            yield
+
     @property
     def is_in_callback(self) -> bool:
         """Whether the current task runs a rebalance listener, or was started by one that runs."""
@@ -157,12 +171,13 @@ class Session:
 
     async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
         """Wait until the records in flight of these partitions are processed, at most until
-        `deadline`."""
+        `deadline`, and no longer than their task may yet process them."""
         self._is_draining = True
         self.lease.end()
         try:
             with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
-                while self.delivery.has_in_flight(partitions):
-                    await self.changed.wait()
+                while self.delivery.has_in_flight(partitions) and self.processing.may_end:
+                    # Nothing tells when a task of trio ends.
+                    await self.changed.wait(anyio.current_time() + _TASK_CHECK_INTERVAL)
         finally:
             self._is_draining = False

@@ -19,7 +19,7 @@ __all__ = ["Origin"]
 class Origin:
     """The process and the event loop in which it was made."""
 
-    __slots__ = ("_forks", "_loop", "_process", "_subject", "_thread", "is_running", "thread_id")
+    __slots__ = ("_forks", "_loop", "_process", "_subject", "_thread", "thread_id")
 
     def __init__(self, subject: str) -> None:
         """`subject` names the client in errors."""
@@ -30,8 +30,7 @@ class Origin:
         self._loop = asyncio_loop()
         """None on trio: its loop keeps its thread."""
         self.thread_id = threading.get_ident()
-        """For checks of each record. So is `is_running`, whether the loop runs."""
-        self.is_running = _true if self._loop is None else self._loop.is_running
+        """For checks of each record."""
 
     @property
     def fork(self) -> str:
@@ -73,10 +72,6 @@ class Origin:
             f"{began}: call it there, from another thread with {call}, or make and start another"
             " one in this loop"
         )
-
-
-def _true() -> bool:
-    return True
 
 
 _forks = 0

@@ -1,5 +1,6 @@
 """One consumer: the records that it delivers, those that count as processed, and its errors."""
 
+import re
 from datetime import timedelta
 
 import anyio
@@ -17,6 +18,7 @@ from kafkagroup import (
     TimestampType,
     TopicPartition,
 )
+from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import (
     DeserializationError,
     IllegalStateError,
@@ -328,6 +330,39 @@ async def test_the_subscription_can_change(bootstrap, name, fill):
             await consumer.subscribe(name)
         await consumer.unsubscribe()
         await consumer.subscribe("elsewhere")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"assignors": [cooperative_sticky_assignor]},
+        {"group_protocol": "consumer"},
+        {"group_protocol": "consumer", "heartbeat_thread": True},
+        {"heartbeat_thread": True},
+    ],
+    ids=["eager", "cooperative", "consumer", "consumer-threaded", "threaded"],
+)
+async def test_a_task_with_a_record_in_flight_can_change_the_subscription(
+    bootstrap, name, fill, options
+):
+    """The group waited for the record, and its task for the group."""
+    other = f"{name}-other"
+    await fill(1, 3)
+    await fill(2, 3, other)
+    options = {**FAST, **options}
+    async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **options) as consumer:
+        assert len(await take(consumer, 2)) == 2
+        with anyio.fail_after(20):
+            await consumer.subscribe(other)
+            assert await consumer.wait_assignment() == {(other, 0), (other, 1)}
+        committed = (await consumer.committed([(name, 0)]))[name, 0]
+        assert committed is not None
+        assert committed.offset == 1
+        with anyio.fail_after(20):
+            await consumer.subscribe(pattern=re.escape(name))
+            assert await consumer.wait_assignment() <= {(name, 0)}
+            assert [r.offset for r in await take(consumer, 1)] == [1]
 
 
 async def test_two_tasks_cannot_wait_for_one_consumer(bootstrap, name, fill):

@@ -1,0 +1,95 @@
+"""The task of the application that took the records in flight, and whether it may yet finish them.
+
+A rebalance waits until they are processed. For a task that has ended, or that itself waits for the
+group, it would wait in vain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from weakref import ref
+
+__all__ = ["Processing"]
+
+
+def _no_task() -> Any:
+    return None
+
+
+class Processing:
+    """The task that polled last, which processes the records in flight."""
+
+    def __init__(self) -> None:
+        self.current: Callable[[], Any] = _no_task
+        """Returns the task that runs in the consumer's loop now; None if none does."""
+        self.task: Callable[[], Any] = _no_task
+        """Returns the task that polled last; None if it is gone. Not a strong reference: asyncio
+        logs the exception of a task once nothing refers to it."""
+        self._waiting: set[Any] = set()
+        """The tasks that wait for the group."""
+
+    def bind(self) -> None:
+        """Use the tasks of the loop that runs now."""
+        self.current = _current_task()
+
+    def note_poll(self) -> bool:
+        """Note that the current task polls; return whether another one did before."""
+        current = self.current()
+        if current is None or self.task() is current:
+            return False
+        self.task = ref(current)
+        return True
+
+    @property
+    def is_by_caller(self) -> bool:
+        """Whether the current task is the one that polled last."""
+        current = self.current()
+        return current is not None and current is self.task()
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the task may finish the records: it runs, and does not wait for the group."""
+        task = self.task()
+        return task is not None and task not in self._waiting and not _has_ended(task)
+
+    @contextmanager
+    def caller_waits(self) -> Iterator[None]:
+        """A context in which the current task waits for the group, and processes nothing."""
+        current = self.current()
+        self._waiting.add(current)
+        try:
+            yield
+        finally:
+            self._waiting.discard(current)
+
+
+def _current_task() -> Callable[[], Any]:
+    """Return what returns the task that runs in this loop. `asyncio.current_task` of Python 3.11
+    takes as long as delivering a record, and trio's raises where no task runs."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return _trio_task
+    if sys.version_info < (3, 12):
+        return partial(asyncio.tasks._current_tasks.get, loop)  # type: ignore[attr-defined]
+    return partial(asyncio.current_task, loop)
+
+
+def _trio_task() -> Any:
+    import trio
+
+    try:
+        return trio.lowlevel.current_task()
+    except RuntimeError:
+        return None
+
+
+def _has_ended(task: Any) -> bool:
+    if isinstance(task, asyncio.Future):
+        return task.done()
+    return task.coro.cr_frame is None  # trio's tasks have no method that says so
