@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 
@@ -24,7 +24,7 @@ from kafkagroup.assign import Assignor
 from kafkagroup.consume.conversion import Conversion
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lag import behind
-from kafkagroup.consume.owned import UNKNOWN
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.consume.partitions import (
     ByPartition,
     Partition,
@@ -280,6 +280,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         # Do not check for closing here: this call must still count the last record as processed.
         self._raise_if_not_started()
         self._check_origin()
+        # It would count the record of another task as processed, too.
+        self._session.refuse_in_callback("taking records")
         if until == math.inf:
             self._raise_if_nothing_to_consume()
         elif self._has_nothing_to_consume and self._engine is not None:
@@ -340,9 +342,11 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Replace the subscription by these topics, or by those whose whole name matches a pattern.
 
         A pattern is matched again at each refresh of metadata (`metadata_max_age_ms`). In a group
-        this causes a rebalance. Raises: IllegalStateError after `assign`.
+        this causes a rebalance. Raises: IllegalStateError after `assign`, and after `unsubscribe`
+        in the same rebalance callback.
         """
         self._check_origin()
+        self._refuse_while_leaving("subscribe()")
         if self._manual:
             raise IllegalStateError("assign() was called; call unsubscribe() first")
         self._raise_if_stopped()
@@ -364,7 +368,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             await self._engine.subscribe(self._subscription)
 
     async def unsubscribe(self) -> None:
-        """Leave the group and consume nothing, until `subscribe` or `assign`."""
+        """Leave the group and consume nothing, until `subscribe` or `assign`. Called in a rebalance
+        callback, it requests that and returns; the member leaves after the callback."""
         self._check_origin()
         self._subscription, self._pattern = frozenset(), None
         self._manual = False
@@ -376,9 +381,11 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Consume exactly these partitions, without membership. With a `group_id`, offsets are
         read from it and committed to it.
 
-        Raises: IllegalStateError while topics are subscribed to.
+        Raises: IllegalStateError while topics are subscribed to, and after `unsubscribe` in the
+        same rebalance callback.
         """
         self._check_origin()
+        self._refuse_while_leaving("assign()")
         if self._subscription or self._pattern is not None:
             raise IllegalStateError("topics are subscribed to; call unsubscribe() first")
         self._raise_if_stopped()
@@ -389,6 +396,10 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         else:
             with self._changing(), self._until_stopped(), self._session.caller_waits():
                 await self._engine.assign(wanted)
+
+    def _refuse_while_leaving(self, call: str) -> None:
+        if self._engine is not None and self._engine.is_leaving:
+            self._session.refuse_in_callback(f"{call} after unsubscribe()")
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -447,7 +458,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         task has in flight does not hold up the group meanwhile: another member may process it, too.
 
         Without membership this returns at once. Raises: the error that ended the membership;
-        ConsumerClosedError; ConfigurationError when nothing is subscribed to.
+        ConsumerClosedError; ConfigurationError when nothing is subscribed to; IllegalStateError in
+        a rebalance callback, for which the group waits itself.
         """
         is_waiting = False
         while True:
@@ -456,6 +468,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 return self.assignment()
             if self._engine is not None and self._engine.is_assigned:
                 return self.assignment()
+            self._session.refuse_in_callback("wait_assignment()")
             if not is_waiting:  # a caller that already waits continues with the next subscription
                 self._raise_if_nothing_to_consume()
             is_waiting = True
@@ -465,12 +478,15 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     # ------------------------------------------------------------ positions and commits
 
     async def position(self, partition: Partition) -> int:
-        """Return the offset of the partition's next record; wait while it is looked up.
+        """Return the offset of the partition's next record; wait while it is looked up, in
+        `on_partitions_assigned`, too.
 
-        Raises: NotAssignedError; NoOffsetError or OffsetOutOfRangeError until the application
+        Raises: NotAssignedError, also while a partition is revoked before its position was found;
+        NoOffsetError or OffsetOutOfRangeError until the application
         seeks; BrokerError while a broker refuses the look-up, which is repeated.
         """
         tp = partition_of(partition)
+        awaited: OwnedPartition | None = None
         while True:
             self._raise_if_closed()
             owned = self._delivery.owned.get(tp)
@@ -479,6 +495,13 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             self._session.errors.raise_without_position(owned)
             if owned.position != UNKNOWN:
                 return owned.position
+            if owned.revoked:
+                raise NotAssignedError(
+                    f"{tp} is being revoked, and its position was not looked up before"
+                )
+            if awaited is not owned and self._engine is not None:
+                self._engine.look_up_positions()
+            awaited = owned
             with self._until_stopped():
                 await self._session.changed.wait()
 
@@ -758,7 +781,10 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """
         assigned = self.assignment()
         ends = await self.end_offsets(assigned)
-        positions = {tp: await self.position(tp) for tp in sorted(assigned & self.assignment())}
+        positions: dict[TopicPartition, int] = {}
+        for tp in sorted(assigned & self.assignment()):
+            with suppress(NotAssignedError):  # a rebalance takes it meanwhile
+                positions[tp] = await self.position(tp)
         return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:

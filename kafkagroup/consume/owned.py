@@ -102,6 +102,9 @@ class OwnedPartition(Progress):
     the committed offset."""
     awaits_start_commit: bool = False
     """Whether nothing is fetched until the position is committed: the partition is new."""
+    awaits_listener: bool = False
+    """Whether nothing is fetched until the rebalance listener has returned, or has sought: it may
+    ask for the position, and then choose another one."""
     is_out_of_range: bool = False
     """Whether the leader refused `fetch_offset` as out of range: nothing is fetched until it has
     reported the start and the end of its log."""
@@ -152,6 +155,7 @@ class OwnedPartition(Progress):
         """Continue at the offset that the application chose."""
         covered = self.covered
         self.seeks += 1
+        self.awaits_listener = False
         self.start_at(offset)
         if covered != UNKNOWN:
             # The next commit commits this offset. A first position is only a start: no commit.
@@ -288,6 +292,14 @@ class OwnedPartition(Progress):
     def end_start_commit(self) -> None:
         """Fetch again: the start is committed."""
         self.awaits_start_commit = False
+
+    def await_listener(self) -> None:
+        """Fetch nothing until `end_listener`, or until the application seeks."""
+        self.awaits_listener = True
+
+    def end_listener(self) -> None:
+        """Fetch again: the rebalance listener has returned."""
+        self.awaits_listener = False
 
     def is_assigned_in(self, topic_id: UUID) -> bool:
         """Return whether the assignment is of this topic, and not of one that was deleted or has

@@ -21,6 +21,7 @@ def is_fetchable(owned: OwnedPartition) -> bool:
         or owned.reset
         or owned.is_out_of_range
         or owned.awaits_start_commit
+        or owned.awaits_listener
     )
 
 
@@ -34,10 +35,11 @@ def wanted(
     """Return the partitions to fetch, those with the fewest buffered bytes first.
 
     A partition is left out while its position is unknown or in doubt, or its start is not
-    committed, or it is paused, revoked, failed, backing off, or has `records_per_partition` records
-    buffered; all are left out if `room` (bytes) is 0. The bytes that a partition has buffered do
-    not matter: a broker with no records for the others holds a long poll without this partition for
-    `fetch_max_wait_ms`, and the application has processed the buffered records long before.
+    committed, or the rebalance listener is called about it, or it is paused, revoked, failed,
+    backing off, or has `records_per_partition` records buffered; all are left out if `room` (bytes)
+    is 0. The bytes that a partition has buffered do not matter: a broker with no records for the
+    others holds a long poll without this partition for `fetch_max_wait_ms`, and the application has
+    processed the buffered records long before.
     """
     if room <= 0:
         return []

@@ -205,6 +205,10 @@ class Engine:
         """Bytes that fetch requests in flight may return."""
         return self._fetcher.in_flight_bytes
 
+    def look_up_positions(self) -> None:
+        """Look up the positions of new partitions, also while the listener is called about them."""
+        self._positions.look_up()
+
     def made_room(self) -> None:
         """Wake the fetcher: the buffer has room again."""
         self._fetcher.made_room()
@@ -334,7 +338,13 @@ class Engine:
         closing.begin_leaving(anyio.current_time())
         driver.leave(reason, leave_group=closing.leave_group, deadline=closing.leave_deadline)
         self._leaving = driver
-        await self._wait_until_left()
+        if not session.is_in_callback:  # the member leaves once the callback has returned
+            await self._wait_until_left()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether a member has yet to leave."""
+        return self._leaving is not None and not self._leaving.closed.is_set()
 
     async def _wait_until_left(self) -> None:
         """Wait until the leaving member, if any, has left."""
@@ -566,7 +576,7 @@ class Engine:
 
     def _on_partitions_added(self) -> None:
         """Look up the positions of new partitions, and fetch those that already have one."""
-        self._positions.look_up()
+        self.look_up_positions()
         self.wake()
 
     # ------------------------------------------------------------ background

@@ -152,7 +152,7 @@ class ErrorChannel:
         return bool(
             self.failure is not None
             or self._reported
-            or self._without_position
+            or any(not owned.awaits_listener for owned in self._without_position.values())
             or any(_is_next(owned) for owned, _ in self._of_partitions)
             or any(r.is_next or r.is_outdated for r in self._refusals.values())
         )
@@ -174,8 +174,10 @@ class ErrorChannel:
             for tp, owned in self._without_position.items()
             if owned.is_without_position and not owned.revoked
         }
-        if self._without_position:
-            raise _no_position(self._without_position.values())
+        # A listener that runs may seek yet.
+        unsought = [o for o in self._without_position.values() if not o.awaits_listener]
+        if unsought:
+            raise _no_position(unsought)
 
     def _raise_of_partition(self) -> None:
         """Raise the first error of a partition whose earlier records are all delivered."""

@@ -15,7 +15,7 @@ import anyio
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lease import Lease
 from kafkagroup.consume.partitions import offset_of
-from kafkagroup.errors import NotAssignedError
+from kafkagroup.errors import IllegalStateError, NotAssignedError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.change_signal import ChangeSignal
 from kafkagroup.runtime.close_sequence import CloseSequence
@@ -135,6 +135,15 @@ class Session:
     def is_in_callback(self) -> bool:
         """Whether the current task runs a rebalance listener, or was started by one that runs."""
         return self._callback is not None and self._callback in _callbacks.get()
+
+    def refuse_in_callback(self, call: str) -> None:
+        """Raises: IllegalStateError if the current task runs a rebalance listener. The rebalance
+        waits for the listener, and `call` would wait for the rebalance."""
+        if self._callback_task is not None and self.is_in_callback:
+            raise IllegalStateError(
+                f"{call} in a rebalance callback would wait for that callback to return: call it"
+                " after the rebalance, from another task"
+            )
 
     @contextmanager
     def running_callback(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from kafkagroup.assign import (
     protocol_name,
 )
 from kafkagroup.assign.spec import is_cooperative, user_data
+from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.partitions import partition_of
 from kafkagroup.errors import (
     KafkaGroupError,
@@ -341,11 +342,24 @@ class Subscriber:
             return False
         membership.note_assignment(has_partitions=bool(assigned))
         session.delivery.assign(created)
-        added = [owned.tp for owned in created]
-        self._start_at(await self._call_listener(self._callbacks.assigned, added))
+        await self._report_assigned(created)
         membership.complete_rebalance(generation.generation_id)
         self._on_assigned()
         return True
+
+    async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:
+        """Call the listener about new partitions, and start where it says. Meanwhile the positions
+        of those may be looked up, for the listener itself, and nothing is read of them."""
+        added = [owned.tp for owned in created]
+        if self._callbacks.assigned is None:
+            return
+        for owned in created:
+            owned.await_listener()
+        try:
+            self._start_at(await self._call_listener(self._callbacks.assigned, added))
+        finally:
+            for owned in created:
+                owned.end_listener()
 
     async def _complete_rebalance(self, revoked_count: int) -> None:
         """Rejoin if partitions were revoked, so that other members get them; otherwise follow
