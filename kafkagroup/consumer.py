@@ -389,8 +389,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._subscription or self._pattern is not None:
             raise IllegalStateError("topics are subscribed to; call unsubscribe() first")
         self._raise_if_stopped()
-        self._manual = True
         wanted = set(partitions_of(partitions))
+        checked_topics({tp.topic for tp in wanted})
+        self._manual = True
         if self._engine is None:
             self._delivery.own(sorted(wanted))
         else:
@@ -491,7 +492,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             self._raise_if_closed()
             owned = self._delivery.owned.get(tp)
             if owned is None:
-                raise NotAssignedError(f"{tp} is not assigned to this consumer")
+                raise self._session.not_assigned(tp)
             self._session.errors.raise_without_position(owned)
             if owned.position != UNKNOWN:
                 return owned.position
@@ -745,7 +746,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         wanted = partitions_of(*partitions)
         for tp in wanted:
             if tp not in assigned:
-                raise NotAssignedError(f"{tp} is not assigned to this consumer")
+                raise self._session.not_assigned(tp)
         return wanted
 
     # ------------------------------------------------------------ the logs

@@ -62,6 +62,9 @@ __all__ = [
     "ProducerOptions",
 ]
 
+MIN_LIKELY_SESSION_MS = 1_000
+"""A shorter session timeout was probably meant in seconds: no broker allows it by default."""
+
 _DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
     range_assignor,
     cooperative_sticky_assignor,
@@ -337,10 +340,15 @@ class _MembershipOptions(CommonOptions):
 
     def _check_heartbeats(self) -> None:
         if self.heartbeat_interval >= self.session_timeout:
+            session_ms = round(self.session_timeout * 1000)
+            hint = (
+                f"; both are in milliseconds: did you mean session_timeout_ms={session_ms * 1000}?"
+                if session_ms < MIN_LIKELY_SESSION_MS
+                else "; at most a third of it is recommended"
+            )
             raise ConfigurationError(
                 f"heartbeat_interval_ms={self.heartbeat_interval * 1000:.0f} must be less than"
-                f" session_timeout_ms={self.session_timeout * 1000:.0f}; at most a third of it is"
-                " recommended"
+                f" session_timeout_ms={session_ms}{hint}"
             )
 
 

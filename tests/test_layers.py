@@ -20,6 +20,7 @@ _CORE = {
     "_generic",
     "_public",
     "_record",
+    "_topics",
     "_user_code",
     "_values",
     "types",
@@ -29,7 +30,17 @@ _CORE = {
 }
 _OPTIONS = {"options", "_option_kinds", "_foreign_options", "_hidden_values"}
 _LOOP = {"_backend", "_user_code"}
-_TRANSPORT = {"_backoff", "_public", "_values", "types", "errors", "events", "wire", "transport"}
+_TRANSPORT = {
+    "_backoff",
+    "_public",
+    "_topics",
+    "_values",
+    "types",
+    "errors",
+    "events",
+    "wire",
+    "transport",
+}
 _TRANSPORT |= _LOOP
 _ENGINE = (
     _CORE
@@ -57,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_backoff": set(),
     "_public": set(),
     "_signals": set(),
+    "_topics": set(),
     "_user_code": set(),
     "_timestamps": {"errors", "types"},
     "_generic": set(),

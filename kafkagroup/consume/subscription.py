@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import TypeAlias
 
+from kafkagroup._topics import LEGAL_NAMES, is_legal_name
 from kafkagroup.errors import ConfigurationError
 
 __all__ = ["Topics", "checked_pattern", "checked_topics", "server_pattern"]
@@ -31,6 +32,11 @@ def _checked_topic(name: object) -> str:
     if not isinstance(name, str) or not name:
         hint = "; give pattern= for topics that match" if isinstance(name, re.Pattern) else ""
         raise ConfigurationError(f"{name!r} is no topic name; expected a string{hint}")
+    if not is_legal_name(name):
+        raise ConfigurationError(
+            f"no topic can have the name {name!r}: names have {LEGAL_NAMES}; give pattern= for"
+            " topics that match"
+        )
     return name
 
 

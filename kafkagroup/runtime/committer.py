@@ -238,9 +238,10 @@ class Committer:
         self._require_group()
         owned = self._delivery.owned
         if not_owned := sorted(tp for tp in offsets if tp not in owned):
+            is_early = self._membership.driver is not None and not self._membership.is_stable
+            advice = "await wait_assignment() first" if is_early else "their owner commits them"
             raise CommitFailedError(
-                f"not assigned to this consumer: {', '.join(map(str, not_owned))}; their owner"
-                " commits them",
+                f"not assigned to this consumer: {', '.join(map(str, not_owned))}; {advice}",
                 tuple(not_owned),
             )
         commits = of_assignment(owned, offsets)

@@ -203,6 +203,8 @@ class Driver:
         self._lag = lag
         self._is_over = False
         """Whether the member has ended: later events are dropped."""
+        self._explained: BrokerError | None = None
+        """The error of a refused join, with what the broker was asked about it."""
         self._rejoins_requested = self._rejoins_stepped = 0
         """The requests of a new generation; each is counted in the thread of its caller, and again
         in that of `run`."""
@@ -415,11 +417,11 @@ class Driver:
                     self._unnamed_topics = topic_ids
                     self._unnamed_changed.set()
                 case ReportError(error=error):
-                    self._application.on_error(error)
+                    self._application.on_error(self._explanation(error))
                 case WakeAt(time=time):
                     self._wake_at = time
                 case Fail(error=error):
-                    self._application.on_fatal_error(error)
+                    self._application.on_fatal_error(self._explanation(error))
                 case FallBack(error=error):
                     logger.info("group %s: %s", before.config.group_id, error)
                     self.fell_back = True
@@ -492,11 +494,35 @@ class Driver:
                 now=self._now(), jitter=random.random(), token=send.token, error=error
             )
         else:
+            await self._explain(send, response)
             self._measure(send.request, response, sent_at)
             event = Replied(
                 now=self._now(), jitter=random.random(), token=send.token, message=response
             )
         self._post(event)
+
+    async def _explain(self, send: Send, response: object) -> None:
+        """Look up why the coordinator refuses a request to join, if its code says too little."""
+        refused = _error_code(response) == ErrorCode.INVALID_SESSION_TIMEOUT
+        if (
+            not refused
+            or send.coordinator is None
+            or not isinstance(send.request, JoinGroupRequest)
+        ):
+            return
+        # Imported here: brokers rarely refuse it.
+        from kafkagroup.runtime.session_limits import refused_session_timeout
+
+        node = _node_of(send.coordinator)
+        self._explained = await refused_session_timeout(
+            self._cluster.broker(node), node.node_id, send.request.session_timeout_ms
+        )
+
+    def _explanation(self, error: Exception) -> Exception:
+        """Return the error that tells more, if there is one with the same code."""
+        explained = self._explained
+        is_same = isinstance(error, BrokerError) and explained and explained.code == error.code
+        return explained if explained and is_same else error
 
     async def _watch_polls(self) -> None:
         await self._poll_timer.wait_until_overdue(self.member.config.group_id)

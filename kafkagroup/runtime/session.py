@@ -170,8 +170,18 @@ class Session:
         offset = offset_of(tp, offset)
         owned = self.delivery.owned.get(tp)
         if owned is None or owned.revoked:
-            raise NotAssignedError(f"{tp} is not assigned to this consumer")
+            raise self.not_assigned(tp)
         self.delivery.seek(tp, offset)
+
+    def not_assigned(self, tp: TopicPartition) -> NotAssignedError:
+        """Return the error of a call for a partition that is not assigned."""
+        is_early = self.membership.driver is not None and not self.membership.is_stable
+        advice = (
+            ": the group has not assigned partitions yet; await wait_assignment() first"
+            if is_early
+            else ""
+        )
+        return NotAssignedError(f"{tp} is not assigned to this consumer{advice}")
 
     @property
     def is_draining(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from kafkagroup._topics import is_legal_name
 from kafkagroup._values import evolve, field, frozen
 from kafkagroup.errors import ErrorCode
 from kafkagroup.transport.metadata import (
@@ -18,7 +19,6 @@ from kafkagroup.transport.metadata import (
     Node,
     PartitionMetadata,
     TopicMetadata,
-    is_legal_name,
     nodes_of,
 )
 from kafkagroup.wire.messages.metadata import (

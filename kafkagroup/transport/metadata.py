@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
@@ -18,19 +17,9 @@ __all__ = [
     "PartitionMetadata",
     "Racks",
     "TopicMetadata",
-    "is_legal_name",
     "nodes_of",
     "with_leader",
 ]
-
-
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""The names that brokers accept. Other names in a response could forge log lines."""
-
-
-def is_legal_name(topic: str) -> bool:
-    """Return whether a topic may have this name."""
-    return topic not in (".", "..") and _LEGAL_NAME.fullmatch(topic) is not None
 
 
 _MAX_NODES = 10_000

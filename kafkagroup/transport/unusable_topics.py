@@ -3,14 +3,13 @@ described. Reads the metadata; sends no request."""
 
 from __future__ import annotations
 
+from kafkagroup._topics import LEGAL_NAMES, is_legal_name
 from kafkagroup.errors import BrokerError, ErrorCode, broker_error, escaped
-from kafkagroup.transport.metadata import ClusterMetadata, is_legal_name
+from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 
 __all__ = ["partition_error", "topic_problem"]
-
-_LEGAL = "1 to 249 letters, digits, dots, underscores and hyphens"
 
 
 def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
@@ -21,7 +20,7 @@ def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
         case ErrorCode.NONE:
             return None
         case ErrorCode.INVALID_TOPIC_EXCEPTION:
-            cause, advice = "its name is illegal", f"names of topics have {_LEGAL}"
+            cause, advice = "its name is illegal", f"names of topics have {LEGAL_NAMES}"
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             cause = "it may not be described"
             advice = "this client's principal needs an ACL that allows it READ (or DESCRIBE)"

@@ -9,6 +9,7 @@ import pytest
 from brokers import FAST, numbered, until
 
 from kafkagroup import (
+    BrokerError,
     CommitFailedError,
     ConfigurationError,
     Consumer,
@@ -363,6 +364,18 @@ async def test_a_task_with_a_record_in_flight_can_change_the_subscription(
             await consumer.subscribe(pattern=re.escape(name))
             assert await consumer.wait_assignment() <= {(name, 0)}
             assert [r.offset for r in await take(consumer, 1)] == [1]
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
+async def test_a_refused_session_timeout_names_the_brokers_limits(bootstrap, name, fill, thread):
+    await fill(1)
+    options = {"session_timeout_ms": 2_000_000, "heartbeat_thread": thread}
+    async with Consumer(name, bootstrap_servers=bootstrap, group_id=name, **options) as consumer:
+        with pytest.raises(
+            BrokerError,
+            match=r"_ms=2000000 is outside of the limits of broker 1, \d+ to 1800000:",
+        ):
+            await consumer.getone()
 
 
 async def test_two_tasks_cannot_wait_for_one_consumer(bootstrap, name, fill):

@@ -25,6 +25,12 @@ from kafkagroup.wire.messages.admin import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
+from kafkagroup.wire.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
@@ -179,6 +185,40 @@ def _sasl_authenticate(
     )
 
 
+def _describe_configs(
+    cluster: Cluster, node_id: int, request: DescribeConfigsRequest, caller: Caller
+) -> DescribeConfigsResponse:
+    """Return the broker's limits of session timeouts, whatever is requested."""
+    settings = cluster.settings
+    limits = {
+        "group.min.session.timeout.ms": settings.group_min_session_timeout,
+        "group.max.session.timeout.ms": settings.group_max_session_timeout,
+    }
+    configs = tuple(
+        DescribeConfigsResourceResult(
+            name=name,
+            value=f"{seconds * 1000:.0f}",
+            read_only=True,
+            is_sensitive=False,
+            synonyms=(),
+        )
+        for name, seconds in limits.items()
+    )
+    return DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=tuple(
+            DescribeConfigsResult(
+                error_code=ErrorCode.NONE,
+                error_message=None,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+                configs=configs,
+            )
+            for asked in request.resources
+        ),
+    )
+
+
 def _immediate(respond: Callable[[Cluster, int, Any, Caller], object]) -> Callable[..., None]:
     """Make a handler of a function that returns the response."""
 
@@ -202,6 +242,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     DeleteTopicsRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.delete(cluster, request, caller)
     ),
+    DescribeConfigsRequest: _immediate(_describe_configs),
     DescribeGroupsRequest: _immediate(group_requests.describe_groups),
     FetchRequest: reads.fetch,
     FindCoordinatorRequest: _immediate(

@@ -7,6 +7,7 @@ from typing import Any
 
 from kafkagroup.wire.messages import (
     admin,
+    configs,
     consumer_describe,
     consumer_heartbeat,
     fetch,
@@ -288,6 +289,22 @@ def _create_partitions(request: admin.CreatePartitionsRequest, error: int, _: in
     )
 
 
+def _describe_configs(request: configs.DescribeConfigsRequest, error: int, _: int) -> object:
+    return configs.DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=tuple(
+            configs.DescribeConfigsResult(
+                error_code=error,
+                error_message=None,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+                configs=(),
+            )
+            for asked in request.resources
+        ),
+    )
+
+
 def _handshake(_: sasl.SaslHandshakeRequest, error: int, __: int) -> object:
     return sasl.SaslHandshakeResponse(error_code=error, mechanisms=())
 
@@ -303,6 +320,7 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     admin.CreatePartitionsRequest: _create_partitions,
     admin.CreateTopicsRequest: _create_topics,
     admin.DeleteTopicsRequest: _delete_topics,
+    configs.DescribeConfigsRequest: _describe_configs,
     consumer_describe.ConsumerGroupDescribeRequest: _describe_consumer_groups,
     consumer_heartbeat.ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
     fetch.FetchRequest: _fetch,
