@@ -139,7 +139,7 @@ class Session:
     def refuse_in_callback(self, call: str) -> None:
         """Raises: IllegalStateError if the current task runs a rebalance listener. The rebalance
         waits for the listener, and `call` would wait for the rebalance."""
-        if self._callback_task is not None and self.is_in_callback:
+        if self.is_in_callback:
             raise IllegalStateError(
                 f"{call} in a rebalance callback would wait for that callback to return: call it"
                 " after the rebalance, from another task"

@@ -97,6 +97,9 @@ _RENEWAL_PAUSES = (0.5, 5.0)
 """Seconds between two attempts to re-authenticate, at least and at most. Each connection makes its
 own, and the old session serves meanwhile."""
 
+_MIN_RENEWAL_PAUSE = 0.2
+"""Seconds."""
+
 _QUICK_WRITE_INTERVAL = 1.5
 """Seconds between two writes that count as quick. Longer than a fetch without records takes, and
 than the default interval of heartbeats: a new task for each of these would cost more than a writer
@@ -410,7 +413,8 @@ class BrokerConnection:
                 self.on_renewal(error)
                 attempts += 1
                 pause = backoff(attempts, *_RENEWAL_PAUSES, random.random())
-                await anyio.sleep(min(pause, left))
+                # More than one attempt in the time that is left, however long the last one took.
+                await anyio.sleep(min(pause, max(left / 2, _MIN_RENEWAL_PAUSE), left))
             else:
                 if self._reauthenticated is not None:
                     self._reauthenticated.set()

@@ -34,6 +34,7 @@ PER_RECORD = {
 FOREIGN = {
     ("consume/conversion.py", "_error", "error.__cause__"),
     ("runtime/generations.py", "_extend", "scope.deadline"),
+    ("runtime/service.py", "_start_error", "failure.__cause__"),
     ("runtime/service.py", "_run_engine", "tasks.cancel_scope.shield"),
 }
 

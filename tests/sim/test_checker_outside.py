@@ -16,6 +16,7 @@ from sim.events import (
     Forgotten,
     Formed,
     Healed,
+    Killed,
     Lost,
     Misdirected,
     Polling,
@@ -221,6 +222,7 @@ def test_l2_a_commit_that_is_forgotten_while_no_member_owns_its_partition_stays_
     assert broken(owner(), healed, revokes(T0), FORGOTTEN, closes(), end) == []
     lost = heartbeats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))
     assert broken(owner(), healed, FORGOTTEN, lost, closes(), end) == []
+    assert broken(owner(), healed, FORGOTTEN, of(Killed), end) == []
 
 
 def test_l2_whether_a_commit_is_answered_while_its_member_closes_does_not_depend_on_that():

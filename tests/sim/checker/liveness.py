@@ -539,9 +539,9 @@ class Liveness:
 def _may_stay_forgotten(log: Log, now: float) -> bool:
     """Whether the coordinator has forgotten the commit, and no member must store it again: the last
     owner has committed nothing itself, or only when its application asked it to, or has got the
-    acknowledgement later, or has released the partition before, or has lost it, and must not
-    commit. A later owner reads it again, unless it closes, too. Whether a commit that is sent while
-    it closes gets an answer in time does not depend on the member."""
+    acknowledgement later, or has released the partition before, or is dead, or has lost it, and
+    must not commit. A later owner reads it again, unless it closes, too. Whether a commit that is
+    sent while it closes gets an answer in time does not depend on the member."""
     owner = log.current
     if log.forgotten_by < 0:
         return False
@@ -554,7 +554,7 @@ def _may_stay_forgotten(log: Log, now: float) -> bool:
         or owner.acked_by > log.forgotten_by
         or _commits_at_end(owner, log.forgotten_by)
         or not owner.run.opening.auto_commit
-        or owner.end_reason == "lost"
+        or owner.end_reason in ("lost", "killed")
         or (owner.revoking_by is not None and owner.revoking_by < log.forgotten_by)
     )
 
