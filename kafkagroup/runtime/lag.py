@@ -7,8 +7,11 @@ All clients of a loop are late together, so they share one warning.
 from __future__ import annotations
 
 import logging
+from functools import cache
+from typing import TYPE_CHECKING
 
-from anyio.lowlevel import RunVar
+if TYPE_CHECKING:
+    from anyio.lowlevel import RunVar
 
 __all__ = ["LoopLag"]
 
@@ -20,8 +23,6 @@ _WINDOW = 30.0
 _WARN_INTERVAL = 60.0
 """Seconds between two warnings: a loop that is blocked once is blocked often."""
 
-_next_warning_at = RunVar("kafkagroup_next_lag_warning_at", float("-inf"))
-"""When the next warning of a loop is due: a thousand members of one would log a thousand."""
 
 _WARN_FRACTION = 1 / 3
 """A delay of this fraction of the session timeout causes a warning."""
@@ -30,6 +31,16 @@ _WARN_AFTER = 5.0
 """Seconds of delay that cause a warning for any session timeout: rebalances wait, too."""
 
 _ADVICE = "run what blocks it in a thread, for example with anyio.to_thread.run_sync"
+
+
+@cache
+def _next_warning_at() -> RunVar[float]:
+    """Return when the next warning of a loop is due: a thousand members of one would log a
+    thousand."""
+    # Imported here: few loops are ever late, and importing a consumer must stay cheap.
+    from anyio.lowlevel import RunVar
+
+    return RunVar("kafkagroup_next_lag_warning_at", float("-inf"))
 
 
 class LoopLag:
@@ -60,9 +71,9 @@ class LoopLag:
         """Add the delay of something that ran `late` seconds after its time; warn of a long one.
         Called in the loop."""
         self.add_delay(late, now)
-        if late < self.warn_after or now < _next_warning_at.get():
+        if late < self.warn_after or now < _next_warning_at().get():
             return
-        _next_warning_at.set(now + _WARN_INTERVAL)
+        _next_warning_at().set(now + _WARN_INTERVAL)
         logger.warning(
             "group %s: the event loop was late by %.1f s, which delayed %s; %s",
             self._group_id,

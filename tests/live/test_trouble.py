@@ -126,13 +126,6 @@ async def test_missing_topics_are_reported_until_they_exist(
         await wait_warning(caplog, f"topic '{name}-other': it does not exist", 4.0)
 
 
-async def test_an_illegal_topic_name_is_reported(
-    real: LocalKafka, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Consumer(f"{name} !", bootstrap_servers=real.bootstrap_servers, group_id=name):
-        await wait_warning(caplog, f"topic '{name} !': its name is illegal: INVALID_TOPIC", 4.0)
-
-
 @BOTH
 async def test_consuming_without_a_subscription_is_an_error(
     real: LocalKafka, name: str, protocol: Any
