@@ -403,8 +403,10 @@ async def grow(kafka, name, membership):
         tasks.start_soon(first.run)
         tasks.start_soon(second.run)
         await until(lambda: len(first.owns) + len(second.owns) == 1)
-        # A member that computes only now would know the new count, and would not register again.
+        # A member that computes only now would know the new count, and would not register again: it
+        # reads the count after it has the generation.
         await until(lambda: generation_of(first) == generation_of(second))
+        await anyio.sleep(1.0)
         await anyio.to_thread.run_sync(kafka.add_partitions, name, 4)
         await until(lambda: len(first.owns) == len(second.owns) == 2)
         await first.consumer.stop()
