@@ -445,7 +445,7 @@ class WireTap:
             case ListOffsetsResponse() | OffsetForLeaderEpochResponse():
                 codes = [p.error_code for t in answer.topics for p in t.partitions]
                 return {"error": _first(*codes)}
-        return {"error": _first(answer.error_code)}
+        return {"error": _first(getattr(answer, "error_code", 0))}  # of configs, each has one
 
     def _committed(self, answer: OffsetFetchResponse) -> dict[str, Any]:
         codes = [answer.error_code]
