@@ -260,6 +260,9 @@ def test_l16_a_known_address_is_used_after_a_second():
     assert broken(known, looked_up(1.0)) == []
     assert broken(known, looked_up(2.0)) == ["L16"]
     assert broken(known, looked_up(0.5, "unresolved")) == ["L16"]
+    # Two that began before the address was known, and end together.
+    second = of(LookedUp, host="kafka-1", seconds=3.0, outcome="ok")
+    assert broken(opening(), looked_up(5.0), second) == []
     assert broken(known, looked_up(2.0, "cancelled")) == []
     assert broken(opening(), looked_up(5.0, "unresolved")) == []
     assert broken(known, [of(Frozen), 2.0, of(Thawed)], looked_up(1.0)) == []

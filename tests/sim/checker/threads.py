@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..events import Borrowed, LookedUp
 from .recorder import Handlers, Recorder
 
@@ -16,20 +18,21 @@ class Threads:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._known: set[tuple[str, str]] = set()
-        """Members, and the hosts whose addresses they know."""
+        self._known: dict[tuple[str, str], float] = {}
+        """Member and host -> since when it knows the host's addresses."""
         self.handlers: Handlers = {LookedUp: self._looked_up, Borrowed: self._borrowed}
 
     def _looked_up(self, number: int, event: LookedUp) -> None:
         """L16: a look-up keeps no client from a broker whose address it knows."""
         run, key = self._recorder.run_of(event.member), (event.member, event.host)
-        took = self._recorder.elapsed(run, event.time, event.time - event.seconds)
-        if key in self._known and event.outcome != "cancelled":
+        began_at = event.time - event.seconds
+        took = self._recorder.elapsed(run, event.time, began_at)
+        if self._known.get(key, math.inf) <= began_at and event.outcome != "cancelled":
             if took > _FALLBACK + _SLACK or event.outcome != "ok":
                 text = f"{run.name} waits {took:.1f} s for the name {event.host}, which it knows"
                 self._recorder.report("L16", event, text, number)
         elif event.outcome == "ok":
-            self._known.add(key)
+            self._known.setdefault(key, event.time)
 
     def _borrowed(self, number: int, event: Borrowed) -> None:
         """L17: the application's threads may be busy for as long as it likes."""
