@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+from kafkagroup._backend import asyncio_loop
+
 __all__ = ["Processing"]
 
 
@@ -71,9 +73,7 @@ class Processing:
 def _current_task() -> Callable[[], Any]:
     """Return what returns the task that runs in this loop. `asyncio.current_task` of Python 3.11
     takes as long as delivering a record, and trio's raises where no task runs."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
+    if (loop := asyncio_loop()) is None:
         return _trio_task
     if sys.version_info < (3, 12):
         return partial(asyncio.tasks._current_tasks.get, loop)  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ import trio
 
 from kafkagroup import Consumer, GroupMember, GroupProtocol, IllegalStateError
 from kafkagroup._backend import asyncio_loop
+from kafkagroup.runtime.processing import Processing
 from kafkagroup.testing import EmbeddedKafka
 
 PROTOCOL = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))
@@ -53,6 +54,21 @@ def test_clients_work_on_trio_as_a_guest(kafka: EmbeddedKafka, threaded: bool) -
     asyncio.run(as_guest(guest))
     assert kafka.committed("g", "t") == {0: 2}
     assert {kafka.group_state(group) for group in "gm"} <= {"Empty", "Dead"}
+
+
+def test_the_task_of_a_guest_is_known() -> None:
+    """It was looked for among the tasks of asyncio: a rebalance did not wait for its record."""
+    seen: list[bool] = []
+
+    async def guest() -> None:
+        processing = Processing()
+        processing.bind()
+        processing.note_poll()
+        await trio.lowlevel.checkpoint()
+        seen.extend((processing.is_by_caller, processing.may_end))
+
+    asyncio.run(as_guest(guest))
+    assert seen == [True, True]
 
 
 def test_clients_of_both_loops_in_one_thread(kafka: EmbeddedKafka) -> None:
