@@ -22,7 +22,6 @@ from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
-    IllegalStateError,
     KafkaGroupError,
     RequestTimeoutError,
 )
@@ -71,6 +70,7 @@ from kafkagroup.runtime.history import History, Step
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.mailbox import Mailbox
+from kafkagroup.runtime.unrequested_end import unrequested_end
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.cluster import Cluster
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
 
-__all__ = ["Driver", "DriverEvent", "PollTimer", "run_compute", "unrequested_end"]
+__all__ = ["Driver", "DriverEvent", "PollTimer", "run_compute"]
 
 DriverEvent = Event | Subscribed | AssignmentApplied | TopicsNamed
 Work = Revoke | Lose | Assign | Reconcile | Compute
@@ -142,14 +142,6 @@ async def run_compute(
             failure = user_error(error, f"the assignor {work.protocol_name!r}")
             return ComputeFailed(now=now(), token=work.token, error=failure)
     return Computed(now=now(), token=work.token, assignments=assignments)
-
-
-def unrequested_end(group_id: str) -> IllegalStateError:
-    """Return the error of a membership that has ended, and nothing has requested it."""
-    return IllegalStateError(
-        f"group {group_id}: the membership has ended, and nothing has requested it: code outside of"
-        " this client has cancelled one of its tasks"
-    )
 
 
 class PollTimer:
@@ -355,10 +347,9 @@ class Driver:
             self.closed.set()
 
     def _check_ended(self) -> None:
-        """Raises: IllegalStateError if the member has neither left nor failed. anyio ends a task
-        group in silence when one of its tasks was cancelled, by any code."""
+        """Raises: IllegalStateError if the member has neither left nor failed."""
         if not self.member.is_closed:
-            raise unrequested_end(self.member.config.group_id)
+            raise unrequested_end(f"group {self.member.config.group_id}: the membership")
 
     async def _run_member(self) -> None:
         try:

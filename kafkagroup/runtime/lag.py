@@ -23,7 +23,6 @@ _WINDOW = 30.0
 _WARN_INTERVAL = 60.0
 """Seconds between two warnings: a loop that is blocked once is blocked often."""
 
-
 _WARN_FRACTION = 1 / 3
 """A delay of this fraction of the session timeout causes a warning."""
 

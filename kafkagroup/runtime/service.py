@@ -28,6 +28,7 @@ import anyio
 
 from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import ConnectionLostError, ConsumerClosedError, IllegalStateError
+from kafkagroup.runtime.unrequested_end import unrequested_end
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.origin import Origin
 from kafkagroup.transport.os_errors import lacks_descriptors
@@ -202,7 +203,7 @@ class Service(ABC):
             except anyio.get_cancelled_exc_class():
                 if not self._is_ending:
                     # Before `_close`: the application's iteration would end as after a stop.
-                    self._failure = self._unrequested_end("the client")
+                    self._failure = unrequested_end(f"{self!r}: the client")
                     self._crashed(self._failure)
                 raise
             finally:
@@ -218,12 +219,6 @@ class Service(ABC):
                 tasks.cancel_scope.cancel()
         self._opened.set()
         self._request_stop()
-
-    def _unrequested_end(self, what: str) -> IllegalStateError:
-        return IllegalStateError(
-            f"{self!r}: {what} has ended, and nothing has requested it: code outside of this client"
-            " has cancelled one of its tasks"
-        )
 
     @contextmanager
     def _until_stopped(self) -> Iterator[None]:
@@ -261,7 +256,7 @@ class Service(ABC):
             if tasks.cancel_scope.cancel_called or self._is_ending:
                 raise
             # Not raised: anyio would end all other tasks, too, as if the client had been stopped.
-            failure = self._unrequested_end(name)
+            failure = unrequested_end(f"{self!r}: {name}")
             logger.error("%s", failure)
             self._crashed(failure)
 

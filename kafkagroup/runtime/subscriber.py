@@ -350,9 +350,9 @@ class Subscriber:
     async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:
         """Call the listener about new partitions, and start where it says. Meanwhile the positions
         of those may be looked up, for the listener itself, and nothing is read of them."""
-        added = [owned.tp for owned in created]
         if self._callbacks.assigned is None:
             return
+        added = [owned.tp for owned in created]
         for owned in created:
             owned.await_listener()
         try:

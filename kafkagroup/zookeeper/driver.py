@@ -42,10 +42,11 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Disconnect,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.driver import PollTimer, run_compute, unrequested_end
+from kafkagroup.runtime.driver import PollTimer, run_compute
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import running_loop
+from kafkagroup.runtime.unrequested_end import unrequested_end
 from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Troubles
@@ -244,7 +245,7 @@ class ZooKeeperDriver:
                 await done.wait()
                 tasks.cancel_scope.cancel()
             if self.member.phase not in (Phase.LEFT, Phase.FAILED):
-                raise unrequested_end(self.member.config.group_id)
+                raise unrequested_end(f"group {self.member.config.group_id}: the membership")
         finally:
             self._has_ended = True
             self._trouble.on_end(self.member)
