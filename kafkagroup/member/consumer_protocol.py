@@ -361,9 +361,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             revocation_requested_at = None
         if target is not None:
             if revocation_requested_at is None and is_missing(target, member.target or {}):
-                revocation_requested_at = member.heard_at
+                revocation_requested_at = member.last_acknowledged_at
             self._set(target=target)
-        self._set(heard_at=sent)
+        self._set(last_acknowledged_at=sent)
         if revocation_requested_at is not None:
             sent = min(
                 sent, revocation_requested_at + config.rebalance_timeout - config.session_timeout

@@ -179,7 +179,7 @@ class Member(CoordinatedMember):
     """Token of the current reconciliation."""
     abandoned_heartbeat: int | None = None
     """Token of the last heartbeat, if its coordinator was invalidated while it was in flight."""
-    heard_at: float = float("-inf")
+    last_acknowledged_at: float = float("-inf")
     """When the last heartbeat was sent that the coordinator has acknowledged; the lease may begin
     earlier."""
     revocation_requested_at: float | None = None

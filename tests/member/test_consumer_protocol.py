@@ -143,7 +143,7 @@ JOINED = evolve(
     state_in_flight=None,
     broker_interval=5.0,
     acknowledged_at=10.0,
-    heard_at=10.0,
+    last_acknowledged_at=10.0,
     session_ends_at=20.0,
     next_heartbeat_at=10.25,
     frequent_until=16.0,
@@ -933,7 +933,9 @@ def test_the_lease_ends_with_the_rebalance_timeout_of_a_revocation() -> None:
     assert step(reporting, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 75.0
     # In the same answer it may be asked for more: since the last heartbeat that was acknowledged,
     # which may be later than the lease counts from.
-    again = step(evolve(reporting, heard_at=60.0), reply(9, answer(share={}), now=65.0))[0]
+    again = step(
+        evolve(reporting, last_acknowledged_at=60.0), reply(9, answer(share={}), now=65.0)
+    )[0]
     later = evolve(
         again, heartbeat_in_flight=9, heartbeat_sent_at=120.0, state_in_flight=again.reported_state
     )
