@@ -313,6 +313,22 @@ def _led(request: group.JoinGroupRequest) -> group.JoinGroupResponse:
     return joined(request, leader="me", members=(me, *others))
 
 
+def _assigning(target: consumer_heartbeat.Assignment) -> dict[type[Request[Any]], Any]:
+    """Return the answers of a coordinator that assigns this to each member (KIP-848)."""
+
+    def beat(request: consumer_heartbeat.ConsumerGroupHeartbeatRequest, _: Wire) -> object:
+        return consumer_heartbeat.ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            member_id=request.member_id,
+            member_epoch=1,
+            heartbeat_interval_ms=1_000,
+            assignment=target if request.topic_partitions is not None else None,
+        )
+
+    return {consumer_heartbeat.ConsumerGroupHeartbeatRequest: beat}
+
+
 def _owning(topics: tuple[metadata.MetadataResponseTopic, ...]) -> dict[type[Request[Any]], Any]:
     """Return a cluster with these topics, all with a committed offset of 0."""
     names = {topic.topic_id: topic.name for topic in topics}
@@ -387,17 +403,7 @@ def _consumer_owner() -> Conversation:
         )
     )
 
-    def beat(request: consumer_heartbeat.ConsumerGroupHeartbeatRequest, _: Wire) -> object:
-        return consumer_heartbeat.ConsumerGroupHeartbeatResponse(
-            throttle_time_ms=0,
-            error_code=0,
-            member_id=request.member_id,
-            member_epoch=1,
-            heartbeat_interval_ms=1_000,
-            assignment=target if request.topic_partitions is not None else None,
-        )
-
-    return serving({**_owning(topics), consumer_heartbeat.ConsumerGroupHeartbeatRequest: beat})
+    return serving({**_owning(topics), **_assigning(target)})
 
 
 def _leader() -> Conversation:
@@ -423,17 +429,7 @@ def _unknown_topics() -> Conversation:
         )
     )
 
-    def beat(request: consumer_heartbeat.ConsumerGroupHeartbeatRequest, _: Wire) -> object:
-        return consumer_heartbeat.ConsumerGroupHeartbeatResponse(
-            throttle_time_ms=0,
-            error_code=0,
-            member_id=request.member_id,
-            member_epoch=1,
-            heartbeat_interval_ms=1_000,
-            assignment=target if request.topic_partitions is not None else None,
-        )
-
-    return serving({consumer_heartbeat.ConsumerGroupHeartbeatRequest: beat})
+    return serving(_assigning(target))
 
 
 def _topics_without_partitions() -> Conversation:

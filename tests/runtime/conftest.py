@@ -1,6 +1,7 @@
-"""The fixtures of a network in memory, and of threads that the loop runs."""
+"""The fixtures of a network in memory, of threads that the loop runs, and of rebalances."""
 
 from loop_threads import threads
 from memory_network import leader_of, network, peer_of
+from rebalance_kinds import kind
 
-__all__ = ["leader_of", "network", "peer_of", "threads"]
+__all__ = ["kind", "leader_of", "network", "peer_of", "threads"]

@@ -17,7 +17,6 @@ from kafkagroup import (
     NotAssignedError,
     OffsetAndMetadata,
 )
-from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode, KafkaGroupError, NoOffsetError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import TopicPartition
@@ -28,12 +27,6 @@ from kafkagroup.wire.messages.offsets import OffsetFetchRequest
 pytestmark = pytest.mark.anyio
 
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
-
-KINDS: dict[str, dict[str, Any]] = {
-    "eager": {},
-    "cooperative": {"assignors": [cooperative_sticky_assignor]},
-    "consumer": {"group_protocol": "consumer"},
-}
 
 CALLS: dict[str, Callable[[Consumer], Any]] = {
     "getone": lambda c: c.getone(),
@@ -62,11 +55,6 @@ CALLS: dict[str, Callable[[Consumer], Any]] = {
     "health": lambda c: c.health(),
     "stop": lambda c: c.stop(),
 }
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return KINDS[request.param]
 
 
 def make(**options: Any) -> Consumer:
@@ -121,6 +109,14 @@ class Listener:
         self.took = anyio.current_time() - start
 
 
+async def cause(callback: str, consumer: Consumer, kafka: EmbeddedKafka) -> None:
+    """Have a consumer that has an assignment call this callback."""
+    if callback == "revoked":
+        await consumer.subscribe("u")
+    elif callback == "lost":
+        end_membership(kafka)
+
+
 @pytest.mark.parametrize("kind", ["eager", "consumer"], indirect=True)
 @pytest.mark.parametrize("callback", ["assigned", "revoked", "lost"])
 @pytest.mark.parametrize("call", CALLS)
@@ -134,10 +130,7 @@ async def test_every_call_answers_in_every_callback(
         await commit(1)
         async with listener.consumer as consumer:
             await anyio.sleep(1)
-            if callback == "revoked":
-                await consumer.subscribe("u")
-            elif callback == "lost":
-                end_membership(kafka)
+            await cause(callback, consumer, kafka)
             await anyio.sleep(8)
             assert 0.0 <= listener.took < 5.0
             if call == "stop":
@@ -199,10 +192,7 @@ async def test_what_calls_answer_in_a_callback(
         await commit(1)
         async with listener.consumer as consumer:
             await anyio.sleep(1)
-            if callback == "revoked":
-                await consumer.subscribe("u")
-            elif callback == "lost":
-                end_membership(kafka)
+            await cause(callback, consumer, kafka)
             await anyio.sleep(5)
         assert listener.found == ANSWERS[callback][call]
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import anyio
 import pytest
+from rebalance_kinds import KINDS
 from zookeeper.fake_sessions import FakeSession, fake_sessions
 
 from kafkagroup import (
@@ -19,7 +20,6 @@ from kafkagroup import (
     TopicPartition,
     ZooKeeperMembership,
 )
-from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.runtime import slices
 from kafkagroup.runtime.offsets import GroupOffsets
@@ -35,12 +35,7 @@ pytestmark = pytest.mark.anyio
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "eager": {},
-    "cooperative": {"assignors": [cooperative_sticky_assignor]},
-    "consumer": {"group_protocol": "consumer"},
-}
-each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+each_protocol = pytest.mark.parametrize("protocol", KINDS)
 
 
 @asynccontextmanager
@@ -63,7 +58,7 @@ def consumer(kafka: EmbeddedKafka, protocol: str, **options: Any) -> Consumer:
             "enable_auto_commit": False,
             "heartbeat_interval_ms": 500,
             "on_partitions_lost": lambda _: commit_200(kafka),
-            **PROTOCOLS[protocol],
+            **KINDS[protocol],
             **options,
         },
     )

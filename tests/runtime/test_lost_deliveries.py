@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 import pytest
+from rebalance_kinds import KINDS
 
 from kafkagroup import Batch, CommitFailedError, Consumer, TopicPartition
-from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode, TransportError
 from kafkagroup.runtime import subscriber
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
@@ -22,12 +22,7 @@ pytestmark = pytest.mark.anyio
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "eager": {},
-    "cooperative": {"assignors": [cooperative_sticky_assignor]},
-    "consumer": {"group_protocol": "consumer"},
-}
-each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+each_protocol = pytest.mark.parametrize("protocol", KINDS)
 
 
 class Member:
@@ -45,7 +40,7 @@ class Member:
                 "on_partitions_lost": lambda tps: self.calls.append(("lost", tuple(tps))),
                 "enable_auto_commit": False,
                 "heartbeat_interval_ms": 500,
-                **PROTOCOLS[protocol],
+                **KINDS[protocol],
                 **options,
             },
         )

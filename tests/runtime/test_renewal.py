@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
+from rebalance_kinds import KINDS
 from zookeeper.fake_sessions import FakeSession, fake_sessions
 
 from kafkagroup import Consumer, OffsetAndMetadata, TopicPartition, ZooKeeperMembership
-from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime.offsets import GroupOffsets
 from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
@@ -23,12 +23,7 @@ pytestmark = pytest.mark.anyio
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 THREE = OffsetAndMetadata(3, "by me", 0)
 
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "eager": {},
-    "cooperative": {"assignors": [cooperative_sticky_assignor]},
-    "consumer": {"group_protocol": "consumer"},
-}
-each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+each_protocol = pytest.mark.parametrize("protocol", KINDS)
 each_auto_commit = pytest.mark.parametrize("auto_commit", [True, False], ids=["auto", "manual"])
 
 
@@ -247,7 +242,7 @@ async def test_a_member_commits_what_was_acknowledged_once_more_at_the_close(
 ) -> None:
     async with cluster(network) as kafka:
         store(kafka, THREE)
-        async with consumer("t", **PROTOCOLS[protocol]) as ours, anyio.create_task_group() as tasks:
+        async with consumer("t", **KINDS[protocol]) as ours, anyio.create_task_group() as tasks:
             tasks.start_soon(poll, ours)
             await anyio.sleep(600)
             commits = count(kafka, OffsetCommitRequest)
@@ -263,12 +258,12 @@ async def test_a_member_commits_what_was_acknowledged_once_more_at_a_revocation(
     network: Any, protocol: str
 ) -> None:
     async with cluster(network) as kafka:
-        async with consumer("t", **PROTOCOLS[protocol]) as ours, anyio.create_task_group() as tasks:
+        async with consumer("t", **KINDS[protocol]) as ours, anyio.create_task_group() as tasks:
             tasks.start_soon(poll, ours)
             await anyio.sleep(10)
             before = kafka.committed_offsets("g")
             kafka.expire_offsets("g")
-            async with consumer("t", enable_auto_commit=False, **PROTOCOLS[protocol]) as other:
+            async with consumer("t", enable_auto_commit=False, **KINDS[protocol]) as other:
                 while not other.assignment():
                     await anyio.sleep(0.1)
                 (moved,) = other.assignment()
@@ -287,7 +282,7 @@ async def test_a_listener_that_commits_renews_the_offsets_of_revoked_partitions(
         await ours.commit()
 
     async with cluster(network) as kafka:
-        options = {**PROTOCOLS[protocol], "enable_auto_commit": auto_commit}
+        options = {**KINDS[protocol], "enable_auto_commit": auto_commit}
         ours = consumer("t", on_partitions_revoked=revoked, **options)
         async with ours:
             for _ in range(6):
@@ -307,20 +302,20 @@ async def test_a_member_that_never_commits_sends_nothing_at_the_close(
 ) -> None:
     async with cluster(network) as kafka:
         store(kafka, THREE)
-        async with consumer("t", enable_auto_commit=False, **PROTOCOLS[protocol]) as ours:
+        async with consumer("t", enable_auto_commit=False, **KINDS[protocol]) as ours:
             for _ in range(3):
                 await ours.getone()
             kafka.expire_offsets("g")
         assert count(kafka, OffsetCommitRequest) == 0
 
 
-@pytest.mark.parametrize("membership", ["assign", *PROTOCOLS])
+@pytest.mark.parametrize("membership", ["assign", *KINDS])
 async def test_a_close_without_a_commit_renews_nothing(network: Any, membership: str) -> None:
     async with cluster(network) as kafka:
         store(kafka, THREE)
-        is_member = membership in PROTOCOLS
+        is_member = membership in KINDS
         topics = ("t",) if is_member else ()
-        async with consumer(*topics, **PROTOCOLS.get(membership, {})) as ours:
+        async with consumer(*topics, **KINDS.get(membership, {})) as ours:
             if not is_member:
                 await ours.assign([T0])
             await ours.getmany(timeout=2)
@@ -330,15 +325,15 @@ async def test_a_close_without_a_commit_renews_nothing(network: Any, membership:
         assert count(kafka, OffsetCommitRequest) == commits
 
 
-@pytest.mark.parametrize("membership", ["assign", *PROTOCOLS])
+@pytest.mark.parametrize("membership", ["assign", *KINDS])
 @pytest.mark.parametrize("action", [Swallow(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Close()])
 async def test_l4_a_coordinator_that_does_not_respond_does_not_prolong_the_close(
     network: Any, membership: str, action: Any
 ) -> None:
     async with cluster(network) as kafka:
         store(kafka, THREE)
-        is_member = membership in PROTOCOLS
-        ours = consumer(*(("t",) if is_member else ()), **PROTOCOLS.get(membership, {}))
+        is_member = membership in KINDS
+        ours = consumer(*(("t",) if is_member else ()), **KINDS.get(membership, {}))
         async with ours:
             if not is_member:
                 await ours.assign([T0])

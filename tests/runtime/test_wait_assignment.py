@@ -10,23 +10,11 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer, TopicPartition
-from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
 
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
-
-KINDS: dict[str, dict[str, Any]] = {
-    "eager": {},
-    "cooperative": {"assignors": [cooperative_sticky_assignor]},
-    "consumer": {"group_protocol": "consumer"},
-}
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return KINDS[request.param]
 
 
 def make(*topics: str, **options: Any) -> Consumer:

@@ -377,7 +377,7 @@ class Offsets:
                 self._recorder.report("S5", event, text, period.sent_by, number)
             # An explicit commit does not move the position: after a seek back, the next commit of
             # processed records, as far as the client knows of them, may be below it.
-            known = max(period.minimum_commit, _reported(period, log))
+            known = max(period.minimum_commit, _or_start(_reported(period)[0], period, log))
             least = min(offset, known) if event.explicit else offset
             period.minimum_commit = min((least, *period.truncations))
         is_floor_known = self._recorder.knew(*period.floor_known, event)
@@ -537,9 +537,7 @@ class Offsets:
         if period.sent is not None and period.sent > acked:
             self._unanswered.setdefault(event.member, []).append(period)
             return
-        done, done_at = period.processed, period.processed_at
-        if run.polled_by <= period.processed_by:
-            done, done_at = period.reported_processed, period.reported_at
+        done, done_at = _reported(period)
         if (
             not run.opening.auto_commit
             or done is None
@@ -659,10 +657,12 @@ def _done(period: OwnershipPeriod, log: Log) -> int:
     return _or_start(period.processed, period, log)
 
 
-def _reported(period: OwnershipPeriod, log: Log) -> int:
-    """The same, of what the application has reported by its polls."""
-    has_polled = period.run.polled_by > period.processed_by
-    return _or_start(period.processed if has_polled else period.reported_processed, period, log)
+def _reported(period: OwnershipPeriod) -> tuple[int | None, float]:
+    """Return the offset after the last processed record that the application has reported by its
+    polls, and when that was processed."""
+    if period.run.polled_by > period.processed_by:
+        return period.processed, period.processed_at
+    return period.reported_processed, period.reported_at
 
 
 def _or_start(offset: int | None, period: OwnershipPeriod, log: Log) -> int:

@@ -7,7 +7,7 @@ read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import attrs
 
@@ -73,10 +73,18 @@ class _Refusals:
     away_at: float | None = None
     """Since when it has been doing something else; None while it polls."""
 
-    def raised_lately(self, tp: TopicPartition | None, error: str, now: float) -> int | None:
-        """Return the event by which this was raised in the last minute, if any."""
-        by, at, _ = self.raised.get((tp, error), (-1, -math.inf, ""))
-        return by if now - at < _PERIOD else None
+    def raised_lately(
+        self, tp: TopicPartition | None, error: str, now: float
+    ) -> tuple[int, str] | None:
+        """Return the event by which this was raised in the last minute, and for which kind of
+        request, if it was."""
+        by, at, kind = self.raised.get((tp, error), (-1, -math.inf, ""))
+        return (by, kind) if now - at < _PERIOD else None
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Expect no error of these partitions any more."""
+        for key in [key for key in self.due if key[0] in partitions]:
+            del self.due[key]
 
     def postpone(self, now: float, away_at: float) -> None:
         """Do not count the time since `away_at`."""
@@ -140,15 +148,11 @@ class Refused:
         self._passes(number, event)
 
     def _released(self, number: int, event: Revoked | Lost) -> None:
-        _, refusals = self._of(event.member)
-        for key in [key for key in refusals.due if key[0] in event.partitions]:
-            del refusals.due[key]
+        self._of(event.member)[1].forget(event.partitions)
 
     def _sought(self, number: int, event: Sought) -> None:
         """What was refused at another position is no longer of interest."""
-        _, refusals = self._of(event.member)
-        for key in [key for key in refusals.due if key[0] == event.partition]:
-            del refusals.due[key]
+        self._of(event.member)[1].forget((event.partition,))
 
     def _paused(self, number: int, event: Paused) -> None:
         _, refusals = self._of(event.member)
@@ -202,16 +206,13 @@ class Refused:
         for error in _refused_with(event.error):
             for key in [key for key in refusals.due if key[1] == error and tp in (key[0], None)]:
                 del refusals.due[key]
-            before, kind = (
-                refusals.raised_lately(tp, error, event.time),
-                refusals.refused.get(error),
-            )
-            _, _, kind_before = refusals.raised.get((tp, error), (-1, 0.0, ""))
-            refusals.raised[tp, error] = number, event.time, kind or ""
+            before = refusals.raised_lately(tp, error, event.time)
+            kind = refusals.refused.get(error, "")
+            refusals.raised[tp, error] = number, event.time, kind
             # What may not be read and what may not be committed are two reports.
-            if tp is not None and before is not None and kind == kind_before:
+            if tp is not None and before is not None and before[1] == kind:
                 text = f"{event.member} raises {error} of {tp} twice in {_PERIOD:.0f} s"
-                self._recorder.report("L11", event, text, before, number)
+                self._recorder.report("L11", event, text, before[0], number)
 
 
 def _refused_with(raised: str) -> Iterator[str]:
