@@ -5,11 +5,13 @@ connect_client.py [--send PACKAGE] REMOTE ADDRESS TOPIC FOLDER USE...
 PACKAGE is an archive to send to the server. A use is the name of a method of `Uses`. TOPIC has two
 partitions of 10 records; TOPIC-json has some, TOPIC-copy and TOPIC-new have none. Writes
 FOLDER/outcomes.json: what each use has returned, or the type and text of its error. The name of a
-group is TOPIC and a use.
+group is TOPIC and a use. Prints each use as it begins, and what all threads do if one use takes
+`SLOW_USE` seconds.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 import time
@@ -28,6 +30,7 @@ from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import parse_options
 
 PER_BATCH, COUNT = 8, 10
+SLOW_USE = 240
 
 
 class Uses:
@@ -158,10 +161,14 @@ class Uses:
 
 
 def outcome(use: Callable[[], Any]) -> dict[str, Any]:
+    print(f"{time.strftime('%H:%M:%S')} {use.__name__}", flush=True)
+    faulthandler.dump_traceback_later(SLOW_USE)
     try:
         return {"returned": use()}
     except Exception as error:
         return {"raised": type(error).__name__, "text": str(error)}
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def main() -> None:

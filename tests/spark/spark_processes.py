@@ -56,7 +56,12 @@ class ProcessSession:
                 command,
                 # Executors put their folders into the working directory.
                 cwd=log.parent,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, **(environment or {})},
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "PYTHONFAULTHANDLER": "1",
+                    **(environment or {}),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -86,6 +91,15 @@ class ProcessSession:
     def output(self) -> str:
         """Return the end of what the processes have printed."""
         return self._log.read_text("utf-8", errors="replace")[-3000:]
+
+    def abort_pythons(self) -> str:
+        """End the Python processes; return what each of their threads did."""
+        began_at = self._log.stat().st_size
+        for pid in in_session(self.process.pid):
+            if b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+                os.kill(pid, signal.SIGABRT)
+        time.sleep(5.0)  # the JVM copies their lines
+        return self._log.read_bytes()[began_at:].decode(errors="replace")
 
     def wait_for(self, pattern: str) -> str:
         """Wait until a line has the pattern; return its first group, or all of it."""

@@ -24,7 +24,7 @@ from spark_processes import DRIVER_SETTINGS, HOME, ProcessSession
 
 pytestmark = pytest.mark.long
 
-_CLIENT_TIMEOUT = 900.0
+_CLIENT_TIMEOUT = 600.0
 
 COUNT = 10
 """Records in each partition."""
@@ -48,8 +48,8 @@ Outcomes = dict[str, dict[str, Any]]
 
 
 @contextmanager
-def connect_server(folder: Path, python: Path) -> Iterator[str]:
-    """Run a server of Spark Connect with this Python; yield its address."""
+def connect_server(folder: Path, python: Path) -> Iterator[tuple[ProcessSession, str]]:
+    """Run a server of Spark Connect with this Python; yield it and its address."""
     settings = (
         *DRIVER_SETTINGS,
         "spark.driver.memory=700m",
@@ -66,7 +66,7 @@ def connect_server(folder: Path, python: Path) -> Iterator[str]:
     ]
     environment = {"PYSPARK_PYTHON": str(python)}
     with ProcessSession(command, folder / "server.log", environment) as server:
-        yield "sc://" + server.wait_for(r"Spark Connect server started at: (\S+)")
+        yield server, "sc://" + server.wait_for(r"Spark Connect server started at: (\S+)")
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +90,14 @@ def topic(spark: Any, module_broker: Any) -> str:
     return name
 
 
-def run_client(folder: Path, *arguments: str) -> Outcomes:
+def run_client(server: ProcessSession, folder: Path, *arguments: str) -> Outcomes:
     """Return the outcome of each use."""
     command = [sys.executable, str(Path(__file__).with_name("connect_client.py")), *arguments]
     deadline = time.monotonic() + _CLIENT_TIMEOUT
     with ProcessSession(command, folder / "client.log") as client:
         while client.process.poll() is None:
-            assert time.monotonic() < deadline, client.output()
+            if time.monotonic() > deadline:
+                pytest.fail(f"the client: {client.output()}\nthe server: {server.abort_pythons()}")
             time.sleep(0.1)
         assert client.process.returncode == 0, client.output()
     return json.loads((folder / "outcomes.json").read_text("utf-8"))  # type: ignore[no-any-return]
@@ -106,8 +107,8 @@ def run_client(folder: Path, *arguments: str) -> Outcomes:
 def outcomes(topic: str, module_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """Return the outcomes of the uses on a server whose Python has the package."""
     folder = tmp_path_factory.mktemp("connect")
-    with connect_server(folder, with_wheel(folder)) as address:
-        return run_client(folder, address, module_broker.address, topic, str(folder), *USES)
+    with connect_server(folder, with_wheel(folder)) as (server, address):
+        return run_client(server, folder, address, module_broker.address, topic, str(folder), *USES)
 
 
 def test_tables_are_read(outcomes: Outcomes) -> None:
@@ -164,8 +165,8 @@ def test_a_package_that_the_client_sends_is_there_for_tables_only(
     topic: str, module_broker: Any, tmp_path: Path
 ) -> None:
     """PySpark 4.3 does not pass artifacts to the process that plans a stream."""
-    with connect_server(tmp_path, without_package(tmp_path)) as address:
+    with connect_server(tmp_path, without_package(tmp_path)) as (server, address):
         sent = ("--send", str(packed(tmp_path)), address, module_broker.address)
-        found = run_client(tmp_path, *sent, topic, str(tmp_path), "table", "to_topic")
+        found = run_client(server, tmp_path, *sent, topic, str(tmp_path), "table", "to_topic")
     assert len(found["table"]["returned"]) == 2 * COUNT
     assert "No module named 'kafkagroup'" in found["to_topic"]["text"]
