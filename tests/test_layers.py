@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "consume": _CORE,
     "events": {"_public", "_values"},
     "transport": _TRANSPORT,
-    "runtime": _ENGINE,
+    "runtime": _ENGINE | {"_uncompiled"},
     "consumer": _ENGINE,
     "group": _ENGINE,
     "coordination": _ENGINE | {"group"},

@@ -19,8 +19,14 @@ from kafkagroup.errors import ConsumerClosedError, NotStartedError
 from kafkagroup.runtime.busy import ConsumerBusyError
 from kafkagroup.runtime.preparation import Preparation
 from kafkagroup.runtime.session import Session
+from kafkagroup.transport.clock import LeaseClock
 from kafkagroup.transport.origin import Origin
 from kafkagroup.types import Record
+
+try:
+    import cython
+except ImportError:  # Cython is needed to compile, not to run: users do not have it
+    from kafkagroup import _uncompiled as cython
 
 __all__ = ["NothingArrived", "Reader", "Records"]
 
@@ -28,6 +34,8 @@ T = TypeVar("T")
 
 _MAX_BLOCKED = 0.001
 """Seconds that delivering records may keep the event loop, which heartbeats need too."""
+
+_NO_SYSTEM_CLOCK = -1
 
 
 class NothingArrived(Exception):
@@ -52,7 +60,7 @@ class Reader:
         look at the task, which takes a tenth of the time of a record."""
         self._delivery = session.delivery
         self._preparation = Preparation(session)
-        self._lease_now = session.lease_clock.now
+        self._use(session.lease_clock)
         self._reading = False
         self._checkpoint_at = float("-inf")
         self._thread_id = 0
@@ -64,7 +72,7 @@ class Reader:
         Raises: what taking a record raises.
         """
         # Not the loop's clock, which may have stood still while the system was suspended.
-        now = self._lease_now()
+        now = self._now()
         if now >= self._lease.until:
             return None
         self._delivery.mark_processed()
@@ -79,11 +87,27 @@ class Reader:
         self._processing.bind()
         self._current_task = self._processing.current
 
+    def _use(self, clock: LeaseClock) -> None:
+        self._lease_now = clock.now
+        self._system_clock_id = _NO_SYSTEM_CLOCK if clock.system_id is None else clock.system_id
+
+    def _now(self) -> float:
+        """Return the time on the lease clock."""
+        # Each record reads it, and a call of `time.clock_gettime` takes three times as long.
+        if cython.compiled and self._system_clock_id != _NO_SYSTEM_CLOCK:
+            now: float = system_time(self._system_clock_id)  # type: ignore[name-defined]  # noqa: F821
+            return now
+        return self._lease_now()
+
     def ready_here(self) -> Any:
         """The same as `ready`; None for another task than the one that polled last, and for callers
         in another loop: `next` notes the one, and must not serve the others."""
+        if cython.compiled:
+            thread_id = PyThread_get_thread_ident()  # type: ignore[name-defined]  # noqa: F821
+        else:
+            thread_id = get_ident()
         # A thread runs one loop at a time. To ask asyncio for it would be a system call.
-        if get_ident() != self._thread_id or (task := self._current_task()) is None:
+        if thread_id != self._thread_id or (task := self._current_task()) is None:
             return None
         if task is not self._task():
             return None
@@ -172,9 +196,9 @@ class Reader:
         session = self._session
         if session.is_draining:
             return
-        self._lease_now = session.lease_clock.now
+        self._use(session.lease_clock)
         # The loop's clock last: a suspend between the two must not lengthen the lease.
-        ahead = self._lease_now() - session.clock()
+        ahead = self._now() - session.clock()
         until = self._checkpoint_at + _MAX_BLOCKED + ahead
         if session.membership.driver is not None:
             until = min(until, session.membership.driver.ownership.lease_expires_at)

@@ -51,6 +51,16 @@ class LeaseClock:
         self.loop_now = loop_now
         """Returns the time on the loop's clock, in any thread."""
 
+    @property
+    def system_id(self) -> int | None:
+        """The id of this clock for the system's clock_gettime; None if it is another clock."""
+        if sys.platform == "win32":
+            return None  # it has no clock_gettime
+        now = self.now
+        if isinstance(now, partial) and now.func is time.clock_gettime:
+            return int(now.args[0])
+        return None
+
     def in_loop_time(self, moment: float) -> float:
         """Return when a moment of this clock is, or was, on the loop's clock, by what is known now:
         each suspend before the moment moves it forward."""

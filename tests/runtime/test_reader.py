@@ -65,6 +65,21 @@ class Reading:
         return None if record is None else record.offset
 
 
+def test_in_real_time_records_are_ready_for_a_millisecond() -> None:
+    """By the clock of leases, which is read in C where that is compiled."""
+
+    async def lease_granted_at() -> tuple[float, float, float]:
+        reading = Reading()
+        reading.session.bind_clock()
+        now = reading.session.lease_clock.now
+        before = now()
+        await reading.next()
+        return before, reading.session.lease.until - 0.001, now()
+
+    before, granted_at, after = anyio.run(lease_granted_at)
+    assert before - 1e-6 <= granted_at <= after + 1e-6
+
+
 async def test_no_record_is_ready_before_the_first_full_check() -> None:
     reading = Reading()
     assert reading.ready() is None

@@ -56,6 +56,7 @@ def test_linux_has_a_clock_that_counts_suspends(
     began_at = clock.now()
     clocks[7] += 3600.0  # the loop's clock has not moved
     assert clock.now() - began_at == 3600.0
+    assert clock.system_id == 7
 
 
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
@@ -73,6 +74,8 @@ def test_macos_counts_suspends_on_its_clock_monotonic(
     clock = under(backend, options)
     clocks[6] += 3600.0
     assert clock.now() == 4600.0
+    assert clock.system_id == 6
+    assert clock.system_id == 6
 
 
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
@@ -90,6 +93,7 @@ def test_elsewhere_leases_run_on_the_loops_clock(
         monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
     clock = under(backend, options)
     assert clock.now == clock.loop_now
+    assert clock.system_id is None
 
 
 def test_the_wall_clock_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
