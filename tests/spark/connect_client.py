@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -31,6 +32,18 @@ from kafkagroup.spark.options import parse_options
 
 PER_BATCH, COUNT = 8, 10
 SLOW_USE = 240
+
+
+class LastingListener(CommitListener):
+    """Tells when it has got the last event of its query."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self.query_ended = Event()
+
+    def onQueryTerminated(self, event: Any) -> None:
+        super().onQueryTerminated(event)
+        self.query_ended.set()
 
 
 class Uses:
@@ -131,12 +144,14 @@ class Uses:
 
     def listener(self) -> Any:
         """The batches, once the listener has committed the last one."""
-        listener = CommitListener(self.options("listener"))
+        listener = LastingListener(self.options("listener"))
         self.spark.streams.addListener(listener)
         try:
             batches = self.to_files("listener", commit="listener")
             self.wait_for_commits(f"{self.topic}-listener")
         finally:
+            # If an event came meanwhile, Spark would wait for its own thread for ever.
+            assert listener.query_ended.wait(120), "no event has told the end of the query"
             self.spark.streams.removeListener(listener)
         return batches
 
