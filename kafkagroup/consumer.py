@@ -330,7 +330,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     def _raise_if_stopped(self) -> None:
         if self._stopped.is_set():
-            raise ConsumerClosedError("the consumer is closed")
+            raise self._session.closing.error()
         self._session.errors.raise_failure()
         self._session.resume_logins()
 
@@ -686,6 +686,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         if fork := self._fork:
             return not_well(HealthProblem.NOT_RUNNING, fork)
+        if (failure := self._session.closing.failure) is not None:
+            return not_well(HealthProblem.FAILED, str(failure))
         if not self._running or self._session.closing.has_begun:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if self._checkup is None:
@@ -908,3 +910,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     def _crashed(self, error: Exception) -> None:
         self._session.errors.fail(error)
+
+    def _ended_unrequested(self) -> Exception:
+        error = self._session.closing.failure = super()._ended_unrequested()
+        return error

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from kafkagroup.errors import ConsumerClosedError
+
 __all__ = ["LEAVE_FRACTION", "CloseSequence"]
 
 _DRAIN_FRACTION = 0.5
@@ -26,6 +28,8 @@ class CloseSequence:
         """`timeout`: seconds for leaving the group."""
         self.has_begun = False
         """Whether the consumer is closing or closed."""
+        self.failure: Exception | None = None
+        """Why it does, if the application has not requested it."""
         self.leave_group = leave_group
         """Whether closing sends LeaveGroup; None: all but static members send it."""
         self.drain_deadline = math.inf
@@ -46,6 +50,10 @@ class CloseSequence:
     def begin(self) -> None:
         """Mark the consumer as closing: it delivers no more records."""
         self.has_begun = True
+
+    def error(self) -> Exception:
+        """Return what calls raise once the consumer is closing."""
+        return self.failure or ConsumerClosedError("the consumer is closed")
 
     def begin_leaving(self, now: float) -> None:
         """Set both deadlines when the member starts to leave."""

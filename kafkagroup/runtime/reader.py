@@ -145,7 +145,7 @@ class Reader:
         waited = False
         while True:
             if session.closing.has_begun:
-                raise ConsumerClosedError("the consumer is closed")
+                raise session.closing.error()
             # Errors in data after a batch are raised after the batch: so not between decompressing
             # it, or converting one of its records, and delivering the record.
             if not is_prepared_by_await and self._errors.is_pending:

@@ -103,6 +103,8 @@ class Service(ABC):
         self._run_task: anyio.TaskInfo | None = None
         """The task that executes `run`."""
         self._host: TaskGroup | None = None
+        self._is_hosted = False
+        """Whether a task of this client's own executes `run`."""
         self._host_task: asyncio.Task[None] | None = None
 
     @abstractmethod
@@ -116,6 +118,13 @@ class Service(ABC):
     @abstractmethod
     def _crashed(self, error: Exception) -> None:
         """Note the error of a background task, for later calls to raise."""
+
+    def _ended_unrequested(self) -> Exception:
+        """Note that the client ends although neither `stop` nor the end of `async with` requested
+        it; return the error for later calls to raise."""
+        error = unrequested_end(f"{self!r}: the client")
+        self._crashed(error)
+        return error
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._description})"
@@ -172,6 +181,8 @@ class Service(ABC):
                     await self._stop_requested.wait()
                 except BaseException:
                     self._left_open = not self._stop_requested.is_set()
+                    if self._left_open and self._is_hosted:
+                        self._ended_unrequested()  # no scope of the application's was cancelled
                     raise
                 finally:
                     self._request_stop()
@@ -203,8 +214,7 @@ class Service(ABC):
             except anyio.get_cancelled_exc_class():
                 if not self._is_ending:
                     # Before `_close`: the application's iteration would end as after a stop.
-                    self._failure = unrequested_end(f"{self!r}: the client")
-                    self._crashed(self._failure)
+                    self._failure = self._ended_unrequested()
                 raise
             finally:
                 with anyio.move_on_after(self._close_timeout) as deadline:
@@ -323,6 +333,7 @@ class Service(ABC):
         """Execute `run` in a host task. Raises: the errors of `_open`; IllegalStateError if it was
         started before."""
         status = _Started()
+        self._is_hosted = True
         task = asyncio.create_task(run(status))
         started = asyncio.create_task(status.event.wait())
         try:

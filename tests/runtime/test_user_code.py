@@ -258,6 +258,79 @@ async def test_a_connection_that_other_code_cancels_fails_the_consumer(kafka: An
                 assert not c.health()
 
 
+async def cancel_all_tasks() -> None:
+    """Cancel all tasks of the client, but not those of the broker, which are in this loop, too."""
+    found = {
+        task
+        for task in asyncio.all_tasks()
+        if task.get_name().startswith(("kafkagroup ", "kafkagroup.runtime"))
+        or getattr(task.get_coro(), "__qualname__", "").startswith("Service._run")
+    }
+    for task in found:
+        task.cancel()
+    await asyncio.wait(found)
+
+
+@ASYNCIO_ONLY
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("enter", ["start", "__aenter__"])
+async def test_a_consumer_whose_tasks_are_all_cancelled_has_not_been_stopped(
+    kafka: Any, protocol: str, enter: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers and test cases may cancel all tasks of a loop. `async for` ended as after a stop,
+    without a word: a service looked as if it had nothing to do."""
+    async with kafka():
+        c = consumer(group_protocol=protocol)
+        await getattr(c, enter)()
+        await c.getone()
+        await cancel_all_tasks()
+        with pytest.raises(IllegalStateError, match="the client has ended, and nothing has"):
+            async for _ in c:
+                pass
+        for call in (c.getone, c.commit):
+            with pytest.raises(IllegalStateError, match="the client has ended, and nothing has"):
+                await call()
+        assert findings(c) == [HealthProblem.FAILED]
+        await c.stop()
+    assert ("was never stopped" in caplog.text) == (enter == "start")
+
+
+@ASYNCIO_ONLY
+async def test_after_a_connection_was_cancelled_the_consumer_has_not_been_stopped(
+    kafka: Any,
+) -> None:
+    """Once all was closed, calls told that the consumer was closed, and not why."""
+    async with kafka():
+        c = consumer()
+        await c.start()
+        await c.getone()
+        cancelled = [t for t in asyncio.all_tasks() if "kafkagroup connection" in t.get_name()]
+        for task in cancelled:
+            task.cancel()
+        await asyncio.sleep(10)
+        with pytest.raises(IllegalStateError, match="the client has ended, and nothing has"):
+            async for _ in c:
+                pass
+        assert findings(c) == [HealthProblem.FAILED]
+        await c.stop()
+
+
+@ASYNCIO_ONLY
+@pytest.mark.parametrize("make", [member, election, shards])
+async def test_a_member_whose_tasks_are_all_cancelled_has_not_been_stopped(
+    kafka: Any, make: Any
+) -> None:
+    async with kafka():
+        m = make()
+        await m.start()
+        await anext(m)
+        await cancel_all_tasks()
+        for _ in range(2):
+            with pytest.raises(IllegalStateError, match="the client has ended, and nothing has"):
+                await anext(m)
+        await m.stop()
+
+
 @ASYNCIO_ONLY
 @pytest.mark.parametrize("make", [member, election, shards])
 async def test_a_task_that_other_code_cancels_fails_the_member(kafka: Any, make: Any) -> None:
