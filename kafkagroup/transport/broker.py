@@ -188,9 +188,14 @@ class BrokerClient:
         return self.is_connected()
 
     @property
+    def is_reached(self) -> bool:
+        """Whether any connection is open."""
+        return any(not c.is_closed for c in self._connections.values())
+
+    @property
     def has_connections(self) -> bool:
         """Whether a connection is open, or is being opened."""
-        return bool(self._connecting) or any(not c.is_closed for c in self._connections.values())
+        return bool(self._connecting) or self.is_reached
 
     @property
     def is_idle(self) -> bool:

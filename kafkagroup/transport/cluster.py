@@ -539,14 +539,15 @@ class Cluster:
         return [n for n in self._known_nodes() if _address(n) not in excluded]
 
     def _known_nodes(self) -> list[Node]:
-        """Return known brokers, the connected ones first."""
+        """Return known brokers, the connected ones first, then those with another connection: to
+        connect to these takes no longer than the network needs."""
         nodes = list(self.metadata.nodes.values())
         if len(nodes) > _MAX_CANDIDATES:
             used = [self.metadata.nodes.get(node_id) for node_id, _ in self._brokers]
             some = random.sample(nodes, _MAX_CANDIDATES)
             nodes = list(dict.fromkeys(n for n in (*used, *some) if n is not None))
         random.shuffle(nodes)
-        nodes.sort(key=lambda node: not self._is_connected(node))
+        nodes.sort(key=self._distance)
         # Last: the broker that knew no coordinator may know none as long as it lags behind.
         nodes.sort(key=lambda node: _address(node) == self._coordinator_unknown_to)
         return nodes
@@ -566,9 +567,11 @@ class Cluster:
             on_refused=partial(self._on_refused, address),
         )
 
-    def _is_connected(self, node: Node) -> bool:
+    def _distance(self, node: Node) -> int:
         broker = self._brokers.get((node.node_id, _address(node)))
-        return broker is not None and broker.connected
+        if broker is None:
+            return 2
+        return 0 if broker.connected else 1 if broker.is_reached else 2
 
     async def find_coordinator(self, group: str) -> Node:
         """Look up the coordinator of a group.

@@ -14,6 +14,7 @@ import pytest
 from kafkagroup.errors import BrokerError, ConnectionLostError, ErrorCode, NoBrokersAvailableError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
+from kafkagroup.transport.broker import MAIN
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata, Node, PartitionMetadata
 from kafkagroup.transport.options import Address, ClientOptions
@@ -514,6 +515,25 @@ async def test_a_silent_broker_leaves_time_for_the_others(network: Any) -> None:
         start = anyio.current_time()
         await cluster.refresh()
         assert anyio.current_time() - start == pytest.approx(OPTIONS.request_timeout / 3)
+
+
+@pytest.mark.parametrize("used", [{"fetch"}, {"fetch", MAIN}])
+async def test_a_request_for_any_broker_goes_to_one_that_is_reached(
+    network: Any, used: set[str]
+) -> None:
+    """A member that committed before it joined again looked the coordinator up at a broker that was
+    slow to reach, while its heartbeats were answered by another."""
+    nodes = {f"n{n}": (f"node-{n}", 9092) for n in range(1, 9)}
+    network.handlers |= {address: serving(metadata_of(**nodes)) for address in (A, *nodes.values())}
+    async with network, open_cluster(A) as cluster:
+        await cluster.refresh()
+        for node_id, connection_id in {3: "fetch", 5: MAIN}.items():
+            if connection_id in used:
+                await cluster.broker(cluster.metadata.nodes[node_id]).connect(connection_id)
+        before = len(network.dialled)
+        await cluster.request_any(METADATA)
+        expected = [] if MAIN in used else [nodes["n3"]]
+        assert network.dialled[before:] == expected
 
 
 # ---------------------------------------------------------------- brokers that move
