@@ -207,7 +207,7 @@ class Delivery:
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop delivering these partitions. Records in flight may still become processed."""
         for tp in partitions:
-            if (owned := self.owned.get(tp)) is not None:
+            if (owned := self.owned.get(tp)) is not None and not owned.revoked:
                 owned.revoke()
                 owned.drop_buffer()
                 self._stop_delivering(owned)
@@ -219,7 +219,7 @@ class Delivery:
         for owned in released:
             owned.revoke()
             self._stop_delivering(owned)
-        self._in_flight = tuple(owned for owned in self._in_flight if owned not in released)
+        self._in_flight = tuple(o for o in self._in_flight if self.owned.get(o.tp) is o)
         self._on_room()
 
     def pause(self, tp: TopicPartition) -> None:
@@ -313,7 +313,11 @@ class Delivery:
 
     def has_in_flight(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether a record of these partitions is in flight."""
-        return any(owned.tp in partitions for owned in self._in_flight)
+        return bool(self.in_flight_among(partitions))
+
+    def in_flight_among(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return those of these partitions that have a record in flight."""
+        return [owned.tp for owned in self._in_flight if owned.tp in partitions]
 
     def mark_processed(self) -> None:
         """Count records in flight as processed: the application asked for more, or committed."""

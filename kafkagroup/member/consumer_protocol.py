@@ -37,10 +37,9 @@ from kafkagroup.member.consumer_state import (
     MOVES,
     PASSIVE,
     Member,
-    PartitionsByTopicId,
     Phase,
-    is_missing,
 )
+from kafkagroup.member.consumer_target import PartitionsByTopicId, TargetChange, is_missing
 from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
@@ -69,9 +68,7 @@ from kafkagroup.member.vocabulary import (
     Started,
     Woke,
 )
-from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import encode_assignment
-from kafkagroup.wire.messages.consumer_heartbeat import Assignment, ConsumerGroupHeartbeatResponse
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
 from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 __all__ = ["step"]
@@ -130,6 +127,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     HEARTBEATING = HEARTBEATING
     COMMITTING = HEARTBEATING
 
+    _prepared: TargetChange | None = None
+    """What a thread has prepared of the answer that this step is about."""
+
     # ------------------------------------------------------------ events
 
     def take(self, event: ConsumerEvent) -> None:
@@ -137,6 +137,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case Started():
                 self._move(Phase.UNJOINED)
             case Replied(token=token, message=message):
+                self._prepared = event.target_change
                 self._on_reply(token, message)
             case SendFailed(token=token, error=error):
                 self._on_failure(token, error)
@@ -157,10 +158,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     self._set(topics=topics, pattern=pattern, outdated_epoch=self.member.epoch)
                 self._heartbeat_now()
             case TopicsNamed(names=names):
-                self._set(
-                    names=self._needed({**self.member.names, **names}),
-                    unnamed=self.member.unnamed - names.keys(),
-                )
+                self._on_names(names)
             case RejoinRequested():
                 # Only the coordinator can start a rebalance. A heartbeat that reports everything
                 # gets the whole assignment; the heartbeat in flight does not report everything.
@@ -177,6 +175,20 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._on_leaving(event)
             case _:
                 assert_never(event)
+
+    def _on_names(self, found: Mapping[UUID, str]) -> None:
+        """Add names, and forget those of topics that are neither assigned nor owned any more: the
+        coordinator may assign others again and again."""
+        member = self.member
+        target: PartitionsByTopicId = member.target or {}
+        names = {
+            topic: name
+            for topic, name in (*member.names.items(), *found.items())
+            if topic in target or topic in member.owned or topic in member.next_owned
+        }
+        if member.target is not None:
+            member.target.note_named(member.names, names, found)
+        self._set(names=names, unnamed=member.unnamed.difference(found))
 
     def _on_reply(self, token: int, message: object) -> None:
         member = self.member
@@ -325,7 +337,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         )
         if answer.heartbeat_interval_ms > 0:
             self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
-        self._extend_lease(None if answer.assignment is None else _by_topic(answer.assignment))
+        self._extend_lease(self._target_change(answer))
         if changed:
             self._heartbeat_often()
         elif self.now >= member.frequent_until:
@@ -345,7 +357,16 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         ):
             self._set(outdated_epoch=None)
 
-    def _extend_lease(self, target: PartitionsByTopicId | None) -> None:
+    def _target_change(self, answer: ConsumerGroupHeartbeatResponse) -> TargetChange | None:
+        """Return the change of the target, if the answer has an assignment."""
+        if answer.assignment is None:
+            return None
+        change = self._prepared
+        if change is not None and change.before is self.member.target:
+            return change
+        return TargetChange.of(answer.assignment, self.member.target)
+
+    def _extend_lease(self, change: TargetChange | None) -> None:
         """Extend the lease from when the heartbeat was sent. While the coordinator waits for a
         revocation, extend it no further than the rebalance timeout, after which it removes the
         member despite its heartbeats. An answer may have been lost, so that timeout began at some
@@ -359,10 +380,10 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             and member.reconciling is None
         ):
             revocation_requested_at = None
-        if target is not None:
-            if revocation_requested_at is None and is_missing(target, member.target or {}):
+        if change is not None:
+            if revocation_requested_at is None and change.takes_away:
                 revocation_requested_at = member.last_acknowledged_at
-            self._set(target=target)
+            self._set(target=change.target)
         self._set(last_acknowledged_at=sent)
         if revocation_requested_at is not None:
             sent = min(
@@ -548,11 +569,12 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             or member.reconciling is not None
         ):
             return
-        unnamed = member.target.keys() - member.names.keys()
-        if unnamed != member.unnamed:
-            self._set(unnamed=frozenset(unnamed))
-            self.effects.append(LookUpNames(topic_ids=frozenset(unnamed)))
-        named = {t: p for t, p in member.target.items() if t not in unnamed}
+        unnamed = member.target.unnamed(member.names)
+        # By identity first: comparing 200,000 of them again in each step would take a while.
+        if unnamed is not member.unnamed and unnamed != member.unnamed:
+            self._set(unnamed=unnamed)
+            self.effects.append(LookUpNames(topic_ids=unnamed))
+        named = member.target.named(member.names)
         if unnamed and not named and not member.owned:
             return  # do not report an empty assignment: the names are only missing
         if self._reports_less_than(named):
@@ -580,18 +602,12 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     leader_id="",
                     protocol_name=member.config.assignor or "",
                     members={},
-                    assignment=_encoded(named, member.names),
+                    assignment=b"",
+                    topics=_by_name(named, member.names),
                     topic_ids={member.names[topic_id]: topic_id for topic_id in named},
                 ),
             )
         )
-
-    def _needed(self, names: Mapping[UUID, str]) -> dict[UUID, str]:
-        """Return the names of topics that are assigned or owned: the coordinator may assign others
-        again and again."""
-        member = self.member
-        needed = {*(member.target or ()), *member.owned, *member.next_owned}
-        return {topic_id: name for topic_id, name in names.items() if topic_id in needed}
 
     def _reports_less_than(self, target: PartitionsByTopicId) -> bool:
         """Whether the heartbeat in flight reports that the member does not own a partition of the
@@ -674,17 +690,12 @@ _NOT_IN_GROUP: Mapping[str, Any] = {
 """Member fields that are reset when it leaves the group, except for its ownership."""
 
 
-def _by_topic(assignment: Assignment) -> PartitionsByTopicId:
-    """Return the assigned partitions of each topic, also if the answer lists a topic twice."""
-    found: dict[UUID, tuple[int, ...]] = {}
-    for topic in assignment.topic_partitions:
-        partitions = {*found.get(topic.topic_id, ()), *topic.partitions}
-        if partitions:
-            found[topic.topic_id] = tuple(sorted(partitions))
+def _by_name(
+    assigned: PartitionsByTopicId, names: Mapping[UUID, str]
+) -> dict[str, tuple[int, ...]]:
+    """Return topic -> partitions. Two topics may have one name, if one was recreated."""
+    found: dict[str, tuple[int, ...]] = {}
+    for topic_id, partitions in assigned.items():
+        name = names[topic_id]
+        found[name] = (*found[name], *partitions) if name in found else partitions
     return found
-
-
-def _encoded(assigned: PartitionsByTopicId, names: Mapping[UUID, str]) -> bytes:
-    return encode_assignment(
-        [TopicPartition(names[topic], p) for topic, numbers in assigned.items() for p in numbers]
-    )

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from kafkagroup._values import evolve
-from kafkagroup.member.consumer_state import Member, PartitionsByTopicId
+from kafkagroup.member.consumer_state import Member
+from kafkagroup.member.consumer_target import PartitionsByTopicId
 from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,

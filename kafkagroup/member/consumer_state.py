@@ -7,6 +7,7 @@ from enum import Enum
 from uuid import UUID
 
 from kafkagroup._values import field, frozen
+from kafkagroup.member.consumer_target import PartitionsByTopicId, Target, is_missing
 from kafkagroup.member.coordinated import CoordinatedConfig, CoordinatedMember
 
 __all__ = [
@@ -16,18 +17,13 @@ __all__ = [
     "PASSIVE",
     "Config",
     "Member",
-    "PartitionsByTopicId",
     "Phase",
     "ReportedState",
-    "is_missing",
 ]
 
 _DEFAULT_BROKER_INTERVAL = 5.0
 """The interval in seconds that brokers request by default
 (`group.consumer.heartbeat.interval.ms`)."""
-
-PartitionsByTopicId = Mapping[UUID, tuple[int, ...]]
-"""Topic id -> partitions, sorted; no topic without any."""
 
 
 class Phase(Enum):
@@ -167,7 +163,7 @@ class Member(CoordinatedMember):
     phase: Phase = Phase.IDLE
     epoch: int = 0
     """The member's epoch; 0 outside of the group."""
-    target: PartitionsByTopicId | None = None
+    target: Target | None = None
     """The last assignment of the coordinator; None before the first."""
     owned: PartitionsByTopicId = field(factory=dict)
     """What the application owns, including what it is revoking."""
@@ -272,8 +268,10 @@ class Member(CoordinatedMember):
         coordinator would assign it to another member."""
         if self.reconciling is None:
             return self.owned
-        both = {t: {*self.owned.get(t, ()), *p} for t, p in self.next_owned.items()}
-        claimed = {**self.owned, **{t: tuple(sorted(p)) for t, p in both.items()}}
+        claimed = {
+            **self.owned,
+            **{t: _union(self.owned.get(t, ()), p) for t, p in self.next_owned.items()},
+        }
         if (
             self.acknowledged_state is None
             or self.acknowledged_state.reconciliation_count != self.reconciliation_count
@@ -287,6 +285,5 @@ class Member(CoordinatedMember):
         )
 
 
-def is_missing(partitions: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
-    """Whether `partitions` lacks any partition of `other`."""
-    return any({*p} - {*partitions.get(t, ())} for t, p in other.items())
+def _union(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return other if not one or one is other else tuple(sorted({*one, *other}))

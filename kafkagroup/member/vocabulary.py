@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kafkagroup._values import field, frozen
 from kafkagroup.wire.schema import Request
+
+if TYPE_CHECKING:
+    from kafkagroup.member.consumer_target import TargetChange
 
 __all__ = [
     "Assign",
@@ -68,9 +71,11 @@ class GenerationInfo:
     members: Mapping[str, bytes]
     """Member id -> metadata; filled on the leader only."""
     assignment: bytes
-    """What the leader assigned to this member."""
+    """What the leader assigned to this member; empty where the coordinator assigns (KIP-848)."""
     topic_ids: Mapping[str, UUID] = field(factory=dict)
     """Name -> id of each assigned topic, where the coordinator assigns by id (KIP-848)."""
+    topics: Mapping[str, tuple[int, ...]] | None = None
+    """Name -> the assigned partitions, where the coordinator assigns; else None."""
 
     @property
     def is_leader(self) -> bool:
@@ -102,6 +107,8 @@ class Replied(BaseEvent):
 
     token: int
     message: Any
+    target_change: TargetChange | None = None
+    """What a large assignment changes, as a thread has prepared it (KIP-848)."""
 
 
 @frozen(kw_only=True)

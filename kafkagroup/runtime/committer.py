@@ -111,13 +111,13 @@ class Committer:
         begins."""
         self._is_handling_loss = False
 
-    def note_lost(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+    def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
         # With auto-commit, report only the loss of records in flight, unless a `commit()` waits.
         reports_all = self._waiting_commit_count > 0 or not self._options.enable_auto_commit
-        for tp in partitions:
-            owned = self._delivery.owned.get(tp)
-            if owned is not None and (reports_all or self._delivery.has_in_flight((tp,))):
+        delivery = self._delivery
+        for tp in partitions if reports_all else delivery.in_flight_among(partitions):
+            if (owned := delivery.owned.get(tp)) is not None:
                 self._losses.add(owned, reason)
 
     def on_poll(self) -> None:

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from kafkagroup.member.consumer_state import Member as ConsumerMember
+    from kafkagroup.member.consumer_target import TargetChange
 
 __all__ = ["Driver", "DriverEvent", "PollTimer", "run_compute"]
 
@@ -487,10 +488,30 @@ class Driver:
         else:
             await self._explain(send, response)
             self._measure(send.request, response, sent_at)
+            change = await self._target_change(response)
             event = Replied(
-                now=self._now(), jitter=random.random(), token=send.token, message=response
+                now=self._now(),
+                jitter=random.random(),
+                token=send.token,
+                message=response,
+                target_change=change,
             )
         self._post(event)
+
+    async def _target_change(self, response: Any) -> TargetChange | None:
+        """Return what a large assignment changes (KIP-848), as a thread prepares it: with 200,000
+        topics the step would block the loop, and with it the heartbeats of other members."""
+        member = self.member
+        if isinstance(member, Member):
+            return None
+        # Imported here: most members are classic, and importing a consumer must stay cheap.
+        from kafkagroup.member.consumer_target import is_large, prepared
+
+        assignment = getattr(response, "assignment", None)
+        if assignment is None or not is_large(assignment):
+            return None
+        prepare = partial(prepared, assignment, member.target, member.names)
+        return await self._cluster.options.run_in_thread(prepare)
 
     async def _explain(self, send: Send, response: object) -> None:
         """Look up why the coordinator refuses a request to join, if its code says too little."""

@@ -99,8 +99,7 @@ class FetchSources:
         return -1 if leader is None else leader.leader
 
     def _have_leaders(self) -> bool:
-        nodes = self._cluster.metadata.nodes
-        return all(self._leader_of(tp) in nodes for tp in self._delivery.owned)
+        return next(self._cluster.metadata.without_leader(self._delivery.owned), None) is None
 
     async def _find_leaders(self) -> None:
         """Request metadata while an owned partition has no leader: during an election, no other
@@ -120,12 +119,14 @@ class FetchSources:
         """Describe why owned partitions cannot be fetched; None where only their topics are
         unknown, which the engine reports."""
         metadata = self._cluster.metadata
-        leaderless = (o for o in self._delivery.owned if self._leader_of(o) not in metadata.nodes)
-        existing = [tp for tp in leaderless if metadata.partition_counts((tp.topic,))]
+        leaderless = list(metadata.without_leader(self._delivery.owned))
+        # Once for each topic: all of 90,000 partitions may be without a leader.
+        counts = metadata.partition_counts({tp.topic for tp in leaderless})
+        existing = [tp for tp in leaderless if tp.topic in counts]
         if not existing:
             return None
         tp = min(existing)
-        count = metadata.partition_counts((tp.topic,))[tp.topic]
+        count = counts[tp.topic]
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
         if metadata.leader(tp) is None:
             cause = f"it does not exist: topic {tp.topic} has {count} partitions"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from operator import not_
 from uuid import UUID
@@ -34,7 +35,7 @@ from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
 from kafkagroup.runtime.range_check import RangeCheck
 from kafkagroup.runtime.refusals import Refusals
-from kafkagroup.runtime.slices import slices
+from kafkagroup.runtime.slices import apply_in_slices, process_in_slices, slices
 from kafkagroup.runtime.validation import Validation
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
@@ -114,7 +115,8 @@ class Positions:
     async def _look_up_all(self) -> None:
         offsets = self._offsets
         pauses = RetryBackoff(self._cluster.options) if offsets is None else offsets.pauses()
-        while pending := [o for o in self._delivery.owned.values() if self._needs_position(o)]:
+        owned = self._delivery.owned
+        while pending := await process_in_slices(self._without_position, owned.values()):
             now = self._clock()
             # Those that are refused wait by themselves: not all partitions for a denied one.
             due = [o for o in pending if o.look_up_at <= now]
@@ -125,7 +127,8 @@ class Positions:
                 await self._look_up(due)
             except RETRIED_ERRORS as error:
                 logger.info("positions: %s", error)
-            if any(self._needs_position(o) and o.look_up_at <= now for o in due):
+            left = await process_in_slices(self._without_position, due)
+            if any(o.look_up_at <= now for o in left):
                 await pauses.wait()
             else:
                 pauses.reset()
@@ -145,7 +148,7 @@ class Positions:
         """
         # Read before the request: the topic may be recreated before the response arrives.
         topic_ids = self._topic_ids(pending)
-        is_known = [_is_known(o, topic_ids) for o in pending]
+        is_known = await process_in_slices(partial(_are_known, topic_ids=topic_ids), pending)
         if any(is_known):
             await self._look_up_in(topic_ids, list(compress(pending, is_known)))
         return list(compress(pending, map(not_, is_known)))
@@ -153,8 +156,7 @@ class Positions:
     async def _look_up_in(
         self, topic_ids: Mapping[str, UUID], pending: list[OwnedPartition]
     ) -> None:
-        for owned in pending:
-            self._check_topic(owned, topic_ids[owned.tp.topic])
+        await apply_in_slices(partial(self._check_topics, topic_ids), pending)
         new = [o for o in pending if o.position == UNKNOWN and not o.reset]
         if new and self._offsets is not None:
             for some in slices(new):
@@ -176,6 +178,13 @@ class Positions:
             await self._reset(some, topic_ids)
         if to_reset:
             self._found()
+
+    def _check_topics(
+        self, topic_ids: Mapping[str, UUID], pending: Iterable[OwnedPartition]
+    ) -> None:
+        for owned in pending:
+            if not owned.revoked:  # its position is that of its last commit
+                self._check_topic(owned, topic_ids[owned.tp.topic])
 
     def _check_topic(self, owned: OwnedPartition, topic_id: UUID) -> None:
         """Note whether the position is of a deleted topic; `topic_id`: the topic's present id."""
@@ -273,6 +282,9 @@ class Positions:
         has_none = owned.position == UNKNOWN or owned.is_of_deleted_topic
         return has_none and self._is_new(owned.tp)
 
+    def _without_position(self, partitions: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        return [owned for owned in partitions if self._needs_position(owned)]
+
     def _needs_position(self, owned: OwnedPartition) -> bool:
         if owned.revoked or owned.failed:
             return False
@@ -301,9 +313,12 @@ class Positions:
         }
 
 
-def _is_known(owned: OwnedPartition, topic_ids: Mapping[str, UUID]) -> bool:
-    topic_id = topic_ids.get(owned.tp.topic)
-    return topic_id is not None and owned.is_assigned_in(topic_id)
+def _are_known(partitions: Iterable[OwnedPartition], topic_ids: Mapping[str, UUID]) -> list[bool]:
+    """Return for each partition whether its topic is the one that was assigned."""
+    return [
+        (topic_id := topic_ids.get(owned.tp.topic)) is not None and owned.is_assigned_in(topic_id)
+        for owned in partitions
+    ]
 
 
 def _no_policy(owned: OwnedPartition) -> Exception:

@@ -57,7 +57,7 @@ class RangeCheck:
 
     def wake(self) -> None:
         """Check the positions that are in doubt, if there are any."""
-        if self._doubted():
+        if any(map(_is_doubted, self._delivery.owned.values())):
             self._checking.ensure_running()
 
     def _doubted(self) -> dict[TopicPartition, OwnedPartition]:

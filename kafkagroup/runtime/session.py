@@ -6,7 +6,7 @@ Each part has a file of its own: the membership, the commits, the errors, the po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -159,7 +159,7 @@ class Session:
 
     # ------------------------------------------------------------ ownership
 
-    def note_lost(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+    def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
         self.committer.note_lost(partitions, reason)
         # The next record must count as a poll.

@@ -1,8 +1,9 @@
 """Work in slices, between which the loop's other tasks run.
 
-`process_in_slices` and `slices` are for work on each of many partitions: a consumer may own
-100,000, and a few microseconds for each would block the loop for most of a second. `Slices` is for
-long work on one item, such as a response of megabytes: a generator that yields when its time is up.
+`process_in_slices`, `apply_in_slices` and `slices` are for work on each of many partitions: a
+consumer may own 100,000, and a few microseconds for each would block the loop for most of a second.
+`Slices` is for long work on one item, such as a response of megabytes: a generator that yields when
+its time is up.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-__all__ = ["Slices", "are_many", "process_in_slices", "slices"]
+__all__ = ["Slices", "apply_in_slices", "are_many", "process_in_slices", "slices"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -47,6 +48,14 @@ async def process_in_slices(
         results += work(part)
         await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
     return results
+
+
+async def apply_in_slices(work: Callable[[Sequence[T]], object], items: Sequence[T]) -> None:
+    """Call `work` for `items`, as `process_in_slices` does."""
+    for part in slices(items):
+        work(part)
+        if are_many(items):
+            await anyio.sleep(0)  # noqa: ASYNC115 - anyio.lowlevel takes an import of its own
 
 
 class Slices(Generic[T]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -34,12 +34,13 @@ from kafkagroup.runtime.large_jobs import run_job
 from kafkagroup.runtime.leader import Leader
 from kafkagroup.runtime.offsets import Identity
 from kafkagroup.runtime.session import Session
-from kafkagroup.runtime.slices import process_in_slices
+from kafkagroup.runtime.slices import apply_in_slices, process_in_slices
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.group_log import (
     Subscription,
+    assigned_partitions,
     decode_assignment,
     encode_subscription,
 )
@@ -53,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_SHARE = 0.75
 """How much of the rebalance timeout a cooperative revocation may wait for records in flight."""
+
+_PARTITION_BYTES = 4
+"""The size of a partition's number in an encoded assignment."""
 
 _COMMIT_SHARE = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
@@ -147,21 +151,21 @@ class Subscriber:
             if names_generation
             else self._unsubscribed_since
         )
-        return tuple(
-            (
-                name,
-                encode_subscription(
-                    Subscription(
-                        topics=tuple(topics),
-                        user_data=user_data(assignor, *last_assignment),
-                        owned=owned,
-                        generation=generation,
-                        rack=session.options.client_rack,
-                    )
-                ),
+        data = {name: user_data(a, *last_assignment) for name, a in self._assignors.items()}
+        # Once for all assignors that add the same, mostly nothing: it may list 90,000 partitions.
+        encoded = {
+            added: encode_subscription(
+                Subscription(
+                    topics=tuple(topics),
+                    user_data=added,
+                    owned=owned,
+                    generation=generation,
+                    rack=session.options.client_rack,
+                )
             )
-            for name, assignor in self._assignors.items()
-        )
+            for added in set(data.values())
+        }
+        return tuple((name, encoded[added]) for name, added in data.items())
 
     async def follow_topics(self) -> None:
         """As leader: request a rebalance if topics changed since the assignment was computed."""
@@ -237,7 +241,7 @@ class Subscriber:
         new owner."""
         partitions = self._partitions_to_revoke(lost=True)
         logger.warning("lost %d partitions: %s", len(partitions), reason)
-        self._release(partitions, reason)
+        await self._release(partitions, reason)
         self._has_lost_all, self._unsubscribed_since = False, -1
         await self._call_listener(self._callbacks.lost, partitions)
         self._session.committer.end_loss()
@@ -246,11 +250,11 @@ class Subscriber:
 
     async def assign(self, generation: GenerationInfo) -> None:
         """Apply the assignment of a generation, call the listener, and look up positions."""
-        session, encoded = self._session, generation.assignment
+        session = self._session
         # From here on: a thread that decodes a large assignment may take seconds, in which the
         # group waits for the revocation as well.
         deadline = anyio.current_time() + session.options.rebalance_timeout * _DRAIN_SHARE
-        assigned = await run_job(self._cluster, partial(decode_assignment, encoded), len(encoded))
+        assigned = await run_job(self._cluster, *_decoding(generation))
         if session.membership.uses_consumer_protocol:
             self._note_new_partitions(assigned)
             # Also topics that the coordinator found by matching a pattern. Do not wait for their
@@ -275,8 +279,9 @@ class Subscriber:
     ) -> bool:
         """Rejoin if the assignment has topics that are not subscribed to; return whether it has."""
         session, membership = self._session, self._session.membership
-        unsubscribed = sorted({tp.topic for tp in assigned} - self.topics)
-        if not unsubscribed or membership.uses_consumer_protocol or membership.driver is None:
+        may_rejoin = not membership.uses_consumer_protocol and membership.driver is not None
+        unsubscribed = sorted({tp.topic for tp in assigned} - self.topics) if may_rejoin else []
+        if not unsubscribed or membership.driver is None:
             self._unsubscribed_since = -1
             self._pauses.reset()
             return False
@@ -314,12 +319,16 @@ class Subscriber:
         """Revoke the owned partitions that are not assigned any more; return their number."""
         session = self._session
         kept, ids = set(assigned), generation.topic_ids
-        revoked = sorted(
-            tp
-            for tp, owned in session.delivery.owned.items()
-            # Another topic may have been created under the same name (KIP-848).
-            if tp not in kept or not owned.is_assigned_in(ids.get(tp.topic, NO_ID))
-        )
+
+        def others(owned: Iterable[OwnedPartition]) -> list[TopicPartition]:
+            return [
+                one.tp
+                for one in owned
+                # Another topic may have been created under the same name (KIP-848).
+                if one.tp not in kept or not one.is_assigned_in(ids.get(one.tp.topic, NO_ID))
+            ]
+
+        revoked = sorted(await process_in_slices(others, session.delivery.owned.values()))
         self._is_reassigned = generation.generation_id == self._revoked_in
         self._revoked_in = generation.generation_id if revoked else -1
         if revoked:
@@ -418,13 +427,15 @@ class Subscriber:
             with anyio.CancelScope() as self._revocation_wait:
                 # Commits that the callback began: in the next generation they would be refused.
                 await session.committer.wait_for_commits(self._commit_timeout(deadline))
-        self._release(revoked, "a rebalance revoked it")
+        await self._release(revoked, "a rebalance revoked it")
 
-    def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
+    async def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
         """Release partitions. Their delivered records without a commit count as lost, unless the
         application has unsubscribed from the topic."""
-        self._session.note_lost([tp for tp in partitions if self.subscribes(tp.topic)], reason)
-        self._session.delivery.release(partitions)
+        session = self._session
+        lost = frozenset(filter(self.subscribes, {tp.topic for tp in partitions}))
+        session.note_lost([tp for tp in partitions if tp.topic in lost], reason)
+        await apply_in_slices(session.delivery.release, partitions)
 
     def _commit_timeout(self, deadline: float) -> float:
         """Return the seconds that a commit may take before the deadline, or before the end of
@@ -474,3 +485,14 @@ class Subscriber:
                 session.seek(tp, offset)
             except KafkaGroupError as error:
                 session.errors.report(error)
+
+
+def _decoding(generation: GenerationInfo) -> tuple[Callable[[], Sequence[TopicPartition]], int]:
+    """Return the job that lists the assigned partitions, sorted, and its size in bytes as `run_job`
+    counts them. The job raises: DecodeError."""
+    topics = generation.topics
+    if topics is None:
+        encoded = generation.assignment
+        return partial(decode_assignment, encoded), len(encoded)
+    count = sum(map(len, topics.values()))
+    return partial(assigned_partitions, topics.items()), _PARTITION_BYTES * count

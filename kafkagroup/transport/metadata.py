@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
 from kafkagroup._public import public
@@ -78,6 +78,13 @@ class ClusterMetadata:
         """Return a partition's leader; None if the partition is unknown."""
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
+
+    def without_leader(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
+        """Yield the partitions whose leader is unknown, or is no known broker."""
+        for tp in partitions:
+            partition = self.leader(tp)
+            if partition is None or partition.leader not in self.nodes:
+                yield tp
 
     def replica_racks(self, topics: Iterable[str]) -> Racks:
         """Return the racks of each partition's replicas, of the topics that exist."""

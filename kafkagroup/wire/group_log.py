@@ -18,6 +18,7 @@ from kafkagroup.wire.schema import BYTES, INT32, STRING, array, field, message, 
 __all__ = [
     "MAX_PARTITIONS",
     "Subscription",
+    "assigned_partitions",
     "assigned_user_data",
     "decode_assignment",
     "decode_subscription",
@@ -101,7 +102,10 @@ def decode_subscription(data: bytes) -> Subscription:
     return Subscription(
         topics=tuple(sorted(body.topics)),
         user_data=body.user_data,
-        owned=_flat(body.owned_partitions, "subscription"),
+        owned=_flat(
+            tuple((topic.topic, topic.partitions) for topic in body.owned_partitions),
+            "subscription",
+        ),
         generation=body.generation_id,
         rack=body.rack_id or None,
     )
@@ -121,7 +125,14 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
     The coordinator sends empty bytes to a member for which the leader sent no assignment.
     """
-    return _flat(_assignment(data)[0], "assignment")
+    return assigned_partitions((topic.topic, topic.partitions) for topic in _assignment(data)[0])
+
+
+def assigned_partitions(
+    topics: Iterable[tuple[str, tuple[int, ...]]],
+) -> tuple[TopicPartition, ...]:
+    """Return the partitions of an assignment by topic, sorted. Raises: DecodeError."""
+    return _flat(tuple(topics), "assignment")
 
 
 def assigned_user_data(data: bytes) -> bytes | None:
@@ -157,11 +168,11 @@ def _grouped(partitions: Iterable[TopicPartition]) -> tuple[_TopicPartitions, ..
     )
 
 
-def _flat(topics: tuple[_TopicPartitions, ...], what: str) -> tuple[TopicPartition, ...]:
-    count = sum(len(t.partitions) for t in topics)
+def _flat(topics: tuple[tuple[str, tuple[int, ...]], ...], what: str) -> tuple[TopicPartition, ...]:
+    count = sum(len(partitions) for _, partitions in topics)
     if count > MAX_PARTITIONS:
         raise LimitExceededError(f"{what} of {count} partitions; the limit is {MAX_PARTITIONS}")
-    flat = tuple(sorted(TopicPartition(t.topic, p) for t in topics for p in t.partitions))
+    flat = tuple(sorted(TopicPartition(topic, p) for topic, numbers in topics for p in numbers))
     if len(set(flat)) != count:
         raise DecodeError(f"{what} names a partition twice")
     if any(p < 0 for _, p in flat):

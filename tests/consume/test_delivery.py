@@ -399,6 +399,7 @@ def test_seek_keeps_records_of_other_partitions_in_flight() -> None:
     assert ask(delivery) == record(0, "x", T1)
     delivery.seek(T0, 9)
     assert delivery.has_in_flight([T0, T1])
+    assert delivery.in_flight_among([T0, T1]) == [T1]
     assert not delivery.has_in_flight([T0])
     assert ask(delivery) == record(1, "y", T1)
     assert state(delivery, T1) == (2, 1, 2)

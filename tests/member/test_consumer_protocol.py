@@ -34,10 +34,10 @@ from kafkagroup.member.consumer_state import (
     MOVES,
     Config,
     Member,
-    PartitionsByTopicId,
     Phase,
     ReportedState,
 )
+from kafkagroup.member.consumer_target import PartitionsByTopicId, Target
 from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
@@ -69,8 +69,8 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
-from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import decode_assignment, encode_assignment
+from kafkagroup.types import TopicPartition, by_topic
+from kafkagroup.wire.group_log import assigned_partitions
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -148,7 +148,7 @@ JOINED = evolve(
     next_heartbeat_at=10.25,
     frequent_until=16.0,
 )
-MINE: PartitionsByTopicId = {T: (0, 1)}
+MINE = Target({T: (0, 1)})
 TAKING = evolve(JOINED, target=MINE, next_owned=MINE, reconciling=3, is_assigned=True, last_token=3)
 OWNING = evolve(
     TAKING,
@@ -284,7 +284,8 @@ def reconcile(token: int, *partitions: TopicPartition, epoch: int = 5) -> Reconc
             leader_id="",
             protocol_name="",
             members={},
-            assignment=encode_assignment(partitions),
+            assignment=b"",
+            topics={topic: tuple(numbers) for topic, numbers in by_topic(partitions).items()},
             topic_ids={tp.topic: IDS[tp.topic] for tp in partitions},
         ),
     )
@@ -1506,7 +1507,8 @@ class RandomRun:
 
     def done(self, work: Revoke | Lose | Reconcile) -> ConsumerEvent:
         if isinstance(work, Reconcile):
-            self.holds = frozenset(decode_assignment(work.generation.assignment))
+            topics = work.generation.topics or {}
+            self.holds = frozenset(assigned_partitions(topics.items()))
             return AssignmentApplied(now=self.now, token=work.token)
         self.holds = frozenset()
         return Revoked(now=self.now, token=work.token)

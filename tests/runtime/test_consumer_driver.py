@@ -20,8 +20,11 @@ from kafkagroup import (
     TopicPartition,
 )
 from kafkagroup.errors import ErrorCode, TransportError, UnsupportedVersionError
+from kafkagroup.member import consumer_target
+from kafkagroup.runtime import large_jobs
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
@@ -291,6 +294,26 @@ async def test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_la
         async for record in consumer:
             if record.topic == "tt":
                 break
+
+
+@pytest.mark.parametrize("is_large", [True, False], ids=["large", "small"])
+async def test_a_thread_prepares_a_large_assignment(
+    network: Any, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """One of 90,000 partitions blocked the loop for 0.1 s, and one of 200,000 topics for 0.4 s."""
+    done: list[str] = []
+
+    async def run(self: WorkerThreads, work: Any) -> object:
+        done.append(work.func.__name__)
+        return work()
+
+    monkeypatch.setattr(WorkerThreads, "__call__", run)
+    if is_large:
+        monkeypatch.setattr(consumer_target, "_LARGE", 0)
+        monkeypatch.setattr(large_jobs, "_LARGE_JOB", 0)
+    async with cluster(network), member() as consumer:
+        await until(lambda: consumer.assignment() == {T0, T1})
+    assert done[:2] == (["prepared", "assigned_partitions"] if is_large else [])
 
 
 async def test_a_topic_may_be_withdrawn_while_its_name_is_looked_up(network: Any) -> None:

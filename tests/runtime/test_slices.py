@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from kafkagroup import CommitFailedError, Consumer
 from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import ErrorCode, RequestTimeoutError
-from kafkagroup.runtime import slices
+from kafkagroup.runtime import positions, slices, subscriber
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.slices import Slices
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
@@ -77,6 +77,17 @@ async def test_other_tasks_run_while_many_items_are_processed() -> None:
     assert sizes == [*[slices.SLICE_SIZE] * 3, 1]
     assert turns >= 3
     assert slices.are_many(items)
+
+
+async def test_other_tasks_run_while_work_is_applied_to_many_items() -> None:
+    items, done = range(2 * slices.SLICE_SIZE + 1), list[Sequence[int]]()
+    _, turns = await turns_of_another_task(lambda: slices.apply_in_slices(done.append, items))
+    assert [len(some) for some in done] == [slices.SLICE_SIZE, slices.SLICE_SIZE, 1]
+    assert turns >= 2
+    few = range(slices.SLICE_SIZE)
+    done.clear()
+    _, turns = await turns_of_another_task(lambda: slices.apply_in_slices(done.append, few))
+    assert (done, turns) == ([few], 0)
 
 
 # ---------------------------------------------------------------- of a consumer
@@ -203,6 +214,59 @@ async def test_a_seek_while_a_fetch_is_built_does_not_wait_for_its_response(
         between(monkeypatch, seek)
         assert await all_of(c, 3) == [(0, 7), (0, 8), (0, 9)]
         assert anyio.current_time() - sought[0] < WAIT / 4
+
+
+def record_slices(
+    monkeypatch: pytest.MonkeyPatch, module: Any, note: Callable[[Sequence[Any]], object]
+) -> None:
+    """Call `note` after each slice that a module applies work to."""
+    apply = slices.apply_in_slices
+
+    async def recorded(work: Callable[[Sequence[Any]], object], items: Sequence[Any]) -> None:
+        def noted(some: Sequence[Any]) -> None:
+            work(some)
+            note(some)
+
+        await apply(noted, items)
+
+    monkeypatch.setattr(module, "apply_in_slices", recorded)
+
+
+async def test_topics_of_many_partitions_are_compared_in_slices(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look-up of 90,000 positions blocked the loop for 80 ms before its first request."""
+    compared: list[list[int]] = []
+    record_slices(
+        monkeypatch, positions, lambda some: compared.append([o.tp.partition for o in some])
+    )
+    async with reading() as (_, c):
+        await c.assign(ALL)
+        assert {await c.position(tp) for tp in ALL} == {0}
+    assert compared[:3] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("ends", ["unsubscribes", "is fenced"])
+async def test_many_partitions_are_released_in_slices(
+    reading: Any, monkeypatch: pytest.MonkeyPatch, protocol: str, ends: str
+) -> None:
+    """To release 90,000 partitions took 40 ms of the loop. None of them is assigned meanwhile."""
+    seen: list[tuple[int, int]] = []
+    async with reading(heartbeat_interval_ms=500, group_protocol=protocol) as (kafka, c):
+        record_slices(
+            monkeypatch,
+            subscriber,
+            lambda _: seen.append((len(c._delivery.owned), len(c.assignment()))),
+        )
+        await c.subscribe("t")
+        await c.wait_assignment()
+        if ends == "unsubscribes":
+            await c.unsubscribe()
+        else:
+            lose_all(kafka)
+            await anyio.sleep(1.0)
+        assert seen[:3] == [(3, 0), (1, 0), (0, 0)]
 
 
 # ---------------------------------------------------------------- commits

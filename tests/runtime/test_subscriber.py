@@ -11,12 +11,18 @@ import pytest
 
 from kafkagroup import Consumer, ConsumerClosedError
 from kafkagroup._values import evolve
-from kafkagroup.assign import GroupSpec, cooperative_sticky_assignor, range_assignor
+from kafkagroup.assign import (
+    GroupSpec,
+    cooperative_sticky_assignor,
+    range_assignor,
+    sticky_assignor,
+)
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime import large_jobs, leader
+from kafkagroup.runtime import large_jobs, leader, subscriber
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.group_log import Subscription, encode_subscription
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
@@ -361,6 +367,29 @@ async def test_the_leader_of_a_large_group_assigns_in_a_thread(
         ) as consumer:
             assert len(await consumer.wait_assignment()) == 2
     assert done == ([*in_thread, "decode_assignment"] if size == "large" else [])
+
+
+async def test_a_subscription_is_encoded_once_for_all_assignors(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists the owned partitions: with 90,000 each assignor took 20 ms of the loop."""
+    encoded: list[bytes | None] = []
+
+    def encode(subscription: Subscription) -> bytes:
+        encoded.append(subscription.user_data)
+        return encode_subscription(subscription)
+
+    monkeypatch.setattr(subscriber, "encode_subscription", encode)
+    async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        assignors = [range_assignor, own_assignor, sticky_assignor]
+        async with Consumer(
+            "t", bootstrap_servers="kafka-1", group_id="g", assignors=assignors
+        ) as consumer:
+            await consumer.wait_assignment()
+            encoded.clear()
+            protocols = dict(consumer._engine._subscriber.protocols())
+            assert (len(protocols), len({*protocols.values()}), len(encoded)) == (3, 2, 2)
 
 
 async def test_members_with_equal_subscriptions_share_one_set_of_topics(

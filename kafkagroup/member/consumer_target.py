@@ -1,0 +1,127 @@
+"""What the coordinator assigns to a member of a consumer group (KIP-848), by topic id.
+
+An answer may assign 200,000 topics, and a step that did something for each of them would block the
+event loop. So a thread prepares a large answer, and the step does only what has changed since: a
+`Target` keeps its topics with and without a name, and a `TargetChange` is compared with the target
+before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from kafkagroup._values import frozen
+from kafkagroup.wire.messages.consumer_heartbeat import Assignment
+
+__all__ = ["PartitionsByTopicId", "Target", "TargetChange", "is_large", "is_missing", "prepared"]
+
+PartitionsByTopicId = Mapping[UUID, tuple[int, ...]]
+"""Topic id -> partitions, sorted; no topic without any."""
+
+_LARGE = 2_000
+"""The limit of topics and partitions that a step takes by itself: a millisecond's work."""
+
+_NO_NAMES: Mapping[UUID, str] = {}
+
+
+@frozen
+class _Split:
+    """The topics of a target with and without a name in `names`."""
+
+    names: Mapping[UUID, str]
+    named: PartitionsByTopicId
+    unnamed: frozenset[UUID]
+
+
+class Target(dict[UUID, tuple[int, ...]]):
+    """The partitions that the coordinator assigns: never changed, and equal to any such mapping."""
+
+    __slots__ = ("_split",)
+
+    def __init__(self, partitions: PartitionsByTopicId) -> None:
+        super().__init__(partitions)
+        self._split = _Split(_NO_NAMES, {}, frozenset(self))
+
+    def named(self, names: Mapping[UUID, str]) -> PartitionsByTopicId:
+        """Return the partitions of the topics whose names are known."""
+        return self._split_by(names).named
+
+    def unnamed(self, names: Mapping[UUID, str]) -> frozenset[UUID]:
+        """Return the topics whose names are unknown."""
+        return self._split_by(names).unnamed
+
+    def note_named(
+        self, before: Mapping[UUID, str], names: Mapping[UUID, str], added: Iterable[UUID]
+    ) -> None:
+        """Note that of the topics here, `names` has those that `before` had, and `added`."""
+        if self._split.names is before:
+            self._split = self._with_names(self._split, names, added)
+
+    def _split_by(self, names: Mapping[UUID, str]) -> _Split:
+        # Compared by identity: names are replaced, never changed.
+        if self._split.names is not names:
+            nothing = _Split(_NO_NAMES, {}, frozenset(self))
+            self._split = self._with_names(nothing, names, (t for t in self if t in names))
+        return self._split
+
+    def _with_names(
+        self, split: _Split, names: Mapping[UUID, str], added: Iterable[UUID]
+    ) -> _Split:
+        found = {topic: self[topic] for topic in added if topic in split.unnamed}
+        return _Split(names, {**split.named, **found}, split.unnamed.difference(found))
+
+
+@frozen
+class TargetChange:
+    """The target of an answer, compared with the one before."""
+
+    before: Target | None
+    target: Target
+    """The same object as `before` if they are equal."""
+    takes_away: bool
+    """Whether it lacks any partition of `before`."""
+
+    @classmethod
+    def of(cls, assignment: Assignment, before: Target | None) -> TargetChange:
+        """Compare what an answer assigns with the target before."""
+        found = _by_topic(assignment)
+        if before is None:
+            return cls(None, Target(found), takes_away=False)
+        if found == before:
+            return cls(before, before, takes_away=False)
+        return cls(before, Target(found), takes_away=is_missing(found, before))
+
+
+def is_missing(partitions: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
+    """Whether `partitions` lacks any partition of `other`."""
+    return any(
+        (found := partitions.get(topic, ())) is not wanted and not {*found}.issuperset(wanted)
+        for topic, wanted in other.items()
+    )
+
+
+def is_large(assignment: Assignment) -> bool:
+    """Return whether a thread prepares the step with this assignment."""
+    topics = assignment.topic_partitions
+    return len(topics) + sum(len(topic.partitions) for topic in topics) > _LARGE
+
+
+def prepared(
+    assignment: Assignment, before: Target | None, names: Mapping[UUID, str]
+) -> TargetChange:
+    """Return the change of a member's target. A step can use it as long as the member has the same
+    target and the same names; else it compares again by itself."""
+    change = TargetChange.of(assignment, before)
+    change.target.named(names)
+    return change
+
+
+def _by_topic(assignment: Assignment) -> PartitionsByTopicId:
+    """Return the assigned partitions of each topic, also if the answer lists a topic twice."""
+    found: dict[UUID, tuple[int, ...]] = {}
+    for topic in assignment.topic_partitions:
+        partitions = {*found.get(topic.topic_id, ()), *topic.partitions}
+        if partitions:
+            found[topic.topic_id] = tuple(sorted(partitions))
+    return found
