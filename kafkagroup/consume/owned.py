@@ -13,7 +13,7 @@ from collections import deque
 from enum import Enum
 from uuid import UUID
 
-from kafkagroup._values import define, field
+from kafkagroup._values import define
 from kafkagroup.consume.lag import behind
 from kafkagroup.consume.progress import UNKNOWN, Progress
 from kafkagroup.errors import BrokerError, NoOffsetError, OffsetOutOfRangeError
@@ -80,7 +80,9 @@ class OwnedPartition(Progress):
     """The latest leader epoch of the records that were read from topic `proven_topic_id`. A leader
     of an earlier epoch is not the leader any more."""
     proven_topic_id: UUID = NO_ID
-    buffered: deque[RecordBatch] = field(factory=deque)
+    buffered: deque[RecordBatch] | None = None
+    """The batches to deliver after the open one; None for none: most of 90,000 partitions have
+    none, and an empty deque takes 600 bytes and time of each full garbage collection."""
     buffered_bytes: int = 0
     buffered_records: int = 0
     revoked: bool = False
@@ -366,7 +368,7 @@ class OwnedPartition(Progress):
 
     def drop_buffer(self) -> None:
         """Drop what was fetched and not delivered."""
-        self.buffered.clear()
+        self.buffered = None
         self.buffered_bytes = self.buffered_records = 0
         self.fetch_offset = self.position
         self.fetch_epoch = self.leader_epoch
@@ -402,6 +404,8 @@ class OwnedPartition(Progress):
         """Buffer the batches that were fetched at `fetch_offset`."""
         for batch in batches:
             if batch.next_offset > self.fetch_offset:
+                if self.buffered is None:
+                    self.buffered = deque()
                 self.buffered.append(batch)
                 self.buffered_bytes += batch.size
                 self.buffered_records += batch.count
@@ -411,14 +415,19 @@ class OwnedPartition(Progress):
                     self.proven_epoch = batch.leader_epoch
 
     def take_batch(self) -> RecordBatch:
-        """Remove and return the first buffered batch."""
+        """Remove and return the first buffered batch; there must be one."""
+        assert self.buffered is not None
         batch = self.buffered.popleft()
+        if not self.buffered:
+            self.buffered = None
         self.buffered_bytes -= batch.size
         self.buffered_records -= batch.count
         return batch
 
     def put_back(self, batch: RecordBatch) -> None:
         """Buffer a batch again that was not read to its end; reading resumes at the position."""
+        if self.buffered is None:
+            self.buffered = deque()
         self.buffered.appendleft(batch)
         self.buffered_bytes += batch.size
         self.buffered_records += batch.count

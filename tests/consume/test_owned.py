@@ -32,6 +32,23 @@ def test_is_unchecked(fetched: int, checked: int, leader: int, unchecked: bool) 
     assert owned.is_unchecked(leader) is unchecked
 
 
+def test_an_empty_buffer_is_no_object() -> None:
+    """A deque for each of 90,000 partitions took 56 MB, and each full garbage collection longer."""
+    owned = OwnedPartition(TP)
+    assert owned.buffered is None
+    owned.start_at(0)
+    data = memoryview(encode_batch([NewRecord(None, b"v")]))
+    (batch,) = read_batches(data, topic="t", partition=0)
+    owned.add([batch])
+    assert owned.buffered is not None
+    assert owned.take_batch() is batch
+    assert (owned.buffered, owned.buffered_bytes) == (None, 0)
+    owned.put_back(batch)
+    assert owned.buffered is not None
+    owned.drop_buffer()
+    assert owned.buffered is None
+
+
 @pytest.mark.parametrize(
     ("before", "now", "anew"),
     [(OLD, NEW, True), (OLD, OLD, False), (OLD, NO_ID, False), (NO_ID, NEW, False)],
