@@ -29,7 +29,7 @@ from kafkagroup.runtime.fetch_request import partitions_of
 from kafkagroup.runtime.refusals import Refusals, retry_time
 from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.metadata import NamedLeaders, Node
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchResponse, PartitionData
@@ -122,6 +122,7 @@ class ResponseHandler:
             self._troubles.succeeded(("fetch from", node.node_id), self._clock())
         stale, empty, received = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
+        leaders = NamedLeaders(response.node_endpoints)
         for tp, data, evidence in partitions_of(response, fetch.topic_ids):
             if self._clock() - since > _MAX_BLOCKED:
                 # Without this, checking the CRCs of 50 MB blocks the loop for more than 10 ms.
@@ -138,7 +139,7 @@ class ResponseHandler:
             if data.error_code and not fetch.is_latest(owned):
                 continue
             # KIP-951: an error that names the new leader needs no metadata request.
-            if data.error_code and self._cluster.apply_leader(tp, data.current_leader, response):
+            if data.error_code and leaders.add(self._cluster.metadata, tp, data.current_leader):
                 continue
             found = yield from self._read(tp, data)
             # Other tasks ran meanwhile: the position may have changed.
@@ -151,6 +152,7 @@ class ResponseHandler:
                     owned.note_served(topic_id, evidence)
                 stale |= self._take(owned, data, found, node.node_id)
                 received += len(data.records or b"")
+        self._cluster.apply_leaders(leaders)
         for owned in fetch.partitions:
             end = ends.get(owned.tp, owned.end)
             # A former leader may report an earlier end.

@@ -45,7 +45,7 @@ from kafkagroup.transport.identity import (
 )
 from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.merging import ABSENT, NOTHING_UNCONFIRMED, Unconfirmed, merge
-from kafkagroup.transport.metadata import ClusterMetadata, Node, with_leader
+from kafkagroup.transport.metadata import ClusterMetadata, NamedLeaders, Node
 from kafkagroup.transport.names import Names
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.recovery import Attempts, Recovery
@@ -54,7 +54,6 @@ from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.topics_in_use import TopicsInUse
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -292,16 +291,11 @@ class Cluster:
             return broker.is_idle or not broker.has_received_since(now - _MOVED_AFTER)
         return not broker.has_connections
 
-    def apply_leader(
-        self, tp: TopicPartition, leader: LeaderIdAndEpoch, response: FetchResponse
-    ) -> bool:
-        """Apply the new leader that a fetch response names with its address (KIP-951); return
-        whether the metadata changed."""
-        metadata = with_leader(self.metadata, tp, leader, response.node_endpoints)
-        if metadata is None:
-            return False
-        self._replace(metadata)
-        return True
+    def apply_leaders(self, named: NamedLeaders) -> None:
+        """Apply the new leaders that a fetch response names (KIP-951)."""
+        metadata = named.applied_to(self.metadata)
+        if metadata is not None:
+            self._replace(metadata)
 
     def _replace(self, metadata: ClusterMetadata) -> None:
         self.metadata = metadata

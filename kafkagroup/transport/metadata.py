@@ -13,12 +13,12 @@ from kafkagroup.wire.messages.metadata import MetadataResponse
 
 __all__ = [
     "ClusterMetadata",
+    "NamedLeaders",
     "Node",
     "PartitionMetadata",
     "Racks",
     "TopicMetadata",
     "nodes_of",
-    "with_leader",
 ]
 
 
@@ -111,26 +111,52 @@ def nodes_of(response: MetadataResponse) -> dict[int, Node]:
     return {b.node_id: Node(b.node_id, b.host, b.port, b.rack or None) for b in response.brokers}
 
 
-def with_leader(
-    known: ClusterMetadata,
-    tp: TopicPartition,
-    leader: LeaderIdAndEpoch,
-    endpoints: Iterable[NodeEndpoint],
-) -> ClusterMetadata | None:
-    """Replace a partition's leader; return None if the leader epoch is not newer, or the leader's
-    address is unknown."""
-    before = known.leader(tp)
-    if before is None or leader.leader_epoch <= before.leader_epoch:
-        return None
-    nodes = dict(known.nodes)
-    for e in endpoints:
-        # Other nodes would be kept although nothing needs them.
-        if e.node_id == leader.leader_id and (e.node_id in nodes or len(nodes) < _MAX_NODES):
-            nodes[e.node_id] = Node(e.node_id, e.host, e.port, e.rack or None)
-    if leader.leader_id not in nodes:
-        return None
-    topic = known.topics[tp.topic]
-    moved = evolve(before, leader=leader.leader_id, leader_epoch=leader.leader_epoch)
-    partitions = {**topic.partitions, tp.partition: moved}
-    topics = {**known.topics, tp.topic: evolve(topic, partitions=partitions)}
-    return evolve(known, nodes=nodes, topics=topics)
+class NamedLeaders:
+    """The new leaders that one fetch response names, with their addresses (KIP-951). They are
+    applied together: each change of the metadata copies whole topics."""
+
+    def __init__(self, endpoints: Iterable[NodeEndpoint]) -> None:
+        self._endpoints = {e.node_id: e for e in endpoints}
+        self._nodes: dict[int, Node] = {}
+        """Those of the endpoints that lead a partition: nothing needs the others."""
+        self._partitions: dict[str, dict[int, PartitionMetadata]] = {}
+
+    def add(self, known: ClusterMetadata, tp: TopicPartition, leader: LeaderIdAndEpoch) -> bool:
+        """Note the leader of a partition; return False if its epoch is not newer than what is
+        known, or its address is unknown."""
+        before, node_id, epoch = known.leader(tp), leader.leader_id, leader.leader_epoch
+        if before is None or epoch <= before.leader_epoch:
+            return False
+        if not self._note_node(known.nodes, node_id):
+            return False
+        moved = PartitionMetadata(node_id, epoch, before.replicas)
+        self._partitions.setdefault(tp.topic, {})[tp.partition] = moved
+        return True
+
+    def _note_node(self, known: Mapping[int, Node], node_id: int) -> bool:
+        """Note the address of a leader; return whether it is known."""
+        found = self._endpoints.get(node_id)
+        has_room = node_id in known or len(known) + len(self._nodes) < _MAX_NODES
+        if found is not None and has_room:
+            self._nodes[node_id] = Node(node_id, found.host, found.port, found.rack or None)
+        return node_id in known or node_id in self._nodes
+
+    def applied_to(self, known: ClusterMetadata) -> ClusterMetadata | None:
+        """Return the metadata with these leaders, where they still are newer; None if none is."""
+        nodes = {**known.nodes, **self._nodes}
+        topics: dict[str, TopicMetadata] = {}
+        for name, partitions in self._partitions.items():
+            topic = known.topics.get(name)
+            before = {} if topic is None else topic.partitions
+            newer = {
+                number: moved
+                for number, moved in partitions.items()
+                if number in before
+                and moved.leader_epoch > before[number].leader_epoch
+                and moved.leader in nodes
+            }
+            if topic is not None and newer:
+                topics[name] = evolve(topic, partitions={**before, **newer})
+        if not topics:
+            return None
+        return evolve(known, nodes=nodes, topics={**known.topics, **topics})

@@ -18,8 +18,9 @@ from kafkagroup import Consumer
 from kafkagroup.errors import AuthorizationError, ErrorCode, OffsetOutOfRangeError
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka, broker, topics
 from kafkagroup.testing.embedded.evolve import evolve
+from kafkagroup.transport.metadata import NamedLeaders
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse, LeaderIdAndEpoch
+from kafkagroup.wire.messages.fetch import FetchRequest, LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -353,7 +354,9 @@ async def test_a_log_that_became_shorter_under_the_same_leader_was_truncated(
 def name_leader(consumer: Consumer, leader: int, epoch: int) -> None:
     """Let the consumer know a new leader of t/0, as from a fetch response (KIP-951)."""
     named = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
-    assert consumer._engine._cluster.apply_leader(TP, named, FetchResponse(responses=()))
+    cluster, leaders = consumer._engine._cluster, NamedLeaders(())
+    assert leaders.add(cluster.metadata, TP, named)
+    cluster.apply_leaders(leaders)
 
 
 def asks_for_the_end(request: ListOffsetsRequest) -> bool:

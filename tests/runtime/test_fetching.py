@@ -18,7 +18,9 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime.fetcher import Fetcher
 from kafkagroup.runtime.session import Session
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
+from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.messages import metadata, offsets
@@ -975,6 +977,35 @@ async def test_a_new_leader_named_in_a_fetch_response_needs_no_metadata(
     assert [
         (f.node, f.request.topics[0].partitions[0].current_leader_epoch) for f in script.fetches
     ][:3] == [(1, 0), (3, 1), (3, 1)]
+
+
+async def test_all_new_leaders_named_in_a_response_are_one_change_of_the_metadata(
+    network: Any, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 10,000 partitions copied the metadata of all, when a broker was restarted."""
+    changes: list[ClusterMetadata] = []
+    replace = Cluster._replace
+
+    def recorded(self: Cluster, found: ClusterMetadata) -> None:
+        changes.append(found)
+        replace(self, found)
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.node == 2:
+            return fetch_response(*(data(p, batch(o)) for p, o in found.offsets.items()))
+        named = LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
+        moved = {"error_code": E.NOT_LEADER_OR_FOLLOWER, "current_leader": named}
+        return fetch_response(*(data(p, **moved) for p in found.offsets))
+
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0, T1])
+        for tp in (T0, T1):
+            c.seek(tp, 0)  # so that both are in the first request
+        monkeypatch.setattr(Cluster, "_replace", recorded)
+        assert await offsets_of(c, 4) == [0, 0, 1, 1]
+        assert [len(f.offsets) for f in script.fetches][:2] == [2, 2]
+    assert [[found.leader(tp).leader for tp in (T0, T1)] for found in changes] == [[2, 2]]
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
 from kafkagroup.transport.broker import MAIN
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.metadata import ClusterMetadata, Node, PartitionMetadata
+from kafkagroup.transport.metadata import ClusterMetadata, NamedLeaders, Node, PartitionMetadata
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
+from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
     Coordinator,
     FindCoordinatorRequest,
@@ -348,7 +348,9 @@ async def test_a_large_metadata_response_is_merged_in_a_thread(network: Any) -> 
         job_count += 1
         if job_count == 4:
             named = LeaderIdAndEpoch(leader_id=2, leader_epoch=9)
-            assert cluster.apply_leader(tp, named, FetchResponse(responses=()))
+            leaders = NamedLeaders(())
+            assert leaders.add(cluster.metadata, tp, named)
+            cluster.apply_leaders(leaders)
         return done
 
     responses = iter([large(), large(), large(moved=7)])
