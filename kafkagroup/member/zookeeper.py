@@ -220,7 +220,13 @@ class _Step:
         else:
             partitions = decode_assignment(assignment) if assignment else ()
             target = frozenset(unit_of(tp) for tp in partitions)
-        self._set(computing=None, assignment=assignment, target=target, retry_at=self.now)
+        self._set(
+            computing=None,
+            assignment=assignment,
+            target=target,
+            computed_registration=self.member.registration,
+            retry_at=self.now,
+        )
 
     def _confirmed(self, version: int) -> None:
         member = self.member
@@ -416,7 +422,13 @@ class _Step:
             return
         token = self._token()
         replaces = member.member_id if member.phase is Phase.MEMBER else None
-        self._set(registering=token, registration=member.registration + 1, must_register=False)
+        # What is being computed has no assignment for the new member id.
+        self._set(
+            registering=token,
+            registration=member.registration + 1,
+            must_register=False,
+            computing=None,
+        )
         metadata = Metadata(member.config.protocol_type, member.protocols)
         self.effects.append(
             Register(
@@ -453,11 +465,8 @@ class _Step:
         keep, missing = member.held & target, target - member.held
         excess = member.unconfirmed | (member.held - target)
         due = self.now >= member.retry_at
-        # The application learns its new member id once the list contains it.
-        is_renamed = (
-            member.notified_registration != member.registration
-            and member.member_id in member.members
-        )
+        # The application is told its new member id with the assignment for it, even an equal one.
+        is_renamed = member.notified_registration != member.computed_registration
         if member.assigned_units - target:
             self._assign(keep)
         elif excess and due:
@@ -493,7 +502,7 @@ class _Step:
         self._set(
             reconciling=token,
             assigned_units=units,
-            notified_registration=member.registration,
+            notified_registration=member.computed_registration,
             ownership=ownership,
         )
         self.effects.append(

@@ -153,6 +153,8 @@ class Member:
     """This member's assignment, as it has computed it."""
     target: frozenset[str] | None = None
     """The units of the assignment; None before one was computed in this session."""
+    computed_registration: int = -1
+    """The registration that the assignment was computed from."""
     held: frozenset[str] = frozenset()
     """The units that this member has claimed."""
     unconfirmed: frozenset[str] = frozenset()
@@ -160,7 +162,7 @@ class Member:
     assigned_units: frozenset[str] = frozenset()
     """The units that the application owns or is being assigned; each of them is held."""
     notified_registration: int = -1
-    """The registration under which the application got its assignment."""
+    """The registration from which the assignment was computed that the application got last."""
     registering: int | None = None
     """Token of the registration in flight."""
     reading: int | None = None
@@ -198,6 +200,11 @@ class Member:
     def owns_units(self) -> bool:
         """Whether the application owns units, or is executing an effect."""
         return bool(self.assigned_units) or self.reconciling is not None
+
+    @property
+    def follows_subscription(self) -> bool:
+        """Whether the assignment was computed from the present protocols."""
+        return not self.must_register and self.computed_registration == self.registration
 
     @property
     def member_id(self) -> str:

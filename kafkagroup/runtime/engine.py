@@ -242,8 +242,7 @@ class Engine:
         else:
             reason = "the subscription changed"
             self._session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
-            if isinstance(driver, Driver):
-                self._session.membership.change_subscription(lambda: driver.follows_subscription)
+            self._session.membership.change_subscription(lambda: driver.follows_subscription)
             if self._session.membership.uses_consumer_protocol and isinstance(driver, Driver):
                 driver.subscribe(topics, self._server_pattern)
             else:
@@ -360,11 +359,7 @@ class Engine:
     @property
     def is_assigned(self) -> bool:
         """Whether the group has assigned partitions by the present subscription."""
-        if not self._session.membership.is_stable:
-            return False
-        # Where Kafka does not coordinate, the former partitions stay until the others are computed.
-        owned = self._delivery.owned
-        return self._membership is None or all(tp.topic in self._subscription for tp in owned)
+        return self._session.membership.is_stable
 
     def rejoin(self, reason: str) -> None:
         """Request a new generation; under KIP-848, the full assignment."""

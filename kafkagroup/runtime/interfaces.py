@@ -137,6 +137,11 @@ class Running(Protocol):
         ...
 
     @property
+    def follows_subscription(self) -> bool:
+        """Whether the assignment was computed from the subscription that was requested last."""
+        ...
+
+    @property
     def may_commit(self) -> bool:
         """Whether the group accepts commits of this member now."""
         ...

@@ -98,6 +98,7 @@ class ZooKeeperDriver:
         self._session: Session | None = None
         self._polls = PollTimer(application, anyio.current_time)
         self._wake_at = float("inf")
+        self._rejoins_requested = self._rejoins_stepped = 0
         self._has_ended = False
         # Unbounded: each event is the response to an effect, or one of the few from ZooKeeper.
         self._event_sender, self._event_receiver = anyio.create_memory_object_stream[
@@ -156,9 +157,15 @@ class ZooKeeperDriver:
         """Do nothing: there is no coordinator."""
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether this is the list of members in use, and its assignment is fully applied."""
-        member = self.member
-        return self.generation_id == generation_id and member.assigned_units == member.target
+        """Whether the assignment is fully applied. A list of members that was read since may leave
+        it as it is, and is then not reported."""
+        return self.member.assigned_units == self.member.target
+
+    @property
+    def follows_subscription(self) -> bool:
+        """Whether the assignment was computed from the protocols that were requested last."""
+        is_stepped = self._rejoins_stepped == self._rejoins_requested
+        return is_stepped and self.member.follows_subscription
 
     @property
     def leads(self) -> bool:
@@ -209,6 +216,7 @@ class ZooKeeperDriver:
 
     def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
         """Have all members compute the assignment again, perhaps with new metadata of this one."""
+        self._rejoins_requested += 1
         now = self._now()
         self._put(RejoinRequested(now=now, reason=reason, protocols=protocols))
 
@@ -275,6 +283,8 @@ class ZooKeeperDriver:
     def _step(self, event: ZooKeeperEvent, tasks: TaskGroup) -> None:
         before = self.member
         self.member, effects = step(before, event)
+        if isinstance(event, RejoinRequested):
+            self._rejoins_stepped += 1
         self._trouble.on_event(before, event)
         if self.member.phase is not before.phase:
             logger.debug(

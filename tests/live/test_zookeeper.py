@@ -379,7 +379,7 @@ async def test_a_changed_subscription_changes_the_assignment(bootstrap, name, fi
         tasks.start_soon(worker.run)
         await until(lambda: len(worker.seen) == 20)
         await worker.consumer.subscribe(other)
-        await until(lambda: {tp.topic for tp in worker.consumer.assignment()} == {other})
+        assert {tp.topic for tp in await worker.consumer.wait_assignment()} == {other}
         await worker.consumer.subscribe(name)
         await until(lambda: worker.owns == [0, 1])
         assert {tp.topic for tp in worker.consumer.assignment()} == {name}

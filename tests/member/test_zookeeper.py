@@ -132,6 +132,7 @@ OWNING = attrs.evolve(
     target=units(T0, T1),
     held=units(T0, T1),
     assigned_units=units(T0, T1),
+    computed_registration=1,
     notified_registration=1,
     ownership=Ownership(is_assigned=True, acknowledged_at=100.0, lease_timeout=6.0),
     next_confirm_at=102.0,
@@ -200,6 +201,7 @@ def test_a_member_registers_reads_computes_and_claims_before_it_assigns():
         target=units(T0),
         held=units(T0),
         assigned_units=units(T0),
+        computed_registration=1,
         notified_registration=1,
         ownership=Ownership(is_assigned=True),
         written_units=units(T0),
@@ -287,6 +289,29 @@ def test_new_metadata_is_registered_in_a_new_node():
 def test_a_rejoin_registers_again_so_that_all_members_compute():
     _, effects = run(OWNING, RejoinRequested(now=101.0, reason="a topic has grown"))
     assert effects == [Register(token=10, member_id="me-2", data=DATA, replaces="me-1")]
+
+
+def test_a_member_that_registers_again_keeps_its_partitions_meanwhile():
+    """The result of a computation that was under way had nothing for the new member id: the member
+    released all its partitions, and claimed them again."""
+    member, registered = attrs.evolve(OWNING, computing=9), Registered(now=101.0, token=10)
+    member, _ = run(member, RejoinRequested(now=101.0, reason="why"), registered)
+    late = Computed(now=101.0, token=9, assignments={"me-1": assigned(T0, T1)})
+    assert step(member, late)[0] == member
+
+
+def test_an_equal_assignment_for_the_new_member_id_is_reported_once_it_is_computed():
+    """It was reported when the list was read, before it was known whether it is equal."""
+    registered = Registered(now=101.0, token=10)
+    member, _ = run(OWNING, RejoinRequested(now=101.0, reason="why"), registered)
+    assert not member.follows_subscription
+    again = MemberNode("me-2", 8, ME.data)
+    member, effects = run(member, MembersRead(now=101.0, token=11, version=8, nodes=(again,)))
+    assert [type(effect) for effect in effects] == [Compute]
+    result = Computed(now=101.0, token=12, assignments={"me-2": assigned(T0, T1)})
+    member, effects = run(member, result)
+    assert [type(effect) for effect in effects] == [AssignUnits]
+    assert member.follows_subscription
 
 
 def test_a_member_without_a_common_protocol_fails_with_the_reason():
@@ -436,6 +461,7 @@ LOST = attrs.evolve(
     registration=1,
     protocol_name="range",
     assignment=assigned(T0, T1),
+    computed_registration=1,
     notified_registration=1,
     reconciling=10,
     next_confirm_at=102.0,

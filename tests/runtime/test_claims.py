@@ -134,6 +134,24 @@ async def test_a_batch_in_flight_when_the_session_ends_is_lost(
                 assert kafka.committed("g", "t") == {0: 1}
 
 
+async def test_a_member_that_joins_during_a_callback_and_gets_nothing_delays_no_caller(
+    network: Any, sessions: list[FakeSession]
+) -> None:
+    """The assignment was applied when the list of members was another one already, which left it
+    as it was: `wait_assignment()` never returned."""
+
+    async def assigned(partitions: list[TopicPartition]) -> None:
+        sessions[-1].join("zz")
+        await anyio.sleep(2)
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with consumer(on_partitions_assigned=assigned) as ours:
+            await begin(sessions)
+            with anyio.fail_after(5):
+                assert await ours.wait_assignment() == {TopicPartition("t", 0)}
+
+
 async def fails_to_commit(ours: Consumer) -> None:
     with pytest.raises(CommitFailedError):
         await ours.commit()

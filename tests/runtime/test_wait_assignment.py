@@ -8,13 +8,24 @@ from typing import Any
 
 import anyio
 import pytest
+from rebalance_kinds import KINDS
+from zookeeper.fake_sessions import fake_sessions
 
-from kafkagroup import Consumer, TopicPartition
+from kafkagroup import Consumer, TopicPartition, ZooKeeperMembership
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
 
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+@pytest.fixture(params=[*KINDS, "zookeeper"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the options of each kind in turn, and those of a member in ZooKeeper."""
+    if request.param != "zookeeper":
+        return KINDS[request.param]
+    fake_sessions(monkeypatch, begin_at_once=True)
+    return {"membership": ZooKeeperMembership("zk:2181")}
 
 
 def make(*topics: str, **options: Any) -> Consumer:
@@ -113,6 +124,7 @@ async def test_a_caller_that_waits_already_gets_the_new_subscriptions_assignment
         assert found == [{U}, {U}]
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 async def test_the_members_of_a_group_change_their_subscription(
     network: Any, kind: dict[str, Any]
 ) -> None:

@@ -41,6 +41,7 @@ class FakeSession:
         self, number: int, *_: object, on_event: Callable[[object], None], **__: object
     ) -> None:
         self.number = number
+        self.begins_at_once = False
         self.connect_error = ""
         self.refusal: Exception | None = None
         """What comes of all that is asked."""
@@ -53,7 +54,8 @@ class FakeSession:
         self.closed = False
 
     def open(self) -> None:
-        pass
+        if self.begins_at_once:
+            self.begin()
 
     def begin(self) -> None:
         """Begin the session, as ZooKeeper does."""
@@ -86,6 +88,7 @@ class FakeSession:
         match request:
             case Register(member_id=member_id, data=data):
                 self.nodes = (MemberNode(member_id, 1, data),)
+                self.version += 1
                 answer(Registered)
             case ReadMembers():
                 answer(MembersRead, version=self.version, nodes=self.nodes)
@@ -104,12 +107,15 @@ class FakeSession:
         return {} if self.closed else {unit: unit in self.claims for unit in units}
 
 
-def fake_sessions(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
+def fake_sessions(
+    monkeypatch: pytest.MonkeyPatch, *, begin_at_once: bool = False
+) -> list[FakeSession]:
     """Let drivers use such sessions; return those that were opened."""
     begun: list[FakeSession] = []
 
     def session(*args: Any, **options: Any) -> FakeSession:
         begun.append(FakeSession(*args, **options))
+        begun[-1].begins_at_once = begin_at_once
         return begun[-1]
 
     monkeypatch.setattr(drivers, "Session", session)
