@@ -20,6 +20,7 @@ from kafkagroup.member.requests import (
     sync_request,
 )
 from kafkagroup.member.state import Config, Member
+from kafkagroup.runtime.late_modules import LateModules
 from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.transport.broker import MAIN, BrokerClient
 from kafkagroup.transport.options import ClientOptions
@@ -90,6 +91,8 @@ class Broker(BrokerClient):
 
         Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
         """
+        secured = options is not None and options.security is not None
+        await LateModules(secured=secured).import_first()
         async with anyio.create_task_group() as tasks:
             broker = cls(
                 node_id, host, port, tasks, options, offsets_channel_timeout=offsets_channel_timeout

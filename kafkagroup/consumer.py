@@ -56,6 +56,7 @@ from kafkagroup.runtime.batches import ArrowBatches, Batches
 from kafkagroup.runtime.engine import Engine
 from kafkagroup.runtime.event_feed import GroupEvents
 from kafkagroup.runtime.interfaces import AssignedCallback, Membership, PartitionsCallback
+from kafkagroup.runtime.late_modules import late_modules_of_consumer
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST
 from kafkagroup.runtime.metrics import GroupMetrics
 from kafkagroup.runtime.reader import NothingArrived, Reader, Records
@@ -169,7 +170,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         # All arguments, by name: a test holds the signature to the declarations.
         options = ConsumerOptions.checked(locals())
         super().__init__(
-            options.close_timeout, f"group_id={options.group_id!r}, client_id={options.client_id!r}"
+            options.close_timeout,
+            f"group_id={options.group_id!r}, client_id={options.client_id!r}",
+            late_modules_of_consumer(options),
         )
         self._options = options
         self._client_options = client_options(options, options.max_frame_bytes)

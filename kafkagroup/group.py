@@ -32,10 +32,11 @@ from kafkagroup.runtime.health import Checkup, Health, HealthProblem, check_trou
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.interfaces import Membership, Running, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.late_modules import LateModules
 from kafkagroup.runtime.metrics import GroupMetrics
 from kafkagroup.runtime.service import Service
 from kafkagroup.runtime.threaded import ThreadedDriver
-from kafkagroup.transport.clock import lease_clock
+from kafkagroup.transport.clock import current_time, lease_clock
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers
@@ -129,7 +130,9 @@ class GroupMember(Service):
         """
         options = GroupMemberOptions.checked(locals())
         super().__init__(
-            options.close_timeout, f"group_id={options.group_id!r}, client_id={options.client_id!r}"
+            options.close_timeout,
+            f"group_id={options.group_id!r}, client_id={options.client_id!r}",
+            LateModules(secured=options.security is not None),
         )
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         _check(given)
@@ -165,7 +168,7 @@ class GroupMember(Service):
         self._history = History()
         self._troubles = Troubles(self._history.feed.publish)
         self._checkup = Checkup(self._lag)
-        self._clock = anyio.current_time
+        self._clock = current_time
         """The loop's clock, once the member runs."""
         self._driver: Running | None = None
         self._cluster: Cluster | None = None

@@ -27,6 +27,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.options import ProducerOptions
 from kafkagroup.runtime.appending import append
+from kafkagroup.runtime.late_modules import PRODUCE
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.security import Security
 from kafkagroup.types import NO_TIMESTAMP, TopicPartition
@@ -95,7 +96,7 @@ class Producer(CallingService):
         Raises: ConfigurationError.
         """
         options = ProducerOptions.checked(locals())
-        super().__init__(options, options.delivery_timeout)
+        super().__init__(options, options.delivery_timeout, PRODUCE)
         self._codec = options.compression
         self._write_count = 0
         """The number of `write` calls. Modulo the partition count, it is the partition for records
@@ -164,6 +165,7 @@ class Producer(CallingService):
                 number = partition_of(record.key, count)
             logs.setdefault(TopicPartition(topic, number), []).append(_Indexed(index, record))
         self._write_count += 1
+        await self._late_modules.import_others()
         await self._write(logs)
 
     async def _write(self, logs: Mapping[TopicPartition, Sequence[_Indexed]]) -> None:

@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ import pytest
 import trio.testing
 from hypothesis import settings
 
+from kafkagroup.runtime import late_modules
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport import clock, dialing
 from kafkagroup.transport.names import Names, Resolved
@@ -36,6 +38,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # limit, which a busy machine would exceed.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
+
+# Before any test: in virtual time a thread that imports would make the first one differ.
+for _names in [value for value in vars(late_modules).values() if isinstance(value, tuple)]:
+    for _name in _names:
+        import_module(_name)
 
 # The fixture `kafka`: real Kafka where there is one.
 os.environ.setdefault("KAFKAGROUP_KAFKA", "any")

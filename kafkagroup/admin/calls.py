@@ -27,6 +27,7 @@ from kafkagroup.errors import (
     TransportError,
 )
 from kafkagroup.options import CommonOptions
+from kafkagroup.runtime.late_modules import LateModules
 from kafkagroup.runtime.service import Service
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
@@ -174,9 +175,16 @@ def _refused(error: BrokerError) -> Problem:
 class CallingService(Service):
     """A client that makes calls with retries, and has no background tasks."""
 
-    def __init__(self, options: CommonOptions, call_timeout: float) -> None:
-        """`call_timeout` bounds each call with all its retries, in seconds."""
-        super().__init__(options.close_timeout, f"client_id={options.client_id!r}")
+    def __init__(
+        self, options: CommonOptions, call_timeout: float, late_modules: Iterable[str] = ()
+    ) -> None:
+        """`call_timeout` bounds each call with all its retries, in seconds. `late_modules`: what
+        the calls need, besides connections."""
+        super().__init__(
+            options.close_timeout,
+            f"client_id={options.client_id!r}",
+            LateModules(afterwards=late_modules, secured=options.security is not None),
+        )
         self._servers = parse_servers(options.bootstrap_servers)
         connecting = client_options(options)
         # A call has time for a second attempt, whatever the application has set.

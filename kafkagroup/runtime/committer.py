@@ -90,11 +90,14 @@ class Committer:
         """Whether partitions were lost and `on_partitions_lost` has not returned yet."""
         self._waiting_commit_count = 0
         """The number of `commit_delivered` calls that the application waits for."""
-        self._committing = anyio.Lock()
+        self._committing: anyio.Lock
+        """Held while a commit is in flight. Set by `bind`: a constructor that creates it in a loop
+        would import anyio's backend there."""
 
     def bind(self, group_offsets: GroupOffsets) -> None:
         """Send commits with `group_offsets`."""
         self.group_offsets = group_offsets
+        self._committing = anyio.Lock()
 
     def disable_auto_commit(self) -> None:
         """Commit only what the application commits explicitly."""

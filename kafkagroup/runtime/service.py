@@ -28,6 +28,7 @@ import anyio
 
 from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import ConnectionLostError, ConsumerClosedError, IllegalStateError
+from kafkagroup.runtime.late_modules import LateModules
 from kafkagroup.runtime.unrequested_end import unrequested_end
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.origin import Origin
@@ -82,9 +83,12 @@ class Service(ABC):
 
     _description = ""  # also where a constructor has refused its options: repr() must not raise
 
-    def __init__(self, close_timeout: float, description: str = "") -> None:
+    def __init__(
+        self, close_timeout: float, description: str = "", late_modules: LateModules | None = None
+    ) -> None:
         """`description`: distinguishes this service from others of its class, in its repr."""
         self._close_timeout = close_timeout
+        self._late_modules = late_modules or LateModules()
         self._description = description
         self._running = False
         self._origin: Origin | None = None
@@ -169,9 +173,10 @@ class Service(ABC):
             raise IllegalStateError(f"{type(self).__name__} was started already; make a new one")
         self._bind(Origin(repr(self)))
         self._running = True
-        self._run_task = anyio.get_current_task()
         _running.add(self)
         try:
+            await self._late_modules.import_first()
+            self._run_task = anyio.get_current_task()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run_engine)
                 try:
@@ -258,6 +263,7 @@ class Service(ABC):
         self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str
     ) -> None:
         try:
+            await self._late_modules.import_others()
             await function()
         except Exception as error:
             logger.exception("%s failed", name)
@@ -283,6 +289,7 @@ class Service(ABC):
         if asyncio_loop() is not None:
             await self._start_hosted(self._run_hosted)
             return self
+        await self._late_modules.import_first()
         host = anyio.create_task_group()
         await host.__aenter__()
         try:

@@ -26,7 +26,7 @@ from kafkagroup.runtime.history import History
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.poll_state import PollState
 from kafkagroup.runtime.processing import Processing
-from kafkagroup.transport.clock import LeaseClock, lease_clock
+from kafkagroup.transport.clock import LeaseClock, current_time, lease_clock
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
@@ -53,9 +53,9 @@ class Session:
         self.changed = ChangeSignal()
         """Notified whenever a waiting task should check again."""
         self.errors = ErrorChannel(self.notify)
-        self.clock: Callable[[], float] = anyio.current_time
+        self.clock: Callable[[], float] = current_time
         """The loop's clock, bound to the loop once it runs."""
-        self.lease_clock = LeaseClock(anyio.current_time, anyio.current_time)
+        self.lease_clock = LeaseClock(current_time, current_time)
         """The clock of leases, bound as well: each record reads it."""
         self.polls = PollState(self.lease)
         self.processing = Processing()

@@ -17,10 +17,15 @@ import anyio
 
 from kafkagroup._backend import asyncio_loop
 
-__all__ = ["LeaseClock", "lease_clock", "loop_clock"]
+__all__ = ["LeaseClock", "current_time", "lease_clock", "loop_clock"]
 
 _SUSPEND_CHECK_INTERVAL = 0.1
 """Seconds between two looks at the lease clock by a task that waits for the end of a lease."""
+
+
+def current_time() -> float:
+    """Return `anyio.current_time()`, which anyio imports on first use: a constructor must not."""
+    return anyio.current_time()
 
 
 def loop_clock() -> Callable[[], float]:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import TYPE_CHECKING
 
 import anyio
 
 from kafkagroup._backend import asyncio_loop
+
+if TYPE_CHECKING:
+    import trio
 
 __all__ = ["OneShotEvent"]
 
@@ -23,7 +27,7 @@ class OneShotEvent:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiting: tuple[asyncio.Future[None] | anyio.Event, ...] = ()
+        self._waiting: tuple[asyncio.Future[None] | trio.Event, ...] = ()
 
     def set(self) -> None:
         """Set the event and wake all tasks that wait for it."""
@@ -46,28 +50,38 @@ class OneShotEvent:
             # Not anyio.lowlevel.checkpoint: that module would have to be imported.
             await anyio.sleep(0)  # noqa: ASYNC115
             return True
-        waiter: asyncio.Future[None] | anyio.Event
-        timer: asyncio.TimerHandle | None = None
+        # Nothing of anyio: a client that starts waits here for the import of anyio's backend.
         if (loop := asyncio_loop()) is None:
-            waiter = anyio.Event()
-        else:
-            waiter = loop.create_future()
-            if until < math.inf:
-                # Not a cancel scope: an idle member would spend a tenth of its CPU time on those.
-                timer = loop.call_at(until, _wake, waiter)
+            await self._wait_on_trio(until)
+            return self._is_set
+        waiter = loop.create_future()
+        timer: asyncio.TimerHandle | None = None
+        if until < math.inf:
+            # Not a cancel scope: an idle member would spend a tenth of its CPU time on those.
+            timer = loop.call_at(until, _wake, waiter)
         self._waiting += (waiter,)
         try:
-            if isinstance(waiter, asyncio.Future):
-                await waiter
-            else:
-                with anyio.CancelScope(deadline=until):
-                    await waiter.wait()
+            await waiter
         finally:
             if timer is not None:
                 timer.cancel()
-            if not self._is_set:
-                self._waiting = tuple(other for other in self._waiting if other is not waiter)
+            self._withdraw(waiter)
         return self._is_set
+
+    async def _wait_on_trio(self, until: float) -> None:
+        import trio
+
+        waiter = trio.Event()
+        self._waiting += (waiter,)
+        try:
+            with trio.CancelScope(deadline=until):
+                await waiter.wait()
+        finally:
+            self._withdraw(waiter)
+
+    def _withdraw(self, waiter: asyncio.Future[None] | trio.Event) -> None:
+        if not self._is_set:
+            self._waiting = tuple(other for other in self._waiting if other is not waiter)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
