@@ -1549,6 +1549,17 @@ def test_l6_backoff_has_jitter():
     assert find_violations(timeline(opening(), refused(6, 0.09)), virtual=False) == []
 
 
+def test_l6_a_rejoin_after_a_rejection_has_jitter():
+    """A rejection that names no coordinator is followed by the next join alone: these pauses were
+    not compared, and the members of a group could rejoin all at once."""
+
+    def rejected(pauses, error="UNKNOWN_SERVER_ERROR"):
+        return [[request("JoinGroup", error=error), pause] for pause in pauses]
+
+    assert broken(opening(), rejected([0.1, 0.2, 0.1, 0.2, 0.1, 0.2])) == ["L6"]
+    assert broken(opening(), rejected([0.1 + 0.01 * n for n in range(6)])) == []
+
+
 def test_l6_a_retry_at_the_end_of_a_throttle_needs_no_jitter():
     """The broker sets the length of a throttle, for all its clients."""
     sent, answered = request("JoinGroup", connection=1, asked={"node": 1}, error="NOT_COORDINATOR")

@@ -108,10 +108,13 @@ class Pace:
                 self._count_quick_retry(number, event, run, requests)
 
     def _check_rejoin(self, number: int, event: Sent, run: MemberRun, requests: _Requests) -> None:
-        """After a rejected join or sync, the next join comes after a pause."""
+        """After a rejected join or sync, the next join comes after a pause, with jitter."""
         at, requests.rejected_at = requests.rejected_at, None
-        counted = "JoinGroup" in requests.refused_at
-        if at is not None and not counted and run.thawed_at < at and event.time - at < _SHORT:
+        if at is None or "JoinGroup" in requests.refused_at:  # that retry is checked anyway
+            return
+        pause = event.time - at
+        self._check_jitter(number, event, run, pause)
+        if run.thawed_at < at and pause < _SHORT:
             self._count_quick_retry(number, event, run, requests)
 
     def _count_quick_retry(
