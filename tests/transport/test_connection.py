@@ -595,7 +595,7 @@ async def test_api_versions_falls_back_to_v0_once(network: Any, body: str) -> No
 
 @pytest.mark.parametrize(
     ("throttle_ms", "seconds"),
-    [(1500, 1.5), (0, 0), (-1, 0), (-(2**31), 0), (2**31 - 1, 30.0)],
+    [(1500, 1.5), (250, 0.25), (0, 0), (-1, 0), (-(2**31), 0), (2**31 - 1, 30.0)],
 )
 async def test_a_throttle_delays_requests_up_to_a_maximum(
     network: Any, throttle_ms: int, seconds: float
@@ -662,8 +662,14 @@ async def test_a_throttle_in_the_response_to_a_cancelled_request_applies(
     assert arrived[1] - arrived[0] == pytest.approx(2.5)
 
 
-async def test_a_later_response_may_extend_a_throttle(network: Any) -> None:
-    """Two requests were in flight; the later response has the longer throttle time."""
+@pytest.mark.parametrize(
+    ("fast_ms", "slow_ms", "until"), [(2_000, 8_000, 9), (8_000, 2_000, 8), (2_000, 0, 2)]
+)
+async def test_of_two_throttles_the_one_that_ends_last_counts(
+    network: Any, fast_ms: int, slow_ms: int, until: float
+) -> None:
+    """Two requests were in flight: the later response may extend the throttle, and a shorter one
+    does not end it."""
     arrived: list[tuple[str, float]] = []
 
     async def handler(peer: Any) -> None:
@@ -679,7 +685,7 @@ async def test_a_later_response_may_extend_a_throttle(network: Any) -> None:
             await peer.answer(
                 incoming,
                 HeartbeatResponse(
-                    error_code=0, throttle_time_ms={"fast": 2000, "slow": 8000}.get(name, 0)
+                    error_code=0, throttle_time_ms={"fast": fast_ms, "slow": slow_ms}.get(name, 0)
                 ),
             )
 
@@ -700,7 +706,7 @@ async def test_a_later_response_may_extend_a_throttle(network: Any) -> None:
     assert sorted(arrived) == [
         ("fast", pytest.approx(0)),
         ("slow", pytest.approx(0)),
-        ("third", pytest.approx(9)),
+        ("third", pytest.approx(until)),
     ]
 
 
