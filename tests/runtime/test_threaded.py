@@ -676,3 +676,33 @@ async def test_events_of_the_thread_are_delivered_in_the_loop(kafka: EmbeddedKaf
     kinds = [type(event) for event in found]
     assert kinds == [RebalanceStarted, CoordinatorFound, Rebalanced, GroupLeft]
     assert metrics.last_rebalance == found[2]
+
+
+async def test_a_revocation_in_a_thread_repeats_and_loses_no_record(
+    kafka: EmbeddedKafka, kind: dict[str, Any]
+) -> None:
+    """The last commit is of the loop, and the rejoin or the acknowledgement of the thread, which
+    must come after it: the next owner starts there."""
+    first, second = RecordingConsumer(kafka, **kind), RecordingConsumer(kafka, **kind)
+    delivered: dict[RecordingConsumer, list[tuple[int, int]]] = {first: [], second: []}
+
+    async def work(recorder: RecordingConsumer) -> None:
+        async with recorder.consumer as consumer:
+            async for record in consumer:
+                delivered[recorder].append((record.partition, record.offset))
+                await anyio.sleep(0.005)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work, first)
+        await until(lambda: delivered[first])
+        commits = kafka.fail(OffsetCommitRequest, Delay(0.2))
+        tasks.start_soon(work, second)
+        await until(lambda: len(delivered[second]) > 3)
+        assert (first.callbacks[:2], commits.hits) == (["assigned", "revoked"], 1)
+        tasks.cancel_scope.cancel()
+    (moved,) = {partition for partition, _ in delivered[second]}
+    by_partition: dict[int, list[int]] = {0: [], 1: []}
+    for partition, offset in delivered[first] + delivered[second]:
+        by_partition[partition].append(offset)
+    assert by_partition == {n: list(range(len(found))) for n, found in by_partition.items()}
+    assert by_partition[moved][-1] > delivered[second][0][1]
