@@ -91,6 +91,31 @@ async def test_a_thousand_partitions_take_a_handful_of_requests():
     assert {(one.lag, one.reason) for one in found.values()} == {(1, None)}
 
 
+async def test_the_lag_of_partitions_without_later_records_is_zero():
+    """Empty ones, and ones whose records were all deleted; where only the first were deleted, what
+    is left to read counts."""
+    with EmbeddedKafka({"t": 4}) as kafka:
+        empty, deleted, behind_start, last = (TopicPartition("t", p) for p in range(4))
+        for tp in (deleted, behind_start, last):
+            stamped = [NewRecord(None, b"x", 1_000 * n) for n in range(5)]
+            kafka.append("t", tp.partition, encode_batch(stamped))
+        kafka.delete_records("t", deleted.partition, 5)
+        kafka.delete_records("t", behind_start.partition, 3)
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            with anyio.fail_after(20):
+                await admin.alter_offsets("g", {empty: 0, deleted: 1, behind_start: 1, last: 4})
+                found = (await admin.lag(["g"]))["g"]
+    now = time.time()
+    assert found[empty] == PartitionLag(committed=0, start=0, end=0, lag=0, seconds=0.0)
+    assert found[deleted] == PartitionLag(committed=1, start=5, end=5, lag=0, seconds=0.0)
+    assert [found[tp].seconds for tp in (behind_start, last)] == [
+        pytest.approx(now - 3, abs=60),
+        pytest.approx(now - 4, abs=60),
+    ]
+    left = [(at.committed, at.start, at.end, at.lag) for at in list(found.values())[2:]]
+    assert left == [(1, 3, 5, 2), (4, 0, 5, 1)]
+
+
 async def test_a_record_without_a_timestamp_has_no_age():
     with EmbeddedKafka({"t": 1}) as kafka:
         host, port = kafka.bootstrap_servers.split(":")

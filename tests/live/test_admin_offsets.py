@@ -26,6 +26,7 @@ from kafkagroup.admin import (
 from kafkagroup.assign import range_assignor
 from kafkagroup.errors import ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.group import DeleteGroupsRequest, LeaveGroupRequest
 from kafkagroup.wire.messages.offset_delete import OffsetDeleteRequest
 from kafkagroup.wire.messages.offsets import OffsetFetchRequest
@@ -129,6 +130,41 @@ async def test_a_reset_is_planned_and_then_applied(bootstrap, name, fill):
             assert await admin.committed([name]) == {name: {zero: at(2), one: at(0)}}
             with pytest.raises(IllegalStateError, match=f"has committed {name}/1 since the plan"):
                 await admin.apply(some)
+
+
+async def test_partitions_without_later_records_are_reset_to_their_ends():
+    """To a time, each partition on its own: one has later records, one has only earlier ones, one
+    is empty, and of two the log no longer starts at 0."""
+    moment = datetime.fromtimestamp(50, UTC)
+    with EmbeddedKafka({"t": 5}) as kafka:
+        later, earlier, empty, started, deleted = (TopicPartition("t", p) for p in range(5))
+        for tp, first in ((later, 48), (earlier, 40), (started, 60), (deleted, 60)):
+            stamped = [NewRecord(None, b"x", 1000 * (first + n)) for n in range(5)]
+            kafka.append("t", tp.partition, encode_batch(stamped))
+        kafka.delete_records("t", started.partition, 3)
+        kafka.delete_records("t", deleted.partition, 5)
+        committed = {later: 1, earlier: 1, empty: 0, started: 4, deleted: 5}
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            with anyio.fail_after(20):
+                await admin.alter_offsets("g", committed)
+                found = {
+                    str(how): [at.after.offset for at in plan.changes.values()]
+                    for how in ("earliest", "latest", moment, timedelta(0), 2)
+                    for plan in [await admin.plan_reset("g", to=how)]
+                }
+                back, on = [
+                    [at.after.offset for at in plan.changes.values()]
+                    for shift in (-2, 2)
+                    for plan in [await admin.plan_reset("g", shift=shift)]
+                ]
+    assert found == {
+        "earliest": [0, 0, 0, 3, 5],
+        "latest": [5, 5, 0, 5, 5],
+        str(moment): [2, 5, 0, 3, 5],
+        str(timedelta(0)): [5, 5, 0, 5, 5],
+        "2": [2, 2, 0, 3, 5],
+    }
+    assert (back, on) == ([0, 0, 0, 3, 5], [3, 3, 0, 5, 5])
 
 
 async def test_all_partitions_of_topics(bootstrap, name, fill):

@@ -123,6 +123,31 @@ async def test_a_duration_starts_at_the_first_young_enough_record(
         assert await read(consumer(auto_offset_reset=timedelta(seconds=4.5)), 2) == [6, 7]
 
 
+async def test_each_partition_is_reset_on_its_own(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some have young enough records, others only older ones, or none; and of one the log starts
+    later."""
+    monkeypatch.setattr("kafkagroup.runtime.positions.time.time", lambda: 10.0)
+    partitions = [TopicPartition("t", number) for number in range(3)]
+    async with reading() as (kafka, consumer):
+        kafka.produce("t", [NewRecord(None, b"old", 2_000)] * 3, partition=1)
+        kafka.delete_records("t", 0, 7)
+        found = {}
+        for policy in ("earliest", "latest", timedelta(seconds=4.5), timedelta(seconds=2.5)):
+            async with consumer(auto_offset_reset=policy) as c:
+                await c.assign(partitions)
+                positions = [await c.position(tp) for tp in partitions]
+                lags = await c.lag()
+                found[policy] = list(zip(positions, map(lags.__getitem__, partitions), strict=True))
+    assert found == {
+        "earliest": [(7, 3), (0, 3), (0, 0)],
+        "latest": [(10, 0), (3, 0), (0, 0)],
+        timedelta(seconds=4.5): [(7, 3), (3, 0), (0, 0)],
+        timedelta(seconds=2.5): [(8, 2), (3, 0), (0, 0)],
+    }
+
+
 async def test_a_partition_without_a_commit_or_reset_policy_is_an_error(reading: Any) -> None:
     async with reading() as (_, consumer), consumer(auto_offset_reset="none", group_id="g") as c:
         await c.assign([TP])
