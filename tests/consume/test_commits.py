@@ -101,6 +101,26 @@ def test_the_floor_begins_anew_in_a_recreated_topic(start: int) -> None:
     assert (owned.floor, owned.processed, owned.acknowledged) == (start, start, None)
 
 
+@pytest.mark.parametrize(
+    ("is_automatic", "processed", "newest"),
+    [
+        (True, 9, OffsetAndMetadata(9, "note", 4)),
+        (True, 7, OffsetAndMetadata(7, "note", 2)),
+        (True, 5, OffsetAndMetadata(7, "note", 2)),  # never less than the call that failed
+        (True, UNKNOWN, OffsetAndMetadata(7, "note", 2)),
+        (False, 9, OffsetAndMetadata(7, "note", 2)),  # the application chose the offset
+    ],
+)
+def test_a_repeated_automatic_commit_commits_what_is_processed_by_then(
+    is_automatic: bool, processed: int, newest: OffsetAndMetadata
+) -> None:
+    owned = OwnedPartition(T0)
+    commit = Commit(owned, OffsetAndMetadata(7, "note", 2), NO_ID, is_automatic)
+    owned.advance(processed, 4)
+    owned.mark_processed()
+    assert commit.newest == newest
+
+
 def test_parts_have_one_topic_id_for_each_topic() -> None:
     old, new, unknown = (
         Commit(

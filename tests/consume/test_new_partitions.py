@@ -125,6 +125,31 @@ def test_a_topic_that_the_application_removes_and_adds_again_is_not_new() -> Non
     assert new(partitions, 2) == []
 
 
+@pytest.mark.parametrize(
+    ("topics", "pattern", "has_added"),
+    [
+        ("t", None, False),
+        ("tu", None, True),
+        ("u", None, True),
+        ("", None, False),
+        ("t", ALL, True),
+        ("tu", ALL, True),
+    ],
+)
+def test_responses_may_be_missing_for_what_the_application_adds(
+    topics: str, pattern: re.Pattern[str] | None, has_added: bool
+) -> None:
+    assert subscribed("t").subscribe(frozenset(topics), pattern) is has_added
+
+
+def test_a_pattern_that_stays_adds_nothing() -> None:
+    """Whatever topics it matches by now."""
+    partitions = subscribed("t", pattern=ALL)
+    assert not partitions.subscribe(frozenset("tu"), ALL)
+    assert partitions.subscribe(frozenset("tu"), re.compile("[tu]"))
+    assert partitions.subscribe(frozenset("tu"), None)
+
+
 def test_topics_that_are_not_subscribed_to_are_not_followed() -> None:
     """The leader of a group requests the topics of all members."""
     partitions = subscribed("t")

@@ -1,4 +1,4 @@
-"""The identity of the log that a position belongs to."""
+"""The state of one owned partition; above all, the log that its position belongs to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from kafkagroup.consume.owned import OwnedPartition, TopicEvidence
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
+from kafkagroup.errors import BrokerError, NoOffsetError, OffsetOutOfRangeError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.records import read_batches
@@ -55,6 +56,13 @@ def test_an_empty_buffer_is_no_object() -> None:
 )
 def test_a_recreated_topic_is_a_new_assignment(before: UUID, now: UUID, anew: bool) -> None:
     assert OwnedPartition(TP, topic_id=before).is_recreated(now) is anew
+
+
+def test_equal_topic_ids_are_of_one_topic() -> None:
+    """Of two responses each has an object of its own."""
+    owned = OwnedPartition(TP, topic_id=UUID(int=1))
+    assert not owned.is_of_other_topic(UUID(int=1))
+    assert owned.is_of_other_topic(UUID(int=2))
 
 
 def test_a_topic_is_recreated_only_if_the_leader_does_not_serve_its_id() -> None:
@@ -207,3 +215,126 @@ def test_an_offset_that_another_client_has_moved_is_news_once() -> None:
     assert [owned.note_stored(offset) for offset in (3, 5, 5, 4, 3, 4)] == [
         *(False, True, False, True, False, True)
     ]
+
+
+# ---------------------------------------------------------------- positions
+
+
+@pytest.mark.parametrize(("offset", "processed"), [(5, 5), (8, 8), (9, 8), (20, 8)])
+def test_a_truncation_leaves_what_is_in_flight_unprocessed(offset: int, processed: int) -> None:
+    """And what is above the new position: a commit of it would be beyond the end of the log."""
+    owned = OwnedPartition(TP)
+    owned.start_at(0)
+    owned.advance(8, 1)
+    owned.mark_processed()
+    owned.advance(10, 1)
+    owned.relocate(offset)
+    assert (owned.position, owned.processed) == (offset, processed)
+
+
+def test_a_position_that_is_forgotten_leaves_nothing_behind() -> None:
+    owned = OwnedPartition(TP, topic_id=OLD)
+    owned.start_at(7, leader_epoch=3)
+    owned.acknowledge(OffsetAndMetadata(7), 1.0)
+    owned.forget_position()
+    assert (owned.position, owned.processed, owned.fetch_offset, owned.floor) == (UNKNOWN,) * 4
+    assert (owned.leader_epoch, owned.fetch_epoch, owned.acknowledged) == (-1, -1, None)
+    assert owned.to_commit() is None
+
+
+def test_a_position_is_in_doubt_until_the_leader_has_validated_it() -> None:
+    """The first epoch of a leader is 0."""
+    owned = OwnedPartition(TP, fetch_epoch=0, checked_epoch=0)
+    owned.doubt_range()
+    owned.require_validation()
+    assert (owned.is_unchecked(0), owned.is_out_of_range) == (True, False)
+    owned.note_leader(0)
+    assert not owned.is_unchecked(0)
+
+
+def test_a_seek_does_not_wait_for_the_listener() -> None:
+    owned = OwnedPartition(TP)
+    owned.await_listener()
+    owned.await_start_commit()
+    owned.seek(3)
+    assert (owned.awaits_listener, owned.awaits_start_commit, owned.seeks) == (False, False, 1)
+
+
+# ---------------------------------------------------------------- the buffer
+
+
+def test_what_is_buffered_is_counted() -> None:
+    encoded = memoryview(encode_batch([NewRecord(None, b"x")] * 3))
+    (batch,) = read_batches(encoded, topic="t", partition=0)
+    owned = OwnedPartition(TP)
+    owned.start_at(0)
+    empty = (0, 0)
+    counts = [(owned.buffered_bytes, owned.buffered_records)]
+    owned.add([batch, batch])  # the second one is not needed
+    counts.append((owned.buffered_bytes, owned.buffered_records))
+    owned.put_back(owned.take_batch())
+    counts.append((owned.buffered_bytes, owned.buffered_records))
+    assert owned.fetch_offset == 3
+    owned.take_batch()
+    counts.append((owned.buffered_bytes, owned.buffered_records))
+    assert counts == [empty, (batch.size, 3), (batch.size, 3), empty]
+
+
+# ---------------------------------------------------------------- who serves it
+
+
+def test_replicas_are_counted_out_and_left_for_the_leader() -> None:
+    """A broker may have the id 0."""
+    owned = OwnedPartition(TP)
+    owned.read_from(0, 9.0)
+    assert [owned.count_replica_refusal() for _ in range(3)] == [1, 2, 3]
+    owned.note_served_by_replica()
+    assert owned.count_replica_refusal() == 1
+    owned.read_from_leader()
+    assert (owned.replica, owned.replica_until) == (-1, 9.0)
+
+
+REFUSED = BrokerError(29)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({}, True),
+        ({"refusal": None}, False),
+        ({"revoked": True}, False),
+        ({"failure": NoOffsetError(())}, False),
+        ({"paused": True}, False),
+        # Paused, but the position is looked up all the same.
+        ({"paused": True, "reset": True}, True),
+        ({"paused": True, "position": UNKNOWN}, True),
+        ({"position": UNKNOWN}, True),
+    ],
+)
+def test_a_refusal_counts_while_the_request_is_repeated(
+    changes: dict[str, object], is_refused: bool
+) -> None:
+    owned = OwnedPartition(TP)
+    owned.start_at(0)
+    for name, value in ({"refusal": REFUSED} | changes).items():
+        setattr(owned, name, value)
+    assert owned.is_refused is is_refused
+
+
+def test_a_success_ends_the_refusal_and_counts_failures_anew() -> None:
+    owned = OwnedPartition(TP)
+    owned.start_at(0)
+    owned.refuse(REFUSED)
+    assert [owned.count_failure() for _ in range(2)] == [1, 2]
+    owned.end_backoff()
+    assert (owned.is_refused, owned.count_failure()) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [(NoOffsetError(()), True), (OffsetOutOfRangeError({}), True), (REFUSED, False), (None, False)],
+)
+def test_only_the_application_can_set_a_position_that_the_log_does_not_have(
+    failure: Exception | None, expected: bool
+) -> None:
+    assert OwnedPartition(TP, failure=failure).is_without_position is expected

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from kafkagroup.consume.partitions import offsets_of, partition_of, partitions_of, times_of
+from kafkagroup.consume.partitions import (
+    check_record_limit,
+    offsets_of,
+    partition_of,
+    partitions_of,
+    seconds_of,
+    times_of,
+)
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -123,3 +130,29 @@ def test_a_list_in_place_of_a_mapping_raises(convert: Callable[[Any], object], s
     assert str(caught.value) == (
         f"{[A]!r} is no mapping; expected {{TopicPartition('topic', 0): {shown}}}"
     )
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "1", None, True, 2**63])
+def test_an_invalid_limit_of_records_raises(value: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_record_limit(value)
+    assert str(caught.value) == (
+        f"max_records={value!r}; expected a whole number from 1 to 9223372036854775807"
+    )
+
+
+@pytest.mark.parametrize("value", [1, Index(500), 2**63 - 1])
+def test_limits_of_records(value: Any) -> None:
+    check_record_limit(value)
+
+
+@pytest.mark.parametrize("value", ["1", None, True, float("nan"), b"1"])
+def test_an_invalid_timeout_raises(value: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        seconds_of(value)
+    assert str(caught.value) == f"timeout={value!r}; expected a number of seconds, such as 1.0"
+
+
+@pytest.mark.parametrize("value", [0, 2, -1.5, float("inf")])
+def test_timeouts(value: Any) -> None:
+    assert (seconds_of(value), type(seconds_of(value))) == (value, float)

@@ -48,8 +48,11 @@ def test_a_partition_that_cannot_be_fetched_is_omitted() -> None:
         owned(2, paused=True),
         owned(3, failure=NoOffsetError(())),
         owned(4, reset=True),
-        owned(5),
-    ) == [5]
+        owned(5, is_out_of_range=True),
+        owned(6, awaits_start_commit=True),
+        owned(7, awaits_listener=True),
+        owned(8),
+    ) == [8]
 
 
 def test_a_partition_in_backoff_is_omitted() -> None:

@@ -8,7 +8,6 @@ from brokers import append
 
 from kafkagroup import Admin, Broker, TopicPartition
 from kafkagroup.admin import PartitionLag
-from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
@@ -200,12 +199,3 @@ async def test_a_group_without_permission_hides_no_other():
                 found = await admin.lag(["g", "h"])
     kinds = [isinstance(lags, KafkaGroupError) for lags in found.values()]
     assert sorted(kinds) == [False, True]
-
-
-def test_the_calculation_of_lag():
-    assert (behind(3, 5), behind(6, 5)) == (2, 0)
-    assert (age(1_000, 3.5), age(9_000, 3.5)) == (2.5, 0.0)
-    assert age(None, 0.0) == "no record was found at the committed offset"
-    tp = TopicPartition("t", 0)
-    batch = encode_batch([NewRecord(None, b"x", 1_000), NewRecord(None, b"y", 2_000)])
-    assert [first_timestamp(batch, tp, offset) for offset in (0, 1, 2)] == [1_000, 2_000, None]
