@@ -1532,6 +1532,27 @@ def test_a_member_that_leaves_gives_up_in_time() -> None:
             )
 
 
+def test_a_member_without_an_id_gives_up_without_an_old_error() -> None:
+    awaiting = evolve(AWAITING_ID, trouble="an earlier join failed")
+    left, effects = step(awaiting, Woke(now=12.0))
+    assert (left.phase, effects) == (
+        Phase.LEFT,
+        (Leave(doubt="the coordinator did not answer in time"),),
+    )
+
+
+@pytest.mark.parametrize(("instance", "leaves"), [(None, True), ("i", False)])
+def test_a_member_that_fails_leaves_unless_it_is_static(instance: str | None, leaves: bool) -> None:
+    """The group would wait for a dynamic member until its session ends; a static one keeps its
+    place until it is started again."""
+    error = ValueError("x")
+    computing = evolve(COMPUTING, config=evolve(CONFIG, group_instance_id=instance))
+    member, effects = step(computing, ComputeFailed(now=10.0, token=4, error=error))
+    assert member.phase is (Phase.LEAVING if leaves else Phase.FAILED)
+    sent = [effect for effect in effects if isinstance(effect, Send)]
+    assert (effects[0], len(sent)) == (Fail(error=error), leaves)
+
+
 def test_a_member_that_leaves_after_an_error_is_closed_in_time() -> None:
     """The deadline of the close counts from then on. At the deadline there is one attempt yet."""
     going = evolve(GOING, leaving=leaving_for(ValueError("x")))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from members import checked, evolve
 
 from kafkagroup.errors import (
+    AuthenticationError,
     BrokerError,
     ConnectionLostError,
     DecodeError,
@@ -367,6 +368,44 @@ def test_joining_ends_after_the_maximum_of_attempts() -> None:
     assert (member.phase, effects) == (Phase.FAILED, (Fail(error=Like(JoinFailedError, words)),))
 
 
+def test_joining_ends_with_the_last_error_of_a_coordinator() -> None:
+    """An answer without an epoch is no error, and does not hide the one before."""
+    limited = evolve(JOINING, config=evolve(CONFIG, max_retries=0), may_be_known=False)
+    for trouble, told in (("it loads", "it loads"), ("", "the coordinator gave no epoch")):
+        member, effects = step(evolve(limited, trouble=trouble), reply(2, answer(epoch=0)))
+        words = f"joining group 'g' failed 1 times in a row: {told}"
+        assert (member.phase, effects[0]) == (
+            Phase.FAILED,
+            Fail(error=Like(JoinFailedError, words)),
+        )
+
+
+def test_a_refused_login_counts_as_no_attempt_to_join() -> None:
+    """Until the application goes on, each request fails without being tried."""
+    limited = evolve(FINDING, config=evolve(CONFIG, max_retries=0))
+    for error, phase in ((AuthenticationError("x"), Phase.UNJOINED), (LOST, Phase.FAILED)):
+        assert step(limited, SendFailed(now=10.0, token=1, error=error))[0].phase is phase
+
+
+def test_the_maximum_of_attempts_does_not_end_a_member_that_is_losing_its_partitions() -> None:
+    """The application still processes a record: nothing else of the member may end meanwhile."""
+    losing = evolve(
+        LOSING,
+        config=evolve(CONFIG, max_retries=0),
+        coordinator=None,
+        lookup_in_flight=6,
+        last_token=6,
+    )
+    member, _ = step(losing, SendFailed(now=10.0, token=6, error=LOST))
+    assert member.phase is Phase.LOSING
+
+
+def test_a_failed_look_up_of_the_coordinator_is_repeated_after_a_backoff() -> None:
+    waiting, effects = step(FINDING, SendFailed(now=10.0, token=1, error=LOST))
+    assert (waiting.lookup_in_flight, effects) == (None, (WakeAt(time=10.125),))
+    assert step(waiting, Woke(now=10.125))[1] == (find(2),)
+
+
 FATAL = [
     E.UNSUPPORTED_ASSIGNOR,
     E.GROUP_MAX_SIZE_REACHED,
@@ -643,6 +682,15 @@ def test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent() -> No
     assert step(settled, Woke(now=26.0))[0].next_heartbeat_at == 29.0
 
 
+@pytest.mark.parametrize(("frequent_until", "count"), [(10.0, 0), (10.5, 3)])
+def test_heartbeats_are_immediate_again_once_the_member_is_stable(
+    frequent_until: float, count: int
+) -> None:
+    """So many are sent at once until then, and no more."""
+    hurried = evolve(BEATING_, immediate_heartbeats=3, frequent_until=frequent_until)
+    assert step(hurried, reply(4, answer()))[0].immediate_heartbeats == count
+
+
 def test_line_5_a_session_without_responses_rediscovers_the_coordinator() -> None:
     member, effects = step(BEATING_, Woke(now=20.0))
     assert (member.coordinator, member.heartbeat_in_flight, member.acknowledged_state) == (
@@ -793,6 +841,18 @@ def test_line_41_an_assignment_of_unresolved_topics_alone_is_not_empty() -> None
     assert not member.ownership.is_assigned
     _, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     assert effects[0] == reconcile(3, TopicPartition("v", 0))
+
+
+def test_what_is_owned_is_released_for_topics_whose_names_are_unknown() -> None:
+    """Another member waits for it; the names may take long."""
+    _, effects = step(BEATING_, reply(4, answer(epoch=6, share={V: (0,)})))
+    assert effects[:2] == (LookUpNames(topic_ids=frozenset({V})), reconcile(5, epoch=6))
+
+
+def test_a_heartbeat_in_flight_that_reports_nothing_new_delays_no_assignment() -> None:
+    unnamed = evolve(BEATING_, target={**MINE, V: (0,)}, unnamed=frozenset({V}))
+    _, effects = step(unnamed, TopicsNamed(now=10.0, names={V: "v"}))
+    assert effects[0] == reconcile(5, T0, T1, TopicPartition("v", 0))
 
 
 def test_withdrawn_topic_ids_are_not_resolved() -> None:
@@ -1201,16 +1261,19 @@ def test_a_refused_join_holds_no_instance_id(code: int, releases: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "coordinator"),
     [
-        reply(3, answer(E.NOT_COORDINATOR)),
-        reply(3, answer(E.COORDINATOR_LOAD_IN_PROGRESS)),
-        SendFailed(now=10.0, token=3, error=LOST),
+        (reply(3, answer(E.NOT_COORDINATOR)), None),
+        (reply(3, answer(E.COORDINATOR_LOAD_IN_PROGRESS)), NODE),
+        (SendFailed(now=10.0, token=3, error=LOST), None),
     ],
 )
-def test_a_release_without_a_result_is_repeated(event: ConsumerEvent) -> None:
+def test_a_release_without_a_result_is_repeated(
+    event: ConsumerEvent, coordinator: Coordinator | None
+) -> None:
     waiting, _ = step(RELEASING, event)
     assert (waiting.phase, waiting.may_be_known) == (Phase.UNJOINED, True)
+    assert waiting.coordinator == coordinator
     found_it = evolve(waiting, coordinator=NODE, retry_at=10.5)
     assert step(found_it, Woke(now=10.5))[1] == (release(4),)
 
