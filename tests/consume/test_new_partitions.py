@@ -150,6 +150,28 @@ def test_a_pattern_that_stays_adds_nothing() -> None:
     assert partitions.subscribe(frozenset("tu"), None)
 
 
+def test_the_absences_of_a_topic_that_the_application_removes_are_forgotten() -> None:
+    partitions = subscribed("t")
+    note(partitions, None, None)
+    partitions.subscribe(frozenset("u"), None)
+    partitions.subscribe(frozenset("t"), None)
+    assert partitions.needs_response
+    note(partitions, Described(ONE, 2))
+    assert new(partitions, 2) == []
+
+
+def test_two_lists_are_missing_again_once_all_are_forgotten() -> None:
+    """They may be of another cluster."""
+    partitions = subscribed(pattern=ALL)
+    note_lists(partitions, {}, {})
+    assert not partitions.needs_list
+    partitions.forget()
+    note_lists(partitions, {})
+    assert partitions.needs_list
+    note_lists(partitions, {})
+    assert not partitions.needs_list
+
+
 def test_topics_that_are_not_subscribed_to_are_not_followed() -> None:
     """The leader of a group requests the topics of all members."""
     partitions = subscribed("t")

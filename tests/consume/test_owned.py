@@ -256,8 +256,21 @@ def test_a_seek_does_not_wait_for_the_listener() -> None:
     owned = OwnedPartition(TP)
     owned.await_listener()
     owned.await_start_commit()
+    assert (owned.awaits_listener, owned.awaits_start_commit) == (True, True)
     owned.seek(3)
     assert (owned.awaits_listener, owned.awaits_start_commit, owned.seeks) == (False, False, 1)
+
+
+def test_the_lag_is_unknown_without_a_position_or_an_end() -> None:
+    owned = OwnedPartition(TP)
+    lags = [owned.lag]
+    owned.note_end(9)
+    lags.append(owned.lag)
+    owned.start_at(7)
+    lags.append(owned.lag)
+    owned.advance(12, 0)  # past an end that was fetched before
+    lags.append(owned.lag)
+    assert lags == [None, None, 2, 0]
 
 
 # ---------------------------------------------------------------- the buffer

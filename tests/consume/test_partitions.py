@@ -58,6 +58,12 @@ def test_no_partitions() -> None:
     assert partitions_of() == partitions_of([]) == partitions_of(()) == []
 
 
+@pytest.mark.parametrize("topic", ["orders", ""])
+def test_a_topic_is_no_iterable_of_partitions(topic: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{topic!r} is no partition"):
+        partitions_of(topic)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", ["t", 5, None, ("t",), ("t", "0"), ("t", True), (b"t", 0), ["t"]])
 @pytest.mark.parametrize("convert", [partition_of, partitions_of])
 def test_invalid_partitions_raise(convert: Callable[[Any], object], value: Any) -> None:

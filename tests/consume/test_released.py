@@ -10,6 +10,8 @@ from kafkagroup.consume import released
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
 from kafkagroup.consume.released import ReleasedPartitions
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import NO_ID
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -40,6 +42,17 @@ def test_a_position_stays_unless_the_topic_has_another_id(
     again = OwnedPartition(TP)
     kept.restore(again, now)
     assert again.position == UNKNOWN
+
+
+def test_what_was_fetched_is_not_kept() -> None:
+    """Up to 100,000 partitions are."""
+    (batch,) = read_batches(
+        memoryview(encode_batch([NewRecord(None, b"x")])), topic="t", partition=0
+    )
+    kept, owned = ReleasedPartitions(), at(0)
+    owned.add([batch])
+    kept.keep([owned])
+    assert (owned.buffered_bytes, len(owned.buffered)) == (0, 0)
 
 
 def test_partitions_of_other_topics_are_forgotten() -> None:
