@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from struct import pack, pack_into
 from typing import Any
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
@@ -293,6 +294,74 @@ def test_a_batch_is_processed_as_a_whole() -> None:
     assert state(delivery) == (3, 3, 3)
 
 
+@pytest.mark.parametrize("undecoded", [False, True])
+def test_a_batch_has_its_records_however_late_they_are_decoded(undecoded: bool) -> None:
+    """Compiled, all batches without deserializers are decoded during iteration."""
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
+    first = delivery.next_batch(2, undecoded=undecoded)
+    assert first is not None
+    assert (first.topic, first.partition, len(first)) == ("t", 0, 2)
+    columns = first.to_arrow().to_pydict()
+    assert (columns["offset"], columns["value"]) == ([0, 1], [b"a", b"b"])
+    records = [record(0, "a"), record(1, "b")]
+    assert (list(first), list(first), first.records) == (records, records, tuple(records))
+    delivery.mark_processed()
+    assert state(delivery) == (2, 2, 3)
+    rest = delivery.next_batch(2, undecoded=undecoded)
+    assert rest == Batch("t", 0, (record(2, "c"),))
+    assert delivery.next_batch(2, undecoded=undecoded) is None
+    assert state(delivery) == (3, 2, 3)
+
+
+def test_a_deserializer_is_called_for_a_batch_that_may_be_decoded_late() -> None:
+    delivery = owning(T0, delivery=Delivery(picky()))
+    delivery.add(delivery.owned[T0], [batch(0, "a")])
+    assert delivery.next_batch(9, undecoded=True) == Batch("t", 0, (converted(0, "a"),))
+
+
+def test_a_corrupt_batch_that_is_decoded_late_is_raised_once() -> None:
+    """Its length is checked before it is delivered."""
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [damaged(0, "a")])
+    with pytest.raises(CorruptRecordError):
+        delivery.next_batch(9, undecoded=True)
+    ((owned, error),) = delivery.awaiting_seek()
+    assert (owned.tp, type(error), state(delivery)) == (T0, CorruptRecordError, (0, 0, 0))
+    assert delivery.next_batch(9, undecoded=True) is None
+
+
+def test_one_call_delivers_no_more_records_than_it_may() -> None:
+    delivery = owning(T0, T1)
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
+    delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
+    assert [len(part) for part in delivery.next_batches(2)] == [2]
+    assert [len(part) for part in delivery.next_batches(2)] == [1]
+    assert delivery.next_batches(2) == []
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_large_batch_is_delivered_once_it_is_prepared(one_by_one: bool) -> None:
+    value = Random(1).randbytes(140_000)
+    data = encode_batch([NewRecord(None, value)], codec=Codec.GZIP, leader_epoch=7)
+    delivery = owning(T0)
+    delivery.add(delivery.owned[T0], [*read_batches(data, topic="t", partition=0)])
+
+    def take() -> object:
+        return delivery.next_record() if one_by_one else delivery.next_batch(9)
+
+    assert take() is None
+    heavy = delivery.heavy
+    assert heavy is not None
+    heavy.prepare()
+    (other,) = read_batches(data, topic="t", partition=0)
+    delivery.drop_heavy(other.records(0))  # of a batch that was left meanwhile
+    assert delivery.heavy is heavy
+    delivery.drop_heavy(heavy)
+    expected = Record(*T0, 0, -1, TimestampType.CREATE_TIME, None, value, (), 7)
+    assert take() == (expected if one_by_one else Batch("t", 0, (expected,)))
+
+
 def test_several_batches_in_flight_add_up() -> None:
     delivery = owning(T0, T1)
     delivery.add(delivery.owned[T0], [batch(0, "a")])
@@ -308,6 +377,28 @@ def test_several_batches_in_flight_add_up() -> None:
 
 
 # ---------------------------------------------------------------- ownership
+
+
+def test_partitions_are_created_in_the_topics_that_the_coordinator_assigned() -> None:
+    delivery = owning(T0)
+    ids = {"t": UUID(int=1)}
+    (created,) = delivery.create([T0, T1], ids)
+    assert (created.tp, created.topic_id, created.assigned_topic_id) == (T1, ids["t"], ids["t"])
+    assert list(delivery.owned) == [T0]
+
+
+def test_offsets_to_commit_are_of_present_assignments_among_those_asked_for() -> None:
+    delivery = owning(T0, T1)
+    for tp in (T0, T1):
+        delivery.add(delivery.owned[tp], [batch(0, "a", tp=tp)])
+    before = delivery.owned[T0]
+    delivery.next_batches(9)
+    delivery.mark_processed()
+    assert delivery.to_commit([delivery.owned[T1]]).keys() == {T1}
+    delivery.release([T0])
+    owning(T0, delivery=delivery)
+    assert delivery.to_commit([before]) == {}
+    assert delivery.to_commit().keys() == {T1}
 
 
 def test_own_creates_only_partitions_that_are_not_owned() -> None:

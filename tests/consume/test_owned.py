@@ -242,6 +242,12 @@ def test_a_position_that_is_forgotten_leaves_nothing_behind() -> None:
     assert owned.to_commit() is None
 
 
+def test_a_partition_that_is_revoked_before_it_has_a_position_has_no_epoch() -> None:
+    owned = OwnedPartition(TP)
+    owned.drop_buffer()
+    assert (owned.fetch_offset, owned.fetch_epoch, owned.leader_epoch) == (UNKNOWN, -1, -1)
+
+
 def test_a_position_is_in_doubt_until_the_leader_has_validated_it() -> None:
     """The first epoch of a leader is 0."""
     owned = OwnedPartition(TP, fetch_epoch=0, checked_epoch=0)
