@@ -597,12 +597,13 @@ def test_a_corrupt_batch_raises_once_and_skips_nothing() -> None:
     assert ask(delivery) == record(2, "c")
 
 
-def test_a_corrupt_record_is_raised_after_the_records_before_it() -> None:
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_corrupt_record_is_raised_after_the_records_before_it(one_by_one: bool) -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [damaged(0, "a", "b")])
     assert ask_batch(delivery, 10) == Batch("t", 0, (record(0, "a"),))
     with pytest.raises(CorruptRecordError):
-        ask_batch(delivery, 10)
+        ask(delivery) if one_by_one else ask_batch(delivery, 10)
     assert state(delivery) == (1, 1, 1)
     assert ask_batch(delivery, 10) is None
 

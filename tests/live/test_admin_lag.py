@@ -6,8 +6,9 @@ import anyio
 import pytest
 from brokers import append
 
-from kafkagroup import Admin, Broker, TopicPartition
+from kafkagroup import Admin, Broker, OffsetAndMetadata, TopicPartition
 from kafkagroup.admin import PartitionLag
+from kafkagroup.admin.lag import measure
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
@@ -113,6 +114,22 @@ async def test_the_lag_of_partitions_without_later_records_is_zero():
     ]
     left = [(at.committed, at.start, at.end, at.lag) for at in list(found.values())[2:]]
     assert left == [(1, 3, 5, 2), (4, 0, 5, 1)]
+
+
+async def test_a_partition_that_its_topic_does_not_have_hides_no_other():
+    """The topic was created again with fewer partitions: a broker deletes its offsets later."""
+    with EmbeddedKafka({"t": 2}) as kafka:
+        kafka.produce("t", [b"x"], partition=0)
+        zero, one, absent = (TopicPartition("t", p) for p in range(3))
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            with anyio.fail_after(20):
+                committed = dict.fromkeys((zero, one, absent), OffsetAndMetadata(0))
+                found = (await measure(admin._calls, {"g": committed}))["g"]
+    assert {tp: (at.lag, at.reason) for tp, at in found.items()} == {
+        zero: (1, None),
+        one: (0, None),
+        absent: (None, "there is no such partition"),
+    }
 
 
 async def test_a_record_without_a_timestamp_has_no_age():

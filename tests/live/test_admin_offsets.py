@@ -1,5 +1,6 @@
 """Committed offsets read, changed and deleted by `Admin`; members and groups removed."""
 
+import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -135,7 +136,7 @@ async def test_a_reset_is_planned_and_then_applied(bootstrap, name, fill):
 async def test_partitions_without_later_records_are_reset_to_their_ends():
     """To a time, each partition on its own: one has later records, one has only earlier ones, one
     is empty, and of two the log no longer starts at 0."""
-    moment = datetime.fromtimestamp(50, UTC)
+    zero, moment = (datetime.fromtimestamp(seconds, UTC) for seconds in (0, 50))
     with EmbeddedKafka({"t": 5}) as kafka:
         later, earlier, empty, started, deleted = (TopicPartition("t", p) for p in range(5))
         for tp, first in ((later, 48), (earlier, 40), (started, 60), (deleted, 60)):
@@ -149,7 +150,7 @@ async def test_partitions_without_later_records_are_reset_to_their_ends():
                 await admin.alter_offsets("g", committed)
                 found = {
                     str(how): [at.after.offset for at in plan.changes.values()]
-                    for how in ("earliest", "latest", moment, timedelta(0), 2)
+                    for how in ("earliest", "latest", moment, zero, timedelta(0), 2)
                     for plan in [await admin.plan_reset("g", to=how)]
                 }
                 back, on = [
@@ -161,6 +162,7 @@ async def test_partitions_without_later_records_are_reset_to_their_ends():
         "earliest": [0, 0, 0, 3, 5],
         "latest": [5, 5, 0, 5, 5],
         str(moment): [2, 5, 0, 3, 5],
+        str(zero): [0, 0, 0, 3, 5],
         str(timedelta(0)): [5, 5, 0, 5, 5],
         "2": [2, 2, 0, 3, 5],
     }
@@ -236,6 +238,7 @@ async def test_offsets_are_copied_to_another_group_as_json(bootstrap, name, fill
     [
         ("{", "offsets: Expecting property name"),
         ("[]", 'offsets: expected an object with "version": 1'),
+        ('{"version": 2, "offsets": []}', 'offsets: expected an object with "version": 1'),
         ('{"version": 1}', "offsets: offsets is None, no list"),
         ('{"version": 1, "offsets": []}', "offsets: group_id is None, no str"),
         ('{"version": 1, "offsets": [3]}', r"offsets\[0\]: expected an object"),
@@ -271,6 +274,18 @@ async def test_offsets_are_copied_to_another_group_as_json(bootstrap, name, fill
 def test_malformed_json_is_refused_with_its_place(text, message):
     with pytest.raises(ConfigurationError, match=message):
         offsets_from_json(text)
+
+
+def test_json_holds_everything_and_needs_only_offsets():
+    offsets = {TopicPartition("t", 1): OffsetAndMetadata(7, "note", 3)}
+    text = offsets_to_json("g", offsets, "cluster")
+    row = {"topic": "t", "partition": 1, "offset": 7, "leader_epoch": 3, "metadata": "note"}
+    document = {"version": 1, "group_id": "g", "offsets": [row], "cluster_id": "cluster"}
+    assert json.loads(text) == document
+    assert offsets_from_json(text) == ("g", offsets)
+    del row["leader_epoch"], row["metadata"], document["cluster_id"]
+    short = OffsetAndMetadata(7, "", -1)
+    assert offsets_from_json(json.dumps(document)) == ("g", {TopicPartition("t", 1): short})
 
 
 # ---------------------------------------------------------------- removing
