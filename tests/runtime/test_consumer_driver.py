@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -528,3 +529,21 @@ async def test_line_40_a_broker_without_the_consumer_protocol(network: Any) -> N
         with pytest.raises(UnsupportedVersionError, match="ConsumerGroupHeartbeat"):
             async with member() as consumer:
                 await consumer.getone()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_an_idle_member_leaves_nothing_to_the_garbage_collector(
+    network: Any, protocol: str
+) -> None:
+    """With 1,000 members in a process each full collection delays the heartbeats of all."""
+    async with cluster(network), member(group_protocol=protocol) as consumer:
+        while len(await consumer.getmany(timeout=1)):
+            pass
+        await anyio.sleep(60)
+        gc.collect()
+        gc.disable()
+        try:
+            await anyio.sleep(60)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
