@@ -137,6 +137,8 @@ class Process:
         """How long the next call for records waits, if it is to be a long wait."""
         self._misassigns = ""
         """The fault of this member's assignments as leader; "" for none."""
+        self.on_delivered: Callable[[TopicPartition, int], None] | None = None
+        """Called with the partition and the offset of each delivery; None for nothing."""
         self._security = security
         self._client = self._make_client(servers)
 
@@ -232,6 +234,15 @@ class Process:
         """Whether it has sought back and has not yet reached the ends of the logs again."""
         return any(at < ends.get(tp, 0) for tp, at in self._sought.items())
 
+    @property
+    def lease_left(self) -> float:
+        """For how many seconds the client's lease lasts; 0 while a heartbeat is in flight, which
+        may extend it."""
+        driver = self.consumer._session.membership.driver
+        if driver is None or driver.member.heartbeat_in_flight is not None:
+            return 0.0
+        return max(driver.lease_left, 0.0)
+
     def processed_end(self, tp: TopicPartition) -> int:
         """Return the offset after the last record of the partition that it has processed, or 0."""
         return self._reached.get(tp, 0)
@@ -311,6 +322,8 @@ class Process:
                 self._last[tp] = record.offset
                 sequence = int(record.value)
                 self._record_event(Delivered, partition=tp, offset=record.offset, sequence=sequence)
+                if self.on_delivered is not None:
+                    self.on_delivered(tp, record.offset)
             for record in records or ():
                 await anyio.sleep(self.plan.work + self._dawdle)
                 self._dawdle = 0.0

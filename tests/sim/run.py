@@ -92,6 +92,12 @@ _TICK = 0.25
 """Seconds between two steps of the producer, and between two checks for the end of the quiet
 time."""
 
+_FREEZING = ("suspend", "stall")
+"""Faults of the surroundings that freeze a process."""
+
+_MOMENT = 0.0003
+"""For how many seconds the lease lasts when a process that has stalled `before` continues."""
+
 _QUIET = 60.0
 """Seconds after `heal` in which the group must process the remaining records."""
 
@@ -522,7 +528,7 @@ class _Simulation:
     def _do(self, action: PlannedAction) -> None:
         if action.what in FAULTS or action.what in OUTSIDE_FAULTS:
             self.log.record_event(Faulted, text=str(action))
-        if action.what in SURROUNDING_FAULTS and action.what != "suspend":
+        if action.what in SURROUNDING_FAULTS and action.what not in _FREEZING:
             self.disturbances.do(action)
         else:
             getattr(self, f"_{action.what}")(action)
@@ -547,6 +553,7 @@ class _Simulation:
             self._thaw(slot, slot.frozen)
             if slot.process is not None:
                 slot.process.misassign("")
+                slot.process.on_delivered = None
             if slot.process is not None and not slot.left:
                 slot.process.order(
                     PlannedAction(at=0, what="subscribe", code=",".join(slot.plan.topics))
@@ -789,6 +796,30 @@ class _Simulation:
         if slot.process is not None and not slot.frozen:
             self._freeze(action, suspended=True)
             self.ready_queue.suspend(slot.process.name)
+
+    def _stall(self, action: PlannedAction) -> None:
+        """Append a backlog, and freeze a process between two records of it."""
+        slot = self.slots[action.member]
+        process = slot.process
+        if process is None or slot.plan.shards:
+            return
+        if not (assigned := sorted(process.consumer.assignment())):
+            return
+        backlog = assigned[0]
+        first = self.kafka.log_end(*backlog)
+        self._append(backlog, action.count)
+
+        def delivered(tp: TopicPartition, offset: int) -> None:
+            lease_left = process.lease_left
+            is_amid = tp == backlog and first <= offset < first + action.count // 2
+            if is_amid and lease_left and not slot.frozen:
+                process.on_delivered = None
+                left = lease_left + (action.seconds if action.code == "after" else -_MOMENT)
+                stall = attrs.evolve(action, seconds=left)
+                # Not here: this runs in the process.
+                self.agenda.at(self.log.clock(), self._freeze, stall)
+
+        process.on_delivered = delivered
 
     def _thaw(self, slot: _MemberSlot, times: int) -> None:
         if slot.process is not None and 0 < slot.frozen <= times:

@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from kafkagroup.member import classic, consumer_protocol, coordinated
 from kafkagroup.runtime import offsets
+from kafkagroup.runtime import reader as readers
 from kafkagroup.transport import broker, clock, logins, names, threads
 
 from .planting import Bug, around, bug, replace
@@ -111,6 +112,76 @@ def counts_a_lease_on_the_clock_of_its_loop(stack: ExitStack) -> None:
         return faulty
 
     around(stack, clock.LeaseClock, "__init__", make)
+
+
+def _lease_from_answer(stack: ExitStack) -> None:
+    def faulty(self: Any, sent_at: float) -> Any:
+        member = self.member
+        return member.ownership.acknowledge(self.now, member.config.session_timeout)
+
+    replace(stack, coordinated.CoordinatedStep, "_acknowledged", faulty)
+
+
+@bug(BUGS, "classic", "S27", "S1")
+def begins_its_lease_with_the_answer(stack: ExitStack) -> None:
+    """The lease runs from when a heartbeat is answered, not from when it was sent."""
+    _lease_from_answer(stack)
+
+
+@bug(BUGS, "consumer", "S27", "S1")
+def consumer_begins_its_lease_with_the_answer(stack: ExitStack) -> None:
+    """The same under KIP-848."""
+    _lease_from_answer(stack)
+
+
+@bug(BUGS, "classic", "S27", "S1")
+def extends_its_lease_beyond_the_rebalance_timeout(stack: ExitStack) -> None:
+    """Heartbeats during a rebalance extend the lease like others, though the coordinator removes a
+    member that does not rejoin in time."""
+
+    def make(extend: Any) -> Any:
+        def faulty(self: Any, code: int, **changes: Any) -> None:
+            extend(self, code, **changes)
+            if code and not self.member.is_unsynced:
+                self._set(ownership=self._acknowledged(self.member.heartbeat_sent_at))
+
+        return faulty
+
+    around(stack, classic._Step, "_extend_lease", make)
+
+
+@bug(BUGS, "classic", "S27", kinds=["stalls"])
+def delivers_a_backlog_without_looking_at_the_lease(stack: ExitStack) -> None:
+    """Once a record was delivered, the next ones are, too, until something changes: a process that
+    has stalled delivers one after its lease has expired."""
+
+    def make(ready: Any) -> Any:
+        def faulty(self: Any) -> Any:
+            if self._lease.until > -math.inf:
+                self._lease.until = math.inf
+            return ready(self)
+
+        return faulty
+
+    around(stack, readers.Reader, "ready", make)
+
+
+@bug(BUGS, "classic", "S27", kinds=["stalls"])
+def delivers_for_a_moment_after_its_lease(stack: ExitStack) -> None:
+    """The time until the next look at the lease is not limited by the lease."""
+
+    def make(grant: Any) -> Any:
+        def faulty(self: Any) -> None:
+            driver, membership = self._session.membership.driver, self._session.membership
+            membership.driver = None
+            try:
+                grant(self)
+            finally:
+                membership.driver = driver
+
+        return faulty
+
+    around(stack, readers.Reader, "_grant", make)
 
 
 # ------------------------------------------------------------------ threads

@@ -2,7 +2,8 @@
 
 Its credentials fail for a while. What lies between it and a broker drops idle connections without a
 word. Its joins and leaves are not answered. Its threads and name servers are slow. Its machine is
-suspended, which stops its clock and no other.
+suspended, which stops its clock and no other. Its process stalls while its application works
+through a backlog.
 
 Like the kinds of `outside`, each has its own random stream.
 """
@@ -16,7 +17,7 @@ import attrs
 
 from .schedule import NODES, MemberPlan, Plan, PlannedAction, with_actions
 
-__all__ = ["PARTINGS", "SURROUNDINGS", "SURROUNDING_FAULTS"]
+__all__ = ["PARTINGS", "STALLS", "SURROUNDINGS", "SURROUNDING_FAULTS"]
 
 Kind = tuple[float, Callable[[Plan, Random], Plan]]
 
@@ -29,6 +30,7 @@ SURROUNDING_FAULTS = frozenset(
         "lose_join",
         "pass_by",
         "suspend",
+        "stall",
         "slow_threads",
         "slow_names",
     )
@@ -49,6 +51,12 @@ PARTINGS = (
 )
 """What may happen to the request with which a member leaves: an error; the connection breaks before
 or after the coordinator has executed it; or there is no response."""
+
+STALLS = ("before", "after")
+"""When a stalled process continues: right before its lease expires, or after that."""
+
+_QUICK = 0.0002
+"""Seconds for a record: less than for what the client delivers between two looks at its state."""
 
 _LONG_POLL = 2.0
 """Seconds for which a connection may wait for records."""
@@ -177,6 +185,27 @@ def _suspends(plan: Plan, random: Random) -> Plan:
     return with_actions(plan, suspends)
 
 
+def _stalls(plan: Plan, random: Random) -> Plan:
+    """Let processes stall between two records of a backlog, until shortly before their lease
+    expires or beyond that. Their applications take a part of a millisecond for a record."""
+    stalls = [
+        PlannedAction(
+            at=_at(plan, random, 4.0),
+            what="stall",
+            member=_any(plan.members, random),
+            code=random.choice(STALLS),
+            count=random.randint(20, 60),
+            seconds=round(random.uniform(0.1, 3.0), 2),
+        )
+        for _ in range(random.randint(2, 5))
+    ]
+    stalled = {action.member for action in stalls}
+    members = tuple(
+        attrs.evolve(m, style="each", work=_QUICK) if m.name in stalled else m for m in plan.members
+    )
+    return with_actions(attrs.evolve(plan, members=members), stalls)
+
+
 def _busy_threads(plan: Plan, random: Random) -> Plan:
     """Let every job of the clients run in a thread, let those be slow at times, and look-ups of
     names: then the clients must connect."""
@@ -210,6 +239,7 @@ SURROUNDINGS: dict[str, Kind] = {
     "lost_joins": (0.2, _lost_joins),
     "guests": (0.15, _guests),
     "suspends": (0.15, _suspends),
+    "stalls": (0.12, _stalls),
     "busy_threads": (0.12, _busy_threads),
 }
 """Name of a kind -> the share of the runs that may have it, and the function that adds it."""

@@ -8,6 +8,7 @@ import attrs
 
 from .events import (
     Answered,
+    Delivered,
     Ended,
     Event,
     Frozen,
@@ -24,7 +25,7 @@ from .outside import BROKERS_OPINIONS, ENABLED, OUTSIDE
 from .plan import make_plan
 from .run import run
 from .schedule import Plan, PlannedAction
-from .surroundings import LOGIN_TROUBLES, PARTINGS, SURROUNDING_FAULTS, SURROUNDINGS
+from .surroundings import LOGIN_TROUBLES, PARTINGS, STALLS, SURROUNDING_FAULTS, SURROUNDINGS
 
 
 def plans(kind: str, protocol: str = "classic") -> Iterator[Plan]:
@@ -67,6 +68,7 @@ def test_the_runs_of_the_suite_meet_every_trouble() -> None:
     assert {a.code for a in actions if a.what == "part_badly"} == set(PARTINGS)
     assert {plan.parting for plan in found} == {*PARTINGS, "hidden", ""}
     assert {a.code for a in actions if a.what == "pass_by"} == {"stop", "cancel"}
+    assert {a.code for a in actions if a.what == "stall"} == set(STALLS)
     assert {plan.session_lifetime for plan in found} == {None, 0.0, 4.0, 9.0}
 
 
@@ -147,6 +149,24 @@ def test_a_suspended_process_wakes_with_its_timers_behind() -> None:
     thawed = next(event for event in found if isinstance(event, Thawed))
     assert thawed.time - frozen.time == action.seconds
     assert not [e for e in found if frozen.time < e.time < thawed.time and not _is_passive(e)]
+
+
+def test_a_process_stalls_between_two_records_until_its_lease_expires() -> None:
+    """It had waited for records in every freeze, with nothing left to deliver when it resumed."""
+    met = set()
+    for plan in plans("stalls"):
+        found = events(plan)
+        for at, event in enumerate(found):
+            if isinstance(event, Frozen):
+                own = [e for e in found[:at] if of_slot(e, event.member.partition(".")[0])]
+                assert isinstance(own[-1], Delivered)
+                thawed = next(e for e in found[at:] if isinstance(e, Thawed))
+                sent = [e for e in own if isinstance(e, Sent) and e.api == "Heartbeat"][-1]
+                session = next(m.session for m in plan.members if of_slot(event, m.name))
+                met.add(thawed.time > sent.time + session)
+        if met == {False, True}:
+            return
+    raise AssertionError(met)
 
 
 def _is_passive(event: Event) -> bool:
