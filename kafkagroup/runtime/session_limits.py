@@ -36,8 +36,8 @@ async def refused_session_timeout(
     source = (
         f"the limits of broker {node_id}, {least} to {most}"
         if limits
-        else f"the limits of broker {node_id}, which it does not tell (Kafka's defaults are {least}"
-        f" to {most})"
+        else f"the limits of broker {node_id}, which it does not report (Kafka's defaults are"
+        f" {least} to {most})"
     )
     unit = (
         f": the option is in milliseconds; did you mean {session_timeout_ms * 1000}?"

@@ -120,7 +120,7 @@ async def test_limits_that_a_broker_does_not_tell_are_kafkas_defaults(
         kafka.fail(DescribeConfigsRequest, answer, times=None)
         start = anyio.current_time()
         assert (
-            "session_timeout_ms=5000 is outside of the limits of broker 1, which it does not tell"
+            "session_timeout_ms=5000 is outside of the limits of broker 1, which it does not report"
             " (Kafka's defaults are 6000 to 1800000): choose a value within them"
         ) in str(await joined_with(5_000, "consumer"))
         assert anyio.current_time() - start < 10
