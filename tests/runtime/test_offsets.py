@@ -783,3 +783,23 @@ async def test_commits_are_counted_in_the_metrics(network: Any) -> None:
             await group.commit(offset)
         measured = group.session.history.meters.read(anyio.current_time()).commit
         assert (measured.maximum, measured.average) == (0.5, 0.25)
+
+
+async def test_an_auto_commit_leaves_out_what_is_being_revoked(network: Any) -> None:
+    """The revocation commits that itself, when the records in flight are processed. It would have
+    to wait for an automatic commit that has its partitions, too."""
+    async with grouped(network) as group, anyio.create_task_group() as tasks:
+        delivery, other = group.session.delivery, TopicPartition("t", 1)
+        delivery.own([other])
+        for owned in delivery.owned.values():
+            owned.start_at(0)
+            owned.advance(5, 0)
+            owned.mark_processed()
+        delivery.revoke([TP])
+        tasks.start_soon(group.session.committer.auto_commit, lambda _: None)
+        await anyio.sleep(30)
+        while_revoked = group.kafka.committed("g", "t")
+        await group.session.committer.commit_processed(5.0)
+        after = group.kafka.committed("g", "t")
+        tasks.cancel_scope.cancel()
+    assert (while_revoked, after) == ({1: 5}, {0: 5, 1: 5})
