@@ -803,3 +803,15 @@ async def test_an_auto_commit_leaves_out_what_is_being_revoked(network: Any) -> 
         after = group.kafka.committed("g", "t")
         tasks.cancel_scope.cancel()
     assert (while_revoked, after) == ({1: 5}, {0: 5, 1: 5})
+
+
+async def test_a_commit_waits_for_a_listener_only_after_a_loss(network: Any) -> None:
+    """Partitions that the application has assigned are never lost."""
+    async with grouped(network) as group:
+        delivery = group.session.delivery
+        delivery.owned[TP].start_at(0)
+        delivery.owned[TP].advance(5, 0)
+        delivery.owned[TP].mark_processed()
+        start = anyio.current_time()
+        await group.session.committer.commit_delivered(20.0)
+        assert (group.committed, anyio.current_time() - start < 1) == (5, True)
