@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer, TopicPartition
+from kafkagroup.runtime.processing import Processing
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
@@ -251,3 +252,15 @@ async def test_a_task_that_polls_after_another_may_wait_for_the_group(
             assert await consumer.wait_assignment() == {U}
             assert anyio.current_time() - start < 5
         assert kafka.committed("g", "t") == {0: 2}
+
+
+async def test_only_a_task_processes_records() -> None:
+    """A callback of the loop runs outside of tasks."""
+    processing = Processing()
+    processing.bind()
+    assert (processing.note_poll(), processing.note_poll()) == (True, False)
+    task = processing.task()
+    assert (processing.is_by_caller, processing.may_end) == (True, True)
+    processing.current = lambda: None
+    assert (processing.note_poll(), processing.is_by_caller) == (False, False)
+    assert processing.task() is task
