@@ -23,7 +23,7 @@ import attrs
 
 from kafkagroup import OffsetAndMetadata, TopicPartition
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime import engine
+from kafkagroup.runtime import engine, late_modules
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import server
 from kafkagroup.testing.embedded.faults import (
@@ -303,6 +303,9 @@ class _Simulation:
         else:
             patches.enter_context(mock.patch.object(Names, "resolve", self.network.resolve))
         patches.enter_context(mock.patch.object(anyio, "current_time", ready_queue.now))
+        # A run must not depend on what its process has imported already.
+        no_import = mock.patch.object(late_modules, "_import_in_thread", return_value=None)
+        patches.enter_context(no_import)
         answering = self.opinions.around(watch.watching(handle), server.handle)
         patches.enter_context(mock.patch.object(server, "handle", answering))
         foreign = self.foreign or nullcontext()

@@ -19,7 +19,7 @@ import anyio
 import attrs
 from anyio import to_thread
 
-from kafkagroup.runtime import large_jobs, late_modules
+from kafkagroup.runtime import large_jobs
 from kafkagroup.transport import names, threads
 from kafkagroup.transport.names import Names, Resolved, SocketAddress
 from kafkagroup.transport.threads import Job
@@ -74,8 +74,6 @@ class SimulatedThreads:
             (names, "_addresses", _addresses),
             (Names, "resolve", watched_resolve),
             (large_jobs, "_LARGE_JOB", -1),
-            # A run must not depend on what its process has imported already.
-            (late_modules, "_import_in_thread", lambda _: None),
             (to_thread, "run_sync", self._run_shared),
             (anyio, "getaddrinfo", self._look_up_shared),
         ):
