@@ -241,6 +241,8 @@ def test_l15_a_refused_login_is_tried_again():
     assert broken(STARTED, refused, raised(), 5.0, raised()) == []
     assert broken(STARTED, refused, raised(), 13.0, raised()) == ["L15"]
     assert broken(STARTED, refused, raised(), 9.0, refused, 9.0, raised()) == []
+    # The application has not polled since, and nothing but its polls causes an attempt.
+    assert broken(STARTED, refused, 13.0, raised()) == []
 
 
 def test_l6_logins_are_repeated_with_backoff():

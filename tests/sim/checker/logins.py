@@ -33,6 +33,9 @@ class _Logins:
     """By which answer, and when, a broker last refused a login."""
     attempted: tuple[int, float] = (-1, -math.inf)
     """By which event, and when, the client last tried to log in."""
+    raised_at: float = -math.inf
+    """When a call last raised a refusal. Until then the application does not poll on: no attempt is
+    due."""
     recent: deque[tuple[float, int]] = attrs.field(factory=deque)
 
 
@@ -83,6 +86,7 @@ class Logins:
             return
         attempted_by, attempted_at = logins.attempted
         idle = self._recorder.elapsed(run, event.time, attempted_at)
-        if idle > LOGIN_PAUSE:
+        is_again, logins.raised_at = logins.raised_at > attempted_at, event.time
+        if is_again and idle > LOGIN_PAUSE:
             text = f"{run.name} raises a refused login again, and has not tried for {idle:.1f} s"
             self._recorder.report("L15", event, text, refused_by, attempted_by, number)
