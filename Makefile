@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check compile wheel test-fast test-packages test-lowest test test-all test-rest test-wire test-brokers test-lakes soak sim lockstep bench bench-spark bench-loop bench-pipeline pipeline fuzz fuzz-assign hostile docs clean
+.PHONY: help setup demo check compile wheel test-fast test-packages test-lowest test test-all test-rest test-wire test-brokers test-lakes soak sim lockstep bench bench-spark bench-loop bench-pipeline pipeline fuzz fuzz-assign mutate hostile docs clean
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -157,6 +157,9 @@ fuzz-assign: .venv/check.stamp ## a million generated groups through every assig
 sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROTOCOL=consumer for KIP-848; BROKER=apache for Kafka's own coordinator; HISTORIES=n, START=seed, KEEP=file to resume
 	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) $(if $(BROKER),--broker $(BROKER)) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
 	$(BIN)/python -m tests.sim --bugs $(if $(BROKER),--broker $(BROKER))
+
+mutate: .venv/check.stamp ## small changes of a module that no test notices; MODULE=file, TESTS=files, COUNT=n, SEED=n
+	$(BIN)/python tests/mutate.py $(MODULE) $(TESTS) --count $(or $(COUNT),30) --seed $(or $(SEED),0)
 
 lockstep: .venv/compiled.stamp ## 100,000 scripts of random requests to Apache's coordinator and the embedded one; CASES=n, START=seed
 	$(BIN)/python -m tests.lockstep --cases $(or $(CASES),100000) --start $(or $(START),0)

@@ -262,8 +262,11 @@ def test_a_seek_does_not_wait_for_the_listener() -> None:
     owned = OwnedPartition(TP)
     owned.await_listener()
     owned.await_start_commit()
-    assert (owned.awaits_listener, owned.awaits_start_commit) == (True, True)
+    owned.delay_look_up(9.0)
+    state = (owned.awaits_listener, owned.awaits_start_commit, owned.look_up_at)
+    assert state == (True, True, 9.0)
     owned.seek(3)
+    assert owned.look_up_at == 0.0
     assert (owned.awaits_listener, owned.awaits_start_commit, owned.seeks) == (False, False, 1)
 
 

@@ -198,10 +198,17 @@ async def test_a_moved_leader_is_followed():
         tp = TopicPartition("t", 0)
         async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
             await admin.alter_offsets("g", {tp: 0})
-            fault = kafka.fail(FetchRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
             with anyio.fail_after(20):
+                await admin.lag(["g"])  # learns of the topic
+                looked_up = [len(kafka.requests(MetadataRequest))]
+                await admin.lag(["g"])
+                looked_up.append(len(kafka.requests(MetadataRequest)))
+                fault = kafka.fail(FetchRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
                 found = await admin.lag(["g"])
+                looked_up.append(len(kafka.requests(MetadataRequest)))
     assert (fault.hits, found["g"][tp].lag) == (2, 1)
+    usual, after_refusal = looked_up[1] - looked_up[0], looked_up[2] - looked_up[1]
+    assert after_refusal == usual + 1  # that the leader has moved is learnt from the metadata
     assert found["g"][tp].reason is None
 
 
