@@ -1504,6 +1504,10 @@ def test_l6_successful_metadata_requests_are_not_repeated_in_a_hot_loop():
     assert broken(opening(), [request("Metadata") for _ in range(25)]) == ["L6"]
     assert broken(opening(), [[0.05, request("Metadata")] for _ in range(25)]) == []
     assert broken(opening(), [request("Fetch") for _ in range(25)]) == []
+    # One on each new connection: what belongs to another cluster is closed at once.
+    new = [request("Metadata", connection=n) for n in range(25)]
+    assert broken(opening(), new) == []
+    assert broken(opening(), new, new[:21]) == ["L6"]
 
 
 def test_l2_a_member_looks_up_its_coordinator_again_once_faults_are_healed():

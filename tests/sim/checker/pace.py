@@ -63,6 +63,8 @@ class _Requests:
     """When its JoinGroup or SyncGroup was rejected, if it has not rejoined."""
     refused_at: dict[str, float] = attrs.field(factory=dict)
     """Request type -> when it got a transient error, if it was not sent since."""
+    identified: set[int] = attrs.field(factory=set)
+    """The connections on which it has requested metadata."""
     throttled: dict[int, tuple[float, float, int]] = attrs.field(factory=dict)
     """Broker -> when and until when it throttles, and by which event. If brokers are unknown, the
     key is the negated connection."""
@@ -94,7 +96,7 @@ class Pace:
         run, requests = self._of(event.member)
         if requests.throttled:
             self._check_throttle(number, event, run, requests)
-        if event.api not in _DRIVEN:
+        if event.api not in _DRIVEN and not self._asks_for_cluster(event, requests):
             times = requests.sent.setdefault(event.api, deque())
             self._count(number, event, run, times, "")
             self.requests_per_second = max(self.requests_per_second, len(times))
@@ -106,6 +108,13 @@ class Pace:
             self._check_jitter(number, event, run, pause)
             if event.api in _ALONE and pause < _SHORT and run.thawed_at < refused_at:
                 self._count_quick_retry(number, event, run, requests)
+
+    def _asks_for_cluster(self, event: Sent, requests: _Requests) -> bool:
+        """Whether this is the request by which each new connection finds out its cluster."""
+        if event.api != "Metadata" or event.connection in requests.identified:
+            return False
+        requests.identified.add(event.connection)
+        return True
 
     def _check_rejoin(self, number: int, event: Sent, run: MemberRun, requests: _Requests) -> None:
         """After a rejected join or sync, the next join comes after a pause, with jitter."""
