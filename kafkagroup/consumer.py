@@ -915,5 +915,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._session.errors.fail(error)
 
     def _ended_unrequested(self) -> Exception:
-        error = self._session.closing.failure = super()._ended_unrequested()
+        error = super()._ended_unrequested()
+        self._session.closing.fail(error)
         return error

@@ -51,6 +51,10 @@ class CloseSequence:
         """Mark the consumer as closing: it delivers no more records."""
         self.has_begun = True
 
+    def fail(self, error: Exception) -> None:
+        """Note why the consumer closes although the application has not requested it."""
+        self.failure = error
+
     def error(self) -> Exception:
         """Return what calls raise once the consumer is closing."""
         return self.failure or ConsumerClosedError("the consumer is closed")

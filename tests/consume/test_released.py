@@ -52,7 +52,7 @@ def test_what_was_fetched_is_not_kept() -> None:
     kept, owned = ReleasedPartitions(), at(0)
     owned.add([batch])
     kept.keep([owned])
-    assert (owned.buffered_bytes, len(owned.buffered)) == (0, 0)
+    assert (owned.buffered_bytes, owned.buffered) == (0, None)
 
 
 def test_partitions_of_other_topics_are_forgotten() -> None:

@@ -850,7 +850,7 @@ def test_what_is_owned_is_released_for_topics_whose_names_are_unknown() -> None:
 
 
 def test_a_heartbeat_in_flight_that_reports_nothing_new_delays_no_assignment() -> None:
-    unnamed = evolve(BEATING_, target={**MINE, V: (0,)}, unnamed=frozenset({V}))
+    unnamed = evolve(BEATING_, target=Target({**MINE, V: (0,)}), unnamed=frozenset({V}))
     _, effects = step(unnamed, TopicsNamed(now=10.0, names={V: "v"}))
     assert effects[0] == reconcile(5, T0, T1, TopicPartition("v", 0))
 

@@ -534,7 +534,7 @@ def refused(api="JoinGroup", error="UNKNOWN_SERVER_ERROR"):
 
 
 def test_l6_a_failed_join_is_repeated_after_a_backoff():
-    assert "L6" not in broken(opening(), [[refused(), 0.1] for _ in range(5)])
+    assert "L6" not in broken(opening(), [[refused(), 0.1 + 0.01 * n] for n in range(5)])
     assert "L6" in broken(opening(), [refused() for _ in range(5)])
     assert "L6" not in broken(opening(), [refused("SyncGroup", "REBALANCE_IN_PROGRESS")] * 5)
 
