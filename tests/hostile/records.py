@@ -116,7 +116,7 @@ ATTACKS = (
     _corrupt(
         "an unknown format",
         batch(b"", magic=3),
-        "message format v3 is not supported, only v2 (Kafka 0.11 and newer)",
+        "message format v3 is not supported, only v0 to v2",
     ),
     _corrupt(
         "2^31-1 records in no bytes",
