@@ -806,7 +806,10 @@ class _Simulation:
         process = slot.process
         if process is None or slot.plan.shards:
             return
-        if not (assigned := sorted(process.consumer.assignment())):
+        # A topic that was deleted stays assigned for a while.
+        exists = self.cluster.partition
+        assigned = sorted(tp for tp in process.consumer.assignment() if exists(*tp) is not None)
+        if not assigned:
             return
         backlog = assigned[0]
         first = self.kafka.log_end(*backlog)
