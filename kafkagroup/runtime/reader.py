@@ -60,7 +60,7 @@ class Reader:
         look at the task, which takes a tenth of the time of a record."""
         self._delivery = session.delivery
         self._preparation = Preparation(session)
-        self._use(session.lease_clock)
+        self.use_clock(session.lease_clock)
         self._reading = False
         self._checkpoint_at = float("-inf")
         self._thread_id = 0
@@ -86,8 +86,10 @@ class Reader:
         self._thread_id = origin.thread_id
         self._processing.bind()
         self._current_task = self._processing.current
+        self.use_clock(self._session.lease_clock)
 
-    def _use(self, clock: LeaseClock) -> None:
+    def use_clock(self, clock: LeaseClock) -> None:
+        """Read the time of leases from this clock."""
         self._lease_now = clock.now
         self._system_clock_id = _NO_SYSTEM_CLOCK if clock.system_id is None else clock.system_id
 
@@ -196,7 +198,6 @@ class Reader:
         session = self._session
         if session.is_draining:
             return
-        self._use(session.lease_clock)
         # The loop's clock last: a suspend between the two must not lengthen the lease.
         ahead = self._now() - session.clock()
         until = self._checkpoint_at + _MAX_BLOCKED + ahead

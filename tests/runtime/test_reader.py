@@ -45,6 +45,7 @@ class Reading:
         self.suspended = 0.0
         self.session.clock = lambda: self.now
         self.session.lease_clock = LeaseClock(self.lease_now, self.session.clock)
+        self.reader.use_clock(self.session.lease_clock)
         ownership = Ownership(
             is_assigned=True, acknowledged_at=self.lease_now(), lease_timeout=lease_timeout
         )
@@ -71,6 +72,7 @@ def test_in_real_time_records_are_ready_for_a_millisecond() -> None:
     async def lease_granted_at() -> tuple[float, float, float]:
         reading = Reading()
         reading.session.bind_clock()
+        reading.reader.use_clock(reading.session.lease_clock)
         now = reading.session.lease_clock.now
         before = now()
         await reading.next()
