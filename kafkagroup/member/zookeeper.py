@@ -465,7 +465,8 @@ class _Step:
         keep, missing = member.held & target, target - member.held
         excess = member.unconfirmed | (member.held - target)
         due = self.now >= member.retry_at
-        # The application is told its new member id with the assignment for it, even an equal one.
+        # The application is notified of its new member id with the assignment for it, even an equal
+        # one.
         is_renamed = member.notified_registration != member.computed_registration
         if member.assigned_units - target:
             self._assign(keep)

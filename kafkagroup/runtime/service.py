@@ -86,7 +86,8 @@ class Service(ABC):
     def __init__(
         self, close_timeout: float, description: str = "", late_modules: LateModules | None = None
     ) -> None:
-        """`description`: distinguishes this service from others of its class, in its repr."""
+        """`description`: distinguishes this service from others of its class, in its repr.
+        `late_modules`: what it imports when it starts; None for what each connection needs."""
         self._close_timeout = close_timeout
         self._late_modules = late_modules or LateModules()
         self._description = description

@@ -299,7 +299,7 @@ async def test_a_consumer_whose_tasks_are_all_cancelled_has_not_been_stopped(
 async def test_after_a_connection_was_cancelled_the_consumer_has_not_been_stopped(
     kafka: Any,
 ) -> None:
-    """Once all was closed, calls told that the consumer was closed, and not why."""
+    """Once all was closed, calls raised that the consumer was closed, and not why."""
     async with kafka():
         c = consumer()
         await c.start()

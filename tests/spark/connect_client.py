@@ -35,7 +35,7 @@ SLOW_USE = 240
 
 
 class LastingListener(CommitListener):
-    """Tells when it has got the last event of its query."""
+    """Notes that it has got the last event of its query."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -151,7 +151,7 @@ class Uses:
             self.wait_for_commits(f"{self.topic}-listener")
         finally:
             # If an event came meanwhile, Spark would wait for its own thread for ever.
-            assert listener.query_ended.wait(120), "no event has told the end of the query"
+            assert listener.query_ended.wait(120), "no event has reported the end of the query"
             self.spark.streams.removeListener(listener)
         return batches
 
