@@ -8,6 +8,7 @@ a part. The table of each part is printed when it has ended.
 
 from . import (
     assigning,
+    beside,
     consuming,
     deploying,
     gap,
@@ -29,6 +30,7 @@ main(
         "deploying": deploying.measure,
         "gap": gap.measure,
         "latency": latency.measure,
+        "beside": beside.measure,
         "idle": idle.measure,
         "startup": startup.measure,
         "resting": resting.measure,

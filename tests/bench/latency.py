@@ -28,7 +28,7 @@ from . import trial as trials
 from .command import Settings, main
 from .figures import Figure, Target, percentile
 
-__all__ = ["measure", "trial"]
+__all__ = ["CLIENTS", "END", "PARTITIONS", "READERS", "VALUE", "measure", "produce", "trial"]
 
 PARTITIONS = 4
 RATES = (10, 200, 2_000)
@@ -66,9 +66,9 @@ _TIMEOUT = 60.0
 """Seconds until all clients have read a first record."""
 _SILENCE = 2 * len(CLIENTS) * (_MOST_TURN + _GAP)
 """Seconds that a client waits for a record: the first of one round is the last of the next."""
-_VALUE = struct.Struct(">qi")
+VALUE = struct.Struct(">qi")
 """When it was produced, in nanoseconds, and in which round."""
-_WARM, _END = -1, -2
+_WARM, END = -1, -2
 """Instead of a round: what comes before the first, and behind the last."""
 
 
@@ -177,7 +177,7 @@ def trial(
     """Return round -> the nanoseconds of each record, for one reader. It creates a file in `ready`
     after its first record; the producer waits for one of each topic."""
     if role == "producer":
-        _produce(bootstrap, topics, Path(ready), rate, seconds, rounds)
+        produce(bootstrap, topics, Path(ready), rate, seconds, rounds)
         return {}
     turns: dict[int, list[int]] = {}
     began = False
@@ -186,21 +186,22 @@ def trial(
         """Take a record's value; return whether another will follow."""
         nonlocal began
         now = time.monotonic_ns()
-        produced, number = _VALUE.unpack(value)
+        produced, number = VALUE.unpack(value)
         if number >= 0:
             turns.setdefault(number, []).append(now - produced)
         elif not began:
             began = True
             Path(ready, topics[0]).touch()
-        return bool(number != _END)
+        return bool(number != END)
 
-    _READERS[role](bootstrap, topics[0], f"bench-{uuid.uuid4().hex[:8]}", take)
+    READERS[role](bootstrap, topics[0], f"bench-{uuid.uuid4().hex[:8]}", take)
     return turns
 
 
-def _produce(
+def produce(
     bootstrap: str, topics: list[str], ready: Path, rate: int, seconds: float, rounds: int
 ) -> None:
+    """Write to each topic in turn, `seconds` at a time, after each has its file in `ready`."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -208,7 +209,7 @@ def _produce(
     )
 
     def send(topic: str, number: int, round_: int) -> None:
-        value = _VALUE.pack(time.monotonic_ns(), round_)
+        value = VALUE.pack(time.monotonic_ns(), round_)
         producer.produce(topic, value, partition=number % PARTITIONS)
         producer.poll(0)
 
@@ -231,7 +232,7 @@ def _produce(
                 send(topic, number, round_)
     time.sleep(_GAP)
     for topic in topics:
-        send(topic, 0, _END)
+        send(topic, 0, END)
     producer.flush()
 
 
@@ -310,7 +311,7 @@ def _kafka_python(bootstrap: str, topic: str, group: str, take: Take) -> None:
                 break
 
 
-_READERS: Mapping[str, Callable[[str, str, str, Take], None]] = {
+READERS: Mapping[str, Callable[[str, str, str, Take], None]] = {
     "kafkagroup": _kafkagroup,
     "aiokafka": _aiokafka,
     "kafka_python": _kafka_python,
