@@ -53,6 +53,7 @@ from kafkagroup.options import (
     PartitionLoads,
 )
 from kafkagroup.runtime.batches import ArrowBatches, Batches
+from kafkagroup.runtime.coalescing_task import Spawn
 from kafkagroup.runtime.engine import Engine
 from kafkagroup.runtime.event_feed import GroupEvents
 from kafkagroup.runtime.interfaces import AssignedCallback, Membership, PartitionsCallback
@@ -887,7 +888,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
             self._spawn(tasks, function, name)
 
-        engine = Engine(self._session, cluster, self._callbacks, spawn, self._options.membership)
+        engine = self._create_engine(cluster, spawn)
         engine.new_partitions.subscribe(self._subscription)
         with cluster.topics.during(self._subscription):
             await cluster.refresh()
@@ -896,6 +897,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         await self._apply_subscription()
         if self._delivery.owned:
             await engine.assign(self._delivery.owned)
+
+    def _create_engine(self, cluster: Cluster, spawn: Spawn) -> Engine:
+        return Engine(self._session, cluster, self._callbacks, spawn, self._options.membership)
 
     async def _close(self) -> None:
         # Also without an engine: without this, a caller that waits for records never returns.

@@ -94,7 +94,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": _ENGINE,
     "": set(),  # its names are imported on first use
     "_pure": set(),
-    "compat": _PUBLIC | _LOOP | {"_hidden_values", "assign"},
+    "_extended_consumer": _ENGINE | {"consumer"},
+    "compat": _PUBLIC | _LOOP | {"_extended_consumer", "_hidden_values", "assign"},
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_values"},
     "__main__": {"cli"},

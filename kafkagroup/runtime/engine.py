@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -89,7 +89,9 @@ class Engine:
         callbacks: Callbacks,
         spawn: Spawn,
         membership: Membership | None = None,
+        subscriber: Callable[..., Subscriber] = Subscriber,
     ) -> None:
+        """`subscriber` creates the consumer's part in its group."""
         self._session = session
         self._membership = membership
         """Creates the members where Kafka does not coordinate the group; None where it does."""
@@ -144,7 +146,7 @@ class Engine:
             look_up=self._positions.look_up,
             failed=self._partition_failed,
         )
-        self._subscriber = Subscriber(
+        self.subscriber = subscriber(
             session, cluster, callbacks, self._on_partitions_added, claims=membership is not None
         )
         cluster.topics.follow(self._topics_in_use)
@@ -228,7 +230,7 @@ class Engine:
         self._cluster.troubles.succeeded("nothing to consume", self._clock())
         self._subscription = topics
         self.new_partitions.subscribe(topics, self._pattern)
-        self._subscriber.subscribe_to(topics, self._pattern)
+        self.subscriber.subscribe_to(topics, self._pattern)
         self._report_denied()
         await self._wait_until_left()
         driver = self._session.membership.driver
@@ -246,7 +248,7 @@ class Engine:
             if self._session.membership.uses_consumer_protocol and isinstance(driver, Driver):
                 driver.subscribe(topics, self._server_pattern)
             else:
-                driver.rejoin(reason, self._subscriber.protocols())
+                driver.rejoin(reason, self.subscriber.protocols())
 
     async def subscribe_by_pattern(
         self, pattern: re.Pattern[str], *, exclude_internal: bool
@@ -325,8 +327,8 @@ class Engine:
         # A cooperative member revokes unsubscribed topics only: without topics, everything.
         self._subscription, self._pattern = frozenset(), None
         self.new_partitions.subscribe(frozenset())
-        self._subscriber.subscribe_to(frozenset())
-        self._released.forget(self._subscriber.subscribes)
+        self.subscriber.subscribe_to(frozenset())
+        self._released.forget(self.subscriber.subscribes)
         self._cluster.request_all_topics(False)
         session = self._session
         driver = session.membership.driver
@@ -384,10 +386,10 @@ class Engine:
         options, session = self._options, self._session
         if self._membership is not None:
             return self._membership.begin(
-                self._subscriber,
+                self.subscriber,
                 group_id=options.group_id or "",
-                protocol_type="consumer",
-                protocols=self._subscriber.protocols(),
+                protocol_type=self.subscriber.protocol_type,
+                protocols=self.subscriber.protocols(),
                 whole=False,
                 client_id=options.client_id,
                 rebalance_timeout=options.rebalance_timeout,
@@ -406,14 +408,14 @@ class Engine:
         watchers = session.lag, session.history
         if session.membership.uses_consumer_protocol:
             return driver_class(
-                self._cluster, self._create_consumer_protocol_member(), self._subscriber, *watchers
+                self._cluster, self._create_consumer_protocol_member(), self.subscriber, *watchers
             )
         config = Config(
             group_id=options.group_id or "",
             was_member=session.membership.was_member,
-            protocol_type="consumer",
+            protocol_type=self.subscriber.protocol_type,
             group_instance_id=options.group_instance_id,
-            cooperative=self._subscriber.cooperative,
+            cooperative=self.subscriber.cooperative,
             session_timeout=options.session_timeout,
             rebalance_timeout=options.rebalance_timeout,
             heartbeat_interval=options.heartbeat_interval,
@@ -422,8 +424,8 @@ class Engine:
             retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
             max_retries=options.rebalance_max_retries,
         )
-        member = Member(config=config, protocols=self._subscriber.protocols())
-        return driver_class(self._cluster, member, self._subscriber, *watchers)
+        member = Member(config=config, protocols=self.subscriber.protocols())
+        return driver_class(self._cluster, member, self.subscriber, *watchers)
 
     def _create_consumer_protocol_member(self) -> ConsumerMember:
         """Return a KIP-848 member that has not joined yet."""
@@ -529,7 +531,7 @@ class Engine:
         self._delivery.release(released)
         for added in self._delivery.own(sorted(partitions)):
             self._released.restore(added, metadata.topics[added.tp.topic].topic_id)
-        self._released.forget(self._subscriber.subscribes)
+        self._released.forget(self.subscriber.subscribes)
         self._on_partitions_added()
 
     async def _release_partitions(self, partitions: list[TopicPartition]) -> None:
@@ -629,7 +631,7 @@ class Engine:
 
     def _topics_in_use(self) -> frozenset[str]:
         """Return the topics whose metadata the consumer needs at all times."""
-        return self._requested_topics() | self._subscriber.topics_in_use
+        return self._requested_topics() | self.subscriber.topics_in_use
 
     def _metadata_changed(self) -> None:
         self._metadata_is_new = True
@@ -643,7 +645,7 @@ class Engine:
             await self._update_matching_topics()
             if self._options.group_id is None and self._subscription:
                 self._own_all()
-            await self._subscriber.follow_topics()
+            await self.subscriber.follow_topics()
 
     def _report_denied(self) -> None:
         """Report once each requested topic whose authorization is denied: the application would

@@ -120,10 +120,7 @@ class Leader:
     async def compute(self, assignor: Assignor, work: Compute) -> dict[str, bytes]:
         """Assign the partitions of every topic that any member subscribes to."""
         size = sum(map(len, work.members.values()))
-        subscriptions, topics = await run_job(
-            self._cluster, partial(_subscriptions, work.members), size
-        )
-        await self._watch_topics(subscriptions, topics)
+        subscriptions = await self.watch_topics_of(work.members)
         size += _PARTITION_BYTES * sum(self._partition_counts.values())
         loads = await self._loads()
         if not any(assignor is known for known in _THREAD_SAFE):
@@ -136,17 +133,38 @@ class Leader:
             size,
         )
         assignment = await run_job(self._cluster, partial(assignor, spec), size)
-        user_data_of = {
-            m: self._assignment_user_data(work.instance_ids.get(m)) for m in work.members
-        }
+        user_data_of = self._user_data_of(work)
         encoded = await run_job(
             self._cluster,
             partial(_encoded, work.protocol_name, assignor, spec, assignment, user_data_of),
             size,
         )
+        self.note_computed()
+        return encoded
+
+    async def watch_topics_of(self, members: Mapping[str, bytes]) -> dict[str, Subscription]:
+        """Follow the topics of all members, given their metadata; return their subscriptions."""
+        subscriptions, topics = await run_job(
+            self._cluster, partial(_subscriptions, members), sum(map(len, members.values()))
+        )
+        await self._watch_topics(subscriptions, topics)
+        return subscriptions
+
+    def assign_now(self, assignor: Assignor, work: Compute) -> dict[str, bytes]:
+        """As `compute`, after `watch_topics_of`, without a wait and without loads."""
+        subscriptions, _ = _subscriptions(work.members)
+        spec = _spec(assignor, subscriptions, work, self._partition_counts, self._racks, {})
+        return _encoded(
+            work.protocol_name, assignor, spec, assignor(spec), self._user_data_of(work)
+        )
+
+    def note_computed(self) -> None:
+        """Note that this member computed the assignment of its generation."""
         if self._session.membership.driver is not None:
             self._computed_generation = self._session.membership.driver.generation_id
-        return encoded
+
+    def _user_data_of(self, work: Compute) -> dict[str, bytes | None]:
+        return {m: self._assignment_user_data(work.instance_ids.get(m)) for m in work.members}
 
     def _assignment_user_data(self, instance_id: str | None) -> bytes | None:
         """Return the user data of a member's assignment. A static leader's own has the

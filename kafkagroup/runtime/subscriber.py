@@ -116,6 +116,11 @@ class Subscriber:
         self._leader = Leader(session, cluster, claims=claims)
         self._pauses = RetryBackoff(cluster.options)
 
+    @property
+    def protocol_type(self) -> str:
+        """The kind of group."""
+        return "consumer"
+
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
         """Subscribe to these topics, or by a pattern, from the next join on."""
         self.topics, self.pattern = topics, pattern

@@ -14,7 +14,7 @@ from kafkagroup.compat.kafka_python import (
     Metrics,
     SubscriptionState,
 )
-from kafkagroup.errors import ConnectionLostError
+from kafkagroup.errors import ConnectionLostError, IllegalStateError
 from kafkagroup.types import TopicPartition
 
 pytestmark = pytest.mark.anyio
@@ -173,6 +173,41 @@ async def test_futures():
         await bad
     assert again.failure(ConnectionLostError("gone")).retriable()
     assert Future().failure(BrokerError(14)).retriable()
+
+
+def test_the_callbacks_of_a_future(caplog):
+    """As in kafka-python: each is called once, at once if the future is complete, after its own
+    arguments; an error of one is logged and does not keep the others from being called."""
+    seen = []
+    good, bad, follower = Future(), Future(), Future()
+    assert good.add_callback(seen.append) is good
+    good.add_callback(lambda *got, **more: seen.append((got, more)), 1, more=2)
+    good.add_errback(seen.append).chain(follower)
+    good.add_callback(lambda value: 1 / 0).add_both(seen.append)
+    assert seen == []
+    good.success(5)
+    good.add_callback(seen.append)
+    assert seen == [5, ((1, 5), {"more": 2}), 5, 5]
+    assert (follower.succeeded(), follower.value) == (True, 5)
+    assert "the callback of a commit failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    seen.clear()
+    error = BrokerError(12)
+    bad.add_callback(seen.append).add_errback(seen.append).chain(last := Future())
+    bad.failure(error).add_both(seen.append)
+    assert seen == [error, error]
+    assert (last.failed(), last.exception) == (True, error)
+    for complete in (good, bad):
+        with pytest.raises(IllegalStateError, match="already complete"):
+            complete.success(6)
+
+
+def test_the_error_of_a_callback_is_raised_on_request():
+    class Strict(Future):
+        error_on_callbacks = True
+
+    with pytest.raises(ZeroDivisionError):
+        Strict().add_callback(lambda value: 1 / 0).success(1)
 
 
 def test_subscriptions():

@@ -18,6 +18,8 @@ from kafkagroup import (
     GroupMember,
     GroupMetrics,
     GroupProtocol,
+    Health,
+    HealthProblem,
     Node,
 )
 from kafkagroup._hidden_values import hides_values
@@ -26,7 +28,7 @@ from kafkagroup.compat.kafka_python.client import KafkaClient
 from kafkagroup.compat.kafka_python.heartbeat import Heartbeat
 from kafkagroup.compat.kafka_python.metrics import GroupCoordinatorMetrics, Metrics
 
-__all__ = ["BaseCoordinator", "HeartbeatTask"]
+__all__ = ["BaseCoordinator", "HeartbeatTask", "awaited", "encoded", "has_failed"]
 
 logger = logging.getLogger(__name__)
 
@@ -192,24 +194,32 @@ class BaseCoordinator(TaskOwner):
         while self.need_rejoin():
             await self.ensure_coordinator_known()
             if not self.rejoining:
-                await _awaited(self._on_join_prepare(self.generation, self.member_id))
+                await awaited(self._on_join_prepare(self.generation, self.member_id))
                 self.rejoining = True
             member = await self._ensure_member()
-            joined = self.current = await anext(member)
+            joined = self.current = await self._next_generation(member)
             self.generation, self.member_id = joined.generation_id, joined.member_id
             self._coordinator = member.coordinator
             self.heartbeat_task.reset()
             self.rejoining = False
-            await _awaited(
+            await awaited(
                 self._on_join_complete(
                     joined.generation_id, joined.member_id, joined.protocol_name, joined.assignment
                 )
             )
 
+    async def _next_generation(self, member: GroupMember) -> Generation:
+        try:
+            return await anext(member)
+        except Exception:  # also what the subclass has raised as it assigned
+            if has_failed(member.health()):
+                await self._end()  # as in kafka-python, the next call tries again
+            raise
+
     async def _ensure_member(self) -> GroupMember:
         """Create or update the member with the protocols that the subclass supports now; return
         it."""
-        protocols = [self._protocol(name, _encoded(data)) for name, data in self.group_protocols()]
+        protocols = [self._protocol(name, encoded(data)) for name, data in self.group_protocols()]
         supported = tuple((p.name, p.metadata) for p in protocols)
         if self._member is None:
             self._member = GroupMember(
@@ -248,7 +258,7 @@ class BaseCoordinator(TaskOwner):
                 given = self._perform_assignment(self.member_id, name, list(members.items()))
             finally:
                 self.generation, self.member_id = before
-            return {member: _encoded(assignment) for member, assignment in given.items()}
+            return {member: encoded(assignment) for member, assignment in given.items()}
 
         return GroupProtocol(self.protocol_type(), name, metadata, assign)
 
@@ -265,11 +275,17 @@ class BaseCoordinator(TaskOwner):
         self._supported = ()
 
 
-async def _awaited(result: Any) -> None:
+def has_failed(health: Health) -> bool:
+    """Return whether a client has ended with an error, which each of its calls raises."""
+    return any(finding.problem is HealthProblem.FAILED for finding in health.findings)
+
+
+async def awaited(result: Any) -> None:
     """Await what a function of the application returned, if it is a coroutine function."""
     if inspect.isawaitable(result):
         await result
 
 
-def _encoded(value: Any) -> bytes:
+def encoded(value: Any) -> bytes:
+    """Return metadata or an assignment as bytes: they are bytes, or have `encode()`."""
     return bytes(value) if isinstance(value, bytes | bytearray) else bytes(value.encode())

@@ -54,6 +54,9 @@ class SubscriptionState:
         self.offset_reset_strategy = offset_reset_strategy
         """Where to start without a committed offset: "earliest", "latest" or "none"."""
         self.subscription: set[str] | None = None
+        """The subscribed topics; with a pattern, those that match, once the group was joined."""
+        self.needs_partition_assignment = False
+        """Whether the subscription has changed since the last assignment."""
         self.subscribed_pattern: re.Pattern[str] | None = None
         self.listener: Any = None
         """The rebalance listener: its `on_partitions_revoked` and `on_partitions_assigned` are
@@ -70,10 +73,16 @@ class SubscriptionState:
     def subscribe(
         self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """Subscribe to these topics, or to those whose name matches from its start (`re.match`)."""
+        """Subscribe to these topics, or to those whose name matches from its start (`re.match`),
+        instead of the earlier ones. The next `ensure_active_group` joins with them."""
         self.subscription = set(topics)
         self.subscribed_pattern = None if pattern is None else re.compile(pattern)
         self.listener = listener
+        self.needs_partition_assignment = True
+
+    def mark_for_reassignment(self) -> None:
+        """Have the next `ensure_active_group` join again."""
+        self.needs_partition_assignment = True
 
     def whole_pattern(self) -> re.Pattern[str] | None:
         """Return the pattern for the main API, which matches whole names: `.*` is appended."""

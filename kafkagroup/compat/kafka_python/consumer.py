@@ -6,25 +6,34 @@ To read records, iterate over `coordinator.consumer`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import anyio
+import attrs
 
 from kafkagroup import (
-    Consumer,
     ConsumerClosedError,
     KafkaGroupError,
     OffsetAndMetadata,
     Subscription,
     TopicPartition,
+    decode_assignment,
     encode_subscription,
 )
+from kafkagroup._extended_consumer import ExtendedConsumer
 from kafkagroup._hidden_values import hides_values
 from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup.assign import protocol_name, range_assignor, roundrobin_assignor
-from kafkagroup.compat.kafka_python.base import BaseCoordinator, _awaited, _Membership
+from kafkagroup.compat.kafka_python.base import (
+    BaseCoordinator,
+    _Membership,
+    awaited,
+    encoded,
+    has_failed,
+)
 from kafkagroup.compat.kafka_python.client import KafkaClient, SubscriptionState
 from kafkagroup.compat.kafka_python.future import Future
 from kafkagroup.compat.kafka_python.metrics import ConsumerCoordinatorMetrics, Metrics
@@ -38,6 +47,32 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 _NEVER_MS = 2**31 - 1
 """The longest interval, in milliseconds: in effect, no periodic commit by the consumer."""
+
+
+class _Once:
+    """Awaits a coroutine function at most once, however often it is awaited itself."""
+
+    def __init__(self, function: Callable[[], Awaitable[object]]) -> None:
+        self._function: Callable[[], Awaitable[object]] | None = function
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        function, self._function = self._function, None
+        if function is not None:
+            yield from function().__await__()
+
+
+@attrs.frozen
+class _Wanted:
+    """What a consumer subscribes to."""
+
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+
+    @classmethod
+    def by(cls, subscription: SubscriptionState) -> _Wanted:
+        pattern = subscription.whole_pattern()
+        topics = () if pattern is not None else subscription.subscription or ()
+        return cls(tuple(sorted(topics)), pattern)
 
 
 class AutoCommitTask:
@@ -113,9 +148,20 @@ class ConsumerCoordinator(BaseCoordinator):
         self._subscription = subscription
         self._commits = Future().success(True)
         """The last asynchronous commit: the next one waits for it, to keep the order."""
-        self._is_started = self._is_subscribed = self._is_assigned = False
+        self._is_started = self._is_assigned = self._is_ending = False
+        self._subscribed: _Wanted | None = None
+        """What the consumer subscribes to; None until it does."""
+        self._revoking: frozenset[TopicPartition] = frozenset()
+        """The partitions that are being revoked."""
+        self._joined: tuple[int, str, str, bytes] | None = None
+        """Generation, member id, protocol and assignment that are applied, or were last."""
+        self._steps: list[_Once] = []
+        """What the present call of a hook has still to do."""
+        self._hook_errors: list[Exception] = []
+        """What hooks let out, to be raised by `ensure_active_group`."""
         self.consumer = self._create_consumer()
-        """The consumer of the main API: iterate over it."""
+        """The consumer of the main API: iterate over it. It is another one after `close`, and
+        after an error that ended the membership."""
         interval = self.config["auto_commit_interval_ms"] / 1000
         commits = self.config["enable_auto_commit"] and self.group_id is not None
         self._auto_commit_task = AutoCommitTask(self, interval) if commits else None
@@ -125,13 +171,14 @@ class ConsumerCoordinator(BaseCoordinator):
             metrics, self.config["metric_group_prefix"], subscription
         )
 
-    def _create_consumer(self) -> Consumer:
+    def _create_consumer(self) -> ExtendedConsumer:
         config = self.config
-        return Consumer(
+        return ExtendedConsumer(
+            self,
             **self._client.options,
             group_id=self.group_id,
             assignors=config["assignors"],
-            auto_offset_reset=self._subscription.offset_reset_strategy,  # type: ignore[arg-type]
+            auto_offset_reset=self._subscription.offset_reset_strategy,
             # As in kafka-python.
             auto_offset_reset_new_partitions="policy",
             enable_auto_commit=config["enable_auto_commit"],
@@ -168,58 +215,169 @@ class ConsumerCoordinator(BaseCoordinator):
         """ "consumer"."""
         return "consumer"
 
-    def group_protocols(self) -> list[tuple[str, bytes]]:
-        """Return each assignor's name, with the subscription that the leader receives."""
+    def group_protocols(self) -> Sequence[tuple[str, Any]]:
+        """Return each assignor's name, with the subscription that the leader receives. A subclass
+        may return others; a subscription that it creates has to name what this member consumes."""
         topics = self._subscription.subscription
         if topics is None:
             raise IllegalStateError("nothing is subscribed to")
+        subscriber = self.consumer.subscriber
+        if subscriber is not None and self._subscribed is not None:
+            return subscriber.assignors_protocols()
         metadata = encode_subscription(Subscription(topics=tuple(topics)))
         return [(protocol_name(assignor), metadata) for assignor in self.config["assignors"]]
 
     def need_rejoin(self) -> bool:
-        """Whether topics are subscribed to and no assignment is current."""
-        return self._subscription.partitions_auto_assigned() and not self._is_assigned
+        """Whether topics are subscribed to, and no assignment of theirs is current. As long as a
+        subclass returns true, each round of `ensure_active_group` joins anew."""
+        return self._subscription.partitions_auto_assigned() and (
+            not self._is_assigned or self._subscription.needs_partition_assignment
+        )
 
     async def ensure_active_group(self) -> None:
         """Join if necessary, and wait for the assignment.
 
-        Raises: the error that ended the membership.
+        Raises: the error that ended the membership, or that a hook of the subclass has let out.
+        The next call tries again.
         """
+        await self._ensure_assigned_by_user()
         while self.need_rejoin():
-            await self.ensure_coordinator_known()
+            if self.group_id is not None:
+                await self.ensure_coordinator_known()
             await self._ensure_started()
-            await self._subscribe()
-            await self.consumer.wait_assignment()
+            try:
+                await self._join()
+            except Exception:  # also what an assignor of the application has raised
+                if has_failed(self.consumer.health()):
+                    await self._end(commit=False)  # so that the next call can try again
+                raise
             self._coordinator = self.consumer.coordinator
+            self._raise_hook_error()
 
-    async def _subscribe(self) -> None:
-        if self._is_subscribed:
-            return
-        self._is_subscribed = True  # from now on the consumer rejoins by itself
-        # kafka-python calls on_partitions_revoked before every join, and listeners prepare there.
-        # The main API does not call it before the first join.
-        await self._call_listener("on_partitions_revoked", ())
-        pattern = self._subscription.whole_pattern()
-        topics = () if pattern is not None else sorted(self._subscription.subscription or ())
-        await self.consumer.subscribe(*topics, pattern=pattern)
+    async def _ensure_assigned_by_user(self) -> None:
+        """Follow a manual assignment that has changed since the consumer was started."""
+        wanted = self._subscription.assigned_by_user
+        if self._is_started and wanted is not None and wanted != self.consumer.assignment():
+            await self.consumer.assign(wanted)
+
+    async def _join(self) -> None:
+        """Join the group, or join it again, and wait for the assignment."""
+        wanted = _Wanted.by(self._subscription)
+        is_rebalancing = self._subscribed == wanted and not self._is_assigned
+        self._subscription.needs_partition_assignment = False
+        if not is_rebalancing:
+            is_first, self._subscribed = self._subscribed is None, wanted
+            if is_first:
+                # kafka-python prepares before every join. The main API calls nothing before the
+                # first.
+                await self._prepare(())
+            self._is_assigned = False
+            await self.consumer.subscribe(*wanted.topics, pattern=wanted.pattern)
+        await self.consumer.wait_assignment()
+        # Not every assignment calls `_assigned`: a cooperative one may add nothing. Without this
+        # line `ensure_active_group` would loop without a wait.
+        self._is_assigned = True
+
+    def _raise_hook_error(self) -> None:
+        if self._hook_errors:
+            raise self._hook_errors.pop(0)
+
+    # ------------------------------------------------------------ hooks
+
+    @property
+    def performs_assignment(self) -> bool:
+        """Whether the subclass assigns by itself."""
+        return type(self)._perform_assignment is not ConsumerCoordinator._perform_assignment
+
+    def supported_protocols(self) -> tuple[tuple[str, bytes], ...]:
+        """Return `group_protocols`, with the metadata as bytes."""
+        return tuple((name, encoded(metadata)) for name, metadata in self.group_protocols())
+
+    def perform_assignment(
+        self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
+    ) -> dict[str, bytes]:
+        """Return what `_perform_assignment` returns, with the assignments as bytes."""
+        given = self._perform_assignment(leader_id, protocol, members)
+        return {member: encoded(assignment) for member, assignment in given.items()}
+
+    def note_joined(
+        self, generation: int, member_id: str, protocol: str, assignment: bytes
+    ) -> None:
+        """Keep what `_on_join_complete` is called with."""
+        self._joined = (generation, member_id, protocol, assignment)
+
+    def _perform_assignment(
+        self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
+    ) -> Mapping[str, Any]:
+        """As the leader, return member id -> assignment (bytes, or an object with `encode()`) from
+        the members' metadata: here, what the assignor of that name assigns. Must not block.
+
+        Raises: ConfigurationError if there is no such assignor.
+        """
+        subscriber = self.consumer.subscriber
+        if subscriber is None:
+            raise IllegalStateError("there is nothing to assign: this member leads no group")
+        given = {member: encoded(metadata) for member, metadata in members}
+        return subscriber.assigned_by_assignor(protocol, given)
+
+    def _on_join_prepare(self, generation: int, member_id: str) -> Awaitable[None]:
+        """Clean up after this generation: here, call the listener about what is revoked; the
+        records are committed already. A subclass may have a coroutine function that awaits this, or
+        a plain function that calls it: then the listener is called afterwards."""
+        return self._step("on_partitions_revoked", self._revoking)
+
+    def _on_join_complete(
+        self, generation: int, member_id: str, protocol: str, member_assignment_bytes: bytes
+    ) -> Awaitable[None]:
+        """Apply the assignment, which the consumer has by now: here, call the listener. For
+        subclasses the same holds as for `_on_join_prepare`."""
+        partitions = decode_assignment(member_assignment_bytes)
+        return self._step("on_partitions_assigned", partitions)
+
+    def _step(self, method: str, partitions: Iterable[TopicPartition]) -> _Once:
+        step = _Once(partial(self._call_listener, method, partitions))
+        self._steps.append(step)
+        return step
+
+    async def _call_hook(self, hook: Callable[[], Any], name: str) -> None:
+        """Call a hook, and do what it has called of this class and not awaited."""
+        self._steps.clear()
+        try:
+            await awaited(hook())
+            for step in self._steps:
+                await step
+        except USER_ERRORS as error:
+            self._hook_errors.append(user_error(error, name))
+
+    async def _prepare(self, revoked: Iterable[TopicPartition]) -> None:
+        self._revoking = frozenset(revoked)
+        hook = partial(self._on_join_prepare, self.generation, self.member_id)
+        await self._call_hook(hook, "_on_join_prepare")
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        who = self.consumer.group_metadata()
-        self.generation, self.member_id = who.generation_id, who.member_id
+        joined, subscriber = self._joined, self.consumer.subscriber
+        assert joined is not None
+        assert subscriber is not None
+        self.generation, self.member_id = joined[:2]
         self._is_assigned = True
+        if self._subscription.subscribed_pattern is not None:
+            self._subscription.subscription = set(subscriber.topics)
         self._subscription.needs_fetch_committed_offsets = True
         self.heartbeat_task.reset()
-        await self._call_listener("on_partitions_assigned", partitions)
+        await self._call_hook(partial(self._on_join_complete, *joined), "_on_join_complete")
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._is_assigned = False
-        await self._call_listener("on_partitions_revoked", partitions)
+        if self._is_ending:  # no join follows
+            await self._call_listener("on_partitions_revoked", partitions)
+        else:
+            await self._prepare(partitions)
 
     async def _call_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
         if (listener := self._subscription.listener) is None:
             return
         try:
-            await _awaited(getattr(listener, method)(set(partitions)))
+            await awaited(getattr(listener, method)(set(partitions)))
         except USER_ERRORS as error:
             failure = user_error(error, method)
             logger.error(
@@ -235,9 +393,14 @@ class ConsumerCoordinator(BaseCoordinator):
         if self._auto_commit_task is not None:
             self._auto_commit_task.cancel()
         if self._is_started:
-            await self.consumer.stop(commit=commit, leave_group=leave_group)
+            self._is_ending = True
+            try:
+                await self.consumer.stop(commit=commit, leave_group=leave_group)
+            finally:
+                self._is_ending = False
             self.consumer = self._create_consumer()
-        self._is_started = self._is_subscribed = self._is_assigned = False
+        self._is_started = self._is_assigned = False
+        self._subscribed = None
         await super()._end(leave_group=leave_group)
 
     # ------------------------------------------------------------ offsets

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import logging
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, ClassVar
 
 import anyio
 
-from kafkagroup.errors import BrokerError, TransportError
+from kafkagroup._user_code import USER_ERRORS, user_error
+from kafkagroup.errors import BrokerError, IllegalStateError, TransportError
 
 __all__ = ["Future"]
+
+logger = logging.getLogger(__name__)
 
 
 class Future:
     """The result of a commit. Awaiting it raises its error."""
+
+    error_on_callbacks: ClassVar[bool] = False
+    """Whether the error of a callback is raised where the future is completed, besides the log."""
 
     def __init__(self) -> None:
         self.is_done = False
         self.value: object = None
         self.exception: Exception | None = None
         self._done = anyio.Event()
+        self._callbacks: list[Callable[[Any], object]] = []
+        self._errbacks: list[Callable[[Any], object]] = []
 
     def succeeded(self) -> bool:
         """Whether it is done, without an error."""
@@ -36,16 +47,64 @@ class Future:
         )
 
     def success(self, value: object) -> Future:
-        """Complete it with a value."""
-        self.value, self.is_done = value, True
-        self._done.set()
+        """Complete it with a value. Raises: IllegalStateError if it is complete."""
+        self._complete(value, None)
         return self
 
     def failure(self, error: Exception) -> Future:
-        """Complete it with an error."""
-        self.exception, self.is_done = error, True
-        self._done.set()
+        """Complete it with an error. Raises: IllegalStateError if it is complete."""
+        self._complete(None, error)
         return self
+
+    def _complete(self, value: object, error: Exception | None) -> None:
+        if self.is_done:
+            raise IllegalStateError("the future is already complete")
+        self.value, self.exception, self.is_done = value, error, True
+        self._done.set()
+        if error is None:
+            self._call("callback", self._callbacks, value)
+        else:
+            self._call("errback", self._errbacks, error)
+
+    def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Future:
+        """Call `f(*args, value, **kwargs)` when it succeeds; at once if it has. An error of `f` is
+        logged."""
+        f = partial(f, *args, **kwargs)
+        if self.succeeded():
+            self._call("callback", [f], self.value)
+        else:
+            self._callbacks.append(f)
+        return self
+
+    def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Future:
+        """Call `f(*args, error, **kwargs)` when it fails; at once if it has. An error of `f` is
+        logged."""
+        f = partial(f, *args, **kwargs)
+        if self.failed():
+            self._call("errback", [f], self.exception)
+        else:
+            self._errbacks.append(f)
+        return self
+
+    def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Future:
+        """Call `f` with the value or with the error."""
+        self.add_callback(f, *args, **kwargs)
+        return self.add_errback(f, *args, **kwargs)
+
+    def chain(self, future: Future) -> Future:
+        """Complete another future as this one."""
+        self.add_callback(future.success)
+        return self.add_errback(future.failure)
+
+    def _call(self, kind: str, functions: list[Callable[[Any], object]], result: object) -> None:
+        for function in functions:
+            try:
+                function(result)
+            except USER_ERRORS as error:
+                failure = user_error(error, f"the {kind} {function!r}")
+                logger.error("the %s of a commit failed", kind, exc_info=failure)
+                if self.error_on_callbacks:
+                    raise failure from error
 
     async def wait(self) -> None:
         """Wait until it is done; does not raise its error."""

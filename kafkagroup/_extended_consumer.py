@@ -1,0 +1,125 @@
+"""A consumer whose group a subclass of `compat.kafka_python.ConsumerCoordinator` defines: its kind,
+its protocols, and how it assigns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from kafkagroup._values import evolve
+from kafkagroup.consumer import Consumer
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.coalescing_task import Spawn
+from kafkagroup.runtime.engine import Engine
+from kafkagroup.runtime.interfaces import SupportedProtocols
+from kafkagroup.runtime.subscriber import Subscriber
+from kafkagroup.transport.cluster import Cluster
+
+__all__ = ["ExtendedConsumer", "Extension"]
+
+
+class Extension(Protocol):
+    """What defines the group."""
+
+    @property
+    def performs_assignment(self) -> bool:
+        """Whether it assigns by itself."""
+
+    def protocol_type(self) -> str:
+        """Return the kind of group."""
+
+    def supported_protocols(self) -> SupportedProtocols:
+        """Return name and metadata of the protocols to join with."""
+
+    def perform_assignment(
+        self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
+    ) -> dict[str, bytes]:
+        """Return member id -> assignment, from the members' metadata. Must not block."""
+
+    def note_joined(
+        self, generation: int, member_id: str, protocol: str, assignment: bytes
+    ) -> None:
+        """Take note of a generation before its assignment is applied."""
+
+
+class ExtendedSubscriber(Subscriber):
+    """A consumer's part in the group that an extension defines."""
+
+    def __init__(self, extension: Extension, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._extension = extension
+        self._work: Compute | None = None
+        """The assignment that is being computed."""
+
+    @property
+    def protocol_type(self) -> str:
+        return self._extension.protocol_type()
+
+    def protocols(self) -> SupportedProtocols:
+        return self._extension.supported_protocols()
+
+    def assignors_protocols(self) -> SupportedProtocols:
+        """Return what the assignors support."""
+        return super().protocols()
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        self._extension.note_joined(
+            generation.generation_id,
+            generation.member_id,
+            generation.protocol_name,
+            generation.assignment,
+        )
+        await super().assign(generation)
+
+    async def compute(self, work: Compute) -> dict[str, bytes]:
+        """Let the extension assign, once the metadata of all members' topics is known."""
+        if not self._extension.performs_assignment:
+            return await super().compute(work)
+        if work.protocol_name in self._assignors:
+            await self._leader.watch_topics_of(work.members)
+        self._work = work
+        driver = self._session.membership.driver
+        leader_id = "" if driver is None else driver.member_id
+        assigned = self._extension.perform_assignment(
+            leader_id, work.protocol_name, list(work.members.items())
+        )
+        self._leader.note_computed()
+        return assigned
+
+    def assigned_by_assignor(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return what the assignor of that name assigns to these members.
+
+        Raises: ConfigurationError if there is none, or if this member has not led a group.
+        """
+        if protocol not in self._assignors or self._work is None:
+            raise ConfigurationError(
+                f"no assignor {protocol!r} was asked to assign: there is none, or this member has"
+                " not led a group"
+            )
+        work = evolve(self._work, members=members)
+        return self._leader.assign_now(self._assignors[protocol], work)
+
+
+class ExtendedConsumer(Consumer):
+    """A consumer whose group an extension defines."""
+
+    def __init__(self, extension: Extension, **options: Any) -> None:
+        super().__init__(**options)
+        self._extension = extension
+
+    @property
+    def subscriber(self) -> ExtendedSubscriber | None:
+        """None until the consumer is started."""
+        found = None if self._engine is None else self._engine.subscriber
+        return found if isinstance(found, ExtendedSubscriber) else None
+
+    def _create_engine(self, cluster: Cluster, spawn: Spawn) -> Engine:
+        return Engine(
+            self._session,
+            cluster,
+            self._callbacks,
+            spawn,
+            subscriber=partial(ExtendedSubscriber, self._extension),
+        )
