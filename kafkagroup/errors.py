@@ -172,13 +172,18 @@ class AuthenticationError(KafkaGroupError):
     might lock the account, only when the application goes on.
     """
 
-    def __init__(self, message: str, *, is_refusal: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_refusal: bool = False, is_of_source: bool = False
+    ) -> None:
         super().__init__(message)
         self.is_refusal = is_refusal
         """Whether the broker rejected the credentials."""
+        self.is_of_source = is_of_source
+        """Whether this client's source of credentials failed."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), str(self), is_refusal=self.is_refusal), ()
+        kinds = {"is_refusal": self.is_refusal, "is_of_source": self.is_of_source}
+        return partial(type(self), str(self), **kinds), ()
 
 
 @public

@@ -463,7 +463,9 @@ class BrokerConnection:
             raise RequestTimeoutError(late) from None
         except AuthenticationError as error:
             raise AuthenticationError(
-                f"{self._name}: {error}", is_refusal=error.is_refusal
+                f"{self._name}: {error}",
+                is_refusal=error.is_refusal,
+                is_of_source=error.is_of_source,
             ) from error.__cause__
         finally:
             self._protocol.authenticating = False

@@ -4,7 +4,7 @@ Brokers and directories lock the accounts of clients that repeat a wrong passwor
 all brokers is raised, and no login is tried until the application goes on. One broker that refuses
 what others accept is at fault itself: its logins are repeated, less and less often. What no broker
 has refused, such as a source of credentials that fails, is raised only before the first login, when
-the options may be wrong.
+the options may be wrong. A source that fails does so for each broker: one login tries for all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ further one."""
 _AFTER_FAILURE = (0.2, 1.0)
 """The same if no broker has refused. All that needs a connection asks for one, and each broker may
 be tried: without a pause, a source that fails at once is called dozens of times a second."""
+
+_SOURCE: Address = ("", 0)
+"""Stands for the source of credentials."""
 
 _RAISE_INTERVAL = 60.0
 """Seconds between two reports of failures that are repeated without the application."""
@@ -58,6 +61,7 @@ class Logins:
         """Whether a broker that the metadata names has accepted a login: then the options are
         right."""
         self._failures: dict[Address, _Failure] = {}
+        """By broker, and as that of `_SOURCE` the failure of what no broker has to do with."""
         self._unreported: AuthenticationError | None = None
         """The last refusal, if it was not reported as that of all brokers."""
         self._suspended: AuthenticationError | None = None
@@ -81,12 +85,14 @@ class Logins:
         """Raise the last failure while it is too early for a login at this address. After a failure
         one connection tries first: all of them at once would be as many logins."""
         self.raise_suspended()
-        failure = self._failures.get(address)
-        if self._on_refused is None or failure is None:
+        if self._on_refused is None:
             return
-        if now < failure.retry_at:
-            _raise_again(failure.error)
-        failure.retry_at = now + failure.pause()
+        failures = [self._failures[key] for key in (address, _SOURCE) if key in self._failures]
+        for failure in failures:
+            if now < failure.retry_at:
+                _raise_again(failure.error)
+        for failure in failures:
+            failure.retry_at = now + failure.pause()
 
     def raise_suspended(self) -> None:
         """Raise the refusal of all brokers, while no login is tried."""
@@ -96,18 +102,20 @@ class Logins:
     def succeeded(self, address: Address, *, is_known: bool) -> None:
         """Note a login. `is_known`: the metadata names this broker."""
         self._failures.pop(address, None)
+        self._failures.pop(_SOURCE, None)
         self.has_worked |= is_known
 
     def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
-        """Note a failed login. At other brokers it may succeed."""
-        known = self._failures.get(address)
+        """Note a failed login. At other brokers it may succeed, unless the source has failed."""
+        key = _SOURCE if error.is_of_source else address
+        known = self._failures.get(key)
         if known is not None and known.error.is_refusal != error.is_refusal:
             known = None
         attempts = 1 if known is None else known.attempts + 1
         since = now if known is None else known.since
         failure = _Failure(error, since, attempts, now)
         failure.retry_at += failure.pause()
-        self._failures[address] = failure
+        self._failures[key] = failure
         if len(self._failures) > _MAX_FAILURES:
             del self._failures[next(iter(self._failures))]
         if not error.is_refusal:

@@ -19,6 +19,7 @@ from sim.events import (
     Killed,
     Lost,
     Misdirected,
+    Opening,
     Polling,
     Raised,
     Rejoining,
@@ -255,8 +256,13 @@ def raised(error="CORRUPT_MESSAGE", tp=T0):
     return of(Raised, error=f"BrokerError({error})", partition=tp)
 
 
+def patient():
+    """A member whose lease outlasts the test."""
+    return of(Opening, "a", session_timeout=90.0, rebalance_timeout=90.0)
+
+
 def test_l11_a_refusal_is_raised_within_ten_seconds():
-    reader = [opening(), starts(1, {T0: 0})]
+    reader = [patient(), starts(1, {T0: 0})]
     assert broken(reader, refused(), 11.0, metadata(t=2)) == ["L11"]
     assert broken(reader, refused(), 9.0, metadata(t=2)) == []
     assert broken(reader, refused(), 9.0, raised(), 5.0, metadata(t=2)) == []
@@ -266,20 +272,20 @@ def test_l11_a_refusal_is_raised_within_ten_seconds():
 
 
 def test_l11_what_was_refused_at_another_position_need_not_be_raised():
-    reader = [opening(), starts(1, {T0: 0}), refused(), 9.0]
+    reader = [patient(), starts(1, {T0: 0}), refused(), 9.0]
     sought = of(Sought, partition=T0, offset=5)
     assert "L11" not in broken(reader, sought, 9.0, metadata(t=2))
     assert "L11" in broken(reader, delivers(0), 9.0, metadata(t=2))
 
 
 def test_l11_a_follower_that_refuses_only_sends_the_fetch_to_the_leader():
-    reader = [opening(), starts(1, {T0: 0})]
+    reader = [patient(), starts(1, {T0: 0})]
     at_leader = request("Fetch", asked={"offsets": {T0: 0}, "node": 2})
     assert broken(reader, refused(), at_leader, 11.0, metadata(t=2)) == []
 
 
 def test_l11_a_refusal_is_raised_at_most_once_a_minute_for_each_partition():
-    reader = [opening(), starts(1, {T0: 0, T1: 0})]
+    reader = [patient(), starts(1, {T0: 0, T1: 0})]
     assert broken(reader, refused(), raised(), refused(), raised()) == ["L11"]
     assert broken(reader, refused(), raised(), refused(tp=T1), raised(tp=T1)) == []
     assert broken(reader, refused(), raised(), refused(tp=T1), 11.0, metadata(t=2)) == ["L11"]
@@ -291,7 +297,7 @@ def test_l11_a_refusal_is_raised_at_most_once_a_minute_for_each_partition():
 
 def test_l11_what_may_not_be_read_and_what_may_not_be_committed_are_two_reports():
     denial = "TOPIC_AUTHORIZATION_FAILED"
-    reader = [opening(), starts(1, {T0: 0}), delivers(0)]
+    reader = [patient(), starts(1, {T0: 0}), delivers(0)]
     uncommitted = [commits(1, error=denial), raised(denial)]
     assert "L11" not in broken(reader, uncommitted, refused(denial), raised(denial))
     assert "L11" in broken(reader, uncommitted, uncommitted)
@@ -299,13 +305,23 @@ def test_l11_what_may_not_be_read_and_what_may_not_be_committed_are_two_reports(
 
 def test_l11_the_application_hears_of_nothing_while_it_waits_for_its_own_commit():
     waits = of(Committing, token=1, offsets=None), 9.0, of(Committed, token=1, outcome="ok")
-    reader = [opening(), starts(1, {T0: 0}), refused()]
+    reader = [patient(), starts(1, {T0: 0}), refused()]
     assert "L11" not in broken(reader, waits, 9.0, metadata(t=2))
     assert "L11" in broken(reader, waits, 11.0, metadata(t=2))
 
 
+def test_l11_an_error_follows_the_records_before_it_which_need_a_lease():
+    """A member with records of a partition that was then refused, and without a lease while a
+    rebalance lasted longer than its rebalance timeout."""
+    reader = [opening(), starts(1, {T0: 0}), heartbeats(), refused()]
+    renewed = [9.0, heartbeats(), 3.0, metadata(t=2)]
+    assert "L11" not in broken(reader, 20.0, metadata(t=2))
+    assert "L11" not in broken(reader, 20.0, metadata(t=2), renewed)
+    assert "L11" in broken(reader, 20.0, metadata(t=2), renewed, [4.0, heartbeats()] * 2)
+
+
 def test_l11_an_error_that_names_no_partition_may_be_about_each():
-    reader = [opening(), starts(1, {T0: 0, T1: 0})]
+    reader = [patient(), starts(1, {T0: 0, T1: 0})]
     denial = "TOPIC_AUTHORIZATION_FAILED"
     unnamed = raised(denial, tp=None)
     assert "L11" not in broken(reader, refused(denial), unnamed, unnamed, 11.0, metadata(t=2))

@@ -9,7 +9,7 @@ from kafkagroup.transport.logins import Logins
 
 A, B = ("a", 9092), ("b", 9092)
 REFUSED = AuthenticationError("a:9092: the broker refuses", is_refusal=True)
-FAILED = AuthenticationError("PLAIN failed with OSError")
+FAILED = AuthenticationError("PLAIN failed with OSError", is_of_source=True)
 
 
 def logins(*, has_worked: bool = True) -> tuple[Logins, list[AuthenticationError]]:
@@ -68,6 +68,24 @@ def test_after_a_failure_one_connection_tries_first() -> None:
     assert allowed(one, 0.4), "the first has not ended"
     one.succeeded(A, is_known=True)
     assert [allowed(one, 0.4) for _ in range(3)] == [True] * 3
+
+
+def test_a_source_that_fails_is_asked_by_one_connection_of_all_brokers() -> None:
+    """The connections to each broker asked it at their own pace: a client of three brokers whose
+    token server was down asked it 21 times in a second."""
+    one, _ = logins()
+    attempts = []
+    for tenth in range(40):
+        for address in (A, B):
+            if allowed(one, tenth / 10, address):
+                attempts.append((tenth, address))
+                one.failed(address, FAILED, tenth / 10)
+    assert attempts == [(tenth, A) for tenth in (0, 2, 7, 15, 25, 35)]
+    assert allowed(one, 5.0, B)
+    one.succeeded(B, is_known=True)
+    assert [allowed(one, 5.0, address) for address in (A, B)] == [True, True]
+    one.failed(A, TlsError("a:9092: the certificate has expired"), 6.0)
+    assert [allowed(one, 6.0, address) for address in (A, B)] == [False, True]
 
 
 def test_after_a_refusal_of_all_brokers_the_application_must_go_on() -> None:

@@ -56,7 +56,9 @@ async def authenticate(
         if is_own_cancellation(error):
             raise
         # The error's text may have secrets, so it is only the cause.
-        raise AuthenticationError(f"{mechanism.name} failed with {type(error).__name__}") from error
+        raise AuthenticationError(
+            f"{mechanism.name} failed with {type(error).__name__}", is_of_source=True
+        ) from error
     return exchange.session_lifetime
 
 

@@ -72,6 +72,8 @@ class _Refusals:
     """How many records it has got and not processed."""
     away_at: float | None = None
     """Since when it has been doing something else; None while it polls."""
+    lapsed_at: float | None = None
+    """Since when the member has no lease; None while it has one."""
 
     def raised_lately(
         self, tp: TopicPartition | None, error: str, now: float
@@ -189,6 +191,8 @@ class Refused:
     def _check(self, number: int, event: Event, run: MemberRun, refusals: _Refusals) -> None:
         if refusals.away_at is not None or refusals.processing > 0:
             return
+        if self._has_lapsed(event, run, refusals):
+            return
         for key, by, since in [(k, by, at) for k, (by, at, _) in refusals.due.items()]:
             tp, error = key
             period = run.held.get(tp)
@@ -198,6 +202,17 @@ class Refused:
                 text = f"{run.name} has not raised {error} of {tp} for {_TIMEOUT:.0f} s"
                 self._recorder.report("L11", event, text, by, number)
                 del refusals.due[key]
+
+    def _has_lapsed(self, event: Event, run: MemberRun, refusals: _Refusals) -> bool:
+        """Whether the member may not deliver: an error follows the records before it."""
+        if run.has_wire_events and run.assigned_by >= 0 and event.time > run.lease_expires_at:
+            if refusals.lapsed_at is None:
+                refusals.lapsed_at = run.lease_expires_at
+            return True
+        if refusals.lapsed_at is not None:
+            refusals.postpone(run.lease_since, refusals.lapsed_at)
+            refusals.lapsed_at = None
+        return False
 
     def _raised(self, number: int, event: Raised) -> None:
         self._polls(number, event)
