@@ -26,6 +26,7 @@ from kafkagroup.errors import ConfigurationError, ErrorCode, IllegalStateError, 
 from kafkagroup.spark.files import last_number, read_text
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import SourceOptions, parse_options
+from kafkagroup.spark.planning import same_topic
 from kafkagroup.spark.ranges import CommitMetadata, Positions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -118,9 +119,11 @@ def renew(
     if not missing:
         return
     # With a deleted topic the coordinator deletes its offsets; its successor has others.
-    _, ids = session.partitions()
+    ids = session.ends_of(positions).topic_ids
     old = positions.topic_ids
-    current = {tp: at for tp, at in missing.items() if ids.get(tp.topic) == old[tp.topic]}
+    current = {
+        tp: at for tp, at in missing.items() if tp.topic in ids and same_topic(tp.topic, ids, old)
+    }
     if current:
         _write(session, group, positions, current, first, timeout)
 

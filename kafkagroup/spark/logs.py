@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from uuid import UUID
 
+import attrs
+
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
     RemoteProtocolError,
@@ -18,8 +21,11 @@ from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.runtime.offsets import answered_partitions, committed_offset
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.options import SourceOptions
-from kafkagroup.spark.ranges import DataLossError
+from kafkagroup.spark.planning import LogEnds, same_topic
+from kafkagroup.spark.ranges import DataLossError, Positions
+from kafkagroup.transport.merging import ABSENT
 from kafkagroup.transport.metadata import ClusterMetadata
+from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from kafkagroup.wire.schema import NO_ID
@@ -36,6 +42,17 @@ _BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
 
 
+@attrs.frozen
+class _Described:
+    """Topics as the brokers describe them."""
+
+    partitions: list[TopicPartition]
+    """Sorted."""
+    topic_ids: dict[str, str]
+    errors: dict[str, BrokerError]
+    """As in `LogEnds`."""
+
+
 class Logs(Session):
     """A session with the requests of the source: offsets, records and commits."""
 
@@ -44,54 +61,112 @@ class Logs(Session):
     # ------------------------------------------------------------ partitions and offsets
 
     def partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        """Return the partitions that the options select, sorted, and each topic's id.
+        """Return the partitions that the options select, sorted, and each topic's id. Two responses
+        count together: one broker may not know all of them yet.
 
         Raises: BrokerError if a topic does not exist or may not be read.
         """
-        return self._call(self._partitions)
+        found = self._call(lambda: self._described(None))
+        for error in found.errors.values():
+            # A topic of a pattern may have been deleted since it was listed.
+            if self._options.pattern is None or error.code not in ABSENT:
+                raise error
+        return found.partitions, found.topic_ids
 
-    async def _partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        self._cluster.request_all_topics(self._options.pattern is not None)
-        await self._cluster.refresh()
+    def ends_of(self, begin: Positions, in_trouble: Collection[str] = ()) -> LogEnds:
+        """Return the ends of the logs that the options select, for a stream at `begin`. What one
+        response lacks or contradicts of it is requested again, except for topics `in_trouble`,
+        which were requested often enough."""
+        return self._call(lambda: self._ends_of(begin, in_trouble))
 
-        async def select() -> tuple[list[TopicPartition], dict[str, str]]:
-            return self._selected(self._cluster.metadata)
+    async def _ends_of(self, begin: Positions, in_trouble: Collection[str]) -> LogEnds:
+        found = await self._described(begin, in_trouble)
+        logs = LogOffsets(self._cluster, self._options.isolation == "read_committed")
+        ends = await logs.each(dict.fromkeys(found.partitions, LATEST))
+        errors = {tp.topic: error for tp, error in ends.errors.items()} | found.errors
+        offsets = {tp: at.offset for tp, at in ends.offsets.items()}
+        return LogEnds(offsets, found.topic_ids, errors, self.cluster_id)
 
-        def give_up(error: BrokerError, attempts: int) -> BrokerError | None:
-            is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return error if is_unknown and attempts > _MAX_ATTEMPTS_IF_GONE else None
+    async def _described(
+        self, begin: Positions | None, in_trouble: Collection[str] = ()
+    ) -> _Described:
+        """Describe the topics that the options select. `begin`: a stream's positions; None if all
+        topics must be described."""
+        known = () if begin is None else tuple(begin.offsets)
+        await self._list_topics(known, self._cluster.refresh)
+        if not known:
+            await self._list_topics((), self._cluster.refresh_elsewhere)
+        pauses, attempts = RetryBackoff(self._cluster.options), 1
+        while True:
+            found = self._selected(known)
+            if begin is None:
+                doubts = {t: error for t, error in found.errors.items() if error.retriable}
+                is_patient = all(error.code not in ABSENT for error in doubts.values())
+            else:
+                doubts = found.errors | _recreated(begin, found)
+                doubts = {t: error for t, error in doubts.items() if t not in in_trouble}
+                is_patient = False
+            if not doubts or (attempts > _MAX_ATTEMPTS_IF_GONE and not is_patient):
+                return found
+            self._last = next(iter(doubts.values()))
+            await pauses.wait()
+            attempts += 1
+            try:
+                await self._cluster.refresh_elsewhere()
+            except RETRIED_ERRORS as error:
+                if self._cluster.logins.is_final(error):
+                    raise
+                self._last = error
 
-        return await self._retry(select, give_up)
+    async def _list_topics(
+        self,
+        known: Collection[TopicPartition],
+        refresh: Callable[[], Awaitable[ClusterMetadata]],
+    ) -> None:
+        """Refresh the metadata. With a pattern, look up first which topics there are."""
+        pattern = self._options.pattern
+        if pattern is None:
+            await refresh()
+            return
+        self._cluster.request_all_topics(True)
+        try:
+            listed = (await refresh()).topics
+        finally:
+            self._cluster.request_all_topics(False)
+        matching = {n for n, t in listed.items() if pattern.fullmatch(n) and not t.internal}
+        self._topics = matching | {tp.topic for tp in known if self._options.selects(tp)}
+        if self._topics - matching:
+            # A list leaves out topics that may not be described.
+            await self._cluster.refresh()
 
-    def _selected(self, metadata: ClusterMetadata) -> tuple[list[TopicPartition], dict[str, str]]:
-        names, pattern = self._options.topics, self._options.pattern
-        if pattern is not None:
-            names = tuple(
-                name
-                for name, topic in metadata.topics.items()
-                if pattern.fullmatch(name) and not topic.internal and not topic.error_code
-            )
-        for name in names:
-            topic = metadata.topics.get(name)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
-            if code:
-                raise broker_error(code, f"topic {name!r}", operation="READ", topic=name)
-        found = {
-            TopicPartition(name, partition)
-            for name in names
-            for partition in metadata.topics[name].partitions
+    def _selected(self, known: Iterable[TopicPartition]) -> _Described:
+        metadata, assigned = self._cluster.metadata, self._options.assign
+        topics = {
+            name: topic
+            for name in sorted(self._topics)
+            if (topic := metadata.topics.get(name)) is not None and topic.partitions
         }
-        if self._options.assign:
-            if missing := sorted(set(self._options.assign) - found):
-                raise broker_error(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"no partitions {', '.join(map(str, missing))}",
-                    operation="READ",
-                    topic=missing[0].topic,
-                )
-            found = set(self._options.assign)
-        ids = {name: metadata.topics[name].topic_id for name in names}
-        return sorted(found), {name: _id_text(topic_id) for name, topic_id in ids.items()}
+        errors = {
+            name: _topic_error(name, metadata) for name in sorted(self._topics - topics.keys())
+        }
+        found = {TopicPartition(name, p) for name, t in topics.items() for p in t.partitions}
+        wanted = {*assigned, *filter(self._options.selects, known)}
+        missing: dict[str, list[TopicPartition]] = {}
+        for tp in sorted(wanted - found):
+            if tp.topic in topics:
+                missing.setdefault(tp.topic, []).append(tp)
+        for name, partitions in missing.items():
+            errors[name] = broker_error(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"no partitions {', '.join(map(str, partitions))}",
+                operation="READ",
+                topic=name,
+            )
+        if assigned:
+            found &= {*assigned}
+        return _Described(
+            sorted(found), {name: _id_text(t.topic_id) for name, t in topics.items()}, errors
+        )
 
     def existing(
         self, partitions: Iterable[TopicPartition]
@@ -105,6 +180,8 @@ class Logs(Session):
     ) -> tuple[list[TopicPartition], dict[str, str]]:
         with self._cluster.topics.during(tp.topic for tp in wanted):
             metadata = await self._cluster.refresh()
+            if any(metadata.leader(tp) is None for tp in wanted):
+                metadata = await self._cluster.refresh_elsewhere()
         existing = sorted(tp for tp in wanted if metadata.leader(tp) is not None)
         ids = {tp.topic: metadata.topics[tp.topic].topic_id for tp in existing}
         return existing, {topic: _id_text(topic_id) for topic, topic_id in ids.items()}
@@ -295,3 +372,25 @@ class Logs(Session):
 
 def _id_text(topic_id: UUID) -> str:
     return "" if topic_id == NO_ID else str(topic_id)
+
+
+def _recreated(begin: Positions, found: _Described) -> dict[str, BrokerError]:
+    """Return the topics that have another id than those of the positions. A broker that lags behind
+    may still report the id of a deleted one."""
+    return {
+        topic: BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic!r} has another id")
+        for topic in begin.topic_ids.keys() & found.topic_ids.keys()
+        if not same_topic(topic, begin.topic_ids, found.topic_ids)
+    }
+
+
+def _topic_error(name: str, metadata: ClusterMetadata) -> BrokerError:
+    """Return why the metadata does not describe a topic."""
+    topic = metadata.topics.get(name)
+    code = 0 if topic is None else topic.error_code
+    return broker_error(
+        code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic {name!r}",
+        operation="READ",
+        topic=name,
+    )

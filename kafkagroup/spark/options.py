@@ -133,6 +133,12 @@ class SourceOptions(ConnectionOptions):
         """The topics that the options name, sorted."""
         return tuple(sorted({*self.subscribe, *(tp.topic for tp in self.assign)}))
 
+    def selects(self, tp: TopicPartition) -> bool:
+        """Return whether a partition is read."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(tp.topic) is not None
+        return tp in self.assign if self.assign else tp.topic in self.subscribe
+
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Return the options of the source. Raises: ConfigurationError that names the wrong one."""

@@ -21,8 +21,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError
+from kafkagroup.errors import KafkaGroupError
 from kafkagroup.spark.options import SourceOptions
+from kafkagroup.spark.planning import LogEnds, Plan, planned, same_topic
 from kafkagroup.spark.ranges import Positions, Range, capped, split
 from kafkagroup.spark.reading import data_loss, inside, positions_at, read
 from kafkagroup.types import TopicPartition
@@ -52,8 +53,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Connected by the first call that needs it, until `stop`."""
         self._first: Positions | None = None
         """Where the query begins, once planned: a second call must not plan another start."""
-        self._target: Positions | None = None
+        self._target: LogEnds | None = None
         """Where a query of the trigger AvailableNow ends."""
+        self._looked_up: set[TopicPartition] = set()
+        """The partitions that the target lacked, and that were looked up once more."""
+        self._in_trouble: set[str] = set()
+        """The topics that are deleted, or not read for now: waited for once, and reported."""
+        self._reported: set[str] = set()
+        """The losses of the last plan."""
         self._latest: Positions | None = None
         """The ends of the logs at the last `latestOffset`."""
         self._planned_at = time.monotonic()
@@ -93,25 +100,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._ends()
+        self._target = self._connect().ends_of(Positions({}, {}))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._renew()
         begin = Positions.from_json(start)
-        ends = self._target or self._ends(begin)
-        self._latest = ends
-        offsets, new = self._split_new(begin, ends)
-        if self._waits(begin, offsets) and not new:
+        plan = self._plan(begin, self._ends(begin))
+        self._latest = plan.latest
+        offsets = plan.latest.offsets
+        if self._waits(begin, offsets) and not plan.new:
             return start
         self._planned_at = time.monotonic()
         if isinstance(limit, ReadMaxRows):
             offsets = capped(begin.offsets, offsets, limit.max_rows)
-        if new:
-            starts, _ = self._connect().log_bounds(new)
-            offsets |= starts
-        if begin.cluster_id is None and offsets == begin.offsets:
-            return start  # of an earlier release: with the id its text differs, as if it had data
-        return attrs.evolve(ends, offsets=offsets).to_json()
+        if plan.new:
+            starts, _ = self._connect().log_bounds(plan.new)
+            offsets = {**offsets, **starts}
+        elif offsets == begin.offsets:
+            return start  # another text, as with the cluster's id, would be a batch without data
+        return attrs.evolve(plan.latest, offsets=offsets).to_json()
 
     def _waits(self, begin: Positions, offsets: Mapping[TopicPartition, int]) -> bool:
         """Whether there are too few unread offsets for a batch. The trigger AvailableNow reads them
@@ -130,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = [
             Range(tp, after.topic_ids[tp.topic], before.offsets[tp], offset, after.cluster_id)
             for tp, offset in after.offsets.items()
-            if tp in before.offsets and _same_topic(tp, before, after)
+            if tp in before.offsets and same_topic(tp.topic, before.topic_ids, after.topic_ids)
         ]
         return [InputPartition(r) for r in split(ranges, self._options.min_partitions)]
 
@@ -188,53 +195,49 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._logs = Logs(self._options).__enter__()
         return self._logs
 
-    def _ends(self, begin: Positions | None = None) -> Positions:
-        """Return the ends of the logs; `begin` if the topics were deleted, unless that is an
-        error."""
-        session = self._connect()
-        session.expect_cluster(None if begin is None else begin.cluster_id)
-        try:
-            partitions, ids = session.partitions()
-        except BrokerError as error:
-            if begin is None or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            data_loss(str(error), self._options)
-            return begin
-        _, ends = session.log_bounds(partitions)
-        return Positions(ends, ids, self._options.group_id, session.cluster_id)
+    def _ends(self, begin: Positions) -> LogEnds:
+        """Return the ends of the logs; those at the start of a query of the trigger AvailableNow,
+        where that has found all partitions of `begin`."""
+        session, target = self._connect(), self._target
+        session.expect_cluster(begin.cluster_id)
+        if target is None:
+            return session.ends_of(begin, self._in_trouble)
+        missing = {
+            tp
+            for tp in begin.offsets
+            if tp not in target.offsets
+            or not same_topic(tp.topic, begin.topic_ids, target.topic_ids)
+        }
+        if missing - self._looked_up:
+            found = session.ends_of(begin, target.errors)
+            self._looked_up |= missing
+            late = {tp: found.offsets[tp] for tp in missing if tp in found.offsets}
+            ids = {tp.topic: found.topic_ids[tp.topic] for tp in late}
+            self._target = target = attrs.evolve(
+                target,
+                offsets={**target.offsets, **late},
+                topic_ids={**target.topic_ids, **ids},
+                errors=found.errors,
+            )
+        return target
 
-    def _split_new(
-        self, begin: Positions, ends: Positions
-    ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """Return the end of each partition that the stream has a position in, and the new
-        partitions, of new and of recreated topics. Raises: DataLossError, see `data_loss`."""
-        offsets, new = {}, []
-        recreated = set()
-        # Only topics that a pattern selected: for others `_ends` has raised.
-        for topic in sorted({tp.topic for tp in begin.offsets} - ends.topic_ids.keys()):
-            data_loss(f"topic {topic!r} was deleted", self._options)
-        for tp, end in ends.offsets.items():
-            if tp not in begin.offsets:
-                new.append(tp)
-            elif not _same_topic(tp, begin, ends):
-                new.append(tp)
-                recreated.add(tp.topic)
-            elif end < begin.offsets[tp]:
-                data_loss(
-                    f"{tp} was read up to {begin.offsets[tp]}, but ends at {end}", self._options
-                )
-                offsets[tp] = begin.offsets[tp]
-            else:
-                offsets[tp] = end
-        for topic in sorted(recreated):
-            data_loss(f"topic {topic!r} was recreated", self._options)
-        return offsets, new
+    def _plan(self, begin: Positions, ends: LogEnds) -> Plan:
+        """Return what can be read. A partition keeps its position while it is not described, until
+        its topic is deleted or recreated.
+
+        Raises: DataLossError, see `data_loss`; BrokerError for a topic that does not exist or may
+        not be read.
+        """
+        plan = planned(begin, ends, self._options)
+        for loss in plan.losses:
+            if loss not in self._reported:
+                data_loss(loss, self._options)
+        if plan.errors.keys() - self._in_trouble:
+            logger.warning("not read for now: %s", "; ".join(map(str, plan.errors.values())))
+        self._reported, self._in_trouble = set(plan.losses), {*plan.errors, *plan.deleted}
+        return plan
 
     # ------------------------------------------------------------ reading
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return read(self._options, self._schema, partition.value)
-
-
-def _same_topic(tp: TopicPartition, one: Positions, other: Positions) -> bool:
-    return one.topic_ids[tp.topic] == other.topic_ids[tp.topic]

@@ -128,6 +128,8 @@ class Cluster:
         """By address, not in the clients: a throttle remains in force if the broker gets another
         node id, or leaves the metadata and returns, when it has a second client."""
         self._unconfirmed = NOTHING_UNCONFIRMED
+        self._described_by: BrokerClient | None = None
+        """The broker whose metadata was merged last."""
         self._coordinator_unknown_to: Address | None = None
         """The broker that did not name a coordinator when it was last asked for one."""
         self._on_rebootstrap: Callable[[], None] = lambda: None
@@ -192,6 +194,18 @@ class Cluster:
                 await self._request_metadata()
         return self.metadata
 
+    async def refresh_elsewhere(self) -> ClusterMetadata:
+        """Refresh the metadata from another broker than the last time, if another one responds: the
+        last one may not know a topic or partition yet. Raises: what `request_any` raises."""
+        async with self._refreshing:
+            last = self._described_by
+            others = [] if last is None else self._others(last)
+            try:
+                await self._request_metadata_once(Attempts(), map(self.broker, others))
+            except (NoBrokersAvailableError, AuthenticationError):
+                await self._request_metadata()
+        return self.metadata
+
     async def _request_metadata(self) -> None:
         """Request the metadata, and at once again what the response contradicts."""
         attempts = Attempts()
@@ -229,6 +243,7 @@ class Cluster:
         )
         adoption_count = self.identity.adoption_count
         self._answered_number = self._request_number
+        self._described_by = broker
         if response.brokers:
             metadata, unconfirmed = await self._merge(response, requested)
             if adoption_count != self.identity.adoption_count:

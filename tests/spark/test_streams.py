@@ -12,7 +12,11 @@ import pytest
 from brokers import numbered
 
 from kafkagroup import TopicPartition
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Change
+from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.wire.batch_writing import NewRecord
+from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
@@ -99,6 +103,30 @@ def test_partitions_that_are_added_are_read_from_their_start(
     broker.fill(name, 0, numbered(0, 5, 3))
     stream.run()
     assert stream.rows() == [(0, 3, b"0/3"), (0, 4, b"0/4"), *expected(p1=4)]
+
+
+@pytest.mark.parametrize("selection", [{"subscribe": "a"}, {"subscribePattern": "^a"}])
+def test_answers_of_8_4_and_8_partitions_give_all_rows_once(
+    spark: Any, tmp_path: Path, selection: dict[str, str]
+) -> None:
+    """Four partitions left the stream's offsets, and all their records were read again."""
+
+    def lagging(response: MetadataResponse) -> MetadataResponse:
+        topics = (evolve(t, partitions=t.partitions[:4]) for t in response.topics)
+        return evolve(response, topics=tuple(topics))
+
+    with EmbeddedKafka({"a": 8}) as broker:
+        for partition in range(8):
+            broker.produce("a", [f"{partition}/{n}" for n in range(5)], partition=partition)
+        stream = Stream(spark, broker.bootstrap_servers, tmp_path, **selection)
+        assert sum(stream.run()) == 40
+        lag = broker.fail(MetadataRequest, Change(lagging), times=None)
+        assert sum(stream.run()) == 0
+        lag.stop()
+        broker.produce("a", ["7/5"], partition=7)
+        assert sum(stream.run()) == 1
+        assert len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))) == 2
+        assert stream.rows() == expected(**{f"p{n}": 5 for n in range(7)}, p7=6)
 
 
 def test_every_batch_but_the_last_is_committed_and_reconcile_commits_that(

@@ -1,0 +1,128 @@
+"""What the next batch of a stream may read, from its positions and the ends of the logs. Pure.
+
+A broker that lags behind leaves partitions out. A position that was dropped for that would be found
+again as a new partition, and all its records read again. So a position is dropped only when its
+topic was deleted or recreated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.spark.options import SourceOptions
+from kafkagroup.spark.ranges import Positions
+from kafkagroup.types import TopicPartition
+
+__all__ = ["LogEnds", "Plan", "planned", "same_topic"]
+
+_ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+@attrs.frozen
+class LogEnds:
+    """Where the logs end that a stream reads."""
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+    """The topics that are described, and their ids."""
+    errors: Mapping[str, BrokerError] = attrs.field(factory=dict)
+    """Topic -> why it, or some of its partitions, are not known: what several responses have
+    repeated."""
+    cluster_id: str | None = None
+
+
+@attrs.frozen
+class Plan:
+    """What a stream may read."""
+
+    latest: Positions
+    """The end of each partition that the stream has a position in; the position itself, while the
+    partition is not described."""
+    new: list[TopicPartition]
+    """The partitions without a position, of new and of recreated topics, sorted."""
+    losses: list[str]
+    """Which records cannot be read any more."""
+    errors: Mapping[str, BrokerError]
+    """Topic -> why it is not read for now."""
+    deleted: frozenset[str]
+
+
+def planned(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
+    """Return what can be read from `begin` on. O(partitions).
+
+    Raises: BrokerError for a topic that the options name, which does not exist or may not be read.
+    """
+    losses: list[str] = []
+    errors: dict[str, BrokerError] = {}
+    deleted: set[str] = set()
+    dropped: set[TopicPartition] = set()
+    ids = {**begin.topic_ids, **{topic: found for topic, found in ends.topic_ids.items() if found}}
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(begin.offsets):
+        by_topic.setdefault(tp.topic, []).append(tp)
+    for topic, partitions in by_topic.items():
+        error = ends.errors.get(topic)
+        selected = [tp for tp in partitions if options.selects(tp)]
+        dropped.update(set(partitions) - set(selected))
+        if error is not None and options.pattern is None and not error.retriable:
+            raise error
+        if not selected:
+            losses.append(f"topic {topic!r} has a position, but the options do not select it")
+        elif topic in ends.topic_ids:
+            missing = [tp for tp in selected if tp not in ends.offsets]
+            if not same_topic(topic, begin.topic_ids, ends.topic_ids):
+                dropped.update(partitions)
+                losses.append(f"topic {topic!r} was recreated")
+            elif missing and error is not None and _is_smaller(topic, begin, ends, error):
+                dropped.update(missing)
+                losses.append(f"{', '.join(map(str, missing))} were deleted")
+            elif error is not None:
+                errors[topic] = error
+        elif error is not None and error.code in _ABSENT:
+            deleted.add(topic)
+            losses.append(f"topic {topic!r} was deleted")
+            if options.pattern is not None:
+                dropped.update(partitions)
+        elif error is not None:
+            errors[topic] = error
+    _check_named(begin, ends, options)
+    offsets = {}
+    for tp, position in begin.offsets.items():
+        if tp in dropped:
+            continue
+        end = ends.offsets.get(tp, position)
+        if end < position:
+            losses.append(f"{tp} was read up to {position}, but ends at {end}")
+        offsets[tp] = max(end, position)
+    new = sorted(ends.offsets.keys() - offsets.keys())
+    latest = Positions(offsets, ids, options.group_id, ends.cluster_id)
+    return Plan(latest, new, losses, errors, frozenset(deleted))
+
+
+def _is_smaller(topic: str, begin: Positions, ends: LogEnds, error: BrokerError) -> bool:
+    """Whether a topic has fewer partitions, as one may that was recreated by a broker without topic
+    ids. Under the same id a topic never loses partitions."""
+    has_same_id = begin.topic_ids[topic] == ends.topic_ids[topic] != ""
+    return error.code in _ABSENT and not has_same_id
+
+
+def _check_named(begin: Positions, ends: LogEnds, options: SourceOptions) -> None:
+    """Raises: BrokerError for a topic or partition that the options name, of which the stream has
+    no position, and which is not described."""
+    if options.pattern is not None:
+        return
+    topics = {tp.topic for tp in begin.offsets}
+    missing = {
+        tp.topic for tp in options.assign if tp not in begin.offsets and tp not in ends.offsets
+    }
+    for topic, error in ends.errors.items():
+        if topic not in topics or topic in missing:
+            raise error
+
+
+def same_topic(topic: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether two ids of a topic may be of the same one. "" is an unknown id."""
+    return one[topic] == other[topic] or "" in (one[topic], other[topic])
