@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from uuid import UUID
@@ -32,6 +33,8 @@ from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Logs"]
 
+logger = logging.getLogger(__name__)
+
 _MAX_WAIT = 0.5
 """Seconds that a broker waits for new records."""
 _MAX_ATTEMPTS_IF_GONE = 6
@@ -57,6 +60,11 @@ class Logs(Session):
     """A session with the requests of the source: offsets, records and commits."""
 
     _options: SourceOptions
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._has_warned = False
+        """Whether no topic matched the pattern at the last look-up."""
 
     # ------------------------------------------------------------ partitions and offsets
 
@@ -96,6 +104,7 @@ class Logs(Session):
         await self._list_topics(known, self._cluster.refresh)
         if not known:
             await self._list_topics((), self._cluster.refresh_elsewhere)
+        self._warn_without_match()
         pauses, attempts = RetryBackoff(self._cluster.options), 1
         while True:
             found = self._selected(known)
@@ -133,11 +142,17 @@ class Logs(Session):
             listed = (await refresh()).topics
         finally:
             self._cluster.request_all_topics(False)
-        matching = {n for n, t in listed.items() if pattern.fullmatch(n) and not t.internal}
+        matching = {n for n, t in listed.items() if pattern.search(n) and not t.internal}
         self._topics = matching | {tp.topic for tp in known if self._options.selects(tp)}
         if self._topics - matching:
             # A list leaves out topics that may not be described.
             await self._cluster.refresh()
+
+    def _warn_without_match(self) -> None:
+        pattern = self._options.pattern
+        if pattern is not None and not self._topics and not self._has_warned:
+            logger.warning("no topic matches subscribePattern=%s", pattern.pattern)
+        self._has_warned = not self._topics
 
     def _selected(self, known: Iterable[TopicPartition]) -> _Described:
         metadata, assigned = self._cluster.metadata, self._options.assign

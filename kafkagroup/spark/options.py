@@ -84,7 +84,8 @@ class SourceOptions(ConnectionOptions):
     subscribe: tuple[str, ...] = ()
     """Topics to read with all their partitions."""
     pattern: re.Pattern[str] | None = None
-    """Or: all topics whose whole name matches, except internal ones; a stream finds new ones."""
+    """Or: all topics with a match anywhere in their name, except internal ones; a stream finds new
+    ones."""
     assign: tuple[TopicPartition, ...] = ()
     """Or: only these partitions."""
     group_id: str | None = None
@@ -136,7 +137,7 @@ class SourceOptions(ConnectionOptions):
     def selects(self, tp: TopicPartition) -> bool:
         """Return whether a partition is read."""
         if self.pattern is not None:
-            return self.pattern.fullmatch(tp.topic) is not None
+            return self.pattern.search(tp.topic) is not None
         return tp in self.assign if self.assign else tp.topic in self.subscribe
 
 

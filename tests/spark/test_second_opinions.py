@@ -328,3 +328,38 @@ def test_another_broker_is_asked_for_what_one_does_not_know() -> None:
             assert sum(task.value.end for task in reader.partitions()) == node + 1, node
             if lag is not None:
                 lag.stop()
+
+
+def test_a_pattern_without_topics_warns_once(
+    kafka8: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a query read nothing, and never said why."""
+    runs = Runs(kafka8, subscribePattern="^orders")
+    reader = StreamReader(runs.options, None)  # type: ignore[arg-type]
+
+    def warnings() -> list[str]:
+        return [r.message for r in caplog.records if r.levelno == logging.WARNING]
+
+    try:
+        for _ in range(3):
+            assert runs.batches(reader) == 0
+        assert warnings() == ["no topic matches subscribePattern=^orders"]
+        kafka8.create_topic("orders-1", 1)
+        kafka8.produce("orders-1", ["x"], partition=0)
+        assert runs.batches(reader) == 1
+        assert len(warnings()) == 1
+    finally:
+        reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [("orders", ["orders", "sp-orders"]), ("^orders", ["orders"]), ("s$", ["orders", "sp-orders"])],
+)
+def test_a_pattern_matches_anywhere_in_the_name(pattern: str, topics: list[str]) -> None:
+    """As Spark's own: the whole name had to match here, so the same query read nothing."""
+    with EmbeddedKafka({"orders": 1, "sp-orders": 1, "other": 1}) as broker:
+        for topic in ("orders", "sp-orders", "other"):
+            broker.produce(topic, ["x"], partition=0)
+        reader = TableReader(Runs(broker, subscribePattern=pattern).options, None)  # type: ignore[arg-type]
+        assert [task.value.tp.topic for task in reader.partitions()] == topics
