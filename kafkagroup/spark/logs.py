@@ -212,19 +212,26 @@ class Logs(Session):
     def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the first offset at or after each timestamp, in milliseconds; the log's end if
         there is none."""
-        return self._call(lambda: self._offsets_at(timestamps))
+        found = self.first_offsets(timestamps)
+        late = [tp for tp, offset in found.items() if offset is None]
+        ends = self.first_offsets(dict.fromkeys(late, LATEST))
+        return {tp: offset for tp, offset in (found | ends).items() if offset is not None}
 
-    async def _offsets_at(
+    def first_offsets(
         self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, int | None]:
+        """Return the first offset at or after each timestamp, in milliseconds; None if there is no
+        such record."""
+        return self._call(lambda: self._first_offsets(timestamps))
+
+    async def _first_offsets(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
         if not timestamps:
             return {}
         logs = LogOffsets(self._cluster, self._options.isolation == "read_committed")
-        found = {tp: at.offset for tp, at in (await logs.at(timestamps)).items()}
-        if without_record := [tp for tp, offset in found.items() if offset < 0]:
-            ends = await logs.at(dict.fromkeys(without_record, LATEST))
-            found |= {tp: at.offset for tp, at in ends.items()}
-        return found
+        found = await logs.at(timestamps)
+        return {tp: at.offset if at.offset >= 0 else None for tp, at in found.items()}
 
     # ------------------------------------------------------------ records
 

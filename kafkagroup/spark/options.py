@@ -151,6 +151,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     connector_rows = headers is not None or any(n.lower().startswith(_PREFIX) for n in given)
     taken["connector_rows"] = connector_rows
     taken["columns_given"] = "columns" in taken
+    if not _TIMES_OF_THE_CONNECTOR.isdisjoint(_plain(given)):
+        taken.setdefault("timestamp_strategy", "error")
     if "parse" in taken:
         taken.setdefault("columns", ())
     elif "on_error" in taken:
@@ -285,6 +287,10 @@ _SINK: _Table = {
 
 _PREFIX = "kafka."
 """What Spark's own connector has before the names of connection options."""
+
+_TIMES_OF_THE_CONNECTOR = frozenset(("startingtimestamp", "startingoffsetsbytimestamp"))
+"""The options of Spark's own connector for a start in time. With these a query fails that has no
+record at or after it in a partition, as it does there, unless its strategy is given."""
 
 _NO_EFFECT = frozenset(
     (

@@ -65,10 +65,19 @@ def positions_at(
             return dict(ends)
         case "timestamp" | "timestamps":
             times = bound.timestamps or dict.fromkeys(starts, bound.timestamp)
-            found = session.offsets_at(times)
-            if is_start and options.timestamp_strategy == "error":
-                _check_found(times, found, ends)
-            return {**(starts if is_start else ends), **found}
+            found = session.first_offsets(times)
+            late = sorted(tp for tp, at in found.items() if at is None)
+            if late and is_start and options.timestamp_strategy == "error":
+                raise ConfigurationError(
+                    "no record at or after the start in"
+                    f" {', '.join(f'{tp} at {times[tp]}' for tp in late)}:"
+                    " startingOffsetsByTimestampStrategy=latest would start at the log's end"
+                )
+            # A record may have been appended since the ends were looked up.
+            offsets = {
+                tp: ends[tp] if at is None else min(at, ends[tp]) for tp, at in found.items()
+            }
+            return {**(starts if is_start else ends), **offsets}
         case "group":
             assert options.group_id is not None
             committed = session.committed(options.group_id, starts)
@@ -85,18 +94,6 @@ def positions_at(
                 tp: starts[tp] if at == -2 else ends[tp] if at == -1 else at
                 for tp, at in given.items()
             }
-
-
-def _check_found(
-    times: Mapping[TopicPartition, int],
-    found: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-) -> None:
-    if late := [f"{tp} at {times[tp]}" for tp in sorted(found) if found[tp] >= ends[tp]]:
-        raise ConfigurationError(
-            f"no record at or after the start in {', '.join(late)}:"
-            " startingOffsetsByTimestampStrategy=latest would start at the log's end"
-        )
 
 
 def inside(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:

@@ -82,7 +82,6 @@ def test_options_of_sparks_own_connector_are_accepted() -> None:
             "kafka.bootstrap.servers": "k:9092",
             "subscribe": "a",
             "startingoffsetsbytimestamp": '{"a": {"0": 1000, "1": 2000}}',
-            "startingoffsetsbytimestampstrategy": "error",
             "endingtimestamp": "3000",
             "maxoffsetspertrigger": "500",
             "minoffsetspertrigger": "100",
@@ -145,6 +144,29 @@ def test_default_columns_depend_on_whether_options_of_sparks_own_connector_are_u
     options: dict[str, str], columns: tuple[str, ...]
 ) -> None:
     assert parse_options(options).columns == columns
+
+
+TIMES = '{"a": {"0": 1000}}'
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy"),
+    [
+        ({"startingTimestamp": "1000"}, "error"),
+        ({"startingOffsetsByTimestamp": TIMES}, "error"),
+        ({"startingtimestamp": "1000", "includeHeaders": "true"}, "error"),
+        ({"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "latest"}, "latest"),
+        ({"startingOffsets": "1000"}, "latest"),
+        ({"startingOffsets": "2023-11-14T22:13:20Z", "includeHeaders": "true"}, "latest"),
+        ({"startingOffsets": "1000", "startingOffsetsByTimestampStrategy": "error"}, "error"),
+        ({"endingTimestamp": "1000"}, "latest"),
+    ],
+)
+def test_a_start_in_time_without_a_record_is_an_error_where_it_is_one_in_sparks_own_connector(
+    given: dict[str, str], strategy: str
+) -> None:
+    """The query that was moved here started at the log's end, where it had failed before."""
+    assert parse_options({**MINIMAL, **given}).timestamp_strategy == strategy
 
 
 @pytest.mark.parametrize(

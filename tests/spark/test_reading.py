@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ConfigurationError, ErrorCode
+from kafkagroup.spark.option_values import Bound
 from kafkagroup.spark.options import SourceOptions
-from kafkagroup.spark.reading import FetchSize
+from kafkagroup.spark.reading import FetchSize, positions_at
 from kafkagroup.spark.worker_sessions import session_of_task
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchRequest
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -55,3 +59,31 @@ def test_one_false_refusal_of_an_offset_loses_nothing(isolation: str) -> None:
             assert fetch(11) == ErrorCode.OFFSET_OUT_OF_RANGE
             broker.delete_records("a", 0, 6)
             assert fetch(5) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class Late:
+    """A session, whose records are appended after the ends of the logs were looked up."""
+
+    def first_offsets(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        return {tp: 7 if tp.partition else None for tp in times}
+
+
+def test_a_record_that_is_appended_meanwhile_is_no_missing_one() -> None:
+    """A start at the present time failed in a partition that was written to."""
+    one, other = TopicPartition("a", 1), TopicPartition("a", 0)
+    options = SourceOptions(
+        bootstrap_servers="k",
+        starting_offsets=Bound("timestamp", 1000),
+        timestamp_strategy="error",
+    )
+
+    def start(*partitions: TopicPartition) -> dict[TopicPartition, int]:
+        starts, ends = dict.fromkeys(partitions, 0), dict.fromkeys(partitions, 5)
+        bound = options.starting_offsets
+        return positions_at(Late(), bound, options, starts, ends, {})  # type: ignore[arg-type]
+
+    assert start(one) == {one: 5}
+    with pytest.raises(ConfigurationError, match="no record at or after the start in a/0 at 1000"):
+        start(one, other)
