@@ -3,9 +3,9 @@
 Whenever the driver fails, the group's offset of a partition is never above the end of a batch in
 Spark's commit log, and never goes back, unless `rewind` allows it. A restart uses Spark's
 checkpoint, not the group; exactly-once delivery depends on the sink. Three components commit, all
-only what is in the commit log: the source (when the next batch is planned, so never the last one),
-`CommitListener` (soon after each batch), and `reconcile` (before a query starts and after it has
-ended; only it covers the last batch before a crash).
+only what is in the commit log: the source (when the next batch is planned, or there is none to
+plan), a listener (soon after each batch: the one that `register` installs, or a `CommitListener`),
+and `reconcile` (before a query starts and after it has ended).
 
 The metadata of each commit has the topic's id, and whether the offset is the start of a query. If a
 query fails in its first batch, before there is a commit log, the next one starts there again.
@@ -33,7 +33,15 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RENEWAL_INTERVAL", "CommitListener", "commit", "pin", "reconcile", "renew"]
+__all__ = [
+    "RENEWAL_INTERVAL",
+    "CommitListener",
+    "commit",
+    "pin",
+    "positions_of",
+    "reconcile",
+    "renew",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -233,10 +241,15 @@ def _with_group(options: Mapping[str, str]) -> SourceOptions:
     return parsed
 
 
-def _positions(text: str | None, group: str | None) -> Positions | None:
-    """Return the positions that this library's source has written for that group, or None."""
+def positions_of(text: str | None) -> Positions | None:
+    """Return the positions that this library's source has written, or None."""
     try:
-        found = Positions.from_json(json.loads(text or "null"))
+        return Positions.from_json(json.loads(text or "null"))
     except (ValueError, TypeError, AttributeError, KeyError):
         return None
-    return found if found.group == group else None
+
+
+def _positions(text: str | None, group: str | None) -> Positions | None:
+    """Return the positions that this library's source has written for that group, or None."""
+    found = positions_of(text)
+    return found if found is not None and found.group == group else None

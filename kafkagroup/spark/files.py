@@ -23,6 +23,7 @@ __all__ = [
     "check_has_jvm",
     "delete",
     "exists",
+    "is_connect",
     "last_number",
     "names",
     "read_text",
@@ -34,7 +35,7 @@ __all__ = [
 
 def check_has_jvm(spark: SparkSession, what: str) -> None:
     """Raises: ConfigurationError in a session of Spark Connect."""
-    if _is_connect(spark):
+    if is_connect(spark):
         raise ConfigurationError(
             f"{what} needs the JVM of the Spark driver, which a Spark Connect session does not"
             " have; use a classic session: SparkSession.builder.master(...), without .remote(...),"
@@ -56,7 +57,7 @@ def last_number(spark: SparkSession, folder: str) -> int | None:
 def names(spark: SparkSession, folder: str) -> list[str]:
     """Return the names of the files and folders in a folder; none if there is no such folder. In a
     session of Spark Connect, only of the files."""
-    if _is_connect(spark):
+    if is_connect(spark):
         try:
             found = spark.read.format("binaryFile").load(folder).select("path").collect()
         except AnalysisException as error:
@@ -72,7 +73,7 @@ def names(spark: SparkSession, folder: str) -> list[str]:
 
 def read_text(spark: SparkSession, file: str) -> str:
     """Return the content of a file."""
-    if _is_connect(spark):
+    if is_connect(spark):
         (row,) = spark.read.format("binaryFile").load(file).select("content").collect()
         return bytes(row.content).decode("utf-8")
     files, path = _file_system(spark, file)
@@ -178,7 +179,8 @@ def _file_system(spark: SparkSession, name: str) -> tuple[Any, Any]:
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
 
 
-def _is_connect(spark: SparkSession) -> bool:
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether this is a session of Spark Connect."""
     # The class cannot be imported without gRPC, which only Spark Connect needs.
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-Commit = Literal["source", "listener", "off"]
+Commit = Literal["source", "listener", "both", "off"]
 Format = Literal["json"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 TimestampStrategy = Literal["error", "latest"]
@@ -118,7 +118,7 @@ class SourceOptions(ConnectionOptions):
     """What a malformed value does: it is an error, its columns are null, or it has no row."""
     connector_rows: bool = False
     """Whether rows are as those of Spark's own connector."""
-    commit: Commit = "source"
+    commit: Commit = "both"
     """What commits a stream's offsets to `group_id`, if one is given."""
     rewind: bool = False
     """Whether a new query may set the group's offsets back to its start."""
@@ -133,6 +133,16 @@ class SourceOptions(ConnectionOptions):
     def topics(self) -> tuple[str, ...]:
         """The topics that the options name, sorted."""
         return tuple(sorted({*self.subscribe, *(tp.topic for tp in self.assign)}))
+
+    @property
+    def source_commits(self) -> bool:
+        """Whether a stream's source commits."""
+        return self.group_id is not None and self.commit in ("source", "both")
+
+    @property
+    def listener_commits(self) -> bool:
+        """Whether the listener commits that `register` installs."""
+        return self.group_id is not None and self.commit in ("listener", "both")
 
     def selects(self, tp: TopicPartition) -> bool:
         """Return whether a partition is read."""

@@ -35,8 +35,18 @@ __all__ = ["KafkaGroupSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("kafkagroup")` with a session."""
+    """Register `format("kafkagroup")` with a session, and install the listener that commits the
+    batches of its queries (the option `commit`)."""
     spark.dataSource.register(KafkaGroupSource)
+    if _has_streams():
+        from kafkagroup.spark.listener import install
+
+        install(spark, KafkaGroupSource.name())
+
+
+def _has_streams() -> bool:
+    """Whether PySpark has limits of batches for sources in Python, which 4.1 has not."""
+    return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 class KafkaGroupSource(DataSource):
@@ -62,8 +72,7 @@ class KafkaGroupSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        # PySpark 4.1 has no limits of batches for sources in Python.
-        if find_spec("pyspark.sql.streaming.datasource") is None:
+        if not _has_streams():
             raise ConfigurationError(
                 f"a stream from Kafka needs PySpark 4.2 or later; this is {pyspark.__version__},"
                 " in which tables work"

@@ -8,6 +8,7 @@ partition's first offset, which Spark's log then keeps, and the next batch reads
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT = 5.0
 """Seconds that the next batch may wait for the commit of the last one, at most twice."""
+_COMMIT_PAUSE = 10.0
+"""Seconds after a failed commit without another one: each delays the next batch."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -71,6 +74,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether that is the start of the query."""
         self._renewed_at = time.monotonic()
         """When it was committed or last renewed."""
+        self._commit_again_at = -math.inf
+        """When the next commit may be sent, after one that failed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamReader, (self._options, self._schema)
@@ -103,8 +108,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._connect().ends_of(Positions({}, {}))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        self._renew()
         begin = Positions.from_json(start)
+        # Spark plans a batch once the one before is in its commit log. After the last batch, and at
+        # a start without new records, it calls nothing else that could commit that one.
+        self._commit(begin)
+        self._renew()
         plan = self._plan(begin, self._ends(begin))
         self._latest = plan.latest
         offsets = plan.latest.offsets
@@ -142,23 +150,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(r) for r in split(ranges, self._options.min_partitions)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the batch up to `end`, which is in Spark's commit log. An error is only logged: it
-        would end the query."""
-        if not (self._commits() and self._options.commit == "source"):
+        """Commit the batch up to `end`, which is in Spark's commit log."""
+        self._commit(Positions.from_json(end))
+
+    def _commit(self, done: Positions) -> None:
+        """Commit what is in Spark's commit log. An error is only logged: it would end the query."""
+        held, group = self._committed, self._options.group_id
+        if not self._options.source_commits or group is None:
+            return
+        if held is not None and (held.offsets, held.topic_ids) == (done.offsets, done.topic_ids):
+            return
+        if self._target is None and time.monotonic() < self._commit_again_at:
             return
         from kafkagroup.spark.commits import commit
 
-        done = Positions.from_json(end)
-        assert done.group is not None
         try:
             timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
-            commit(self._connect(), done.group, done, timeout)
+            commit(self._connect(), group, done, timeout)
             self._note_committed(done, is_start=False)
         except KafkaGroupError as error:
-            logger.warning("offsets are not committed to group %r: %s", done.group, error)
+            self._commit_again_at = time.monotonic() + _COMMIT_PAUSE
+            logger.warning("offsets are not committed to group %r: %s", group, error)
 
     def _note_committed(self, positions: Positions, *, is_start: bool) -> None:
-        if self._options.commit != "source":
+        if not self._options.source_commits:
             return  # the listener has committed more than this process knows
         self._committed, self._is_start = positions, is_start
         self._renewed_at = time.monotonic()
@@ -166,8 +181,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _renew(self) -> None:
         """Look up once a minute whether the group still has what was committed: a query without new
         records commits nothing, and brokers delete old offsets of a group without members."""
-        held = self._committed
-        if held is None or held.group is None:
+        held, group = self._committed, self._options.group_id
+        if held is None or group is None:
             return
         from kafkagroup.spark.commits import RENEWAL_INTERVAL, renew
 
@@ -176,9 +191,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._renewed_at = time.monotonic()
         try:
             timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
-            renew(self._connect(), held.group, held, first=self._is_start, timeout=timeout)
+            renew(self._connect(), group, held, first=self._is_start, timeout=timeout)
         except KafkaGroupError as error:
-            logger.warning("offsets of group %r are not renewed: %s", held.group, error)
+            logger.warning("offsets of group %r are not renewed: %s", group, error)
 
     def stop(self) -> None:
         if self._logs is not None:

@@ -138,7 +138,7 @@ class Uses:
         found = [new()]
         for _ in range(2):
             self.append_to(topic)
-            self.to_files("reconciled", subscribe=topic)
+            self.to_files("reconciled", subscribe=topic, commit="off")
             found.append(new())
         return [*found, new()]
 

@@ -3,8 +3,8 @@
 python dying_driver.py POINT ADDRESS TOPIC FOLDER
 
 The points, in the order of a batch: "before the offset log", "before the sink", "after the sink",
-"before the group", "after the group". Between the sink and the group, the batch's commit and the
-offsets of the next batch are logged. The JVM and its Python are killed with SIGKILL.
+"before the group", "after the group". Between the sink and the group, the batch's commit is logged.
+The JVM and its Python are killed with SIGKILL.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ class DyingReader(StreamReader):
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         if _rows_before(start) == PER_BATCH:
             die_at("before the offset log")
-        return super().latestOffset(start, limit)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        if _rows_before(end) == 2 * PER_BATCH:
+        if _rows_before(start) == 2 * PER_BATCH:
             die_at("before the group")
-        super().commit(end)
-        if _rows_before(end) == 2 * PER_BATCH:
+        end = super().latestOffset(start, limit)
+        if _rows_before(start) == 2 * PER_BATCH:
             die_at("after the group")
+        return end
 
 
 class DyingSource(KafkaGroupSource):

@@ -170,6 +170,21 @@ def test_a_start_in_time_without_a_record_is_an_error_where_it_is_one_in_sparks_
 
 
 @pytest.mark.parametrize(
+    ("given", "commits"),
+    [
+        ({}, (False, False)),
+        ({"group.id": "g"}, (True, True)),
+        ({"group.id": "g", "commit": "source"}, (True, False)),
+        ({"group.id": "g", "commit": "listener"}, (False, True)),
+        ({"group.id": "g", "commit": "off"}, (False, False)),
+    ],
+)
+def test_who_commits(given: dict[str, str], commits: tuple[bool, bool]) -> None:
+    options = parse_options({**MINIMAL, **given})
+    assert (options.source_commits, options.listener_commits) == commits
+
+
+@pytest.mark.parametrize(
     "jaas",
     [
         'a.KerberosLoginModule required username="u" password="hidden";',
@@ -248,7 +263,7 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
         ),
         (
             {**MINIMAL, "commit": "always"},
-            "option commit='always': expected one of source, listener",
+            "option commit='always': expected one of source, listener, both, off",
         ),
         ({**MINIMAL, "columns": "value,x"}, "no columns x; there are topic, topic_id"),
         (

@@ -20,7 +20,9 @@ from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
-from kafkagroup.spark import CommitListener, reconcile
+from pyspark.sql import SparkSession
+
+from kafkagroup.spark import CommitListener, reconcile, register
 
 
 class Stream:
@@ -129,31 +131,78 @@ def test_answers_of_8_4_and_8_partitions_give_all_rows_once(
         assert stream.rows() == expected(**{f"p{n}": 5 for n in range(7)}, p7=6)
 
 
-def test_every_batch_but_the_last_is_committed_and_reconcile_commits_that(
-    spark: Any, broker: Any, name: str, tmp_path: Path
+@pytest.mark.parametrize("commit", ["both", "source", "listener"])
+def test_the_lag_is_0_after_available_now(
+    spark: Any, broker: Any, name: str, tmp_path: Path, commit: str
 ) -> None:
+    """The last batch was never committed: the finished job looked stuck for ever."""
     tp = TopicPartition(name, 0)
     broker.create(name)
     broker.fill(name, 0, numbered(0, 25))
     stream = Stream(
         spark, broker.address, tmp_path, subscribe=name, maxRowsPerBatch="10", group_id=name
     )
-    assert stream.run() == [10, 10, 5]
-    assert broker.committed(name, tp) == [20]
-    assert stream.reconcile() == {tp: 25}
+    if commit != "both":  # the default
+        stream.options["commit"] = commit
+    assert sum(stream.run()) == 25
+    if commit == "listener":
+        wait_until(lambda: broker.committed(name, tp) == [25])
     assert broker.committed(name, tp) == [25]
     assert stream.reconcile() == {}
 
 
-def test_the_listener_commits_every_batch(
+def test_a_run_of_nothing_commits_what_is_in_the_commit_log(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    """A driver that was killed after its last batch left the group behind, until new records
+    came."""
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    stream = Stream(spark, broker.address, tmp_path, subscribe=name, group_id=name, commit="off")
+    stream.run()
+    assert broker.committed(name, tp) == [None]
+    stream.options["commit"] = "source"
+    assert sum(stream.run()) == 0
+    assert broker.committed(name, tp) == [5]
+
+
+def test_the_listener_that_register_installs_commits_while_a_query_waits(
+    spark: Any, broker: Any, name: str, tmp_path: Path
+) -> None:
+    """With a long interval of the trigger, the group showed the lag of the batch before."""
+    tp = TopicPartition(name, 0)
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    stream = Stream(spark, broker.address, tmp_path, subscribe=name, group_id=name)
+    rates = spark.readStream.format("rate").load().writeStream.format("noop").start()
+    query = stream.start(processingTime="1 hour")
+    try:
+        wait_until(lambda: broker.committed(name, tp) == [5])
+    finally:
+        query.stop()
+        rates.stop()
+    assert query.exception() is rates.exception() is None
+
+
+def test_register_installs_one_listener_in_a_session(spark: Any) -> None:
+    def count() -> int:
+        return len(spark.streams._jsqm.listListeners())
+
+    before = count()
+    assert before >= 1
+    register(spark)
+    register(SparkSession(spark.sparkContext, spark._jsparkSession))
+    assert count() == before
+
+
+def test_a_listener_of_ones_own_commits_every_batch(
     spark: Any, broker: Any, name: str, tmp_path: Path
 ) -> None:
     tp = TopicPartition(name, 0)
     broker.create(name)
     broker.fill(name, 0, numbered(0, 5))
-    stream = Stream(
-        spark, broker.address, tmp_path, subscribe=name, group_id=name, commit="listener"
-    )
+    stream = Stream(spark, broker.address, tmp_path, subscribe=name, group_id=name, commit="off")
     listener = CommitListener(stream.options)
     spark.streams.addListener(listener)
     try:
@@ -207,7 +256,9 @@ def test_a_driver_killed_around_its_last_batch_loses_nothing(
     stream = Stream(
         spark, broker.address, tmp_path, subscribe=name, maxRowsPerBatch="6", group_id=name
     )
+    stream.options["commit"] = "off"  # the driver is killed before it commits
     assert stream.run() == [6, 4]
+    stream.options["commit"] = "both"
     if lost != "nothing":
         for file in (tmp_path / "checkpoint" / "commits").iterdir():
             if file.name in ("1", ".1.crc"):
