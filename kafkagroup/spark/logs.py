@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from uuid import UUID
 
+import anyio
 import attrs
 
 from kafkagroup.errors import (
@@ -105,16 +106,18 @@ class Logs(Session):
         if not known:
             await self._list_topics((), self._cluster.refresh_elsewhere)
         self._warn_without_match()
+        until = anyio.current_time() + self._options.api_timeout / 2
         pauses, attempts = RetryBackoff(self._cluster.options), 1
         while True:
             found = self._selected(known)
             if begin is None:
                 doubts = {t: error for t, error in found.errors.items() if error.retriable}
-                is_patient = all(error.code not in ABSENT for error in doubts.values())
+                is_patient = _may_pass(doubts)
             else:
                 doubts = found.errors | _recreated(begin, found)
                 doubts = {t: error for t, error in doubts.items() if t not in in_trouble}
-                is_patient = False
+                # A run of the trigger AvailableNow ends with what is found here.
+                is_patient = not known and anyio.current_time() < until and _may_pass(doubts)
             if not doubts or (attempts > _MAX_ATTEMPTS_IF_GONE and not is_patient):
                 return found
             self._last = next(iter(doubts.values()))
@@ -179,6 +182,10 @@ class Logs(Session):
             )
         if assigned:
             found &= {*assigned}
+        leaderless = {*metadata.without_leader(found)}
+        for tp in sorted(leaderless):
+            errors[tp.topic] = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+        found -= leaderless
         return _Described(
             sorted(found), {name: _id_text(t.topic_id) for name, t in topics.items()}, errors
         )
@@ -394,6 +401,11 @@ class Logs(Session):
 
 def _id_text(topic_id: UUID) -> str:
     return "" if topic_id == NO_ID else str(topic_id)
+
+
+def _may_pass(errors: Mapping[str, BrokerError]) -> bool:
+    """Return whether none of the topics is missing, but, for example, waits for a leader."""
+    return all(e.retriable and e.code not in ABSENT for e in errors.values())
 
 
 def _recreated(begin: Positions, found: _Described) -> dict[str, BrokerError]:

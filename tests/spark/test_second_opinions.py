@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import attrs
 import pytest
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
@@ -17,7 +18,7 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kafkagroup.errors import BrokerError, ErrorCode
-from kafkagroup.spark import logs
+from kafkagroup.spark import cluster
 from kafkagroup.spark.options import parse_options
 from kafkagroup.spark.ranges import DataLossError, Positions
 from kafkagroup.spark.stream import StreamReader
@@ -25,7 +26,7 @@ from kafkagroup.spark.table import TableReader
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Change
 from kafkagroup.testing.embedded.evolve import evolve
-from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.transport.options import ClientOptions
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -48,7 +49,8 @@ STRICTNESS = pytest.mark.parametrize("strict", ["true", "false"], ids=["fails", 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "RetryBackoff", partial(RetryBackoff, initial=0.001))
+    options = partial(ClientOptions, retry_backoff=0.001, retry_backoff_max=0.02)
+    monkeypatch.setattr(cluster, "ClientOptions", options)
 
 
 @pytest.fixture
@@ -89,6 +91,12 @@ def refused(code: int) -> Answer:
 
 def unlisted(topic: MetadataResponseTopic) -> None:
     return None
+
+
+def leaderless(topic: MetadataResponseTopic) -> MetadataResponseTopic:
+    """Report no leader of partition 7."""
+    *others, last = topic.partitions
+    return evolve(topic, partitions=(*others, evolve(last, leader_id=-1, leader_epoch=-1)))
 
 
 class Runs:
@@ -168,8 +176,9 @@ def test_one_answer_of_fewer_partitions_delays_nothing(
         refused(E.TOPIC_AUTHORIZATION_FAILED),
         unlisted,
         half,
+        leaderless,
     ],
-    ids=["no-leader", "unknown", "unknown-id", "denied", "unlisted", "half"],
+    ids=["no-leader", "unknown", "unknown-id", "denied", "unlisted", "half", "leaderless"],
 )
 def test_a_passing_error_of_a_patterns_topic_neither_ends_the_query_nor_repeats_rows(
     kafka8: EmbeddedKafka, passing: Answer, strict: str
@@ -213,6 +222,36 @@ def test_a_lasting_error_delays_only_its_topic_and_is_reported_once(
         assert runs.batches(reader) == 1
     finally:
         reader.stop()
+
+
+def test_a_partition_without_a_leader_delays_no_other(
+    kafka8: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query ended after `default.api.timeout.ms`, and nothing was read until then."""
+    runs = Runs(kafka8, **NAMED)
+    runs.run()
+    for partition in range(8):
+        fill(kafka8, partition, 1)
+    lag = answer(kafka8, leaderless)
+    assert runs.run(available_now=False) == 7
+    assert "a/7 has no leader" in caplog.text
+    lag.stop()
+    assert runs.run(available_now=False) == 1
+
+
+def test_available_now_waits_for_a_leader(kafka8: EmbeddedKafka) -> None:
+    """Else a daily run would leave a partition out for a day, because of an election."""
+    runs = Runs(kafka8, **NAMED)
+    runs.run()
+    fill(kafka8, 7, 1)
+    answer(kafka8, leaderless, times=9)
+    assert runs.run() == 1
+    lag = answer(kafka8, leaderless)
+    fill(kafka8, 7, 1)
+    runs.options = attrs.evolve(runs.options, api_timeout=2.0)
+    assert runs.run() == 0
+    lag.stop()
+    assert runs.run() == 1
 
 
 def test_a_denied_topic_that_was_subscribed_by_name_is_an_error(kafka8: EmbeddedKafka) -> None:
