@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from inspect import getdoc, getsource, signature
 from pathlib import Path
@@ -22,6 +22,7 @@ from kafkagroup.member import consumer_state, state
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime import health
 from kafkagroup.runtime.offsets import RETRIED_LOOK_UPS
+from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
 
 __all__ = [
     "causes",
@@ -35,6 +36,7 @@ __all__ = [
     "ratios",
     "rebalances",
     "refusals",
+    "spark_options",
 ]
 
 OPTIONS = Path(__file__).parent.parent / "options.md"
@@ -89,6 +91,35 @@ _REMEDIES = {
     "DeserializationError": "Store `error.record` elsewhere, then `seek` past it.",
 }
 """Error -> what an operator or a caller should do."""
+
+
+def spark_options() -> str:
+    """The options of Kafka's clients without effect in Spark, and those that are refused."""
+    ignored = [
+        "Accepted without effect, with one warning that names the option:\n",
+        "| option | why, or what to use instead |\n|---|---|",
+        *(f"| {names} | {why} |" for why, names in _by_reason(WITHOUT_EFFECT)),
+    ]
+    refused = ["\nRefused, because the query would mean something else:\n"]
+    refused += ["| option | of | why, or what to use instead |\n|---|---|---|"]
+    both = {n: why for n, why in REFUSED_BY_SOURCE.items() if n in REFUSED_BY_SINK}
+    for kind, reasons in (
+        ("source and sink", both),
+        ("source", {n: why for n, why in REFUSED_BY_SOURCE.items() if n not in both}),
+        ("sink", {n: why for n, why in REFUSED_BY_SINK.items() if n not in both}),
+    ):
+        refused += [f"| {names} | {kind} | {why} |" for why, names in _by_reason(reasons)]
+    return "\n".join([*ignored, *refused])
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return each reason and the options with it."""
+    options: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        options.setdefault(why, []).append(f"`{name}{'*' * name.endswith('.')}`")
+    return [
+        (why, ", ".join(options[why])) for why in sorted(options, key=lambda why: (not why, why))
+    ]
 
 
 def error_tree() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from uuid import UUID
 
 import anyio
@@ -13,6 +14,7 @@ import attrs
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
+    ClusterChangedError,
     ErrorCode,
     RemoteProtocolError,
     TransportError,
@@ -22,9 +24,11 @@ from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, L
 from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.runtime.offsets import answered_partitions, committed_offset
 from kafkagroup.spark.cluster import Session
+from kafkagroup.spark.nearest_replicas import NearestReplicas
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.planning import LogEnds, same_topic
 from kafkagroup.spark.ranges import DataLossError, Positions
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.merging import ABSENT
 from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.retry import RetryBackoff
@@ -66,6 +70,7 @@ class Logs(Session):
         super().__init__(options)
         self._has_warned = False
         """Whether no topic matched the pattern at the last look-up."""
+        self._replicas = NearestReplicas()
 
     # ------------------------------------------------------------ partitions and offsets
 
@@ -260,7 +265,8 @@ class Logs(Session):
         partition = FetchPartition(
             partition=tp.partition, fetch_offset=offset, partition_max_bytes=max_bytes
         )
-        request = FetchRequest(
+        request = partial(
+            FetchRequest,
             max_wait_ms=round(_MAX_WAIT * 1000),
             min_bytes=1,
             max_bytes=max_bytes,
@@ -273,7 +279,9 @@ class Logs(Session):
             return DataLossError(f"{tp}: {_GONE}") if is_gone else None
 
         async def fetch() -> PartitionData:
-            data = await self._send_to_leader(tp, topic_id, request)
+            data = await self._from_nearest(tp, topic_id, request)
+            if data is None:
+                data = await self._send(self._cluster.leader(tp), tp, topic_id, request())
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._check_range(tp, offset)
             return data
@@ -294,10 +302,38 @@ class Logs(Session):
                 f" {end}",
             )
 
-    async def _send_to_leader(
-        self, tp: TopicPartition, topic_id: UUID, request: FetchRequest
+    async def _from_nearest(
+        self, tp: TopicPartition, topic_id: UUID, request: Callable[..., FetchRequest]
+    ) -> PartitionData | None:
+        """Fetch from the replica that the leader names for the client's rack. Return None if the
+        leader must be asked without a rack: the replica does not serve the partition, or it lags
+        behind, as the log has the records."""
+        replicas = self._replicas
+        if not self._options.client_rack or replicas.is_refused(tp):
+            return None
+        with_rack = request(rack_id=self._options.client_rack)
+        if (node_id := replicas.named(tp)) is None:
+            data = await self._send(self._cluster.leader(tp), tp, topic_id, with_rack)
+            if (node_id := data.preferred_read_replica) < 0:
+                return data
+            replicas.note_named(tp, node_id)
+        node = self._cluster.metadata.nodes.get(node_id)
+        try:
+            if node is not None:
+                data = await self._send(self._cluster.broker(node), tp, topic_id, with_rack)
+                if not data.error_code:
+                    return data if data.records else None
+        except ClusterChangedError:
+            raise
+        except (*RETRIED_ERRORS, BrokerError) as error:
+            logger.info("%s is fetched from its leader, not from broker %d: %s", tp, node_id, error)
+        replicas.note_refused(tp)
+        return None
+
+    async def _send(
+        self, broker: BrokerClient, tp: TopicPartition, topic_id: UUID, request: FetchRequest
     ) -> PartitionData:
-        answer = await self._cluster.leader(tp).request(
+        answer = await broker.request(
             request,
             connection_id="fetch",
             timeout=self._options.request_timeout + _MAX_WAIT,

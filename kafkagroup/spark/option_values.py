@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal, cast, get_args
 
 import attrs
 
 from kafkagroup.types import MAX_INT32, MAX_INT64, TopicPartition
+from kafkagroup.wire.compression import Codec
 
 __all__ = [
     "COLUMNS",
@@ -25,9 +26,11 @@ __all__ = [
     "bound",
     "bound_at",
     "bound_by_timestamps",
+    "codec",
     "columns",
     "count",
     "duration",
+    "idle_seconds",
     "login",
     "milliseconds_of",
     "names",
@@ -36,6 +39,7 @@ __all__ = [
     "pattern",
     "record_types",
     "seconds",
+    "size",
 ]
 
 COLUMNS = {
@@ -93,26 +97,40 @@ LATEST = Bound("latest")
 
 
 def boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text.lower() == "true"
+    return _word(text, ("true", "false")) == "true"
 
 
 def count(text: str) -> int:
     return _whole(text, 1, MAX_INT64)
 
 
+def size(text: str) -> int:
+    """Parse bytes. Kafka's clients take 0, which means one record at a time."""
+    return max(1, _whole(text, 0, MAX_INT64))
+
+
 def seconds(text: str) -> float:
     return _whole(text, 1, MAX_INT32) / 1000
 
 
-def one_of(kind: object) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in get_args(kind):
-            raise ValueError(f"expected one of {', '.join(get_args(kind))}")
-        return text
+def idle_seconds(text: str) -> float:
+    """The same for a limit that Kafka's clients turn off with -1."""
+    return seconds(str(MAX_INT32)) if text.strip() == "-1" else seconds(text)
 
-    return parse
+
+def one_of(kind: object) -> Callable[[str], str]:
+    return lambda text: _word(text, get_args(kind))
+
+
+def codec(text: str) -> Codec:
+    return Codec[_word(text, [codec.name.lower() for codec in Codec]).upper()]
+
+
+def _word(text: str, words: Collection[str]) -> str:
+    """Parse a word in any case, as Spark and Kafka's clients do."""
+    if (word := text.strip().lower()) not in words:
+        raise ValueError(f"expected one of {', '.join(words)}")
+    return word
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -120,10 +138,11 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def columns(text: str) -> tuple[str, ...]:
+    known = {name.lower(): name for name in COLUMNS}
     asked = names(text)
-    if unknown := [name for name in asked if name not in COLUMNS]:
+    if unknown := [name for name in asked if name.lower() not in known]:
         raise ValueError(f"no columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
-    return asked
+    return tuple(dict.fromkeys(known[name.lower()] for name in asked))
 
 
 def record_types(connector_rows: bool) -> Mapping[str, str]:
@@ -153,8 +172,9 @@ def partitions(text: str) -> tuple[TopicPartition, ...]:
 
 def bound(text: str) -> Bound:
     """Parse "group", "earliest", "latest", `{"orders": {"0": 17}}`, milliseconds, or ISO 8601."""
-    if text in ("group", "earliest", "latest"):
-        return Bound(cast('Literal["group", "earliest", "latest"]', text))
+    text = text.strip()
+    if (word := text.lower()) in ("group", "earliest", "latest"):
+        return Bound(cast('Literal["group", "earliest", "latest"]', word))
     if text.startswith("{"):
         return Bound("offsets", offsets=_by_partition(text, least=_LOG_START))
     if text.isdecimal():
@@ -199,14 +219,15 @@ def _whole(value: object, least: int, most: int) -> int:
     return value
 
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_UNITS = {"us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 def duration(text: str) -> float:
-    """Parse a duration as Spark writes them, such as "15m"; return seconds."""
-    if (found := re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip().lower())) is None:
+    """Parse a duration as Spark writes them, such as "15m", or in milliseconds without a unit;
+    return seconds."""
+    if (found := re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())) is None:
         raise ValueError("expected a number and its unit, as in 15m")
-    number, unit = found.groups()
+    number, unit = found[1], found[2] or "ms"
     if unit not in _UNITS:
         raise ValueError(f"expected one of the units {', '.join(_UNITS)}")
     return int(number) * _UNITS[unit]

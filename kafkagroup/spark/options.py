@@ -4,13 +4,15 @@ Names are case-insensitive; the connection options may have dots or underscores.
 is an error: a misspelt one would otherwise be ignored silently.
 
 The options of Spark's own connector are taken under its names: `kafka.` before connection options,
-and the columns of its rows if one of these or `includeHeaders` is given.
+and the columns of its rows if one of these or `includeHeaders` is given. Those of Kafka's clients
+without effect here are collected in `ConnectionOptions.ignored`, for a warning.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from inspect import signature
 from typing import Any, Literal
 
@@ -18,6 +20,7 @@ import attrs
 
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark import option_values as values
+from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
 from kafkagroup.spark.option_values import EARLIEST, LATEST, Bound, OnError
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
@@ -55,6 +58,8 @@ class ConnectionOptions:
     """Seconds that a call to the cluster may take, with its retries."""
     connections_max_idle: float = 540.0
     """Seconds without a request after which a connection is closed."""
+    ignored: Mapping[str, str] = attrs.field(factory=dict, eq=False)
+    """The given options that have no effect, as they were written -> why, or ""."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -106,6 +111,8 @@ class SourceOptions(ConnectionOptions):
     """Seconds after the last batch from which it no longer waits for them."""
     min_partitions: int = 1
     """Fewest tasks, if there are enough records."""
+    max_records_per_partition: int | None = None
+    """Most offsets of one task; None for no limit."""
     fail_on_data_loss: bool = True
     """Whether the query fails if records were deleted before they were read."""
     columns: tuple[str, ...] = values.OWN_COLUMNS
@@ -125,6 +132,9 @@ class SourceOptions(ConnectionOptions):
     max_partition_fetch_bytes: int = 8 << 20
     """Most bytes of one fetch, except for a single larger batch."""
     check_crcs: bool = True
+    client_rack: str = ""
+    """Records are fetched from a replica in this rack, if the brokers name one (KIP-392); "" for
+    the leader's."""
     push_filters: bool = False
     """Whether a table takes filters on topic, partition, offset and timestamp; needs Spark's
     `spark.sql.python.filterPushdown.enabled`."""
@@ -153,8 +163,7 @@ class SourceOptions(ConnectionOptions):
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Return the options of the source. Raises: ConfigurationError that names the wrong one."""
-    known = {name: value for name, value in given.items() if name.lower() not in _NO_EFFECT}
-    taken = _parse(known, _SOURCE)
+    taken = _parse(given, _SOURCE, REFUSED_BY_SOURCE, _SINK)
     if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
         raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
     headers = taken.pop("include_headers", None)
@@ -191,45 +200,118 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the options of the sink. Raises: ConfigurationError that names the wrong one."""
-    return SinkOptions(**_parse(given, _SINK))
+    return SinkOptions(**_parse(given, _SINK, REFUSED_BY_SINK, _SOURCE))
 
 
-def _parse(given: Mapping[str, str], known: _Table) -> dict[str, Any]:
+@attrs.frozen
+class _Given:
+    """An option as it was written."""
+
+    name: str
+    value: str = attrs.field(repr=False)
+
+
+def _parse(
+    given: Mapping[str, str], known: _Table, refused: Mapping[str, str], others: _Table
+) -> dict[str, Any]:
+    """Return field -> value. `others`: the options of the other one of source and sink, which have
+    no effect here."""
     options = _plain(given)
+    ignored = _without_use(options, refused)
     taken: dict[str, Any] = {}
     taken_as: dict[str, str] = {}
     for name, (field, parse) in known.items():
-        if (value := options.pop(name.lower().replace("_", "."), None)) is None:
+        if (option := options.pop(_key(name), None)) is None:
             continue
         if field in taken:
-            raise ConfigurationError(f"give one of the options {taken_as[field]} and {name}")
+            if field not in _FIRST_WINS:
+                raise ConfigurationError(f"give one of the options {taken_as[field]} and {name}")
+            ignored[option.name] = f"{taken_as[field]} is given"
+            continue
         try:
-            taken[field], taken_as[field] = parse(value), name
+            taken[field], taken_as[field] = parse(option.value), name
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise ConfigurationError(f"option {name}={value!r}: {error}") from None
+            raise ConfigurationError(f"option {name}={option.value!r}: {error}") from None
     taken["security"] = _security(options)
+    elsewhere = [*others, *REFUSED_BY_SINK, *REFUSED_BY_SOURCE]
+    reasons = {**dict.fromkeys(elsewhere, ""), **WITHOUT_EFFECT}
+    why = {_key(name): reason for name, reason in reasons.items()}
+    for plain in [plain for plain in options if plain in why]:
+        ignored[options.pop(plain).name] = why[plain]
     if options:
-        raise ConfigurationError(
-            f"unknown options: {', '.join(sorted(options))}; expected {', '.join(known)}, or those"
-            " of kafkagroup.Security"
-        )
+        names = [*known, *_security_names(), *reasons]
+        raise ConfigurationError(_unknown([o.name for o in options.values()], known, names))
     if "bootstrap_servers" not in taken:
         raise ConfigurationError("option bootstrap.servers is missing")
+    taken["ignored"] = ignored
     return taken
 
 
-def _plain(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with their names in small letters, without prefix and underscores."""
-    options: dict[str, str] = {}
+def _key(name: str) -> str:
+    """Return an option's name in small letters, without prefix and underscores."""
+    return name.lower().replace("_", ".").removeprefix(_PREFIX)
+
+
+def _plain(given: Mapping[str, str]) -> dict[str, _Given]:
+    options: dict[str, _Given] = {}
     for name, value in given.items():
-        plain = name.lower().replace("_", ".").removeprefix(_PREFIX)
-        if plain in options:
+        if (plain := _key(name)) in options:
             raise ConfigurationError(f"option {plain} is given twice, with and without {_PREFIX}")
-        options[plain] = value
+        options[plain] = _Given(name, value)
     return options
 
 
-def _security(options: dict[str, str]) -> dict[str, str | bool]:
+def _without_use(options: dict[str, _Given], refused: Mapping[str, str]) -> dict[str, str]:
+    """Take the options out of `options` that would be refused, and are given as turned off. Raises:
+    ConfigurationError for one that is not."""
+    ignored = {}
+    for plain, option in list(options.items()):
+        reason = next((why for name, why in refused.items() if _is_named(plain, name)), None)
+        if reason is None or (plain in _PEM_STORES and _is_pem(options, plain)):
+            continue
+        if option.value.strip().lower() not in ("", "false"):
+            raise ConfigurationError(f"option {option.name} is not supported: {reason}")
+        del options[plain]
+        ignored[option.name] = ""
+    return ignored
+
+
+def _is_named(plain: str, name: str) -> bool:
+    return plain.startswith(name) if name.endswith(".") else plain == name
+
+
+def _unknown(written: list[str], known: _Table, names: list[str]) -> str:
+    """Return the error message for unknown options."""
+    guesses = {name: _guess(name, names) for name in sorted(written)}
+    if near := [f"{name} (did you mean {guess}?)" for name, guess in guesses.items() if guess]:
+        more = sorted(set(written) - {name for name, guess in guesses.items() if guess})
+        return f"unknown options: {', '.join([*near, *more])}"
+    return (
+        f"unknown options: {', '.join(guesses)}; expected {', '.join(known)}, or those of"
+        " kafkagroup.Security"
+    )
+
+
+def _guess(written: str, names: list[str]) -> str | None:
+    """Return the most similar name, spelled as the other was written; None if none is similar."""
+    keys = {_key(name): name for name in reversed(names)}
+    if not (near := get_close_matches(_key(written), keys, 1, 0.8)):
+        return None
+    found = keys[near[0]]
+    if "_" in written:
+        found = found.replace(".", "_")
+    if written.lower().startswith(_PREFIX):
+        found = _PREFIX + found
+    return found.upper() if written.isupper() else found
+
+
+def _security_names() -> list[str]:
+    from kafkagroup.transport.security import Security  # only here: it imports anyio
+
+    return [name.replace("_", ".") for name in signature(Security).parameters]
+
+
+def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
     """Take the options of `Security` out of `options`."""
     if not options:
         return {}
@@ -238,45 +320,79 @@ def _security(options: dict[str, str]) -> dict[str, str | bool]:
     taken: dict[str, str | bool] = {}
     if (jaas := options.pop("sasl.jaas.config", None)) is not None:
         try:
-            taken |= values.login(jaas)
+            taken |= values.login(jaas.value)
         except ValueError as error:
             raise ConfigurationError(f"option sasl.jaas.config: {error}") from None
+    for kind in [kind for location, kind in _PEM_STORES.items() if _is_pem(options, location)]:
+        del options[kind]
+    for java, name in _PEM.items():
+        if (option := options.pop(java, None)) is not None:
+            taken[name] = option.value
     for name, parameter in signature(Security).parameters.items():
-        value = options.pop(name.replace("_", "."), None)
-        if value is not None:
-            taken[name] = values.boolean(value) if isinstance(parameter.default, bool) else value
+        option = options.pop(name.replace("_", "."), None)
+        if option is not None:
+            parse = _SECURITY_WORDS.get(name, str)
+            is_flag = isinstance(parameter.default, bool)
+            taken[name] = values.boolean(option.value) if is_flag else parse(option.value)
     return taken
 
+
+def _is_pem(options: Mapping[str, _Given], location: str) -> bool:
+    """Whether a key store of Java's options is a file in PEM."""
+    kind = options.get(_PEM_STORES[location])
+    return kind is not None and kind.value.strip().upper() == "PEM"
+
+
+_PEM_STORES = {
+    "ssl.keystore.location": "ssl.keystore.type",
+    "ssl.truststore.location": "ssl.truststore.type",
+}
+"""A key store of Java's options -> the option with its format."""
+_PEM = {
+    "ssl.keystore.certificate.chain": "ssl_certificate_pem",
+    "ssl.keystore.key": "ssl_key_pem",
+    "ssl.keystore.location": "ssl_certificate_location",
+    "ssl.truststore.certificates": "ssl_ca_pem",
+    "ssl.truststore.location": "ssl_ca_location",
+}
+"""An option of Java's clients with PEM -> the argument of `Security` (KIP-651)."""
+_SECURITY_WORDS: Mapping[str, Callable[[str], str]] = {
+    "security_protocol": lambda text: text.strip().upper(),
+    # Java's clients do not check names if it is empty.
+    "ssl_endpoint_identification_algorithm": lambda text: text.strip().lower() or "none",
+}
+"""An argument of `Security` -> how its words are read, in any case."""
 
 _CONNECTION: _Table = {
     "bootstrap.servers": ("bootstrap_servers", str),
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout", values.seconds),
     "default.api.timeout.ms": ("api_timeout", values.seconds),
-    "connections.max.idle.ms": ("connections_max_idle", values.seconds),
+    "connections.max.idle.ms": ("connections_max_idle", values.idle_seconds),
 }
 _SOURCE: _Table = {
     **_CONNECTION,
     "subscribe": ("subscribe", values.names),
     "subscribePattern": ("pattern", values.pattern),
     "assign": ("assign", values.partitions),
-    "group.id": ("group_id", str),
-    "startingOffsets": ("starting_offsets", values.bound),
+    "group.id": ("group_id", lambda text: text or None),
     "startingTimestamp": ("starting_offsets", values.bound_at),
     "startingOffsetsByTimestamp": ("starting_offsets", values.bound_by_timestamps),
+    "startingOffsets": ("starting_offsets", values.bound),
     "startingOffsetsByTimestampStrategy": (
         "timestamp_strategy",
         values.one_of(TimestampStrategy),
     ),
-    "endingOffsets": ("ending_offsets", values.bound),
     "endingTimestamp": ("ending_offsets", values.bound_at),
     "endingOffsetsByTimestamp": ("ending_offsets", values.bound_by_timestamps),
+    "endingOffsets": ("ending_offsets", values.bound),
     "isolation.level": ("isolation", values.one_of(Isolation)),
     "maxRowsPerBatch": ("max_rows_per_batch", values.count),
     "maxOffsetsPerTrigger": ("max_rows_per_batch", values.count),
     "minOffsetsPerTrigger": ("min_rows_per_batch", values.count),
     "maxTriggerDelay": ("max_trigger_delay", values.duration),
     "minPartitions": ("min_partitions", values.count),
+    "maxRecordsPerPartition": ("max_records_per_partition", values.count),
     "failOnDataLoss": ("fail_on_data_loss", values.boolean),
     "columns": ("columns", values.columns),
     "parse": ("parse", values.one_of(Format)),
@@ -284,16 +400,22 @@ _SOURCE: _Table = {
     "includeHeaders": ("include_headers", values.boolean),
     "commit": ("commit", values.one_of(Commit)),
     "rewind": ("rewind", values.boolean),
-    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", values.count),
+    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", values.size),
     "check.crcs": ("check_crcs", values.boolean),
+    "client.rack": ("client_rack", str),
     "pushFilters": ("push_filters", values.boolean),
 }
 _SINK: _Table = {
     **_CONNECTION,
-    "topic": ("topic", str),
-    "compression.type": ("compression", lambda name: Codec[name.upper()]),
-    "batch.size": ("batch_bytes", values.count),
+    "topic": ("topic", str.strip),
+    "compression.type": ("compression", values.codec),
+    "batch.size": ("batch_bytes", values.size),
+    "delivery.timeout.ms": ("api_timeout", values.seconds),
 }
+
+_FIRST_WINS = frozenset(("starting_offsets", "ending_offsets", "api_timeout"))
+"""Fields with several options, of which Spark's own connector takes the first one given in the
+order of the table; others are an error."""
 
 _PREFIX = "kafka."
 """What Spark's own connector has before the names of connection options."""
@@ -301,14 +423,3 @@ _PREFIX = "kafka."
 _TIMES_OF_THE_CONNECTOR = frozenset(("startingtimestamp", "startingoffsetsbytimestamp"))
 """The options of Spark's own connector for a start in time. With these a query fails that has no
 record at or after it in a partition, as it does there, unless its strategy is given."""
-
-_NO_EFFECT = frozenset(
-    (
-        "groupidprefix",
-        "kafkaconsumer.polltimeoutms",
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms",
-    )
-)
-"""Options of Spark's own connector for its consumers, whose groups and retries this source does not
-have: taken, so that a query needs no change."""

@@ -138,19 +138,24 @@ def capped(
     return {tp: start[tp] + counts[tp] if tp in counts else end[tp] for tp in end}
 
 
-def split(ranges: Iterable[Range], least: int) -> list[Range]:
-    """Split the largest ranges, so that there are about `least` in all; leave out empty ranges.
+def split(ranges: Iterable[Range], least: int, most: int | None = None) -> list[Range]:
+    """Split ranges of more than `most` offsets, and then the largest, so that there are about
+    `least` in all; leave out empty ranges.
 
-    O(ranges + least).
+    O(ranges + least + offsets / most).
     """
     filled = [r for r in ranges if r.start < r.end]
+    if most is not None:
+        filled = [part for r in filled for part in _divided(r, -(-(r.end - r.start) // most))]
     if len(filled) >= least:
         return filled
     total = sum(r.end - r.start for r in filled)
-    result = []
-    for r in filled:
-        size = r.end - r.start
-        parts = min(size, max(1, round(size * least / total)))
-        cuts = [r.start + size * n // parts for n in range(parts + 1)]
-        result += [attrs.evolve(r, start=start, end=end) for start, end in pairwise(cuts)]
-    return result
+    return [part for r in filled for part in _divided(r, round((r.end - r.start) * least / total))]
+
+
+def _divided(r: Range, parts: int) -> list[Range]:
+    """Return about so many ranges in place of one, of about the same size."""
+    size = r.end - r.start
+    parts = min(size, max(1, parts))
+    cuts = [r.start + size * n // parts for n in range(parts + 1)]
+    return [attrs.evolve(r, start=start, end=end) for start, end in pairwise(cuts)]

@@ -7,6 +7,8 @@ task is all that it needs to read.
 
 from __future__ import annotations
 
+import logging
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,13 @@ from pyspark.sql.datasource import (
 
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark.option_values import COLUMNS, record_types
-from kafkagroup.spark.options import SinkOptions, SourceOptions, parse_options, parse_sink_options
+from kafkagroup.spark.options import (
+    ConnectionOptions,
+    SinkOptions,
+    SourceOptions,
+    parse_options,
+    parse_sink_options,
+)
 from kafkagroup.spark.parsed_schema import check_parsed_schema
 from kafkagroup.spark.sink import StreamWriter, TableWriter, check_schema
 from kafkagroup.spark.table import FilteringTableReader, TableReader
@@ -32,6 +40,12 @@ if TYPE_CHECKING:
 
 
 __all__ = ["KafkaGroupSource", "register"]
+
+
+logger = logging.getLogger(__name__)
+
+_warned: set[str] = set()
+"""The options that this process has warned about: a stream creates a writer for each batch."""
 
 
 def register(spark: SparkSession) -> None:
@@ -52,12 +66,21 @@ def _has_streams() -> bool:
 class KafkaGroupSource(DataSource):
     """`format("kafkagroup")`; the options are those of `SourceOptions` and `SinkOptions`."""
 
+    _has_warned = False
+    """Whether it has warned about options without effect. Spark pickles that, too, and creates
+    readers from copies in several processes."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._process = os.getpid()
+
     @classmethod
     def name(cls) -> str:
         return "kafkagroup"
 
     def schema(self) -> str:
         options = parse_options(dict(self.options))
+        self._warn(options)
         if options.parse is not None:
             raise ConfigurationError(
                 f"parse={options.parse} needs the fields of the values: call"
@@ -79,7 +102,13 @@ class KafkaGroupSource(DataSource):
             )
         from kafkagroup.spark.stream import StreamReader
 
-        return StreamReader(self._source(schema), schema)
+        options = self._source(schema)
+        if options.ending_offsets.kind != "latest":
+            raise ConfigurationError(
+                "endingOffsets, endingTimestamp and endingOffsetsByTimestamp end a table; a stream"
+                " ends with its trigger or its query"
+            )
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -98,6 +127,7 @@ class KafkaGroupSource(DataSource):
                 f"a record has no columns {', '.join(unknown)}; to read them from its value as"
                 " JSON, give the option parse=json"
             )
+        self._warn(options)
         return options
 
     def _sink(self, schema: StructType) -> SinkOptions:
@@ -105,8 +135,18 @@ class KafkaGroupSource(DataSource):
             {name: value for name, value in self.options.items() if name not in _SPARKS_OWN}
         )
         check_schema(schema, options)
+        if os.getpid() == self._process:  # else a stream creates another one, from a copy
+            self._warn(options)
         return options
 
+    def _warn(self, options: ConnectionOptions) -> None:
+        """Warn once about options that have no effect."""
+        for name, reason in options.ignored.items():
+            if name not in _warned and not self._has_warned:
+                _warned.add(name)
+                logger.warning("option %s has no effect%s", name, reason and f": {reason}")
+        self._has_warned = True
 
-_SPARKS_OWN = ("checkpointlocation",)
+
+_SPARKS_OWN = ("checkpointlocation", "queryname")
 """Spark's own options, which it also passes to sinks."""

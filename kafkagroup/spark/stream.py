@@ -147,7 +147,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for tp, offset in after.offsets.items()
             if tp in before.offsets and same_topic(tp.topic, before.topic_ids, after.topic_ids)
         ]
-        return [InputPartition(r) for r in split(ranges, self._options.min_partitions)]
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        return [InputPartition(r) for r in split(ranges, least, most)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the batch up to `end`, which is in Spark's commit log."""

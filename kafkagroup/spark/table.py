@@ -59,7 +59,8 @@ class TableReader(DataSourceReader):
             if needed.has(tp):
                 start, end = needed.narrow(max(start, floors.get(tp, 0)), end)
                 ranges.append(Range(tp, ids[tp.topic], start, end, cluster_id))
-        return [InputPartition(r) for r in split(ranges, options.min_partitions)]
+        tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
+        return [InputPartition(r) for r in tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
         # With an empty plan, Spark starts one task, whose partition has no value; PySpark 4.1 gives

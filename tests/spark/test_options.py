@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafkagroup import ConfigurationError, Security, TopicPartition
+from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
 from kafkagroup.spark.option_values import CONNECTOR_COLUMNS, OWN_COLUMNS, Bound
-from kafkagroup.spark.options import _NO_EFFECT, _SINK, _SOURCE, SourceOptions, parse_options
+from kafkagroup.spark.options import (
+    _SINK,
+    _SOURCE,
+    SourceOptions,
+    parse_options,
+    parse_sink_options,
+)
+from kafkagroup.wire.compression import Codec
 
 MINIMAL = {"bootstrap.servers": "k:9092", "subscribe": "a"}
 
@@ -201,7 +212,212 @@ def test_a_login_that_cannot_be_read_is_not_shown(jaas: str) -> None:
 
 def test_every_option_is_in_the_guide() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8").lower()
-    assert [name for name in (*_SOURCE, *_SINK, *_NO_EFFECT) if name.lower() not in guide] == []
+    assert [name for name in (*_SOURCE, *_SINK) if name.lower() not in guide] == []
+
+
+CLIENT_OPTIONS = (Path(__file__).parent / "kafka_client_options.txt").read_text("utf-8").split()
+"""The names in `ConsumerConfig`, `ProducerConfig` and `AdminClientConfig` of Kafka 2.4, 3.9 and
+4.3."""
+
+VALUES = {
+    "bootstrap.servers": "k",
+    "check.crcs": "false",
+    "compression.type": "LZ4",
+    "isolation.level": "READ_COMMITTED",
+    "sasl.jaas.config": 'a.PlainLoginModule required username="u" password="p";',
+}
+
+
+@pytest.mark.parametrize(
+    ("parse", "needed", "refused"),
+    [
+        (parse_options, {"subscribe": "a"}, REFUSED_BY_SOURCE),
+        (parse_sink_options, {}, REFUSED_BY_SINK),
+    ],
+)
+@pytest.mark.parametrize("name", CLIENT_OPTIONS)
+def test_every_option_of_kafkas_clients_is_known(
+    name: str, parse: Any, needed: dict[str, str], refused: dict[str, str]
+) -> None:
+    """`kafka.acks` and `kafka.max.poll.records` were unknown options, which failed the query."""
+    given = {"kafka.bootstrap.servers": "k", **needed, f"kafka.{name}": VALUES.get(name, "5")}
+    reason = refused.get("sasl.oauthbearer." if "oauthbearer" in name else name)
+    if reason is not None:
+        with pytest.raises(ConfigurationError) as raised:
+            parse(given)
+        assert str(raised.value) == f"option kafka.{name} is not supported: {reason}"
+    else:
+        ignored = parse(given).ignored
+        assert name not in WITHOUT_EFFECT or ignored == {f"kafka.{name}": WITHOUT_EFFECT[name]}
+
+
+@pytest.mark.parametrize("off", ["", " ", "false", "False"])
+def test_a_refused_option_that_is_turned_off_has_no_effect(off: str) -> None:
+    given = {"kafka.interceptor.classes": off, "kafka.enable.auto.commit": off}
+    assert parse_options({**MINIMAL, **given}).ignored == dict.fromkeys(given, "")
+
+
+def test_options_of_the_source_have_no_effect_on_the_sink_and_the_other_way_round() -> None:
+    """Spark's own connector ignores them, and some programs have one set of options for both."""
+    of_source = {"subscribe": "a", "startingOffsets": "x", "includeHeaders": "true", "group.id": ""}
+    assert parse_sink_options({"bootstrap.servers": "k", **of_source}).ignored == {
+        "subscribe": "",
+        "startingOffsets": "",
+        "includeHeaders": "the sink writes the column headers if there is one",
+        "group.id": "",
+    }
+    of_sink = {"topic": "b", "kafka.compression.type": "x"}
+    assert parse_options({**MINIMAL, **of_sink}).ignored == dict.fromkeys(of_sink, "")
+
+
+def test_words_may_be_in_any_case() -> None:
+    """`startingOffsets=EARLIEST` was taken for a time, and `READ_COMMITTED` was refused."""
+    source = parse_options(
+        {
+            **MINIMAL,
+            "startingOffsets": " EARLIEST ",
+            "endingOffsets": "Latest",
+            "startingOffsetsByTimestampStrategy": "ERROR",
+            "failOnDataLoss": "True",
+            "includeHeaders": "FALSE",
+            "kafka.isolation.level": "READ_COMMITTED",
+            "kafka.security.protocol": "sasl_ssl",
+            "kafka.ssl.endpoint.identification.algorithm": "HTTPS",
+            "commit": "Off",
+            "parse": "JSON",
+            "on_error": "Skip",
+            "columns": "Topic,TIMESTAMPTYPE",
+        }
+    )
+    assert source == SourceOptions(
+        bootstrap_servers="k:9092",
+        subscribe=("a",),
+        timestamp_strategy="error",
+        isolation="read_committed",
+        security={
+            "security_protocol": "SASL_SSL",
+            "ssl_endpoint_identification_algorithm": "https",
+        },
+        commit="off",
+        parse="json",
+        on_error="skip",
+        columns=("topic", "timestampType"),
+        columns_given=True,
+        connector_rows=True,
+    )
+    sink = {"bootstrap.servers": "k", "compression.type": "LZ4", "topic": " a "}
+    assert parse_sink_options(sink).compression == Codec.LZ4
+    assert parse_sink_options(sink).topic == "a"
+
+
+def test_values_that_kafkas_clients_take_are_taken() -> None:
+    sink = parse_sink_options(
+        {
+            "kafka.bootstrap.servers": "k",
+            "kafka.batch.size": "0",
+            "kafka.delivery.timeout.ms": "90000",
+            "kafka.connections.max.idle.ms": "-1",
+        }
+    )
+    assert (sink.batch_bytes, sink.api_timeout) == (1, 90.0)
+    assert sink.connections_max_idle > 24 * 86_400
+    given = {"kafka.group.id": "", "maxTriggerDelay": "1500", "maxRecordsPerPartition": "7"}
+    source = parse_options({**MINIMAL, **given})
+    assert (source.group_id, source.max_trigger_delay) == (None, 1.5)
+    assert source.max_records_per_partition == 7
+
+
+def test_of_several_starts_that_of_sparks_own_connector_is_taken() -> None:
+    """It prefers timestamps to offsets. Two of the options were an error."""
+    options = parse_options(
+        {
+            **MINIMAL,
+            "startingOffsets": "earliest",
+            "startingTimestamp": "1",
+            "endingOffsets": "latest",
+            "endingOffsetsByTimestamp": '{"a": {"0": 2}}',
+        }
+    )
+    assert options.starting_offsets == Bound("timestamp", 1)
+    assert options.ending_offsets == Bound("timestamps", timestamps={TopicPartition("a", 0): 2})
+    assert options.ignored == {
+        "startingOffsets": "startingTimestamp is given",
+        "endingOffsets": "endingOffsetsByTimestamp is given",
+    }
+
+
+def test_key_stores_of_java_in_pem_are_read() -> None:
+    options = parse_options(
+        {
+            **MINIMAL,
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.truststore.type": "pem",
+            "kafka.ssl.truststore.location": "ca.pem",
+            "kafka.ssl.keystore.type": "PEM",
+            "kafka.ssl.keystore.location": "me.pem",
+            "kafka.ssl.key.password": "p",
+            "kafka.ssl.endpoint.identification.algorithm": "",
+        }
+    )
+    assert options.security == {
+        "security_protocol": "SSL",
+        "ssl_ca_location": "ca.pem",
+        "ssl_certificate_location": "me.pem",
+        "ssl_key_password": "p",
+        "ssl_endpoint_identification_algorithm": "none",
+    }
+    assert options.ignored == {}
+    with pytest.raises(ConfigurationError, match=r"option kafka\.ssl\.truststore\.location is not"):
+        parse_options({**MINIMAL, "kafka.ssl.truststore.location": "ca.jks"})
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("startingoffset", "startingOffsets"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("bootstrap_server", "bootstrap_servers"),
+        ("FAIL_ON_DATALOS", "FAILONDATALOSS"),
+        ("kafka.max.pol.records", "kafka.max.poll.records"),
+        ("kafka.sasl.mechanisms", "kafka.sasl.mechanism"),
+        ("sasl_user_name", "sasl_username"),
+        ("max_offsets_pertriger", "maxOffsetsPerTrigger"),
+    ],
+)
+def test_a_misspelt_option_is_answered_as_it_was_written(written: str, meant: str) -> None:
+    """The message had neither the prefix nor a name to write instead."""
+    with pytest.raises(ConfigurationError) as raised:
+        parse_options({**MINIMAL, "kafka.client.id": "c", written: "1"})
+    assert str(raised.value) == f"unknown options: {written} (did you mean {meant}?)"
+
+
+def test_each_option_without_effect_is_warned_about_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+    from pyspark.sql.types import BinaryType, StructType
+
+    from kafkagroup.spark import source
+
+    given = {"kafka.bootstrap.servers": "k", "kafka.acks": "1", "kafka.max.poll.records": "5"}
+    schema = StructType().add("value", BinaryType())
+    monkeypatch.setattr(source, "_warned", set())
+    reading = source.KafkaGroupSource({**given, "subscribe": "a"})
+    with caplog.at_level(logging.WARNING, "kafkagroup"):
+        reading.schema()
+        for _ in range(2):  # Spark creates readers from pickled copies
+            monkeypatch.setattr(source, "_warned", set())  # as in another process
+            pickle.loads(pickle.dumps(reading)).reader(schema)
+        for _ in range(2):  # a stream creates both for each batch
+            writing = source.KafkaGroupSource({**given, "topic": "a"})
+            writing.streamWriter(schema, overwrite=False)
+            monkeypatch.setattr(writing, "_process", 0)
+            pickle.loads(pickle.dumps(writing)).streamWriter(schema, overwrite=False)
+    of_source = [
+        "option kafka.acks has no effect: the sink always waits for all replicas in sync",
+        "option kafka.max.poll.records has no effect: the source has no consumer of Kafka's",
+    ]
+    assert [record.getMessage() for record in caplog.records] == of_source * 2
 
 
 def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() -> None:
@@ -240,10 +456,7 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
             {**MINIMAL, "assign": '{"a": [0]}'},
             "give one of the options subscribe, subscribePattern and assign",
         ),
-        (
-            {**MINIMAL, "startingOffset": "x"},
-            "unknown options: startingoffset; expected bootstrap",
-        ),
+        ({**MINIMAL, "path": "x"}, "unknown options: path; expected bootstrap"),
         (
             {**MINIMAL, "startingOffsets": "group"},
             "startingOffsets=group needs the option group.id",
@@ -267,16 +480,16 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
         ),
         ({**MINIMAL, "columns": "value,x"}, "no columns x; there are topic, topic_id"),
         (
-            {**MINIMAL, "maxTriggerDelay": "15"},
-            "option maxTriggerDelay='15': expected a number and",
+            {**MINIMAL, "maxTriggerDelay": "soon"},
+            "option maxTriggerDelay='soon': expected a number and",
         ),
         (
             {**MINIMAL, "maxTriggerDelay": "2w"},
-            "expected one of the units ms, s, m, min, h, d",
+            "expected one of the units us, ms, s, m, min, h, d",
         ),
         (
-            {**MINIMAL, "startingOffsets": "latest", "startingTimestamp": "1"},
-            "give one of the options startingOffsets and startingTimestamp",
+            {**MINIMAL, "maxRowsPerBatch": "1", "maxOffsetsPerTrigger": "1"},
+            "give one of the options maxRowsPerBatch and maxOffsetsPerTrigger",
         ),
         (
             {**MINIMAL, "kafka.bootstrap.servers": "k"},
@@ -289,7 +502,7 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
         ({**MINIMAL, "parse": "avro"}, "option parse='avro': expected one of json"),
         ({**MINIMAL, "parse": "json", "on_error": "x"}, "expected one of fail, null, skip"),
         ({**MINIMAL, "on_error": "null"}, "on_error needs the option parse"),
-        ({**MINIMAL, "rewind": "yes"}, "option rewind='yes': expected true or false"),
+        ({**MINIMAL, "rewind": "yes"}, "option rewind='yes': expected one of true, false"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:

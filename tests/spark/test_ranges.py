@@ -90,3 +90,18 @@ def test_the_largest_ranges_are_split() -> None:
         Range(a, "i", 67, 90),
         Range(b, "i", 5, 15),
     ]
+
+
+def test_no_task_reads_more_offsets_than_the_limit() -> None:
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    ranges = [Range(a, "i", 0, 25), Range(b, "i", 5, 15)]
+    parts = [
+        Range(a, "i", 0, 8),
+        Range(a, "i", 8, 16),
+        Range(a, "i", 16, 25),
+        Range(b, "i", 5, 15),
+    ]
+    assert split(ranges, 1, 10) == parts
+    assert split(ranges, 1, 25) == ranges
+    sizes = [r.end - r.start for r in split(ranges, 7, 10)]
+    assert sizes == [4, 4, 4, 4, 4, 5, 5, 5]
