@@ -33,6 +33,7 @@ COMMANDS = (
     "produce",
     "remove-member",
     "reset-offsets",
+    "spark-offsets",
     "topics",
     "watch",
 )

@@ -23,6 +23,7 @@ import attrs
 from pyspark.sql.streaming import StreamingQueryListener
 
 from kafkagroup.errors import ConfigurationError, ErrorCode, IllegalStateError, KafkaGroupError
+from kafkagroup.spark.checkpoints import positions_of_sources
 from kafkagroup.spark.files import last_number, read_text
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import SourceOptions, parse_options
@@ -222,9 +223,11 @@ def reconcile(
     last = last_number(spark, f"{checkpoint}/commits")
     if last is None:
         return {}
-    lines = read_text(spark, f"{checkpoint}/offsets/{last}").splitlines()
-    found = [p for line in lines if (p := _positions(line, parsed.group_id)) is not None]
-    if not found:
+    sources = positions_of_sources(read_text(spark, f"{checkpoint}/offsets/{last}"))
+    known = [positions for positions in sources if positions is not None]
+    found = [positions for positions in known if positions.group == parsed.group_id]
+    # Without a group, Spark's own connector wrote it, or the query had none: nothing to commit yet.
+    if not found and all(positions.group for positions in known):
         raise ConfigurationError(f"{checkpoint} has no offsets of group {parsed.group_id!r}")
     new: dict[TopicPartition, int] = {}
     with Logs(parsed) as session:

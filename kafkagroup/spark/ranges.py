@@ -35,7 +35,8 @@ class Positions:
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
-    """Topic -> id; "" from brokers before 2.8, which have none."""
+    """Topic -> id; "" from brokers before 2.8, which have none, and in a checkpoint of Spark's own
+    connector."""
     group: str | None = None
     """The group to commit them to. It is stored here because a `CommitListener` gets the offsets of
     all queries."""
@@ -62,9 +63,10 @@ class Positions:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Positions:
-        """Parse the result of `to_json`. Raises: ConfigurationError for that of other sources."""
+        """Parse the result of `to_json`, or the offsets of Spark's own connector, which have no
+        topic ids. Raises: ConfigurationError for those of other sources."""
         if given.get("kafkagroup") != _VERSION:
-            raise ConfigurationError(f"not the offsets of a kafkagroup source: {given}")
+            return cls._of_connector(given)
         return cls(
             {
                 (tp := partition_of((topic, int(partition)))): offset_of(tp, offset)
@@ -75,6 +77,20 @@ class Positions:
             given["group"],
             given.get("cluster"),
         )
+
+    @classmethod
+    def _of_connector(cls, given: Mapping[str, Any]) -> Positions:
+        try:
+            offsets = {
+                (tp := partition_of((topic, int(partition)))): offset_of(tp, offset)
+                for topic, by_partition in given.items()
+                for partition, offset in by_partition.items()
+            }
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigurationError(
+                f"not the offsets of a kafkagroup source, nor of Spark's own connector: {given}"
+            ) from None
+        return cls(offsets, dict.fromkeys(given, ""))
 
 
 @attrs.frozen

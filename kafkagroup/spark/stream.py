@@ -142,13 +142,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = Positions.from_json(start), Positions.from_json(end)
+        begins = self._begins(before, after)
         ranges = [
-            Range(tp, after.topic_ids[tp.topic], before.offsets[tp], offset, after.cluster_id)
+            Range(tp, after.topic_ids[tp.topic], begins[tp], offset, after.cluster_id)
             for tp, offset in after.offsets.items()
-            if tp in before.offsets and same_topic(tp.topic, before.topic_ids, after.topic_ids)
+            if tp in begins and same_topic(tp.topic, before.topic_ids, after.topic_ids)
         ]
+        for r in ranges:
+            if r.start > r.end:  # as of a first batch whose start "latest" has moved
+                data_loss(
+                    f"{r.tp} is to be read from {r.start}, but the batch was planned to end at"
+                    f" {r.end}: start the query as it was first started, with startingOffsets in"
+                    " JSON",
+                    self._options,
+                )
         least, most = self._options.min_partitions, self._options.max_records_per_partition
         return [InputPartition(r) for r in split(ranges, least, most)]
+
+    def _begins(self, before: Positions, after: Positions) -> Mapping[TopicPartition, int]:
+        """Return where a batch begins. One that Spark's own connector has planned may have new
+        partitions, and reads them from their start; in one of this source they have no rows."""
+        new = [tp for tp in after.offsets if tp not in before.offsets]
+        if not new or any(after.topic_ids.values()):
+            return before.offsets
+        starts, _ = self._connect().log_bounds(new)
+        return {**before.offsets, **starts}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the batch up to `end`, which is in Spark's commit log."""

@@ -20,21 +20,19 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
-import pyspark
 from pyspark.sql import SparkSession
 
 import kafkagroup.spark
 from kafkagroup import TopicPartition
 from kafkagroup.spark.option_values import COLUMNS
-from kafkagroup.testing._jars import find_java
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 
 from . import broker
 from .command import TABLE
+from .connector import connector
 from .figures import Figure, show, write_table
 from .processes import cpu_time
 from .ready_made import PARTITIONS, Fetched, Ready, value_of
@@ -50,36 +48,6 @@ FIELDS = "id bigint, name string, price double, paid boolean"
 
 SAME = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type", "headers")
 """The columns that Spark's own connector has."""
-
-JARS = Path(__file__).parents[2] / "build" / "bench" / "spark-jars"
-CONNECTOR = (
-    # The newest published version; it runs in Spark 4.3 without its dependencies.
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-    ("org.apache.kafka", "kafka-clients", "3.9.1"),
-    ("org.apache.commons", "commons-pool2", "2.12.0"),
-)
-
-
-def connector() -> list[str]:
-    """Return the jars of Spark's own connector. Raises: OSError, SubprocessError if the download
-    fails."""
-    if not JARS.exists():
-        JARS.mkdir(parents=True)
-        (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
-        dependencies = "".join(
-            f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false"'
-            ' conf="default"/>'
-            for group, name, version in CONNECTOR
-        )
-        (JARS / "ivy.xml").write_text(
-            '<ivy-module version="2.0"><info organisation="kafkagroup" module="bench"/>'
-            f"<dependencies>{dependencies}</dependencies></ivy-module>"
-        )
-        arguments = ["-ivy", "ivy.xml", "-confs", "default", "-cache", "ivy"]
-        command = [find_java(), "-jar", str(ivy), *arguments, "-retrieve", "[artifact].[ext]"]
-        subprocess.run(command, cwd=JARS, capture_output=True, timeout=120, check=True)
-    return [str(jar) for jar in sorted(JARS.glob("*.jar"))]
 
 
 async def fill(bootstrap: str, topic: str, size: int, rows: int) -> None:

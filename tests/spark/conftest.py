@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import os
+import subprocess
 import sys
 import uuid
 import warnings
@@ -59,6 +60,16 @@ def why_no_spark() -> str | None:
     return None
 
 
+def connector_jars() -> list[str]:
+    """Return the jars of Spark's own connector; none if they cannot be had."""
+    from tests.bench.connector import connector
+
+    try:
+        return connector()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
 def has_lakes() -> bool:
     return importlib.metadata.version("pyspark").startswith(f"{LAKES_VERSION}.")
 
@@ -96,6 +107,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.log.level", "ERROR")
+            .config("spark.jars", ",".join(connector_jars()))
             .config(map=lakes if has_lakes() else {})
             .getOrCreate()
         )

@@ -247,3 +247,39 @@ def test_commits_of_a_deleted_topic_are_ignored(broker: Any, name: str, planner:
     assert broker.committed(name, TopicPartition(name, 0)) == [5]
     again = planner(group_id=name, startingOffsets="group")
     assert offsets(again.initialOffset()) == {0: 0}
+
+
+def test_a_first_batch_that_sparks_own_connector_has_planned_is_not_skipped(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    """A repeated first batch begins at the latest offsets of now, after its own end: without an
+    error its records were lost."""
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 10))
+    planned = {name: {"0": 7}}
+    restarted = planner(startingOffsets="latest")
+    with pytest.raises(KafkaGroupError, match=f"{name}/0 is to be read from 10, but the batch was"):
+        restarted.partitions(restarted.initialOffset(), planned)
+    given = planner(startingOffsets=f'{{"{name}": {{"0": 3}}}}')
+    assert tasks(given, given.initialOffset(), planned) == [(0, 3, 7)]
+
+
+def test_a_checkpoint_of_sparks_own_connector_gets_topic_ids_with_the_next_batch(
+    broker: Any, name: str, planner: Planner
+) -> None:
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 5))
+    moved = planner(group_id=name)
+    start = {name: {"0": 5}}
+    assert moved.latestOffset(start, ReadAllAvailable()) == start
+    moved.commit(start)
+    assert broker.committed(name, TopicPartition(name, 0)) == [5]
+    broker.fill(name, 0, numbered(0, 7, 5))
+    end = moved.latestOffset(start, ReadAllAvailable())
+    assert Positions.from_json(end).topic_ids[name] != ""
+    assert tasks(moved, start, end) == [(0, 5, 7)]
+    broker.delete_records(name, 0, 6)
+    broker.delete(name)
+    broker.create(name)
+    with pytest.raises(KafkaGroupError, match=f"topic '{name}' was recreated"):
+        moved.latestOffset(end, ReadAllAvailable())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import attrs
 import pytest
@@ -42,9 +43,36 @@ def test_the_text_of_positions_does_not_depend_on_their_order() -> None:
     assert Positions.from_json(json.loads(text)) == one
 
 
-def test_offsets_of_another_source_are_an_error() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"logOffset": 3},
+        {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 5},
+        {"orders": {"0": -1}},
+        {"orders": {"x": 1}},
+        {"orders": {"0": "1.5"}},
+        {"kafkagroup": 2, "topics": {}},
+    ],
+)
+def test_offsets_of_another_source_are_an_error(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="not the offsets of a kafkagroup source"):
-        Positions.from_json({"orders": {"0": 1}})
+        Positions.from_json(given)
+
+
+def test_offsets_of_sparks_own_connector_have_no_topic_ids() -> None:
+    """They were an error: a query of `format("kafka")` could not move with its checkpoint."""
+    given = {"orders": {"0": 17, "10": 2}, "audit": {"3": 0}}
+    positions = Positions.from_json(given)
+    assert positions == Positions(
+        {
+            TopicPartition("orders", 0): 17,
+            TopicPartition("orders", 10): 2,
+            TopicPartition("audit", 3): 0,
+        },
+        {"orders": "", "audit": ""},
+    )
+    assert positions.by_topic() == given
+    assert Positions.from_json({}) == Positions({}, {})
 
 
 @given(logs, st.integers(1, 60))
