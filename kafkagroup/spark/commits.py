@@ -245,9 +245,11 @@ def _with_group(options: Mapping[str, str]) -> SourceOptions:
 
 
 def positions_of(text: str | None) -> Positions | None:
-    """Return the positions that this library's source has written, or None."""
+    """Return the positions that this library's source has written, or None: those of Spark's own
+    connector are another source's."""
     try:
-        return Positions.from_json(json.loads(text or "null"))
+        given = json.loads(text or "null")
+        return Positions.from_json(given) if Positions.is_own(given) else None
     except (ValueError, TypeError, AttributeError, KeyError):
         return None
 

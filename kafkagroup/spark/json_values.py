@@ -21,6 +21,7 @@ _BLANKS = " \t\r\n"
 """The white space of JSON."""
 
 _NO_OBJECT = "it is not a JSON object"
+_NO_UTF8 = "its bytes are not UTF-8"
 
 
 class MalformedValueError(KafkaGroupError):
@@ -111,7 +112,10 @@ class JsonParser:
 
     def _parse_all(self, values: pa.Array) -> list[pa.Array]:
         """Return the columns. Raises: ArrowInvalid if any value is malformed."""
-        texts = pc.fill_null(values.cast(pa.string()), "{}")
+        try:
+            texts = pc.fill_null(values.cast(pa.string()), "{}")
+        except pa.ArrowInvalid:
+            raise pa.ArrowInvalid(_NO_UTF8) from None
         if not _are_braced(texts):
             texts = pc.ascii_trim(texts, _BLANKS)
             texts = pc.if_else(pc.equal(texts, ""), "{}", texts)

@@ -1,5 +1,5 @@
-"""Check the schema that a query gives for parsed values: which columns are fields of the value, and
-which are the record's own. Pure."""
+"""Check the schema that a query gives: which columns are fields of a parsed value, and which are
+the record's own. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.spark.option_values import COLUMNS, record_types
+from kafkagroup.spark.option_values import COLUMNS, CONNECTOR_HEADERS, record_types
 from kafkagroup.spark.options import SourceOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["check_parsed_schema"]
+__all__ = ["check_parsed_schema", "check_record_schema"]
 
 _TYPES = frozenset(
     (
@@ -24,11 +24,45 @@ _TYPES = frozenset(
 """The types of single values, as Spark names them."""
 
 
-def check_parsed_schema(schema: StructType, options: SourceOptions) -> None:
-    """Check a schema for `parse=json`. Raises: ConfigurationError that names the wrong column."""
+_NEVER_NULL = ("topic", "partition", "offset")
+
+
+def check_record_schema(schema: StructType) -> None:
+    """Check a schema of the record's own columns. Raises: ConfigurationError that names the wrong
+    column."""
+    _check_names(schema)
+    if unknown := [name for name in schema.names if name not in COLUMNS]:
+        raise ConfigurationError(
+            f"a record has no columns {', '.join(unknown)}; to read them from its value as"
+            " JSON, give the option parse=json"
+        )
+    for field in schema.fields:
+        kinds = [COLUMNS[field.name], *([CONNECTOR_HEADERS] if field.name == "headers" else [])]
+        _check_column(field, kinds)
+
+
+def _check_names(schema: StructType) -> None:
     names = schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(f"the schema has columns twice: {', '.join(twice)}")
+
+
+def _check_column(field: StructField, kinds: list[str]) -> None:
+    """Check a column of the record, which may have one of these types."""
+    name, found = field.name, field.dataType.simpleString()
+    if found not in [kind.replace(" ", "") for kind in kinds]:
+        advice = f"; convert it after load(): CAST({name} AS {found})" if "<" not in found else ""
+        raise ConfigurationError(
+            f"the record's {name} is {' or '.join(kinds)}, not {found}{advice}"
+        )
+    if not field.nullable and name not in _NEVER_NULL:
+        raise ConfigurationError(f"the record's {name} must not be NOT NULL: it may be null")
+
+
+def check_parsed_schema(schema: StructType, options: SourceOptions) -> None:
+    """Check a schema for `parse=json`. Raises: ConfigurationError that names the wrong column."""
+    _check_names(schema)
+    names = schema.names
     if missing := [name for name in options.columns if name not in names]:
         raise ConfigurationError(
             f"option columns: the schema has no {', '.join(missing)}; add them to the schema with"
@@ -48,10 +82,8 @@ def check_parsed_schema(schema: StructType, options: SourceOptions) -> None:
             problems = _problems(field.name, kind, field.nullable)
             if problem := next(problems, None):
                 raise ConfigurationError(f"parse=json: {problem}")
-        elif kind.simpleString() != types[field.name].replace(" ", ""):
-            raise ConfigurationError(
-                f"the record's {field.name} is {types[field.name]}, not {kind.simpleString()}"
-            )
+        else:
+            _check_column(field, [types[field.name]])
     if len(options.columns) == len(names):
         raise ConfigurationError("parse=json: the schema has no field of the value")
 

@@ -61,11 +61,16 @@ class Positions:
         # Left out if it is unknown: the text of a cluster without an id must not change.
         return found if self.cluster_id is None else {"cluster": self.cluster_id, **found}
 
+    @staticmethod
+    def is_own(given: Mapping[str, Any]) -> bool:
+        """Return whether `to_json` has made this. Raises: AttributeError for no mapping."""
+        return bool(given.get("kafkagroup") == _VERSION)
+
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Positions:
         """Parse the result of `to_json`, or the offsets of Spark's own connector, which have no
         topic ids. Raises: ConfigurationError for those of other sources."""
-        if given.get("kafkagroup") != _VERSION:
+        if not cls.is_own(given):
             return cls._of_connector(given)
         return cls(
             {

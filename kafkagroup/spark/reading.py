@@ -157,9 +157,10 @@ def read(
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 starts, ends = session.log_bounds([planned.tp])
                 start, end = starts[planned.tp], ends[planned.tp]
-                data_loss(
-                    f"{planned.tp} is to be read at {position}, but has {start} to {end}", options
-                )
+                lost = f"{planned.tp} is to be read at {position}, but has {start} to {end}"
+                if start >= planned.end:
+                    lost += f": retention has moved past {planned.end}, where this task ends"
+                data_loss(lost, options)
                 position = start if position < start else planned.end
             else:
                 before = position

@@ -54,7 +54,9 @@ _MAX_IN_FLIGHT = 4
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Check that rows can be written. Raises: ConfigurationError."""
     given = {field.name: field.dataType.simpleString() for field in schema}
-    errors = [
+    names = schema.names
+    errors = [f"the column {name} is there twice" for name in given if names.count(name) > 1]
+    errors += [
         f"{name} is {kind}, expected {' or '.join(_TYPES[name])}"
         if name in _TYPES
         else f"a record has no column {name}"

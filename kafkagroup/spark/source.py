@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.spark.option_values import COLUMNS, record_types
+from kafkagroup.spark.option_values import record_types
 from kafkagroup.spark.options import (
     ConnectionOptions,
     SinkOptions,
@@ -30,9 +30,10 @@ from kafkagroup.spark.options import (
     parse_options,
     parse_sink_options,
 )
-from kafkagroup.spark.parsed_schema import check_parsed_schema
+from kafkagroup.spark.parsed_schema import check_parsed_schema, check_record_schema
 from kafkagroup.spark.sink import StreamWriter, TableWriter, check_schema
 from kafkagroup.spark.table import FilteringTableReader, TableReader
+from kafkagroup.spark.worker_python import check_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +51,14 @@ _warned: set[str] = set()
 
 def register(spark: SparkSession) -> None:
     """Register `format("kafkagroup")` with a session, and install the listener that commits the
-    batches of its queries (the option `commit`)."""
+    batches of its queries (the option `commit`).
+
+    Raises: ConfigurationError if its workers run on this machine, and their Python lacks this
+    package.
+    """
+    # A session of Spark Connect has no context here.
+    if (context := getattr(spark, "_sc", None)) is not None:
+        check_worker_python(context)
     spark.dataSource.register(KafkaGroupSource)
     if _has_streams():
         from kafkagroup.spark.listener import install
@@ -122,11 +130,8 @@ class KafkaGroupSource(DataSource):
         options = parse_options(dict(self.options))
         if options.parse is not None:
             check_parsed_schema(schema, options)
-        elif unknown := [name for name in schema.names if name not in COLUMNS]:
-            raise ConfigurationError(
-                f"a record has no columns {', '.join(unknown)}; to read them from its value as"
-                " JSON, give the option parse=json"
-            )
+        else:
+            check_record_schema(schema)
         self._warn(options)
         return options
 

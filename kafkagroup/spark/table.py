@@ -47,6 +47,13 @@ class TableReader(DataSourceReader):
             floors = session.offsets_at(since)
         ranges = []
         for tp in partitions:
+            if last[tp] < starts[tp] and (first[tp] <= last[tp] or first[tp] == starts[tp]):
+                data_loss(
+                    f"{tp} is to be read up to {last[tp]} by endingOffsets, but has {starts[tp]} to"
+                    f" {ends[tp]}: retention has moved past the end",
+                    options,
+                )
+                continue
             if last[tp] < first[tp] <= ends[tp]:  # a start after the log's end is lost data
                 raise ConfigurationError(
                     f"{tp} is to be read from {first[tp]} to {last[tp]}: startingOffsets lie after"

@@ -268,3 +268,24 @@ def test_skip_leaves_malformed_values_out_and_keeps_tombstones(
     assert columns["id"].filter(remains).to_pylist() == [1, None]
     assert "orders/3: left out 2 records whose values do not match" in caplog.text
     assert "the first at offset 9" in caplog.text
+
+
+def test_bytes_that_are_not_utf8_are_named_and_follow_on_error() -> None:
+    values = pa.array(
+        [b'{"s": "a"}', b'{"s": "\xff"}', b"\xc3", b'{"\xed\xa0\x80": 1}'], pa.binary()
+    )
+    offsets = pa.array([7, 9, 10, 11])
+
+    def parsed(on_error: Any) -> tuple[list[str | None], Any]:
+        columns, remains = JsonValues(pa.schema({"s": pa.string()}), on_error, TP).parse(
+            values, offsets
+        )
+        return columns["s"].to_pylist(), remains and remains.to_pylist()
+
+    assert parsed("null") == (["a", None, None, None], None)
+    assert parsed("skip") == (["a", None, None, None], [True, False, False, False])
+    with pytest.raises(
+        MalformedValueError,
+        match="value of orders/3 at offset 9 does not match the schema: its bytes are not UTF-8;",
+    ):
+        parsed("fail")

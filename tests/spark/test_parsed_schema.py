@@ -139,3 +139,45 @@ def test_filters_on_fields_of_the_value_select_nothing_of_the_logs() -> None:
 def test_times_of_the_record_have_a_zone() -> None:
     kinds: dict[str, DataType] = {"id": LongType(), "timestamp": TimestampType()}
     reader(kinds, columns="timestamp")
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (
+            StructField("value", StringType()),
+            r"the record's value is binary, not string; .* CAST\(value AS string\)",
+        ),
+        (StructField("partition", LongType()), "the record's partition is int, not bigint"),
+        (StructField("timestamp", LongType()), "the record's timestamp is timestamp, not bigint"),
+        (
+            StructField("headers", MapType(StringType(), BinaryType())),
+            "headers is array<struct<name: string, value: binary>> or array<struct<key: string, ",
+        ),
+        (
+            StructField("key", BinaryType(), nullable=False),
+            "the record's key must not be NOT NULL: it may be null",
+        ),
+    ],
+)
+def test_a_schema_that_does_not_fit_a_record_is_refused_when_the_query_is_planned(
+    field: StructField, message: str
+) -> None:
+    """The tasks failed, with an error of Arrow's that named neither column nor record."""
+    source = KafkaGroupSource(LEAST)
+    for create in (source.reader, source.streamReader):
+        with pytest.raises(ConfigurationError, match=message):
+            create(StructType([StructField("offset", LongType()), field]))
+
+
+def test_columns_of_a_record_with_their_types() -> None:
+    fields = [
+        StructField("topic", StringType(), nullable=False),
+        StructField("headers", ArrayType(CONNECTOR_HEADER)),
+        StructField("value", BinaryType()),
+    ]
+    KafkaGroupSource(LEAST).reader(StructType(fields))
+    fields[1] = StructField("headers", ArrayType(HEADER))
+    KafkaGroupSource(LEAST).reader(StructType(fields))
+    with pytest.raises(ConfigurationError, match="the schema has columns twice: value"):
+        KafkaGroupSource(LEAST).reader(StructType([*fields, fields[2]]))

@@ -8,10 +8,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
+from pyspark.sql.types import LongType, StructType
+
 from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.spark.option_values import Bound
 from kafkagroup.spark.options import SourceOptions
-from kafkagroup.spark.reading import FetchSize, positions_at
+from kafkagroup.spark.ranges import DataLossError, Range
+from kafkagroup.spark.reading import FetchSize, positions_at, read
 from kafkagroup.spark.worker_sessions import session_of_task
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import TopicPartition
@@ -87,3 +90,17 @@ def test_a_record_that_is_appended_meanwhile_is_no_missing_one() -> None:
     assert start(one) == {one: 5}
     with pytest.raises(ConfigurationError, match="no record at or after the start in a/0 at 1000"):
         start(one, other)
+
+
+def test_a_task_whose_end_retention_has_passed_says_so() -> None:
+    with EmbeddedKafka({"a": 1}) as broker:
+        broker.produce("a", [str(n) for n in range(10)], partition=0)
+        broker.delete_records("a", 0, 8)
+        options = SourceOptions(bootstrap_servers=broker.bootstrap_servers, subscribe=("a",))
+        task = Range(TopicPartition("a", 0), "", 2, 5)
+        with pytest.raises(DataLossError) as raised:
+            list(read(options, StructType().add("offset", LongType()), task))
+    assert str(raised.value) == (
+        "a/0 is to be read at 2, but has 8 to 10: retention has moved past 5, where this task ends;"
+        " failOnDataLoss=false would read the remaining records"
+    )

@@ -87,6 +87,9 @@ def test_a_stream_from_topic_to_topic(spark: Any, broker: Any, name: str, tmp_pa
         frame.select("key", "value", "timestamp", "headers")
         .writeStream.format("kafkagroup")
         .option("bootstrap.servers", broker.address)
+        .queryName("copy")  # Spark passes it as an option, too
+        .option("kafka.acks", "all")
+        .option("includeHeaders", "true")
         .option("topic", f"{name}-copy")
         .option("checkpointLocation", str(tmp_path))
         .trigger(availableNow=True)

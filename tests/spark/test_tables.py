@@ -223,6 +223,31 @@ def test_deleted_records_are_an_error_or_a_warning(spark: Any, broker: Any, name
     assert values(frame) == [(0, n, b"0/%d" % n) for n in range(6, 10)]
 
 
+def test_a_schema_that_does_not_fit_is_refused_when_the_query_is_planned(
+    spark: Any, broker: Any, name: str
+) -> None:
+    reader = spark.read.format("kafkagroup").option("bootstrap.servers", broker.address)
+    with pytest.raises(Exception, match="the record's value is binary, not string; convert it"):
+        reader.option("subscribe", name).schema("offset bigint, value string").load().collect()
+
+
+def test_an_end_that_retention_has_passed_is_an_error_or_a_warning(
+    spark: Any, broker: Any, name: str
+) -> None:
+    """The error blamed startingOffsets, and `failOnDataLoss=false` did not help."""
+    broker.create(name)
+    broker.fill(name, 0, numbered(0, 10))
+    broker.delete_records(name, 0, 6)
+    options = {"subscribe": name, "endingOffsets": f'{{"{name}": {{"0": 5}}}}'}
+    message = (
+        f"{name}/0 is to be read up to 5 by endingOffsets, but has 6 to 10: retention has moved"
+    )
+    with pytest.raises(Exception, match=message):
+        table(spark, broker.address, **options).collect()
+    frame = table(spark, broker.address, failOnDataLoss="false", **options)
+    assert values(frame) == []
+
+
 def test_the_records_of_the_group_log(spark: Any, broker: Any, name: str) -> None:
     """Spark's own source shows no record of an internal topic."""
     broker.create(name)
