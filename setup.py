@@ -22,9 +22,11 @@ from setuptools.command.build_py import build_py
 SOURCES = (
     "kafkagroup/_record.py",
     "kafkagroup/wire/buffers.py",
+    "kafkagroup/wire/murmur2.py",
     "kafkagroup/wire/records.py",
     "kafkagroup/wire/batch_writing.py",
     "kafkagroup/wire/arrow.py",
+    "kafkagroup/wire/arrow_writing.py",
     "kafkagroup/consume/lease.py",
     "kafkagroup/consume/progress.py",
     "kafkagroup/consume/conversion.py",

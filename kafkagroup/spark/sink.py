@@ -7,11 +7,12 @@ partition of its key; without a key, to a partition that changes with each batch
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -22,9 +23,7 @@ from pyspark.sql.datasource import (
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark.options import SinkOptions
-from kafkagroup.types import TopicPartition
-from kafkagroup.wire.batch_writing import NewRecord, encode_batch
-from kafkagroup.wire.murmur2 import partition_of
+from kafkagroup.types import MAX_INT32, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
@@ -95,107 +94,50 @@ def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterC
     """Write all rows, and return when they are acknowledged. Raises: BrokerError;
     TransportError."""
     from kafkagroup.spark.appends import Appends
+    from kafkagroup.wire.arrow_writing import RowBatcher, Rows
 
     with Appends(options) as appends:
-        batcher = _RowBatcher(options, appends)
+        in_flight = _InFlight(appends)
+        batcher = RowBatcher(
+            topic=options.topic,
+            max_bytes=options.batch_bytes,
+            codec=options.compression,
+            # Each task begins at another one: small batches would all go to the same partition.
+            first_partition=random.randrange(MAX_INT32),
+            count_partitions=appends.partition_count,
+            send=in_flight.send,
+        )
         for batch in rows:
-            batcher.add(batch)
-        batcher.finish()
+            columns = Rows(batch, time.time_ns() // 1_000_000)
+            if columns.least_timestamp is not None:
+                check_timestamp(columns.least_timestamp)
+            batcher.add(columns)
+        batcher.flush()
+        in_flight.wait()
     return WriterCommitMessage()
 
 
-class _RowBatcher:
-    """Collects the rows of one task into batches, and sends them."""
+class _InFlight:
+    """The batches of a task that are sent and not acknowledged."""
 
-    def __init__(self, options: SinkOptions, appends: Appends) -> None:
-        self._options = options
+    def __init__(self, appends: Appends) -> None:
         self._appends = appends
-        self._partition_counts: dict[str, int] = {}
-        self._pending: dict[TopicPartition, tuple[list[NewRecord], int]] = {}
-        """Partition -> the records of its next batch, and their bytes."""
-        self._in_flight: dict[TopicPartition, Future[None]] = {}
-        self._send_order: deque[TopicPartition] = deque()
-        """The partitions of `_in_flight`, the one sent first at the left."""
-        self._sent_count = 0
-        """Batches sent so far; it chooses the partition of records without a key."""
+        self._sent: dict[TopicPartition, Future[None]] = {}
+        self._order: deque[TopicPartition] = deque()
+        """The partitions of `_sent`, the one sent first at the left."""
 
-    def add(self, batch: pyarrow.RecordBatch) -> None:
-        """Add the batch's rows, and send each partition's records when they fill a batch."""
-        columns = _columns(batch)
-        now = time.time_ns() // 1_000_000
-        for n in range(batch.num_rows):
-            key, value = columns["key"][n], columns["value"][n]
-            stamp, headers = columns["timestamp"][n], columns["headers"][n] or ()
-            if stamp is not None:
-                check_timestamp(stamp)
-            record = NewRecord(
-                key,
-                value,
-                now if stamp is None else stamp,
-                tuple(_decoded(*header.values()) for header in headers),
-            )
-            tp = self._choose_partition(
-                columns["topic"][n] or self._options.topic, columns["partition"][n], key
-            )
-            records, size = self._pending.get(tp, ([], 0))
-            more = len(key or b"") + len(value or b"")
-            if records and size + more > self._options.batch_bytes:
-                self._send(tp, records)
-                records, size = [], 0
-            records.append(record)
-            self._pending[tp] = records, size + more
-
-    def finish(self) -> None:
-        """Send the rest, and wait until all is acknowledged."""
-        for tp, (records, _) in self._pending.items():
-            self._send(tp, records)
-        for sent in self._in_flight.values():
-            sent.result()
-
-    def _choose_partition(
-        self, topic: str | None, partition: int | None, key: bytes | None
-    ) -> TopicPartition:
-        if topic is None:
-            raise ConfigurationError("a row names no topic, and there is no option topic")
-        if partition is not None:
-            return TopicPartition(topic, partition)
-        if topic not in self._partition_counts:
-            self._partition_counts[topic] = self._appends.partition_count(topic)
-        count = self._partition_counts[topic]
-        return TopicPartition(
-            topic, self._sent_count % count if key is None else partition_of(key, count)
-        )
-
-    def _send(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
-        if before := self._in_flight.pop(tp, None):
+    def send(self, tp: TopicPartition, batch: bytes) -> None:
+        """Send a batch after those before it are acknowledged, as far as they must be. Raises: the
+        error of one of these."""
+        if before := self._sent.pop(tp, None):
             before.result()
-            self._send_order.remove(tp)
-        while len(self._send_order) >= _MAX_IN_FLIGHT:
-            self._in_flight.pop(self._send_order.popleft()).result()
-        data = encode_batch(records, codec=self._options.compression)
-        self._in_flight[tp] = self._appends.start_append(tp, data)
-        self._send_order.append(tp)
-        self._sent_count += 1
+            self._order.remove(tp)
+        while len(self._order) >= _MAX_IN_FLIGHT:
+            self._sent.pop(self._order.popleft()).result()
+        self._sent[tp] = self._appends.start_append(tp, batch)
+        self._order.append(tp)
 
-
-def _decoded(name: bytes, value: bytes | None) -> tuple[str, bytes | None]:
-    """Return a header with its name as `encode_batch` writes it unchanged."""
-    return name.decode(errors="surrogateescape"), value
-
-
-def _columns(batch: pyarrow.RecordBatch) -> Mapping[str, Sequence[Any]]:
-    """Return each column as a list; a missing one has only nulls."""
-    import pyarrow as pa
-
-    found: dict[str, Sequence[Any]] = dict.fromkeys(_TYPES, [None] * batch.num_rows)
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if field.name in ("key", "value"):
-            column = column.cast(pa.binary())
-        elif field.name == "timestamp":
-            column = column.cast(pa.timestamp("ms", field.type.tz), safe=False).cast(pa.int64())
-        elif field.name == "headers":
-            # Spark does not check that strings are UTF-8, and Python would.
-            name, value = field.type.value_type
-            column = column.cast(pa.list_(pa.struct([name.with_type(pa.binary()), value])))
-        found[field.name] = column.to_pylist()
-    return found
+    def wait(self) -> None:
+        """Wait until all are acknowledged. Raises: the error of one of them."""
+        for sent in self._sent.values():
+            sent.result()

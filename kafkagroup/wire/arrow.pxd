@@ -1,8 +1,8 @@
 # The types of `arrow` where it is compiled.
 
 cimport cython
+from kafkagroup.wire.buffers cimport copy
 from kafkagroup.wire.records cimport RecordBatch, RecordReader
-from libc.string cimport memcpy
 
 cdef int _NULL
 cdef long long _ALL
@@ -66,4 +66,3 @@ cdef class _BinaryColumn:
 cdef object _buffer(bytearray data, Py_ssize_t size)
 @cython.locals(n=Py_ssize_t, nulls=Py_ssize_t, bits="unsigned char[::1]")
 cdef object _not_null(long long[::1] values, Py_ssize_t count)
-cdef bint _copy(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end) except -1

@@ -15,14 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from kafkagroup.errors import ConfigurationError, DecodeError, LimitExceededError
 from kafkagroup.types import Headers, Record
-from kafkagroup.wire.buffers import grown
+from kafkagroup.wire.buffers import copy, grown
 from kafkagroup.wire.compression import MAX_BATCH_BYTES
 from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
-
-try:
-    import cython
-except ImportError:  # Cython is needed to compile, not to run: users do not have it
-    from kafkagroup import _uncompiled as cython
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -354,7 +349,7 @@ class _BinaryColumn:
             size = end - start
             if self._size + size > self._capacity:
                 self.reserve(self._size + size)
-            _copy(self._byte_view, self._size, buf, start, end)
+            copy(self._byte_view, self._size, buf, start, end)
             self._size += size
             self._bit_view[n >> 3] |= 1 << (n & 7)
         self._end_view[n + 1] = self._size
@@ -407,14 +402,3 @@ def _not_null(values: memoryview, count: int) -> bytearray | None:
         else:
             bits[n >> 3] |= 1 << (n & 7)
     return bitmap if nulls else None
-
-
-def _copy(target: memoryview, at: int, buf: Buffer, start: int, end: int) -> None:
-    """Copy `buf[start:end]` to `target` at `at`; the caller has checked the bounds."""
-    if cython.compiled:
-        if start < end:
-            to = cython.cast(cython.p_char, cython.address(target[at]))
-            source = cython.cast(cython.p_char, cython.address(buf[start]))
-            memcpy(to, source, end - start)  # type: ignore[name-defined]  # noqa: F821
-    else:
-        target[at : at + end - start] = buf[start:end]

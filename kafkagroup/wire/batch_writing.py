@@ -27,7 +27,7 @@ from kafkagroup.wire.batch_format import (
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.crc import crc32c
 
-__all__ = ["NewRecord", "encode_batch", "with_base_offset"]
+__all__ = ["NewRecord", "encode_batch", "seal", "with_base_offset"]
 
 
 @public
@@ -84,30 +84,59 @@ def encode_batch(
             _put_bytes(body, content)
         _put(out, len(body))
         out += body
-    payload = compress(codec, out)
     batch = bytearray(HEADER_SIZE)
-    HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        HEADER_SIZE - LEADER_EPOCH_OFFSET + len(payload),
-        leader_epoch,
-        2,
-        0,
+    batch += compress(codec, out)
+    return seal(
+        memoryview(batch),
         codec
         | (LOG_APPEND_TIME if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
         | (TRANSACTIONAL if transactional else 0)
         | (CONTROL if control else 0),
-        len(records) - 1,
+        len(records),
+        base_timestamp,
+        max_timestamp,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def seal(
+    batch: memoryview,
+    attributes: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """Write the header of a batch into its first `HEADER_SIZE` bytes, which its `count` records
+    follow; return a copy of the batch."""
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LEADER_EPOCH_OFFSET,
+        leader_epoch,
+        2,
+        0,
+        attributes,
+        count - 1,
         base_timestamp,
         max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        count,
     )
-    batch += payload
-    return _seal(batch)
+    UINT32.pack_into(batch, CRC_OFFSET, crc32c(batch[ATTRIBUTES_OFFSET:]))
+    return bytes(batch)
 
 
 def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: int) -> bytes:
@@ -119,13 +148,6 @@ def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: 
     INT64.pack_into(out, 0, base_offset)
     INT32.pack_into(out, LEADER_EPOCH_OFFSET, leader_epoch)
     return bytes(out)
-
-
-def _seal(batch: bytearray) -> bytes:
-    with memoryview(batch) as view:
-        crc = crc32c(view[ATTRIBUTES_OFFSET:])
-    UINT32.pack_into(batch, CRC_OFFSET, crc)
-    return bytes(batch)
 
 
 def _put(out: bytearray, value: int) -> None:

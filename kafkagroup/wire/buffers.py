@@ -11,7 +11,9 @@ try:
 except ImportError:  # Cython is needed to compile, not to run: users do not have it
     from kafkagroup import _uncompiled as cython
 
-__all__ = ["grown"]
+__all__ = ["copy", "grown"]
+
+Buffer = bytes | bytearray | memoryview
 
 
 def grown(old: bytearray, used: int, size: int) -> bytearray:
@@ -23,3 +25,14 @@ def grown(old: bytearray, used: int, size: int) -> bytearray:
         made = bytearray(size)
     memoryview(made)[:used] = memoryview(old)[:used]
     return made
+
+
+def copy(target: memoryview, at: int, buf: Buffer, start: int, end: int) -> None:
+    """Copy `buf[start:end]` to `target` at `at`; the caller has checked the bounds."""
+    if cython.compiled:
+        if start < end:
+            to = cython.cast(cython.p_char, cython.address(target[at]))
+            source = cython.cast(cython.p_char, cython.address(buf[start]))
+            memcpy(to, source, end - start)  # type: ignore[name-defined]  # noqa: F821
+    else:
+        target[at : at + end - start] = buf[start:end]

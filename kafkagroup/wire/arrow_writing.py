@@ -1,0 +1,376 @@
+"""Rows to record batches: Arrow arrays in, the bytes of batches out, without an object for each
+row. The reverse of `arrow`.
+
+A row has the columns `value`, and optionally `key`, `topic`, `partition`, `timestamp` and
+`headers`. The bytes are those of `encode_batch`. This file is compiled, with the types in
+`arrow_writing.pxd`, where a compiler is available. Source: the Arrow columnar format; KIP-98.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_format import HEADER_SIZE
+from kafkagroup.wire.batch_writing import seal
+from kafkagroup.wire.buffers import copy, grown
+from kafkagroup.wire.compression import Codec, compress
+from kafkagroup.wire.murmur2 import partition_in
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["BatchBuilder", "RowBatcher", "Rows"]
+
+_NULL = -1
+"""The start of a null value; also the timestamp of a record that has none."""
+
+_UNSET = -(1 << 40)
+"""In place of a null partition: no integer of 32 bits, so that no row can name it."""
+
+_FIRST_CAPACITY = 16 << 10
+"""Bytes of a builder's first memory, which is doubled when it is full: a topic may have thousands
+of partitions, of which each task writes a few records."""
+
+
+class Rows:
+    """The rows of one Arrow record batch, with their columns as C arrays."""
+
+    __slots__ = (
+        "_header_ends",
+        "_header_names",
+        "_header_values",
+        "_keys",
+        "_partitions",
+        "_timestamps",
+        "_topics",
+        "_values",
+        "count",
+        "least_timestamp",
+        "topic_names",
+    )
+
+    def __init__(self, batch: pyarrow.RecordBatch, now: int) -> None:
+        """Take the columns of a batch. `now`, in milliseconds since the epoch, is the timestamp of
+        rows that have none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.count = batch.num_rows
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self._keys = _Bytes(_column(columns, "key", pa.binary(), self.count))
+        self._values = _Bytes(_column(columns, "value", pa.binary(), self.count))
+        times = _column(columns, "timestamp", pa.timestamp("ms"), self.count)
+        times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
+        self.least_timestamp: int | None = pc.min(times).as_py()
+        """None if all are null."""
+        self._timestamps = _numbers(times, now)
+        self._partitions = _numbers(_column(columns, "partition", pa.int32(), self.count), _UNSET)
+        topics = _column(columns, "topic", pa.binary(), self.count)
+        topics = topics.cast(pa.binary()).dictionary_encode()
+        self.topic_names = [name.decode(errors="replace") for name in topics.dictionary.to_pylist()]
+        """The topics of the rows. Bytes that are not UTF-8, which no topic has, become U+FFFD."""
+        self._topics = _numbers(topics.indices, _NULL)
+        no_headers = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
+        headers = _column(columns, "headers", no_headers, self.count)
+        sizes = headers.value_lengths().fill_null(0).cast(pa.int64())
+        ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
+        self._header_ends = _numbers(ends, 0)
+        names, values = headers.flatten().flatten()
+        self._header_names = _Bytes(names)
+        self._header_values = _Bytes(values)
+
+
+class _Bytes:
+    """A column of bytes: where each value begins and ends in one buffer, and which are null."""
+
+    __slots__ = ("_bits", "_data", "_ends", "_first", "_has_nulls")
+
+    def __init__(self, column: pyarrow.Array) -> None:
+        import pyarrow as pa
+
+        # All kinds of strings and bytes have this form, too: only their offsets are converted.
+        column = column.cast(pa.large_binary())
+        bits, ends, data = column.buffers()
+        self._first = column.offset
+        self._has_nulls = column.null_count > 0
+        self._bits = _memory(bits if self._has_nulls else None)
+        self._ends = _int64(ends, column.offset, len(column) + 1)
+        self._data = _memory(data)
+
+    def start(self, n: int) -> int:
+        """Return where value number `n` begins; -1 if it is null."""
+        if self._has_nulls:
+            bit = self._first + n
+            if not self._bits[bit >> 3] >> (bit & 7) & 1:
+                return _NULL
+        return self._ends[n]
+
+    def encoded_size(self, n: int) -> int:
+        """Return the size of value number `n` and its length, as `put` writes them."""
+        start = self.start(n)
+        if start < 0:
+            return 1
+        size = self._ends[n + 1] - start
+        return _varint_size(size) + size
+
+    def put(self, target: memoryview, at: int, n: int) -> int:
+        """Write the length of value number `n`, -1 if it is null, and the value; return where they
+        end."""
+        start = self.start(n)
+        if start < 0:
+            return _put(target, at, _NULL)
+        end = self._ends[n + 1]
+        at = _put(target, at, end - start)
+        copy(target, at, self._data, start, end)
+        return at + end - start
+
+
+class BatchBuilder:
+    """The next batch of one partition: its encoded records, after room for the batch's header."""
+
+    __slots__ = (
+        "_base_timestamp",
+        "_buffer",
+        "_capacity",
+        "_max_size",
+        "_max_timestamp",
+        "_size",
+        "_view",
+        "count",
+    )
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes` limits the records of a batch before compression; a larger one is alone."""
+        self._max_size = HEADER_SIZE + max_bytes
+        self._capacity = 0
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.count = 0
+        self._size = HEADER_SIZE
+        self._base_timestamp = self._max_timestamp = 0
+
+    def append(self, rows: Rows, n: int) -> bool:
+        """Append row number `n`. Return False, without a change, if the batch is full.
+
+        Raises: ConfigurationError if a header has no name.
+        """
+        timestamp = rows._timestamps[n]
+        base = self._base_timestamp if self.count else timestamp
+        first, end = rows._header_ends[n], rows._header_ends[n + 1]
+        # The byte is the record's attributes, all unused.
+        size = 1 + _varint_size(timestamp - base) + _varint_size(self.count)
+        size += rows._keys.encoded_size(n) + rows._values.encoded_size(n)
+        size += _varint_size(end - first)
+        for header in range(first, end):
+            size += rows._header_names.encoded_size(header)
+            size += rows._header_values.encoded_size(header)
+        whole = self._size + _varint_size(size) + size
+        if self.count and whole > self._max_size:
+            return False
+        if whole > self._capacity:
+            self._reserve(whole)
+        view = self._view
+        at = _put(view, self._size, size)
+        view[at] = 0
+        at = _put(view, at + 1, timestamp - base)
+        at = _put(view, at, self.count)
+        at = rows._keys.put(view, at, n)
+        at = rows._values.put(view, at, n)
+        at = _put(view, at, end - first)
+        for header in range(first, end):
+            if rows._header_names.start(header) < 0:
+                raise ConfigurationError("a row has a header without a name, which Kafka has not")
+            at = rows._header_names.put(view, at, header)
+            at = rows._header_values.put(view, at, header)
+        if not self.count or timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        self._base_timestamp = base
+        self._size = at
+        self.count += 1
+        return True
+
+    def _reserve(self, size: int) -> None:
+        self._capacity = max(size, 2 * self._capacity, _FIRST_CAPACITY)
+        self._buffer = grown(self._buffer, self._size if self.count else 0, self._capacity)
+        self._view = memoryview(self._buffer)
+
+    def finish(self, codec: Codec) -> bytes:
+        """Return the batch, and begin the next one."""
+        batch = memoryview(self._buffer)[: self._size]
+        if codec is not Codec.NONE:
+            compressed = bytearray(HEADER_SIZE)
+            compressed += compress(codec, batch[HEADER_SIZE:])
+            batch = memoryview(compressed)
+        made = seal(batch, codec, self.count, self._base_timestamp, self._max_timestamp)
+        self._clear()
+        return made
+
+
+class _Topic:
+    """A topic that rows are written to."""
+
+    __slots__ = ("builders", "name")
+
+    def __init__(self, name: str, builders: list[BatchBuilder]) -> None:
+        self.name = name
+        self.builders = builders
+        """One for each partition."""
+
+
+class RowBatcher:
+    """Encodes rows into batches, and passes each to `send` when it is full: in the rows' order
+    within a partition."""
+
+    __slots__ = (
+        "_codec",
+        "_count_partitions",
+        "_default_topic",
+        "_max_bytes",
+        "_send",
+        "_topics",
+        "_turn",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str | None,
+        max_bytes: int,
+        codec: Codec,
+        first_partition: int,
+        count_partitions: Callable[[str], int],
+        send: Callable[[TopicPartition, bytes], None],
+    ) -> None:
+        """`topic` is for rows without one. Rows without a key go to `first_partition`, modulo the
+        topic's partitions, until a batch is full, then to the next one."""
+        self._default_topic = topic
+        self._max_bytes = max_bytes
+        self._codec = codec
+        self._turn = first_partition
+        self._count_partitions = count_partitions
+        self._send = send
+        self._topics: dict[str, _Topic] = {}
+
+    def add(self, rows: Rows) -> None:
+        """Add rows, and send the batches that they fill.
+
+        Raises: ConfigurationError for a row without a topic, for a partition that does not exist,
+        and for a header without a name; what `count_partitions` and `send` raise.
+        """
+        topics = [self._topic(name) for name in rows.topic_names]
+        default = None if self._default_topic is None else self._topic(self._default_topic)
+        for n in range(rows.count):
+            at = rows._topics[n]
+            topic = default if at < 0 else topics[at]
+            if topic is None:
+                raise ConfigurationError("a row names no topic, and there is no option topic")
+            self._add_row(topic, rows, n)
+
+    def _add_row(self, topic: _Topic, rows: Rows, n: int) -> None:
+        partition = self._choose_partition(topic, rows, n)
+        builder = topic.builders[partition]
+        while not builder.append(rows, n):
+            self._flush(topic, partition)
+            # Without a key it is another one's turn.
+            partition = self._choose_partition(topic, rows, n)
+            builder = topic.builders[partition]
+
+    def _choose_partition(self, topic: _Topic, rows: Rows, n: int) -> int:
+        partition = rows._partitions[n]
+        if partition == _UNSET:
+            start = rows._keys.start(n)
+            count = len(topic.builders)
+            if start < 0:
+                return self._turn % count
+            return partition_in(rows._keys._data, start, rows._keys._ends[n + 1], count)
+        if not 0 <= partition < len(topic.builders):
+            self._expect_partition(topic, partition)
+        return partition
+
+    def _topic(self, name: str) -> _Topic:
+        if (topic := self._topics.get(name)) is None:
+            topic = self._topics[name] = _Topic(name, [])
+            self._update_count(topic)
+        return topic
+
+    def _update_count(self, topic: _Topic) -> None:
+        more = self._count_partitions(topic.name) - len(topic.builders)
+        topic.builders += [BatchBuilder(self._max_bytes) for _ in range(more)]
+
+    def _expect_partition(self, topic: _Topic, partition: int) -> None:
+        """Check that the topic has gained this partition meanwhile. Raises: ConfigurationError."""
+        self._update_count(topic)
+        count = len(topic.builders)
+        if not 0 <= partition < count:
+            raise ConfigurationError(
+                f"a row names partition {partition} of topic {topic.name!r}, which has {count}"
+                f" partitions, 0 to {count - 1}; name one of these, or none"
+            )
+
+    def _flush(self, topic: _Topic, partition: int) -> None:
+        batch = topic.builders[partition].finish(self._codec)
+        self._turn += 1
+        self._send(TopicPartition(topic.name, partition), batch)
+
+    def flush(self) -> None:
+        """Send the batches that are not full."""
+        for topic in self._topics.values():
+            for partition, builder in enumerate(topic.builders):
+                if builder.count:
+                    self._flush(topic, partition)
+
+
+def _column(columns: dict[str, Any], name: str, kind: Any, count: int) -> Any:
+    """Return a column, one of nulls if it is missing, and without a dictionary."""
+    import pyarrow as pa
+
+    if (found := columns.get(name)) is None:
+        return pa.nulls(count, kind)
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def _numbers(column: pyarrow.Array, of_null: int) -> memoryview:
+    """Return whole numbers as 64 bits, with `of_null` in place of nulls."""
+    import pyarrow as pa
+
+    column = column.cast(pa.int64()).fill_null(of_null)
+    return _int64(column.buffers()[1], column.offset, len(column))
+
+
+def _int64(buffer: Any, first: int, count: int) -> memoryview:
+    """Return `count` numbers of a buffer of 64-bit integers; zeros without one, as an empty array
+    may be."""
+    data = memoryview(bytes(8 * (first + count))) if buffer is None else _memory(buffer)
+    return data[8 * first : 8 * (first + count)].cast("q")
+
+
+def _memory(buffer: Any) -> memoryview:
+    """Return the bytes of Arrow's buffer; none without one."""
+    return memoryview(b"" if buffer is None else buffer).cast("B")
+
+
+def _varint_size(value: int) -> int:
+    """Return the bytes of a signed integer of at most 64 bits, as `_put` writes it."""
+    left = (value << 1) ^ (value >> 63)
+    size = 1
+    while left > 127:
+        left >>= 7
+        size += 1
+    return size
+
+
+def _put(target: memoryview, at: int, value: int) -> int:
+    """Write a signed integer of at most 64 bits in zigzag form; return where it ends."""
+    left = (value << 1) ^ (value >> 63)
+    while left > 127:
+        target[at] = left & 0x7F | 0x80
+        left >>= 7
+        at += 1
+    target[at] = left
+    return at + 1
