@@ -10,6 +10,9 @@ import confluent_kafka
 import pytest
 from brokers import numbered
 
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded.settings import BrokerSettings
+
 
 def write(frame: Any, address: str, **options: str) -> None:
     given = {name.replace("_", "."): value for name, value in options.items()}
@@ -107,7 +110,7 @@ def test_a_stream_from_topic_to_topic(spark: Any, broker: Any, name: str, tmp_pa
         ("'v' AS value", {}, "neither a column topic nor the option topic"),
         ("'v' AS value, 1 AS x", {"topic": "t"}, "a record has no column x"),
         ("'k' AS key", {"topic": "t"}, "there is no column value"),
-        ("'v' AS value", {"topic": "not-there"}, "topic 'not-there'"),
+        ("'v' AS value, timestamp '1969-01-01' AS timestamp", {"topic": "t"}, "since 1970"),
     ],
 )
 def test_wrong_columns_are_reported(
@@ -115,3 +118,31 @@ def test_wrong_columns_are_reported(
 ) -> None:
     with pytest.raises(Exception, match=message):
         write(spark.range(1).selectExpr(*columns.split(", ")), broker.address, **options)
+
+
+def test_a_missing_topic_is_created_where_the_cluster_allows_it(spark: Any, name: str) -> None:
+    """Spark's own connector creates it, and a query that was moved failed."""
+    settings = BrokerSettings(auto_create_topics=True, default_partitions=2)
+    with EmbeddedKafka(settings=settings) as broker:
+        frame = spark.range(0, 40, 1, 2).selectExpr("cast(id AS string) AS key", "'v' AS value")
+        write(frame, broker.bootstrap_servers, topic=name)
+        keys = [row.key for row in read(spark, broker.bootstrap_servers, name)]
+    assert sorted(int(key) for key in keys) == list(range(40))
+
+
+def test_a_missing_topic_is_an_error_where_the_cluster_does_not_create_it(
+    spark: Any, broker: Any, name: str
+) -> None:
+    frame = spark.range(1).selectExpr("'v' AS value")
+    message = f"topic '{name}' does not exist.*--create --topic {name}"
+    with pytest.raises(Exception, match=message):
+        write(frame, broker.address, topic=name, default_api_timeout_ms="2000")
+    assert not broker.exists(name)
+
+
+def test_a_partition_that_does_not_exist_fails_at_once(spark: Any, broker: Any, name: str) -> None:
+    """It was retried until the timeout, whose error named neither the partition nor the count."""
+    broker.create(name, 3)
+    frame = spark.range(1).selectExpr("'v' AS value", "99 AS partition")
+    with pytest.raises(Exception, match=f"partition 99 of topic '{name}', which has 3 partitions"):
+        write(frame, broker.address, topic=name)
