@@ -75,7 +75,7 @@ class SinkOptions(ConnectionOptions):
     """The topic of rows without one."""
     compression: Codec = Codec.NONE
     batch_bytes: int = 512 << 10
-    """Bytes of keys and values in one batch, before compression."""
+    """Bytes of the records in one batch, before compression."""
 
     @property
     def topics(self) -> tuple[str, ...]:

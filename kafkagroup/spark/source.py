@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from kafkagroup.spark.parsed_schema import check_parsed_schema, check_record_sch
 from kafkagroup.spark.sink import StreamWriter, TableWriter, check_schema
 from kafkagroup.spark.table import FilteringTableReader, TableReader
 from kafkagroup.spark.worker_python import check_worker_python
+from kafkagroup.spark.write_modes import append_by_default
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +53,7 @@ _warned: set[str] = set()
 
 def register(spark: SparkSession) -> None:
     """Register `format("kafkagroup")` with a session, and install the listener that commits the
-    batches of its queries (the option `commit`).
+    batches of its queries (the option `commit`). PySpark's writers append to it by default.
 
     Raises: ConfigurationError if its workers run on this machine, and their Python lacks this
     package.
@@ -60,6 +62,9 @@ def register(spark: SparkSession) -> None:
     if (context := getattr(spark, "_sc", None)) is not None:
         check_worker_python(context)
     spark.dataSource.register(KafkaGroupSource)
+    is_remote = "connect" in type(spark).__module__.split(".")
+    module = "pyspark.sql.connect.readwriter" if is_remote else "pyspark.sql.readwriter"
+    append_by_default(import_module(module).DataFrameWriter, KafkaGroupSource.name())
     if _has_streams():
         from kafkagroup.spark.listener import install
 

@@ -140,6 +140,23 @@ def test_a_missing_topic_is_an_error_where_the_cluster_does_not_create_it(
     assert not broker.exists(name)
 
 
+def test_rows_are_appended_by_default(spark: Any, broker: Any, name: str, tmp_path: Path) -> None:
+    """Spark refuses its default mode for sources in Python; a query that was moved failed."""
+    broker.create(name)
+    frame = spark.range(1).selectExpr("'v' AS value")
+    options = {"bootstrap.servers": broker.address, "topic": name}
+    frame.write.format("kafkagroup").options(**options).save()
+    frame.write.mode("error").format("KafkaGroup").options(**options).save()
+    frame.write.save(format="kafkagroup", **options)
+    assert len(read(spark, broker.address, name)) == 3
+    for mode, message in (("overwrite", "cannot be overwritten; use mode"), ("ignore", "Append")):
+        with pytest.raises(Exception, match=message):
+            frame.write.mode(mode).format("kafkagroup").options(**options).save()
+    frame.write.format("kafkagroup").format("parquet").mode("error").save(str(tmp_path / "a"))
+    with pytest.raises(Exception, match="PATH_ALREADY_EXISTS"):
+        frame.write.format("kafkagroup").format("parquet").save(str(tmp_path / "a"))
+
+
 def test_a_partition_that_does_not_exist_fails_at_once(spark: Any, broker: Any, name: str) -> None:
     """It was retried until the timeout, whose error named neither the partition nor the count."""
     broker.create(name, 3)
