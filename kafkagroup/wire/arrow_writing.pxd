@@ -6,6 +6,7 @@ from kafkagroup.wire.murmur2 cimport partition_in
 
 cdef int _NULL
 cdef long long _UNSET
+cdef int _FIRST_CAPACITY
 
 
 @cython.final
@@ -63,6 +64,7 @@ cdef class BatchBuilder:
         view="unsigned char[::1]",
     )
     cpdef bint append(self, Rows rows, Py_ssize_t n) except -1
+    @cython.locals(doubled=Py_ssize_t)
     cdef void _reserve(self, Py_ssize_t size) except *
 
 
@@ -92,6 +94,8 @@ cdef class RowBatcher:
     cdef void _update_count(self, _Topic topic) except *
     cdef void _expect_partition(self, _Topic topic, long long partition) except *
     cdef void _flush(self, _Topic topic, Py_ssize_t partition) except *
+    @cython.locals(topic=_Topic, builder=BatchBuilder, size=Py_ssize_t)
+    cdef Py_ssize_t _pending_bytes(self) except -1
     @cython.locals(topic=_Topic, builder=BatchBuilder)
     cpdef void flush(self) except *
 

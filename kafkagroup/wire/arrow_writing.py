@@ -34,6 +34,10 @@ _FIRST_CAPACITY = 16 << 10
 """Bytes of a builder's first memory, which is doubled when it is full: a topic may have thousands
 of partitions, of which each task writes a few records."""
 
+_MAX_PENDING_BYTES = 64 << 20
+"""Bytes of all batches that are not full. They are sent when there are more: with thousands of
+partitions they would otherwise be gigabytes."""
+
 
 class Rows:
     """The rows of one Arrow record batch, with their columns as C arrays."""
@@ -155,6 +159,11 @@ class BatchBuilder:
         self._size = HEADER_SIZE
         self._base_timestamp = self._max_timestamp = 0
 
+    @property
+    def size(self) -> int:
+        """The bytes of the batch so far, before compression; 0 without a record."""
+        return self._size if self.count else 0
+
     def append(self, rows: Rows, n: int) -> bool:
         """Append row number `n`. Return False, without a change, if the batch is full.
 
@@ -196,8 +205,9 @@ class BatchBuilder:
         return True
 
     def _reserve(self, size: int) -> None:
-        self._capacity = max(size, 2 * self._capacity, _FIRST_CAPACITY)
-        self._buffer = grown(self._buffer, self._size if self.count else 0, self._capacity)
+        doubled = min(2 * self._capacity, self._max_size)
+        self._capacity = max(size, doubled, _FIRST_CAPACITY)
+        self._buffer = grown(self._buffer, self.size, self._capacity)
         self._view = memoryview(self._buffer)
 
     def finish(self, codec: Codec) -> bytes:
@@ -271,6 +281,16 @@ class RowBatcher:
             if topic is None:
                 raise ConfigurationError("a row names no topic, and there is no option topic")
             self._add_row(topic, rows, n)
+        if self._pending_bytes() > _MAX_PENDING_BYTES:
+            self.flush()
+
+    def _pending_bytes(self) -> int:
+        """Return the bytes of the batches that are not sent yet, before compression."""
+        size = 0
+        for topic in self._topics.values():
+            for builder in topic.builders:
+                size += builder.size
+        return size
 
     def _add_row(self, topic: _Topic, rows: Rows, n: int) -> None:
         partition = self._choose_partition(topic, rows, n)

@@ -189,6 +189,26 @@ def test_headers_and_overhead_count_as_bytes_of_a_batch() -> None:
     assert sum(next(read_batches(b, topic="u", partition=0)).count for _, b in sent) == 50
 
 
+def test_many_partitions_are_sent_before_their_batches_are_full() -> None:
+    """Each partition's batch was kept until it was full: gigabytes, for thousands of partitions."""
+    value = pa.array([b"x" * (1 << 20)] * 20)
+    rows = pa.record_batch({"value": value, "partition": pa.array(range(20), pa.int32())})
+    sent: Sent = []
+    batcher = RowBatcher(
+        topic="t",
+        max_bytes=16 << 20,
+        codec=Codec.NONE,
+        first_partition=0,
+        count_partitions=lambda topic: 20,
+        send=lambda tp, batch: sent.append((tp, batch)),
+    )
+    found = []
+    for _ in range(4):
+        batcher.add(Rows(rows, NOW))
+        found.append(len(sent))
+    assert found == [0, 0, 0, 20]
+
+
 def test_rows_without_a_key_begin_at_the_given_partition() -> None:
     """Small batches of all tasks went to partition 0."""
     rows = pa.record_batch({"value": pa.array([b"a", b"b"])})
