@@ -167,7 +167,7 @@ lockstep: .venv/compiled.stamp ## 100,000 scripts of random requests to Apache's
 bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRESET=large for the long form
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)
 
-bench-spark: .venv/bench.stamp .venv/spark.stamp ## rows into Spark beside its own connector, of 100 and 1,000 bytes; ROWS=n
+bench-spark: .venv/bench.stamp .venv/spark.stamp ## rows into Spark and out of it beside its own connector, of 100 and 1,000 bytes; ROWS=n
 	$(BIN)/python -m tests.bench.spark $(if $(ROWS),--rows $(ROWS))
 
 bench-loop: .venv/bench.stamp .venv/spark.stamp ## a weighted group with loads measured on Spark, beside a sticky one

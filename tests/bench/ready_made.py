@@ -21,13 +21,21 @@ from kafkagroup.spark.table import TableReader
 from kafkagroup.wire.messages.fetch import PartitionData
 from kafkagroup.wire.records import read_batches
 
-__all__ = ["PARTITIONS", "Fetched", "Ready", "value_of"]
+__all__ = ["HEADERS", "PARTITIONS", "Fetched", "Ready", "key_of", "value_of"]
 
 PARTITIONS = 2
 """The tasks of a read, and the partitions of the topic."""
 
 READY_BYTES = 7_000_000
 """The values of a ready-made batch: those of one of our fetches."""
+
+HEADERS = (("trace", b"0123456789abcdef"),)
+"""The headers of each record."""
+
+
+def key_of(n: int) -> bytes:
+    """Return key number `n`, of 20 bytes."""
+    return b"%020d" % n
 
 
 def value_of(size: int) -> bytes:
@@ -121,8 +129,9 @@ def ready_rows(schema: pyarrow.Schema, count: int, value: bytes) -> pyarrow.Reco
         "offset": 5,
         "timestamp": datetime.datetime.now(datetime.UTC),
         "timestamp_type": 0,
+        "key": key_of(0),
         "value": value,
-        "headers": [],
+        "headers": [{"name": name, "value": of} for name, of in HEADERS],
         "leader_epoch": 0,
         "transactional": False,
     }

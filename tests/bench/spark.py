@@ -1,14 +1,18 @@
-"""Rows of a topic into Spark: our source, Spark's own, and ready-made Arrow batches.
+"""Rows of a topic into Spark, and of Spark into a topic: our source and sink, Spark's own, and
+ready-made Arrow batches.
 
 python -m tests.bench.spark [--bootstrap HOST:PORT] [--bytes SIZE ...] [--rows N] [--rounds N]
+    [--only source|sink]
 
-Values of 100 and of 1,000 bytes, two partitions, local[2], without a sink; one after another, round
-by round. Ready-made batches show the maximum of a Python source: those of a source that reads
-nothing, and those of ours, which fetches as usual but converts nothing. All have the columns of
-Spark's own connector, then only the values, and then fields of the values, parsed by the source or
-by `from_json`; ours and the ready-made ones are also measured with all of our columns. The CPU time
-is that of the JVM and its Python workers. PySpark's Ivy downloads Spark's own connector; if that
-fails, it is skipped with a message. The first round, in which the JVM warms up, does not count.
+Values of 100 and of 1,000 bytes, each with a key of 20 bytes and a header, two partitions,
+local[2]; one after another, round by round. The sources are read without a sink. Ready-made batches
+show the maximum of a Python source: those of a source that reads nothing, and those of ours, which
+fetches as usual but converts nothing. All have the columns of Spark's own connector, then only the
+values, and then fields of the values, parsed by the source or by `from_json`; ours and the
+ready-made ones are also measured with all of our columns. The sinks write rows that Spark
+generates; how long that takes alone is measured, too. The CPU time is that of the JVM and its
+Python workers. PySpark's Ivy downloads Spark's own connector; if that fails, it is skipped with a
+message. The first round, in which the JVM warms up, does not count.
 """
 
 from __future__ import annotations
@@ -35,10 +39,17 @@ from .command import TABLE
 from .connector import connector
 from .figures import Figure, show, write_table
 from .processes import cpu_time
-from .ready_made import PARTITIONS, Fetched, Ready, value_of
+from .ready_made import HEADERS, PARTITIONS, Fetched, Ready, key_of, value_of
+from .spark_sinks import sinks
 
 ROWS = {100: 6_000_000, 1000: 1_500_000}
 """The bytes of a value -> how many are read: enough that the start of a job does not count."""
+
+WRITTEN = {100: 4_000_000, 1000: 800_000}
+"""The same -> how many are written."""
+
+Work = Mapping[tuple[str, str], Callable[[], object]]
+"""What is measured, client -> a function that does it once."""
 
 BATCH_BYTES = 16_000
 """The values of one produced batch: producers send about 16 KB by default."""
@@ -52,7 +63,9 @@ SAME = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_
 
 async def fill(bootstrap: str, topic: str, size: int, rows: int) -> None:
     count = BATCH_BYTES // size
-    batch = encode_batch([NewRecord(None, value_of(size), 1000 + n) for n in range(count)])
+    batch = encode_batch(
+        [NewRecord(key_of(n), value_of(size), 1000 + n, HEADERS) for n in range(count)]
+    )
     async with broker.connected(bootstrap) as node:
         for n in range(0, rows // count, PARTITIONS):
             places = range(min(PARTITIONS, rows // count - n))
@@ -101,30 +114,40 @@ def frames(
     }
 
 
-def measure(spark: Any, bootstrap: str, size: int, rows: int, rounds: int) -> list[Figure]:
+def measure_sources(spark: Any, bootstrap: str, size: int, rows: int, rounds: int) -> list[Figure]:
+    """Return the time and the CPU time of a row that each client reads."""
+
+    def reading(frame: Callable[[], Any]) -> None:
+        frame().write.format("noop").mode("overwrite").save()
+
+    with broker.topic(bootstrap, PARTITIONS) as topic:
+        anyio.run(fill, bootstrap, topic, size, rows)
+        made = frames(spark, bootstrap, topic, size, rows)
+        work = {which: partial(reading, frame) for which, frame in made.items()}
+        return measure(spark, work, size, rows, rounds)
+
+
+def measure(spark: Any, work: Work, size: int, rows: int, rounds: int) -> list[Figure]:
     """Return the time and the CPU time of a row of each client."""
     jvm = spark.sparkContext._gateway.proc.pid
     times: dict[tuple[str, str], list[float]] = {}
     cpu: dict[tuple[str, str], list[float]] = {}
-    with broker.topic(bootstrap, PARTITIONS) as topic:
-        anyio.run(fill, bootstrap, topic, size, rows)
-        made = dict(frames(spark, bootstrap, topic, size, rows))
-        if not spark.conf.get("spark.jars"):
-            made = {which: of for which, of in made.items() if "Spark's own" not in which[1]}
-        for n in range(rounds + 1):
-            for which, frame in made.items():
-                started, used = time.perf_counter(), cpu_time(jvm)
-                frame().write.format("noop").mode("overwrite").save()
-                took, used = time.perf_counter() - started, cpu_time(jvm) - used
-                speed = f"{rows / took:,.0f} rows/s, {used / rows * 1e6:.2f} us of CPU a row"
-                print(f"{size} B: {', '.join(which)}: {speed}", file=sys.stderr, flush=True)
-                if n:
-                    times.setdefault(which, []).append(took / rows * 1e6)
-                    cpu.setdefault(which, []).append(used / rows * 1e6)
+    if not spark.conf.get("spark.jars"):
+        work = {which: of for which, of in work.items() if "Spark's own" not in which[1]}
+    for n in range(rounds + 1):
+        for which, once in work.items():
+            started, used = time.perf_counter(), cpu_time(jvm)
+            once()
+            took, used = time.perf_counter() - started, cpu_time(jvm) - used
+            speed = f"{rows / took:,.0f} rows/s, {used / rows * 1e6:.2f} us of CPU a row"
+            print(f"{size} B: {', '.join(which)}: {speed}", file=sys.stderr, flush=True)
+            if n:
+                times.setdefault(which, []).append(took / rows * 1e6)
+                cpu.setdefault(which, []).append(used / rows * 1e6)
     return [
-        Figure(what=f"{size} B, {read}: us {unit} row", client=client, values=tuple(values))
+        Figure(what=f"{size} B, {what}: us {unit} row", client=client, values=tuple(values))
         for unit, found in (("a", times), ("of CPU a", cpu))
-        for (read, client), values in found.items()
+        for (what, client), values in found.items()
     ]
 
 
@@ -132,8 +155,9 @@ def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--bootstrap", help="host:port of a broker; else Apache Kafka on loopback")
     parser.add_argument("--bytes", type=int, nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--rows", type=int, help="of each size; else 6 and 1.5 million")
+    parser.add_argument("--rows", type=int, help="of each size; else 0.8 to 6 million")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("source", "sink"), help="else both")
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     try:
@@ -155,8 +179,14 @@ def main() -> None:
         spark.dataSource.register(Fetched)
         spark.dataSource.register(Ready)
         for size in given.bytes:
-            rows = given.rows or ROWS[size]
-            measured = measure(spark, bootstrap, size, rows, given.rounds)
+            measured = []
+            if given.only != "sink":
+                rows = given.rows or ROWS[size]
+                measured += measure_sources(spark, bootstrap, size, rows, given.rounds)
+            if given.only != "source":
+                rows = given.rows or WRITTEN[size]
+                work = sinks(spark, bootstrap, size, rows)
+                measured += measure(spark, work, size, rows, given.rounds)
             show(measured)
             figures += measured
         spark.stop()
