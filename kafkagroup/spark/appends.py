@@ -11,6 +11,7 @@ from kafkagroup.runtime.appending import append
 from kafkagroup.spark.cluster import Session
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_splitting import halves
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 __all__ = ["Appends"]
@@ -80,5 +81,13 @@ class Appends(Session):
         )
 
     async def _append(self, tp: TopicPartition, batch: bytes) -> None:
+        """Append a batch; in two parts if it is too large for the topic, as Java's producer does:
+        topics have limits of their own (`max.message.bytes`)."""
         self._topics.add(tp.topic)
-        await append(self._cluster, tp, batch)
+        try:
+            await append(self._cluster, tp, batch)
+        except BrokerError as error:
+            if error.code != ErrorCode.MESSAGE_TOO_LARGE or not (parts := halves(batch)):
+                raise
+            for part in parts:
+                await self._append(tp, part)
