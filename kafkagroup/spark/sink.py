@@ -94,7 +94,7 @@ def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterC
     """Write all rows, and return when they are acknowledged. Raises: BrokerError;
     TransportError."""
     from kafkagroup.spark.appends import Appends
-    from kafkagroup.wire.arrow_writing import RowBatcher, Rows
+    from kafkagroup.wire.arrow_writing import RowBatcher, RowColumns
 
     with Appends(options) as appends:
         in_flight = _InFlight(appends)
@@ -108,7 +108,7 @@ def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterC
             send=in_flight.send,
         )
         for batch in rows:
-            columns = Rows(batch, time.time_ns() // 1_000_000)
+            columns = RowColumns(batch, time.time_ns() // 1_000_000)
             if columns.least_timestamp is not None:
                 check_timestamp(columns.least_timestamp)
             batcher.add(columns)

@@ -10,7 +10,7 @@ cdef int _FIRST_CAPACITY
 
 
 @cython.final
-cdef class Rows:
+cdef class RowColumns:
     cdef readonly Py_ssize_t count
     cdef readonly object least_timestamp
     cdef readonly list topic_names
@@ -63,7 +63,7 @@ cdef class BatchBuilder:
         at=Py_ssize_t,
         view="unsigned char[::1]",
     )
-    cpdef bint append(self, Rows rows, Py_ssize_t n) except -1
+    cpdef bint append(self, RowColumns rows, Py_ssize_t n) except -1
     @cython.locals(doubled=Py_ssize_t)
     cdef void _reserve(self, Py_ssize_t size) except *
 
@@ -85,11 +85,11 @@ cdef class RowBatcher:
     cdef dict _topics
 
     @cython.locals(n=Py_ssize_t, at="long long", topic=_Topic, topics=list)
-    cpdef void add(self, Rows rows) except *
+    cpdef void add(self, RowColumns rows) except *
     @cython.locals(partition=Py_ssize_t, builder=BatchBuilder)
-    cdef void _add_row(self, _Topic topic, Rows rows, Py_ssize_t n) except *
+    cdef void _add_row(self, _Topic topic, RowColumns rows, Py_ssize_t n) except *
     @cython.locals(partition="long long", start=Py_ssize_t, count=int)
-    cdef Py_ssize_t _choose_partition(self, _Topic topic, Rows rows, Py_ssize_t n) except -1
+    cdef Py_ssize_t _choose_partition(self, _Topic topic, RowColumns rows, Py_ssize_t n) except -1
     cdef _Topic _topic(self, name)
     cdef void _update_count(self, _Topic topic) except *
     cdef void _expect_partition(self, _Topic topic, long long partition) except *

@@ -22,7 +22,7 @@ from kafkagroup.wire.murmur2 import partition_in
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["BatchBuilder", "RowBatcher", "Rows"]
+__all__ = ["BatchBuilder", "RowBatcher", "RowColumns"]
 
 _NULL = -1
 """The start of a null value; also the timestamp of a record that has none."""
@@ -39,7 +39,7 @@ _MAX_PENDING_BYTES = 64 << 20
 partitions they would otherwise be gigabytes."""
 
 
-class Rows:
+class RowColumns:
     """The rows of one Arrow record batch, with their columns as C arrays."""
 
     __slots__ = (
@@ -164,7 +164,7 @@ class BatchBuilder:
         """The bytes of the batch so far, before compression; 0 without a record."""
         return self._size if self.count else 0
 
-    def append(self, rows: Rows, n: int) -> bool:
+    def append(self, rows: RowColumns, n: int) -> bool:
         """Append row number `n`. Return False, without a change, if the batch is full.
 
         Raises: ConfigurationError if a header has no name.
@@ -267,7 +267,7 @@ class RowBatcher:
         self._send = send
         self._topics: dict[str, _Topic] = {}
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: RowColumns) -> None:
         """Add rows, and send the batches that they fill.
 
         Raises: ConfigurationError for a row without a topic, for a partition that does not exist,
@@ -292,7 +292,7 @@ class RowBatcher:
                 size += builder.size
         return size
 
-    def _add_row(self, topic: _Topic, rows: Rows, n: int) -> None:
+    def _add_row(self, topic: _Topic, rows: RowColumns, n: int) -> None:
         partition = self._choose_partition(topic, rows, n)
         builder = topic.builders[partition]
         while not builder.append(rows, n):
@@ -301,7 +301,7 @@ class RowBatcher:
             partition = self._choose_partition(topic, rows, n)
             builder = topic.builders[partition]
 
-    def _choose_partition(self, topic: _Topic, rows: Rows, n: int) -> int:
+    def _choose_partition(self, topic: _Topic, rows: RowColumns, n: int) -> int:
         partition = rows._partitions[n]
         if partition == _UNSET:
             start = rows._keys.start(n)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.arrow_writing import RowBatcher, Rows
+from kafkagroup.wire.arrow_writing import RowBatcher, RowColumns
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of
@@ -62,7 +62,7 @@ def batches(
         send=lambda tp, batch: sent.append((tp, batch)),
     )
     for table in tables:
-        batcher.add(Rows(table, NOW))
+        batcher.add(RowColumns(table, NOW))
     batcher.flush()
     return sent
 
@@ -204,7 +204,7 @@ def test_many_partitions_are_sent_before_their_batches_are_full() -> None:
     )
     found = []
     for _ in range(4):
-        batcher.add(Rows(rows, NOW))
+        batcher.add(RowColumns(rows, NOW))
         found.append(len(sent))
     assert found == [0, 0, 0, 20]
 
@@ -276,7 +276,9 @@ def test_the_least_timestamp_is_known() -> None:
     def least(times: list[int | None]) -> int | None:
         column = pa.array(times, pa.timestamp("us", "UTC"))
         values = pa.nulls(len(times), pa.binary())
-        return Rows(pa.record_batch({"value": values, "timestamp": column}), NOW).least_timestamp
+        return RowColumns(
+            pa.record_batch({"value": values, "timestamp": column}), NOW
+        ).least_timestamp
 
     assert [least([5_000, None, 3_999]), least([None]), least([])] == [3, None, None]
     assert least([-2_000_000]) == -2000
