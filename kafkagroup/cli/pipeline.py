@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -28,18 +29,43 @@ def command() -> None:
     """
 
 
+def _of_tables(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name the tables, and those of the report."""
+
+    @click.option(
+        "--out", metavar="DIR", required=True, help="The folder of the tables: a path or a URL."
+    )
+    @click.option(
+        "--format", "form", default="parquet", show_default=True, help="The format of the tables."
+    )
+    @click.option(
+        "--namespace",
+        metavar="NAME",
+        help="The namespace of the tables in one of Spark's catalogs, such as lake.kafka.",
+    )
+    @click.option(
+        "--group",
+        "groups",
+        metavar="PATTERN",
+        multiple=True,
+        help="Show only groups with such an id in the report, as orders-*; repeatable.",
+    )
+    @click.option(
+        "--exclude",
+        metavar="PATTERN",
+        multiple=True,
+        help="Leave groups with such an id out of the report, as console-consumer-*; repeatable.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print the path of the report as JSON.")
+    @functools.wraps(command)
+    def with_tables(*args: Any, **options: Any) -> Any:
+        return command(*args, **options)
+
+    return with_tables
+
+
 @command.command("run", short_help="Read new records, and write the tables and the report.")
-@click.option(
-    "--out", metavar="DIR", required=True, help="The folder of the tables: a path or a URL."
-)
-@click.option(
-    "--format", "form", default="parquet", show_default=True, help="The format of the tables."
-)
-@click.option(
-    "--namespace",
-    metavar="NAME",
-    help="The namespace of the tables in one of Spark's catalogs, such as lake.kafka.",
-)
+@_of_tables
 @click.option(
     "--every",
     type=click.FloatRange(1.0),
@@ -60,23 +86,32 @@ def command() -> None:
     help="Write the group's loads to a file that a LoadsFile of its members reads.",
 )
 @click.option("--report/--no-report", default=True, help="Whether to write report.html.")
-@click.option("--json", "as_json", is_flag=True, help="Print the path of the report as JSON.")
+@click.option(
+    "--allowed",
+    type=click.IntRange(0),
+    metavar="RECORDS",
+    default=0,
+    show_default=True,
+    help="A lag of a partition up to this counts as none in its status.",
+)
 @connected
 def run_command(
     out: str,
     form: str,
     namespace: str | None,
+    groups: tuple[str, ...],
+    exclude: tuple[str, ...],
+    as_json: bool,
+    allowed: int,
     every: float | None,
     retention: float | None,
     loads: tuple[tuple[str, str], ...],
     report: bool,
-    as_json: bool,
     connection: Connection,
 ) -> None:
     """Read the groups' records since the last run, sample their lag, and write the tables."""
     spark = session()
     from kafkagroup.spark.pipeline import run
-    from kafkagroup.spark.report import write_report
     from kafkagroup.spark.weights import write_loads
 
     def run_once() -> None:
@@ -87,6 +122,7 @@ def run_command(
             out,
             format=form,
             namespace=namespace,
+            allowed=allowed,
             retention=None if retention is None else timedelta(days=retention),
             told=_progress,
         )
@@ -94,9 +130,7 @@ def run_command(
             count = write_loads(tables.read("weights"), group, file)
             click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
         if report:
-            _progress("report")
-            path = write_report(tables)
-            click.echo(json.dumps({"report": path}) if as_json else path)
+            _report(tables, groups, exclude, as_json)
 
     try:
         if every is None:
@@ -105,6 +139,43 @@ def run_command(
             _repeat(run_once, every)
     finally:
         spark.stop()
+
+
+@command.command("report", short_help="Write the report on tables that are there.")
+@_of_tables
+def report_command(
+    out: str,
+    form: str,
+    namespace: str | None,
+    groups: tuple[str, ...],
+    exclude: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write the report on the tables of earlier runs. No broker is asked."""
+    spark = session()
+    from kafkagroup.spark.stored_tables import Tables
+
+    tables = Tables(spark, out, form, namespace)
+
+    def report() -> None:
+        if not tables.exists("group_health"):
+            raise ConfigurationError(
+                f"there are no tables in {namespace or out}: kafkagroup pipeline run writes them"
+            )
+        _report(tables, groups, exclude, as_json)
+
+    try:
+        _guarded(report)
+    finally:
+        spark.stop()
+
+
+def _report(tables: Any, groups: Sequence[str], exclude: Sequence[str], as_json: bool) -> None:
+    from kafkagroup.spark.report import write_report
+
+    _progress("report")
+    path = write_report(tables, groups=groups, exclude=exclude)
+    click.echo(json.dumps({"report": path}) if as_json else path)
 
 
 def _repeat(run_once: Callable[[], None], every: float) -> None:

@@ -22,6 +22,8 @@ LEAST = ("pipeline", "run", "--bootstrap-servers", "nowhere.invalid:1", "--out",
         ((*LEAST, "-X", "sasl"), "-X: expected NAME=VALUE"),
         ((*LEAST, "--every", "0"), "run: Invalid value for '--every': 0.0 is not in the range"),
         ((*LEAST, "--retention", "0"), "run: Invalid value for '--retention': 0.0 is not in the"),
+        ((*LEAST, "--allowed", "-1"), "run: Invalid value for '--allowed': -1 is not in the range"),
+        (("pipeline", "report"), "report: Missing option '--out'."),
     ],
 )
 def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], told: str) -> None:
@@ -104,3 +106,39 @@ def test_a_wrong_option_ends_the_command_also_with_every(monkeypatch: pytest.Mon
     result = CliRunner().invoke(app, [*LEAST, "--every", "60"])
     assert result.exit_code == 2
     assert result.output == "kafkagroup: no such option\n"
+
+
+SELECTED = ("--group", "orders-*", "--group", "billing", "--exclude", "*-test")
+
+
+def test_the_report_is_of_the_selected_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """99 ended groups hid the living ones in the report, and no option left them out."""
+    Runs(monkeypatch)
+    report, pipeline, tables = (
+        pytest.importorskip(f"kafkagroup.spark.{name}")
+        for name in ("report", "pipeline", "stored_tables")
+    )
+    made: list[Any] = []
+
+    def write(tables: Any, **more: Any) -> str:
+        made.append(more)
+        return "tables/report.html"
+
+    monkeypatch.setattr(report, "write_report", write)
+    monkeypatch.setattr(pipeline, "run", lambda *given, **more: made.append(more["allowed"]))
+    monkeypatch.setattr(tables.Tables, "exists", lambda self, name: self.root == "tables")
+    selected = {"groups": ("orders-*", "billing"), "exclude": ("*-test",)}
+
+    result = CliRunner().invoke(app, [*LEAST, *SELECTED, "--allowed", "500"])
+    assert result.stdout == "tables/report.html\n"
+    assert made == [500, selected]
+
+    result = CliRunner().invoke(app, ["pipeline", "report", "--out", "tables", *SELECTED])
+    assert result.stdout == "tables/report.html\n"
+    assert made == [500, selected, selected]
+
+    result = CliRunner().invoke(app, ["pipeline", "report", "--out", "nowhere"])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        "kafkagroup: there are no tables in nowhere: kafkagroup pipeline run writes them"
+    ]

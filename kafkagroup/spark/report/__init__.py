@@ -6,6 +6,7 @@ and SVG, and a policy in the page forbids browsers anything more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["write_report"]
 
 
-def write_report(tables: Tables, name: str = "report.html") -> str:
-    """Write the page beside the tables; answer its path.
+def write_report(
+    tables: Tables,
+    name: str = "report.html",
+    *,
+    groups: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> str:
+    """Write the page beside the tables; answer its path. `groups` and `exclude`: ids of groups to
+    show, all if empty, and to leave out; in both `*` and `?` stand for other text.
 
     Raises: ImportError without matplotlib, which is in the extra `pipeline`.
     """
@@ -23,5 +31,5 @@ def write_report(tables: Tables, name: str = "report.html") -> str:
     from kafkagroup.spark.report.facts import gather
     from kafkagroup.spark.report.page import render
 
-    write_text(tables.spark, tables.path(name), render(gather(tables)))
+    write_text(tables.spark, tables.path(name), render(gather(tables, groups, exclude)))
     return tables.path(name)

@@ -1,10 +1,14 @@
-"""The data of the report, as plain values: the worst first, and limited to what fits a page."""
+"""The data of the report, as plain values: the living groups before the ended ones, of both the
+worst first, and limited to what fits a page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import reduce
 from itertools import groupby
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,22 +16,48 @@ import attrs
 from kafkagroup.spark.evaluation import Status
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from kafkagroup.spark.pipeline import Tables
 
-__all__ = ["Bar", "Facts", "Group", "Rebalance", "Stuck", "gather", "lag_over_time", "total_lag"]
+__all__ = [
+    "Bar",
+    "Facts",
+    "Group",
+    "Rebalance",
+    "Stuck",
+    "gather",
+    "lag_over_time",
+    "selected",
+    "total_lag",
+]
 
-MAX_GROUPS = 12
-"""Most groups that have a section of their own."""
+MAX_GROUPS = 500
+"""Most groups in the page: rows of its tables."""
+MAX_SECTIONS = 12
+"""Most groups that have a section of their own, with plots."""
 MAX_STUCK = 100
-"""Most stuck partitions in the table."""
+"""Most stuck partitions of living groups, and of ended ones, each."""
 MAX_REBALANCES = 200
 """Most rebalances of each group: the last ones."""
 MAX_POINTS = 20_000
 """Most samples of the lag of each group: the last ones."""
 MAX_BARS = 3_000
 """Most ownership spans of each group: the last ones."""
+
+
+_WITH_MEMBERS = ("classic", "consumer", "share")
+"""Kinds of groups whose members are known."""
+
+_IS_ENDED = (
+    "coalesce(gone_at IS NOT NULL OR members = 0 AND ("
+    f"kind IN {_WITH_MEMBERS} OR status = 'STOP' OR last_commit < evaluated_at - INTERVAL 1 DAY"
+    "), false)"
+)
+"""Whether a group has ended, in SQL: it was deleted or expired, or it has no members any more. A
+group that never had any, as those of Spark, has ended if it no longer commits."""
+
+_WORST_FIRST = ("worst", "stuck_partitions", "lag", "rebalances")
 
 
 @attrs.frozen
@@ -41,6 +71,8 @@ class Stuck:
     lag: int | None
     seconds: float | None
     last_commit: datetime | None
+    is_ended: bool = False
+    """Whether its group has ended."""
 
 
 @attrs.frozen
@@ -77,6 +109,7 @@ class Group:
     name: str
     health: dict[str, Any]
     """Its row in `group_health`."""
+    is_ended: bool = False
     lag: Sequence[tuple[datetime, int]] = ()
     """Time and lag of all partitions together."""
     rebalances: Sequence[Rebalance] = ()
@@ -91,39 +124,47 @@ class Facts:
     """The time of the run; all times are UTC."""
     stuck: Sequence[Stuck]
     groups: Sequence[Group]
-    """The worst first."""
+    """The living ones first, and of both the worst first. Only the first of them have lists."""
     others: int = 0
-    """Groups that are not shown."""
+    """Selected groups that are not shown."""
 
 
-def gather(tables: Tables) -> Facts:
-    """Read the data from the tables that `run` writes. The session's time zone should be UTC."""
+def gather(tables: Tables, groups: Sequence[str] = (), exclude: Sequence[str] = ()) -> Facts:
+    """Read the data from the tables that `run` writes. The session's time zone should be UTC.
+
+    `groups`, `exclude`: ids of groups to show, all if empty, and to leave out; in both `*` stands
+    for any text and `?` for any character.
+    """
+    from pyspark.sql import functions as F
+
+    evaluation = tables.read("evaluation")
     order = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
+    chosen = (
+        selected(tables.read("group_health"), groups, exclude)
+        .join(
+            evaluation.groupBy("group_id").agg(F.max("last_commit").alias("last_commit")),
+            "group_id",
+            "left",
+        )
+        .selectExpr(
+            "*", f"{_IS_ENDED} AS is_ended", f"coalesce(CASE status {order} END, -1) AS worst"
+        )
+    )
     health = [
         row.asDict()
-        for row in tables.read("group_health")
-        .orderBy("group_id")
-        .selectExpr("*", f"coalesce(CASE status {order} END, -1) AS worst")
-        .orderBy("worst", "stuck_partitions", "lag", "rebalances", ascending=False)
+        for row in chosen.orderBy("is_ended", *map(F.desc, _WORST_FIRST), "group_id")
         .limit(MAX_GROUPS)
         .collect()
     ]
-    names = [row["group_id"] for row in health]
-    stuck = [
-        Stuck(r.group_id, r.topic, r.partition, r.status, r.lag, r.seconds, r.last_commit)
-        for r in tables.read("evaluation")
-        .where("stuck")
-        .orderBy("lag", ascending=False)
-        .limit(MAX_STUCK)
-        .collect()
-    ]
+    names = [row["group_id"] for row in health[:MAX_SECTIONS]]
     samples = _by_group(lag_over_time(tables, names), "time", MAX_POINTS)
     rebalances = _by_group(_of(tables, "rebalances", names), "started", MAX_REBALANCES)
     bars = _by_group(_of(tables, "ownership", names), "started", MAX_BARS)
-    groups = [
+    shown = [
         Group(
             name=name,
             health=row,
+            is_ended=row["is_ended"],
             lag=total_lag((r.time, (r.topic, r.partition), r.lag) for r in samples.get(name, ())),
             rebalances=[
                 Rebalance(r.generation, r.cause, r.started, r.ended, r.members, r.moved)
@@ -142,12 +183,41 @@ def gather(tables: Tables) -> Facts:
                 for r in bars.get(name, ())
             ],
         )
-        for name, row in zip(names, health, strict=True)
+        for row in health
+        for name in (row["group_id"],)
     ]
-    times = [row["evaluated_at"] for row in health]
-    count = tables.read("group_health").count()
-    made_at = max(times, default=datetime(1970, 1, 1))
-    return Facts(made_at, stuck, groups, count - len(groups))
+    stuck = _stuck(evaluation.join(chosen.select("group_id", "is_ended"), "group_id"))
+    made_at = max((row["evaluated_at"] for row in health), default=datetime(1970, 1, 1))
+    return Facts(made_at, stuck, shown, chosen.count() - len(shown))
+
+
+def selected(rows: DataFrame, groups: Sequence[str], exclude: Sequence[str]) -> DataFrame:
+    """Return the rows of the groups whose ids match one of `groups`, and none of `exclude`."""
+
+    def matches(patterns: Sequence[str]) -> Column:
+        return reduce(or_, (rows.group_id.like(_like(pattern)) for pattern in patterns))
+
+    if groups:
+        rows = rows.where(matches(groups))
+    return rows.where(~matches(exclude)) if exclude else rows
+
+
+def _like(pattern: str) -> str:
+    """Return the pattern as SQL's LIKE has it."""
+    return re.sub(r"[\\%_]", r"\\\g<0>", pattern).replace("*", "%").replace("?", "_")
+
+
+def _stuck(evaluation: DataFrame) -> list[Stuck]:
+    """Return the stuck partitions with the most lag, those of living groups first."""
+    rows = evaluation.where("stuck").selectExpr(
+        "*", "row_number() OVER (PARTITION BY is_ended ORDER BY lag DESC) AS nth"
+    )
+    return [
+        Stuck(
+            r.group_id, r.topic, r.partition, r.status, r.lag, r.seconds, r.last_commit, r.is_ended
+        )
+        for r in rows.where(f"nth <= {MAX_STUCK}").orderBy("is_ended", "nth").collect()
+    ]
 
 
 def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import Any
 
 from kafkagroup.errors import printable
-from kafkagroup.spark.report.facts import Facts, Group
-from kafkagroup.spark.report.plots import plot
+from kafkagroup.spark.evaluation import Status
+from kafkagroup.spark.report.facts import Facts, Group, Stuck
+from kafkagroup.spark.report.plots import NARROW, WIDE, legend, plot
 
 __all__ = ["render"]
+
+MAX_OPEN = 20
+"""Most generations of a group that are not folded."""
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -22,43 +27,99 @@ _HEAD = """<!DOCTYPE html>
 <title>Groups</title>
 <style>
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 72rem;
-  padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; overflow-wrap: anywhere; }
+  padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
 table { border-collapse: collapse; font-size: 13px; margin: .6rem 0; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: left; border-bottom: 1px solid #e3e3e3;
-  vertical-align: top; white-space: nowrap; }
-td:first-child:not(.n) { white-space: normal; overflow-wrap: anywhere; min-width: 14rem; }
-.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+  vertical-align: top; overflow-wrap: normal; }
+td { white-space: nowrap; }
+td.name { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
+.n { text-align: right; font-variant-numeric: tabular-nums; }
 .OK { color: #1a7f37; } .WARN { color: #9a6700; }
 .STOP, .STALL, .REWIND { color: #cf222e; font-weight: 600; }
-svg { max-width: 100%; height: auto; } .note { color: #666; font-size: 13px; }
+summary { cursor: pointer; }
+.ended > summary { font-size: 1.2rem; font-weight: 600; margin-top: 2.5rem; }
+svg { display: block; max-width: 100%; height: auto; } .note { color: #666; font-size: 13px; }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.2rem; font-size: 13px; margin: .2rem 0;
+  padding: 0; list-style: none; }
+.legend i { display: inline-block; width: 1.4em; height: .7em; margin-right: .4em; }
+.narrow { display: none; }
+@media (max-width: 70rem) {
+  /* A row of a table is a paragraph: each cell has its heading before it. */
+  table, tbody, tr { display: block; } th { display: none; }
+  tr { border-bottom: 1px solid #e3e3e3; padding: .3rem 0; }
+  td, td.name { display: inline-block; border: 0; padding: 0 .9rem 0 0; white-space: normal;
+    text-align: left; min-width: 0; }
+  td.name { display: block; font-weight: 600; } td:empty { display: none; }
+  td:not(.name)::before { content: attr(data-head) " "; color: #666; }
+}
+@media (max-width: 44rem) { .wide { display: none; } .narrow { display: block; } }
 </style>
 </head>
 <body>
 """
 
+_ENDED = (
+    "They were deleted, have expired or have no members any more; or they never had members, and no"
+    " longer commit."
+)
+
 
 def render(facts: Facts) -> str:
-    """Return the page: stuck partitions first, then all groups, then each group with its plots."""
+    """Return the page: first the living groups, then the ended ones, which are folded. Of both the
+    stuck partitions come first, then all groups, then groups with their plots."""
     counted = (
         "Rebalances are counted since the log of groups can be read without a gap;"
         " generations without members do not count."
     )
+    living = [group for group in facts.groups if not group.is_ended]
+    ended = [group for group in facts.groups if group.is_ended]
     body = [
         "<h1>Groups</h1>",
         f'<p class="note">As of {_time(facts.made_at)}, all times in UTC. {counted}</p>',
-        "<h2>Stuck partitions</h2>",
-        _stuck(facts) if facts.stuck else "<p>None.</p>",
-        "<h2>Health</h2>",
-        _health(facts.groups),
+        f"<p>{_counts('living', living)}. {_counts('ended', ended)}.</p>",
     ]
     if facts.others:
         body.append(f'<p class="note">{facts.others} more groups are in the tables.</p>')
-    body += [_group(group, facts.made_at) for group in facts.groups]
+    body += _part("h2", living, [s for s in facts.stuck if not s.is_ended], facts.made_at)
+    if ended:
+        body += [
+            f'<details class="ended"{_open(not living)}>',
+            f"<summary>{_counts('ended', ended)}</summary>",
+            f'<p class="note">{_ENDED}</p>',
+            *_part("h3", ended, [s for s in facts.stuck if s.is_ended], facts.made_at),
+            "</details>",
+        ]
     return _HEAD + "\n".join(body) + "\n</body>\n</html>\n"
 
 
-def _stuck(facts: Facts) -> str:
+def _counts(state: str, groups: Sequence[Group]) -> str:
+    """Return how many groups there are, and their statuses, the worst first."""
+    found = Counter(group.health["status"] for group in groups)
+    statuses = [
+        f"{found[name]}&nbsp;{_status(name)}"
+        for name in (status.name for status in reversed(Status))
+        if found[name]
+    ]
+    noun = "group" if len(groups) == 1 else "groups"
+    text = f"{len(groups)} {state} {noun}"
+    return f"{text}: {', '.join(statuses)}" if statuses else text
+
+
+def _part(
+    heading: str, groups: Sequence[Group], stuck: Sequence[Stuck], until: datetime
+) -> Iterator[str]:
+    """Yield all about some of the groups."""
+    yield f"<{heading}>Stuck partitions</{heading}>"
+    yield _stuck(stuck) if stuck else "<p>None.</p>"
+    yield f"<{heading}>Health</{heading}>"
+    yield _health(groups) if groups else "<p>None.</p>"
+    for group in groups:
+        if group.lag or group.rebalances or group.bars:
+            yield _group(heading, group, until)
+
+
+def _stuck(stuck: Iterable[Stuck]) -> str:
     return _table(
         ("group", "partition", "status", "lag", "seconds behind", "last commit"),
         [
@@ -70,9 +131,10 @@ def _stuck(facts: Facts) -> str:
                 _number(row.seconds),
                 _time(row.last_commit),
             )
-            for row in facts.stuck
+            for row in stuck
         ],
         numbers=(3, 4),
+        names=(0, 1),
     )
 
 
@@ -111,17 +173,22 @@ def _health(groups: Iterable[Group]) -> str:
             for health in (group.health,)
         ],
         numbers=range(3, 11),
+        names=(0,),
     )
 
 
-def _group(group: Group, until: datetime) -> str:
-    parts = [f"<h2>{_text(group.name)} {_state(group.health)}</h2>"]
-    if svg := plot(group, until):
-        parts.append(svg)
+def _group(heading: str, group: Group, until: datetime) -> str:
+    parts = [f"<{heading}>{_text(group.name)} {_state(group.health)}</{heading}>"]
+    for kind, width in (("wide", WIDE), ("narrow", NARROW)):
+        if svg := plot(group, until, width):
+            parts.append(f'<div class="{kind}">{svg}</div>')
+    if members := legend(group.bars):
+        items = (f'<li><i style="background:{hue}"></i>{_text(name)}</li>' for name, hue in members)
+        parts.append(f'<ul class="legend">{"".join(items)}</ul>')
     if group.rebalances:
         rows = [
             (
-                _number(rebalance.generation),
+                str(rebalance.generation),
                 _text(rebalance.cause),
                 _time(rebalance.started),
                 _length(rebalance.started, rebalance.ended),
@@ -132,25 +199,40 @@ def _group(group: Group, until: datetime) -> str:
         ]
         heads = ("generation", "cause", "started", "seconds", "members", "partitions moved")
         parts.append(
-            f"<details open><summary>{len(rows)} generations, the last first</summary>"
+            f"<details{_open(len(rows) <= MAX_OPEN)}>"
+            f"<summary>{len(rows)} generations, the last first</summary>"
             f"{_table(heads, rows, numbers=(0, 3, 4, 5))}</details>"
         )
     return "\n".join(parts)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """Return an HTML table. The cells of `rows` must be HTML already."""
-    right = set(numbers)
+def _table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Iterable[int] = (),
+    names: Iterable[int] = (),
+) -> str:
+    """Return an HTML table. The cells of `rows` must be HTML already. `numbers` and `names`: the
+    columns of numbers, and those of names, which may be long."""
+    kinds = {**dict.fromkeys(numbers, "n"), **dict.fromkeys(names, "name")}
 
-    def cells(tag: str, row: Sequence[str]) -> str:
+    def cells(row: Sequence[str]) -> str:
         html = (
-            f"<{tag}{' class=n' if n in right else ''}>{cell}</{tag}>" for n, cell in enumerate(row)
+            f'<td data-head="{head}"{_class(kinds.get(n))}>{cell}</td>'
+            for n, (head, cell) in enumerate(zip(heads, row, strict=True))
         )
         return f"<tr>{''.join(html)}</tr>"
 
-    return "\n".join(
-        ["<table>", cells("th", heads), *(cells("td", row) for row in rows), "</table>"]
-    )
+    top = "".join(f"<th{_class(kinds.get(n))}>{head}</th>" for n, head in enumerate(heads))
+    return "\n".join(["<table>", f"<tr>{top}</tr>", *map(cells, rows), "</table>"])
+
+
+def _open(is_open: bool) -> str:
+    return " open" if is_open else ""
+
+
+def _class(name: str | None) -> str:
+    return "" if name is None else f" class={name}"
 
 
 def _text(text: str) -> str:

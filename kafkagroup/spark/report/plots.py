@@ -9,27 +9,31 @@ from io import StringIO
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.colors import to_hex
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter
 
 from kafkagroup.errors import printable
 from kafkagroup.spark.report.facts import Bar, Group
 
-__all__ = ["plot"]
+__all__ = ["NARROW", "WIDE", "draw", "legend", "plot"]
 
 MAX_PARTITIONS = 64
 """Most rows of a plot: with more, each row would be as thin as a line."""
 MAX_MEMBERS = 12
 """Most members with a colour and a name; the others are grey."""
+MAX_MARKERS = 200
+"""Most samples that are marked by a point."""
 
-MAX_NUMBERS = 30
-"""Most generations whose numbers are shown; with more, none are."""
+WIDE, NARROW = 11.0, 4.6
+"""Widths of a plot in inches, of which a browser shows 96 pixels each."""
 
-_COLOURS = [mpl.colormaps["tab20"](n) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
+_COLOURS = [to_hex(mpl.colormaps["tab20"](n)) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
 _GREY = "#b8b8b8"
 _PAUSE = "#d62728"
-_WIDTH = 11.0
+_FONTS = 1.2
+"""How much wider than measured a text may be with the fonts of a browser."""
 _STYLE = {
     # A "$" in a name must not begin a formula. Text stays text, for search and screen readers.
     "text.parse_math": False,
@@ -41,51 +45,77 @@ _STYLE = {
 }
 
 
-def plot(group: Group, until: datetime) -> str:
-    """Return an SVG element with the lag over time, and below it the owner of each partition; ""
-    without data.
-
-    A red line is a rebalance, with the number of its generation. A gap in a row is a time in which
-    no member owned the partition. `until`: the end of the time axis for what has not ended.
-    """
+def plot(group: Group, until: datetime, width: float = WIDE) -> str:
+    """Return `draw` as an SVG element; "" without data."""
     if not group.lag and not group.bars:
         return ""
-    rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
-    heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
     # matplotlib may lack a font for a name, and warns; the browser that shows it has one.
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        figure = Figure(figsize=(_WIDTH, sum(heights) + 0.9), layout="constrained")
-        axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[
-            :, 0
-        ]
-        _lag(axes[0], group)
-        if rows:
-            _owners(axes[1], group.bars, rows, until)
-        for axis in axes:
-            _rebalances(axis, group)
-        _generations(axes[0], group)
-        locator = AutoDateLocator()
-        axes[-1].xaxis.set_major_locator(locator)
-        axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
         text = StringIO()
+        figure = draw(group, until, width)
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
 
 
+def draw(group: Group, until: datetime, width: float) -> Figure:
+    """Return a figure with the lag over time, and below it the owner of each partition.
+
+    A red line is a rebalance, with the number of its generation if there is room. A gap in a row is
+    a time in which no member owned the partition. `until`: the end of the time axis for what has
+    not ended.
+    """
+    rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
+    heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
+    figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
+    axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    _lag(axes[0], group)
+    if rows:
+        _owners(axes[1], group.bars, rows, until, int(3 * width))
+    for axis in axes:
+        _rebalances(axis, group)
+    locator = AutoDateLocator(minticks=3, maxticks=max(4, int(width)))
+    axes[-1].xaxis.set_major_locator(locator)
+    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    _generations(figure, axes[0], group)
+    return figure
+
+
+def legend(bars: Sequence[Bar]) -> list[tuple[str, str]]:
+    """Return name and colour of each member that has a colour, in the order of the first bars."""
+    names = _names(bars)
+    return [(names[member], colour) for member, colour in _colours(bars).items()]
+
+
 def _lag(axis: Any, group: Group) -> None:
+    """Draw steps: a lag is known at the time of a sample, and holds until the next one."""
     if group.lag:
         times = [time for time, _ in group.lag]
         lags = [lag for _, lag in group.lag]
-        axis.plot(times, lags, color="#1f77b4", linewidth=1.2, marker=".", markersize=3)
-        axis.fill_between(times, lags, color="#1f77b4", alpha=0.15, linewidth=0)
+        marker = "." if len(lags) <= MAX_MARKERS else ""
+        axis.plot(
+            times,
+            lags,
+            color="#1f77b4",
+            linewidth=1.2,
+            marker=marker,
+            markersize=3,
+            drawstyle="steps-post",
+        )
+        axis.fill_between(times, lags, color="#1f77b4", alpha=0.15, linewidth=0, step="post")
+    # Else a large lag has its power of ten above the axis, where numbers of generations are.
+    axis.yaxis.set_major_formatter(EngFormatter(sep=""))
     axis.set_ylim(bottom=0)
     axis.set_ylabel("lag, records")
 
 
 def _owners(
-    axis: Any, bars: Sequence[Bar], rows: Sequence[tuple[str, int]], until: datetime
+    axis: Any,
+    bars: Sequence[Bar],
+    rows: Sequence[tuple[str, int]],
+    until: datetime,
+    most_letters: int,
 ) -> None:
     colours = _colours(bars)
     for row, key in enumerate(rows):
@@ -104,18 +134,8 @@ def _owners(
         )
     step = max(1, len(rows) // 32)
     axis.set_yticks(range(0, len(rows), step))
-    axis.set_yticklabels([_short(f"{t}/{p}") for t, p in rows[::step]], fontsize=8)
+    axis.set_yticklabels([_short(f"{t}/{p}", most_letters) for t, p in rows[::step]], fontsize=8)
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    names = _names(bars)
-    handles = [Patch(color=colours[member], label=names[member]) for member in colours]
-    axis.legend(
-        handles=handles,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.25 if len(rows) < 8 else -0.12),
-        ncols=4,
-        frameon=False,
-        fontsize=8,
-    )
 
 
 def _names(bars: Sequence[Bar]) -> dict[str, str]:
@@ -148,23 +168,33 @@ def _rebalances(axis: Any, group: Group) -> None:
         axis.axvline(end, color=_PAUSE, linewidth=0.7)
 
 
-def _generations(axis: Any, group: Group) -> None:
-    """Write the numbers of the generations above the plot, unless they would overlap."""
-    if len(group.rebalances) <= MAX_NUMBERS:
-        for rebalance in group.rebalances:
-            axis.annotate(
-                str(rebalance.generation),
-                (rebalance.ended or rebalance.started, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-                color=_PAUSE,
-            )
+def _generations(figure: Figure, axis: Any, group: Group) -> None:
+    """Write the number of each generation above the plot, the last first, where it overlaps no
+    other."""
+    if not group.rebalances:
+        return
+    figure.draw_without_rendering()  # places the axes
+    free = float("inf")
+    for rebalance in reversed(group.rebalances):
+        label = axis.annotate(
+            str(rebalance.generation),
+            (rebalance.ended or rebalance.started, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7,
+            color=_PAUSE,
+        )
+        box = label.get_window_extent()
+        more = (_FONTS - 1) * box.width + box.height / 3
+        if box.x1 + more > free:
+            label.remove()
+        else:
+            free = box.x0 - more
 
 
-def _short(name: str) -> str:
+def _short(name: str, most: int = 32) -> str:
     """Shorten a name for a plot: librdkafka's member ids alone have 44 characters."""
     shown = printable(name)
-    return shown if len(shown) <= 32 else f"{shown[:16]}…{shown[-15:]}"
+    return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[1 - (most + 1) // 2 :]}"
