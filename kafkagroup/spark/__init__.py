@@ -18,12 +18,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kafkagroup.spark.commits import CommitListener, reconcile
     from kafkagroup.spark.source import KafkaGroupSource, register
+    from kafkagroup.spark.stream_metrics import MetricsListener, Spread, StreamMetrics
 
-__all__ = ["CommitListener", "KafkaGroupSource", "reconcile", "register"]
+__all__ = [
+    "CommitListener",
+    "KafkaGroupSource",
+    "MetricsListener",
+    "Spread",
+    "StreamMetrics",
+    "reconcile",
+    "register",
+]
 
 _HOMES = {
     "CommitListener": "commits",
     "KafkaGroupSource": "source",
+    "MetricsListener": "stream_metrics",
+    "Spread": "stream_metrics",
+    "StreamMetrics": "stream_metrics",
     "reconcile": "commits",
     "register": "source",
 }

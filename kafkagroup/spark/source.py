@@ -113,7 +113,7 @@ class KafkaGroupSource(DataSource):
                 f"a stream from Kafka needs PySpark 4.2 or later; this is {pyspark.__version__},"
                 " in which tables work"
             )
-        from kafkagroup.spark.stream import StreamReader
+        from kafkagroup.spark.measured_stream import MeasuredStreamReader
 
         options = self._source(schema)
         if options.ending_offsets.kind != "latest":
@@ -121,7 +121,7 @@ class KafkaGroupSource(DataSource):
                 "endingOffsets, endingTimestamp and endingOffsetsByTimestamp end a table; a stream"
                 " ends with its trigger or its query"
             )
-        return StreamReader(options, schema)
+        return MeasuredStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

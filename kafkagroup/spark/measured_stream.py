@@ -1,0 +1,96 @@
+"""A stream that reports how far it is behind with each batch. It never fails for that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Any
+
+from kafkagroup.consume.lag import age, behind, first_timestamp
+from kafkagroup.errors import KafkaGroupError
+from kafkagroup.spark.ranges import Positions
+from kafkagroup.spark.stream import StreamReader
+from kafkagroup.spark.stream_metrics import METRICS, to_metrics
+from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from kafkagroup.spark.options import SourceOptions
+
+__all__ = ["MeasuredStreamReader"]
+
+_INTERVAL = 10.0
+"""Seconds between two measurements of ages: each fetches a batch of every partition that has
+unread records."""
+
+_TIMEOUT = 1.0
+"""Seconds that a batch may wait for them."""
+
+_FETCH_BYTES = 16 << 10
+"""Enough for one record; a broker sends a larger batch whole."""
+
+
+class MeasuredStreamReader(StreamReader):
+    """A topic as a stream, with its metrics in the progress."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._planned: dict[str, Any] | None = None
+        """The end of the last batch."""
+        self._ages: Mapping[TopicPartition, float] = {}
+        """The age in seconds of the first unread record of a partition, at the last measurement."""
+        self._measured_at = -_INTERVAL
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._planned = super().latestOffset(start, limit)
+        return self._planned
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        latest = super().reportLatestOffset()
+        if latest is None or self._planned is None:
+            return latest
+        return {**latest, METRICS: self._metrics(self._planned, latest)}
+
+    def _metrics(self, planned: dict[str, Any], latest: dict[str, Any]) -> dict[str, float]:
+        done, ends = Positions.from_json(planned), Positions.from_json(latest)
+        offsets = {
+            tp: behind(done.offsets[tp], end)
+            for tp, end in ends.offsets.items()
+            if tp in done.offsets and done.topic_ids[tp.topic] == ends.topic_ids[tp.topic]
+        }
+        unread = {tp: done.offsets[tp] for tp, count in offsets.items() if count}
+        if unread and time.monotonic() >= self._measured_at + _INTERVAL:
+            self._ages = self._measure(unread, ends.topic_ids)
+            self._measured_at = time.monotonic()
+        ages = {tp: self._ages.get(tp) if count else 0.0 for tp, count in offsets.items()}
+        return to_metrics(offsets.values(), [s for s in ages.values() if s is not None])
+
+    def _measure(
+        self, unread: Mapping[TopicPartition, int], ids: Mapping[str, str]
+    ) -> dict[TopicPartition, float]:
+        """Return the age of the first record at or after each offset, where it is found in time."""
+        try:
+            logs = self._connect()
+            fetches = {
+                logs.start_fetch(tp, ids[tp.topic], offset, _FETCH_BYTES): tp
+                for tp, offset in unread.items()
+            }
+        except KafkaGroupError:
+            return {}
+        done, late = wait(fetches, _TIMEOUT)
+        for fetch in late:
+            fetch.cancel()
+        now, found = time.time(), {}
+        for fetch in done:
+            tp = fetches[fetch]
+            try:
+                timestamp = first_timestamp(fetch.result().records or b"", tp, unread[tp])
+            except KafkaGroupError:
+                continue
+            seconds = age(timestamp, now)
+            if not isinstance(seconds, str):
+                found[tp] = seconds
+        return found
