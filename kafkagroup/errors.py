@@ -565,7 +565,10 @@ class FencedError(KafkaGroupError):
 @public
 class JoinFailedError(KafkaGroupError):
     """Joining the group failed more often in a row than `rebalance_max_retries` allows. The message
-    has the last failure. Fatal; without that option the member retries without limit."""
+    has the last failure. Fatal; without that option the member retries without limit.
+
+    In `kafkagroup.compat` also a start that got no assignment in time.
+    """
 
 
 @public

@@ -146,6 +146,9 @@ class TaskOwner(ABC):
         try:
             await self._start_tasks()
         except BaseException:
+            # What was started before the failure runs on asyncio in a task of its own.
+            with anyio.CancelScope(shield=True):
+                await self._stop_tasks()
             await self._tasks.leave()
             raise
         return self

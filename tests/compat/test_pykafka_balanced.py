@@ -13,7 +13,7 @@ from kafkagroup.compat.pykafka import (
     OffsetType,
     RoundRobinProtocol,
 )
-from kafkagroup.errors import ConfigurationError, JoinFailedError
+from kafkagroup.errors import ConfigurationError, ConsumerClosedError, JoinFailedError
 
 pytestmark = pytest.mark.anyio
 
@@ -107,9 +107,42 @@ async def test_a_claim_held_by_another_member_is_retried_up_to_a_limit(
     await fill(1, 3)
     path = f"/pykafka/{name}/claims/{name}:0"
     keeper.create(path, b"somebody", ephemeral=True, makepath=True)
-    async with consumer_of(rebalance_max_retries=2) as consumer:
-        with pytest.raises(JoinFailedError, match=f"refused 3 times.*{name}:0"):
-            await take(consumer, 1)
+    with pytest.raises(JoinFailedError, match=f"refused 3 times.*{name}:0"):
+        async with consumer_of(rebalance_max_retries=2):
+            pass
+
+
+async def test_it_starts_with_its_first_assignment(name, fill, consumer_of):
+    """The start once returned before it: no partitions, and a reset was an error."""
+    await fill(2, 8)
+    async with consumer_of() as consumer:
+        assert [*consumer.partitions] == [0, 1]
+        await consumer.reset_offsets([(0, 4)])
+        assert consumer.held_offsets == {0: 4, 1: -2}
+
+
+@pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+async def test_a_start_without_zookeeper_fails_in_time(name, fill, consumer_of):
+    """It once succeeded, and consumed nothing forever."""
+    await fill(1, 3)
+    down = {"zookeeper_connect": "127.0.0.1:1", "auto_start": False, "start_timeout_ms": 300}
+    async with consumer_of(**down) as consumer:
+        with pytest.raises(JoinFailedError, match="nothing within start_timeout_ms=300"):
+            await consumer.start()
+        with pytest.raises(ConsumerClosedError):
+            await consumer.consume()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+async def test_a_start_without_zookeeper_names_its_servers(name, fill, consumer_of):
+    """After the ten seconds that a failure may last before it is reported."""
+    await fill(1, 3)
+    down = {"zookeeper_connect": "127.0.0.1:1", "start_timeout_ms": 14_000}
+    with pytest.raises(JoinFailedError, match=r"ZooKeeper at 127\.0\.0\.1:1\).*refused.*majority"):
+        async with consumer_of(**down):
+            pass
 
 
 async def test_zookeeper_hosts_are_accepted_in_every_form_of_pykafka(

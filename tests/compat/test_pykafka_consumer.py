@@ -162,6 +162,67 @@ async def test_a_failed_start_raises_the_cause_and_leaves_nothing_open():
             pass
 
 
+async def test_it_starts_with_its_first_assignment(bootstrap, name, fill):
+    """The start once returned before it: no partitions, no offsets, and a reset did nothing, or
+    was an error of a partition that is not assigned."""
+    await fill(2, 8)
+    async with consumer_of(bootstrap, name) as consumer:
+        assert [*consumer.partitions] == [0, 1]
+        assert consumer.held_offsets == {0: -2, 1: -2}
+        await consumer.reset_offsets([(0, 4)])
+        assert consumer.held_offsets == {0: 4, 1: -2}
+        await consumer.reset_offsets([(consumer.partitions[1], OffsetType.LATEST)])
+        assert await committed(bootstrap, name) == {0: 5, 1: 8}
+        assert [m.offset for m in await take(consumer, 3)] == [5, 6, 7]
+    async with consumer_of(bootstrap, name, auto_start=False) as consumer:
+        assert (consumer.partitions, consumer.held_offsets) == ({}, {})
+        await consumer.start()
+        assert consumer.held_offsets == {0: 4, 1: 7}
+        await consumer.reset_offsets()
+        assert await committed(bootstrap, name) == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_first_use_waits_for_the_assignment_too(near):
+    """A cancelled wait leaves the consumer joining: the next call continues it."""
+    near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+    consumer = consumer_of(near.bootstrap_servers, "t", rebalance_backoff_ms=200)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(consumer.reset_offsets, [(0, OffsetType.LATEST)])
+        await until(lambda: near.requests(JoinGroupRequest))
+        tasks.cancel_scope.cancel()
+    assert consumer.partitions == {}
+    await consumer.reset_offsets([(0, OffsetType.LATEST)])
+    assert near.committed("t", "t") == {0: 0}
+    await consumer.stop()
+
+
+async def test_a_start_without_an_assignment_fails_in_time(near):
+    """Its consumer is stopped, as in pykafka, which only logs why."""
+    near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+    options = {"rebalance_max_retries": 1_000, "start_timeout_ms": 300, "auto_start": False}
+    async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
+        with pytest.raises(JoinFailedError, match=r"'t'.* nothing within start_timeout_ms=300"):
+            await consumer.start()
+        for call in (consumer.start, consumer.consume):
+            with pytest.raises(ConsumerClosedError):
+                await call()
+
+
+async def test_the_callback_of_the_first_assignment_may_use_the_consumer(bootstrap, name, fill):
+    await fill(1, 3)
+    seen = []
+
+    async def callback(consumer, before, after):
+        await consumer.start()
+        await consumer.commit_offsets([(0, 1)])
+        seen.append(consumer.partitions)
+
+    async with consumer_of(bootstrap, name, post_rebalance_callback=callback):
+        assert seen == [{0: TopicPartition(name, 0)}]
+        assert await committed(bootstrap, name) == {0: 1}
+
+
 async def test_the_users_exception_is_raised_unwrapped(bootstrap, name, fill):
     await fill(1)
     with pytest.raises(ZeroDivisionError):
@@ -231,13 +292,11 @@ async def test_commits_consumed_or_given_offsets(bootstrap, name, fill):
 async def test_held_offsets_are_those_of_the_last_messages(bootstrap, name, fill):
     await fill(2, {0: numbered(0, 3)})
     async with consumer_of(bootstrap, name) as consumer:
-        assert consumer.held_offsets == {}
         await take(consumer, 2)
         assert consumer.held_offsets == {0: 1, 1: -2}
         await consumer.commit_offsets([(0, 2), (1, 0)])
     async with consumer_of(bootstrap, name) as consumer:
-        await until(lambda: consumer.partitions)
-        await until(lambda: consumer.held_offsets == {0: 1, 1: -2})
+        assert consumer.held_offsets == {0: 1, 1: -2}
 
 
 async def test_latest_holds_for_a_topic_created_later(bootstrap, name, fill, produce):
@@ -271,8 +330,6 @@ async def test_held_offsets_follow_a_reset(bootstrap, name, fill):
 async def test_the_starting_position_without_a_commit(bootstrap, name, fill, produce, reset, first):
     await fill(1, 3)
     async with consumer_of(bootstrap, name, auto_offset_reset=reset) as consumer:
-        await consumer.start()
-        await until(lambda: consumer.partitions)
         await consumer.reset_offsets()
         await produce(0, numbered(0, 4, 3))
         assert [m.offset for m in await take(consumer, 1)] == [first]
@@ -505,11 +562,11 @@ async def test_the_number_and_backoff_of_rebalance_retries_are_configurable(near
     """pykafka waits 0, 1, 2 times the backoff; here it doubles, up to a second or itself."""
     near.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
     options = {"rebalance_max_retries": 2, "rebalance_backoff_ms": 300}
-    async with consumer_of(near.bootstrap_servers, "t", **options) as consumer:
-        start = anyio.current_time()
-        with pytest.raises(JoinFailedError, match=r"failed 3 times in a row: COORDINATOR_LOAD"):
-            await take(consumer, 1)
-        assert anyio.current_time() - start > 0.8 * (0.3 + 0.6) - 0.1
+    start = anyio.current_time()
+    with pytest.raises(JoinFailedError, match=r"failed 3 times in a row: COORDINATOR_LOAD"):
+        async with consumer_of(near.bootstrap_servers, "t", **options):
+            pass
+    assert anyio.current_time() - start > 0.8 * (0.3 + 0.6) - 0.1
     assert len(near.requests(JoinGroupRequest)) == 3
 
 

@@ -17,7 +17,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
+import anyio
+
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
+from kafkagroup.compat._joining import wait_for_assignment
 from kafkagroup.compat._names import renamed
 from kafkagroup.compat._tasks import TaskOwner
 from kafkagroup.compat.pykafka.membership import (
@@ -43,6 +46,9 @@ PostRebalanceCallback = Callable[
 
 _NO_POLL_LIMIT_MS = 2**31 - 1
 """Milliseconds: pykafka does not limit the time between two calls of the application."""
+
+_START_TIMEOUT_MS = 60_000
+"""Milliseconds: longer than a rebalance with the session timeout of pykafka."""
 
 _NAMES = {
     "enable_auto_commit": "auto_commit_enable",
@@ -91,7 +97,11 @@ class _Balanced(TaskOwner):
         self._auto_commits: bool = auto_commits
         self._callback: PostRebalanceCallback | None = given["post_rebalance_callback"]
         self._held_offsets: Offsets = {}
+        self._start_timeout_ms: int = given["start_timeout_ms"]
         self._started = False
+        self._starting = anyio.Lock()
+        self._is_assigned = False
+        """Whether the group has assigned partitions to this consumer, possibly none."""
         super().__init__()
         with renamed(_NAMES):
             self._consumer = Consumer(
@@ -125,10 +135,24 @@ class _Balanced(TaskOwner):
         await self.stop()
 
     async def start(self) -> None:
-        """Join the group. With `auto_start`, the first call that needs the group does this."""
-        if not self._started:
-            self._started = True
-            await self._tasks.start(self._consumer)
+        """Join the group, and wait for the first assignment. With `auto_start`, the first call that
+        needs the group does this.
+
+        Raises: JoinFailedError if no assignment comes within `start_timeout_ms`, or joining fails
+        more often than `rebalance_max_retries` allows; other errors that end the membership. The
+        consumer is then stopped.
+        """
+        if self._is_assigned:
+            return
+        async with self._starting:
+            if not self._started:
+                self._started = True
+                await self._tasks.start(self._consumer)
+        timeout_ms = self._start_timeout_ms
+        await wait_for_assignment(
+            self._consumer, timeout_ms / 1000, f"start_timeout_ms={timeout_ms}"
+        )
+        self._is_assigned = True
 
     async def stop(self) -> None:
         """Commit, if `auto_commit_enable` is on, and leave the group."""
@@ -136,10 +160,9 @@ class _Balanced(TaskOwner):
             await self._consumer.stop(commit=self._auto_commits)
 
     async def _ready(self) -> Consumer:
-        if not self._started:
-            if not self._auto_start:
-                raise NotStartedError("the consumer is not started; auto_start is False")
-            await self.start()
+        if not self._started and not self._auto_start:
+            raise NotStartedError("the consumer is not started; auto_start is False")
+        await self.start()
         return self._consumer
 
     # ------------------------------------------------------------ messages
@@ -256,6 +279,7 @@ class _Balanced(TaskOwner):
         before, kept = self._held_offsets, self.partitions
         self._held_offsets = {p: offset for p, offset in before.items() if p in kept}
         self._held_offsets |= _held_offsets(committed | starts)
+        self._is_assigned = True  # the callback may call methods that wait for an assignment
         if self._callback is not None:
             answer = self._callback(self, before, dict(self._held_offsets))
             given = await answer if inspect.isawaitable(answer) else answer
@@ -306,6 +330,7 @@ class BalancedConsumer(_Balanced):
         compacted_topic: bool = False,
         *,
         membership_protocol: GroupMembershipProtocol = RangeProtocol,
+        start_timeout_ms: int = _START_TIMEOUT_MS,
     ) -> None:
         """See ManagedBalancedConsumer. As in pykafka, `zookeeper_connection_timeout_ms` is the
         session timeout: how long a session outlives its connection.
@@ -359,6 +384,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         membership_protocol: GroupMembershipProtocol = RangeProtocol,
         session_timeout_ms: int = 30_000,
         heartbeat_thread: bool = True,
+        start_timeout_ms: int = _START_TIMEOUT_MS,
     ) -> None:
         """`topic` is a name, or an object with a `name`; `cluster` may be a string of addresses.
 
