@@ -34,6 +34,7 @@ from kafkagroup import (
     Record,
     Security,
     TopicPartition,
+    TransportError,
 )
 from kafkagroup._user_code import USER_ERRORS
 from kafkagroup.assign import (
@@ -44,6 +45,7 @@ from kafkagroup.assign import (
     naive_assignor,
 )
 from kafkagroup.assign.spec import named
+from kafkagroup.compat._joining import wait_for_assignment
 from kafkagroup.compat._names import renamed
 from kafkagroup.compat._tasks import TaskOwner
 from kafkagroup.types import Assignment, by_topic
@@ -61,6 +63,10 @@ both sorted. Returns member -> topic -> partition ids."""
 
 _NO_POLL_LIMIT_MS = 2**31 - 1
 """Milliseconds: kiel does not limit the time between two calls of the application."""
+
+_CONNECT_TIMEOUT_MS = 300_000
+"""Milliseconds: how long the other members may process what they have before they release
+partitions, as in the main API."""
 
 _MAX_MESSAGES = 100_000
 """The most messages that one call returns; in practice `max_bytes` is the limit."""
@@ -100,6 +106,7 @@ class GroupedConsumer(TaskOwner):
         *,
         topics: Sequence[str] = (),
         security: Security | None = None,
+        connect_timeout_ms: int = _CONNECT_TIMEOUT_MS,
     ) -> None:
         """`max_wait_time` is in milliseconds. All members share the partitions of `topics`, or of
         all topics if `topics` is empty. Without a deserializer, messages are parsed as JSON.
@@ -107,17 +114,26 @@ class GroupedConsumer(TaskOwner):
         self.group_name = group
         self.name = f"{socket.gethostname()}:{id(self)}"
         self.autocommit = autocommit
-        self.offsets: dict[str, dict[int, int]] = defaultdict(dict)
-        """Topic -> partition id -> offset of the next message, as of the last
-        `determine_offsets`."""
+        self.offsets: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        """Topic -> partition id -> offset of the next message. Calls of `consume` advance it, and
+        begin where it says: the application may change it between them."""
+        self.topics_to_commit: set[str] = set()
+        """The topics that were consumed since their last commit."""
+        self.synced_offsets: set[str] = set()
+        """The topics whose `offsets` were determined since the last rebalance; `consume` determines
+        those of others first."""
         self.coordinator_id: int | None = None
         self.closing = False
         self._deserializer: Callable[[Any], object] = deserializer or json.loads
         self._poll_timeout = max_wait_time / 1000
         self._brokers, self._security = brokers, security
+        self._connect_timeout_ms = connect_timeout_ms
         self._current_topic = ""
-        self._failed_topics: set[str] = set()
-        """Topics whose last read failed: `consume` looks up their committed offsets first."""
+        self._owned: set[TopicPartition] = set()
+        """The partitions that this member may commit: `allocation`, and those being revoked."""
+        self._positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        """Where the consumer reads, as far as it was given by `offsets` or has come since."""
+        self._rebalance_count = 0
         super().__init__()
         with renamed(_NAMES):
             self._consumer = Consumer(
@@ -128,13 +144,17 @@ class GroupedConsumer(TaskOwner):
                 security=security,
                 group_id=group,
                 assignors=[_assignor(partition_allocator, self.name)],
-                enable_auto_commit=autocommit,
+                # Its auto-commit would commit the start of each allocated partition, too. A value
+                # that is not a boolean is left for Consumer to reject.
+                enable_auto_commit=False if autocommit is True else autocommit,
                 max_poll_interval_ms=_NO_POLL_LIMIT_MS,
                 fetch_max_wait_ms=max_wait_time,
                 fetch_min_bytes=min_bytes,
                 fetch_max_bytes=max_bytes,
                 max_partition_fetch_bytes=max_bytes,
-                on_partitions_assigned=self._pause_other_topics,
+                on_partitions_assigned=self._on_assigned,
+                on_partitions_revoked=self._on_released,
+                on_partitions_lost=self._on_released,
             )
 
     async def _start_tasks(self) -> None:
@@ -144,12 +164,21 @@ class GroupedConsumer(TaskOwner):
         await self.close()
 
     async def connect(self) -> None:
-        """Join the group, and find its coordinator."""
+        """Join the group, wait for the first allocation, and find the coordinator.
+
+        Raises: JoinFailedError if no allocation comes within `connect_timeout_ms`, for example
+        because ZooKeeper cannot be reached; errors that end the membership; what
+        `determine_coordinator` raises.
+        """
         await self._tasks.start(self._consumer)
+        timeout_ms = self._connect_timeout_ms
+        await wait_for_assignment(
+            self._consumer, timeout_ms / 1000, f"connect_timeout_ms={timeout_ms}"
+        )
         await self.determine_coordinator()
 
     async def close(self) -> None:
-        """Commit what was consumed, if `autocommit` is on, and leave the group."""
+        """Leave the group. The messages that the last call returned are not committed."""
         self.closing = True
         await self.wind_down()
 
@@ -181,29 +210,43 @@ class GroupedConsumer(TaskOwner):
                 await self.commit_offsets()
         self._deliver_only(topic)
         try:
-            if topic in self._failed_topics:
-                await self._seek_to_committed(topic)
+            await self._sync_offsets(topic)
             found = await self._consumer.getmany(_MAX_MESSAGES, timeout=self._poll_timeout)
         except (BrokerError, NoOffsetsError) as error:
             await self._consumer.commit({})  # raises the same error if the membership has ended
             logger.error("group %s: reading topic %s failed: %s", self.group_name, topic, error)
-            self._failed_topics.add(topic)
+            self.synced_offsets.discard(topic)
             return []
+        self.topics_to_commit.add(topic)
+        for tp, records in found.items():
+            last = records[-1]
+            self._positions[tp] = OffsetAndMetadata(last.offset + 1, "", last.leader_epoch)
+            self.offsets[topic][tp.partition] = last.offset + 1
         return [value for records in found.values() for value in self._values(records)]
 
-    async def _seek_to_committed(self, topic: str) -> None:
-        """Seek to the committed offsets in partitions whose offset the consumer could not read: the
-        consumer itself requests it only once."""
-        await self.determine_offsets(topic)
+    async def _sync_offsets(self, topic: str) -> None:
+        """Have the consumer read at `offsets`, determined anew if a rebalance came since."""
+        if topic not in self.synced_offsets:
+            rebalance_count = self._rebalance_count
+            await self.determine_offsets(topic)
+            if rebalance_count == self._rebalance_count:
+                self.synced_offsets.add(topic)
+        self._seek_to_offsets(topic)
+
+    def _seek_to_offsets(self, topic: str) -> None:
         for tp in self._partitions_of(topic):
-            try:
-                await self._consumer.position(tp)
-            except BrokerError:
-                if (offset := self.offsets[topic].get(tp.partition)) is None:
-                    await self._consumer.seek_to_beginning(tp)
-                else:
-                    self._consumer.seek(tp, offset)
-        self._failed_topics.discard(topic)
+            if tp.partition in self.offsets[topic]:
+                wanted = self._offset(tp)
+                if self._positions.get(tp) is not wanted:
+                    self._consumer.seek(tp, wanted.offset)
+                    self._positions[tp] = wanted
+
+    def _offset(self, tp: TopicPartition) -> OffsetAndMetadata:
+        """Return a partition's entry in `offsets`; with the leader epoch, if it was read there."""
+        offset, position = self.offsets[tp.topic][tp.partition], self._positions.get(tp)
+        if position is not None and position.offset == offset:
+            return position
+        return OffsetAndMetadata(offset)
 
     def _values(self, records: Iterable[Record]) -> Iterable[object]:
         for record in records:
@@ -221,22 +264,42 @@ class GroupedConsumer(TaskOwner):
         self._pause_other_topics(tuple(self._consumer.assignment()))
 
     def _pause_other_topics(self, partitions: Sequence[TopicPartition]) -> None:
-        """Pause the partitions of other topics and resume those of the current one. Also called
-        with each assignment."""
+        """Pause the partitions of other topics and resume those of the current one."""
         mine = [tp for tp in partitions if tp.topic == self._current_topic]
         self._consumer.pause(*(tp for tp in partitions if tp.topic != self._current_topic))
         self._consumer.resume(*mine)
 
+    # ------------------------------------------------------------ rebalances
+
+    def _on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Called with the new partitions of each assignment."""
+        self._rebalance_count += 1
+        self._owned.update(partitions)
+        self._positions.clear()
+        self.synced_offsets.clear()
+        self._pause_other_topics(partitions)
+
+    def _on_released(self, partitions: Sequence[TopicPartition]) -> None:
+        """Called before partitions are released, and after they were lost."""
+        self._owned.difference_update(partitions)
+
     # ------------------------------------------------------------ offsets
 
     async def determine_offsets(self, topic: str, start: object = None) -> None:
-        """Read the group's committed offsets of a topic into `offsets`. Raises: NoOffsetsError."""
+        """Read the group's committed offsets of a topic into `offsets`, where the next `consume`
+        reads; without a commit, the start of the log. `start` is ignored. Raises: NoOffsetsError.
+        """
+        partitions = self._partitions_of(topic)
         try:
-            found = await self._consumer.committed(self._partitions_of(topic))
-        except BrokerError as error:
+            committed = await self._consumer.committed(partitions)
+            missing = [tp for tp, offset in committed.items() if offset is None]
+            starts = await self._consumer.beginning_offsets(missing) if missing else {}
+        except (BrokerError, TransportError) as error:
             raise NoOffsetsError(str(error)) from error
         self.offsets.pop(topic, None)
-        self.handle_offset_fetch_response(found)
+        for tp, offset in starts.items():
+            self.offsets[topic][tp.partition] = offset
+        self.handle_offset_fetch_response(committed)
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         return [tp for tp in self._consumer.assignment() if tp.topic == topic]
@@ -252,16 +315,26 @@ class GroupedConsumer(TaskOwner):
         return False
 
     async def commit_offsets(self, metadata: str | None = None) -> None:
-        """Commit what was consumed, with a note as metadata; a note that is too long is dropped. A
-        commit that fails with a permanent error is logged; the next one covers its offsets.
+        """Commit `offsets` of the topics that were consumed since their last commit, with a note as
+        metadata; a note that is too long is dropped. A commit that fails with a permanent error is
+        logged; the next one covers its offsets.
 
         Raises: CommitFailedError when partitions are no longer this member's; a retriable
         BrokerError or a TransportError after the retries with backoff have failed.
         """
+        topics, self.topics_to_commit = self.topics_to_commit, set()
         failure: KafkaGroupError | None = None
         try:
-            await self._consumer.commit(note=metadata or f"committed by {self.name}")
+            for topic in topics & self.synced_offsets:
+                self._seek_to_offsets(topic)  # a commit below the position needs a seek before it
+            offsets = {
+                tp: self._offset(tp)
+                for tp in self._owned
+                if tp.topic in topics and tp.partition in self.offsets[tp.topic]
+            }
+            await self._consumer.commit(offsets, note=metadata or f"committed by {self.name}")
         except KafkaGroupError as error:
+            self.topics_to_commit |= topics
             failure = error
         self.handle_offset_commit_response(failure)
         if failure is not None and not (isinstance(failure, BrokerError) and not failure.retriable):

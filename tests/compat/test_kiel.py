@@ -12,7 +12,13 @@ from gate import Gate
 from kafkagroup import Consumer, TopicPartition
 from kafkagroup.assign import naive_allocator as the_main_apis
 from kafkagroup.compat.kiel import GroupedConsumer, NoOffsetsError, naive_allocator
-from kafkagroup.errors import BrokerError, CommitFailedError, ConfigurationError, ErrorCode
+from kafkagroup.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConfigurationError,
+    ErrorCode,
+    JoinFailedError,
+)
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire.batch_writing import NewRecord
@@ -143,7 +149,7 @@ async def test_the_start_argument_is_ignored(bootstrap, name, fill):
         with anyio.fail_after(20):
             assert await consumer.consume(name, start=-1) in ([], [1, 2])
             await consumer.determine_offsets(name, start=-1)
-    assert consumer.offsets == {}
+    assert consumer.offsets == {name: {0: 0}}
 
 
 async def test_max_wait_time_and_min_bytes_bound_a_call():
@@ -199,14 +205,27 @@ async def test_waiting_for_zookeeper_does_not_block_the_loop(bootstrap, name, fi
     with Gate(zookeeper.address(1)) as gate:
         gate.bar()
         consumer = grouped(bootstrap, name, [gate.address])
-        async with consumer:
+
+        async def open_later():
             with anyio.fail_after(5):
                 for _ in range(50):
                     await anyio.sleep(0.01)
-                assert await consumer.consume(name) == []
             assert consumer.allocation == {}
             gate.unbar()
-            await until(lambda: consumer.allocation == {name: [0]})
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(open_later)
+            async with consumer:
+                assert consumer.allocation == {name: [0]}
+
+
+@pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+async def test_connecting_without_zookeeper_fails_in_time(bootstrap, name, fill):
+    """kiel waits forever; this once connected, and consumed nothing forever."""
+    await fill(1)
+    with pytest.raises(JoinFailedError, match="nothing within connect_timeout_ms=300"):
+        async with grouped(bootstrap, name, ["127.0.0.1:1"], connect_timeout_ms=300):
+            pass
 
 
 async def test_members_of_the_original_kiel_form_a_separate_group(
@@ -286,6 +305,31 @@ async def test_after_a_rebalance_consuming_continues_at_the_committed_offsets(
         assert one.offsets[name] == {0: 3}
 
 
+async def test_what_was_processed_before_a_partition_is_released_is_committed(
+    bootstrap, name, fill
+):
+    """The call that ends the processing commits partitions that are being revoked, too."""
+    await fill(1, {0: values(1, 2, 3)})
+    one, other = grouped(bootstrap, name), grouped(bootstrap, name)
+    async with one, anyio.create_task_group() as tasks:
+        await consumed(one, name, 3)
+        joined = anyio.Event()
+
+        async def join():
+            async with other:
+                joined.set()
+                await anyio.sleep_forever()
+
+        tasks.start_soon(join)
+        await until(lambda: not one.allocation)  # while the three are processed
+        with anyio.fail_after(20):
+            while not joined.is_set():
+                assert await one.consume(name) == []
+            assert await committed(bootstrap, name) == {0: 3}
+            assert await other.consume(name) == []
+        tasks.cancel_scope.cancel()
+
+
 def test_naive_allocator():
     assert naive_allocator is the_main_apis
     partitions = ["a:0", "a:1", "b:0", "b:1", "b:10"]
@@ -307,6 +351,65 @@ async def test_offsets_of_a_topic(bootstrap, name, fill):
         assert consumer.offsets == {name: {0: 2, 1: 0}}
         found = await consumer._consumer.committed([TopicPartition(name, 0)])
         assert found[TopicPartition(name, 0)] == OffsetAndMetadata(2, "a note", 0)
+
+
+async def test_offsets_move_with_the_messages_and_reading_begins_at_them(bootstrap, name, fill):
+    """kiel's users rewind and skip by setting them; they were once neither updated nor used."""
+    await fill(2, {p: values(*[10 * p + n for n in range(5)]) for p in (0, 1)})
+    async with grouped(bootstrap, name, autocommit=False) as consumer:
+        assert sorted(await consumed(consumer, name, 10)) == [*range(5), *range(10, 15)]
+        assert consumer.offsets == {name: {0: 5, 1: 5}}
+        consumer.offsets[name][0] = 3
+        assert await consumed(consumer, name, 2) == [3, 4]
+        assert consumer.offsets == {name: {0: 5, 1: 5}}
+        consumer.offsets[name][1] = 4
+        await consumer.commit_offsets()
+        assert await committed(bootstrap, name) == {0: 5, 1: 4}
+        consumer.offsets[name][1] = 1
+        await consumer.determine_offsets(name)
+        assert consumer.offsets == {name: {0: 5, 1: 4}}
+        assert await consumed(consumer, name, 1) == [14]
+
+
+async def test_determining_offsets_moves_the_position_back_to_the_commit(bootstrap, name, fill):
+    """What was not committed is delivered again."""
+    await fill(1, {0: values(*range(5))})
+    async with grouped(bootstrap, name, autocommit=False) as consumer:
+        await consumed(consumer, name, 5)
+        await consumer.determine_offsets(name)
+        assert consumer.offsets == {name: {0: 0}}
+        assert await consumed(consumer, name, 5) == [*range(5)]
+        await consumer.commit_offsets()
+        await consumer.determine_offsets(name)
+        assert await consumer.consume(name) == []
+
+
+async def test_an_offset_out_of_range_continues_at_the_start_of_the_log(bootstrap, name, fill):
+    await fill(1, {0: values(1, 2)})
+    async with grouped(bootstrap, name, autocommit=False) as consumer:
+        await consumed(consumer, name, 2)
+        consumer.offsets[name][0] = 100
+        assert await consumed(consumer, name, 2) == [1, 2]
+        assert consumer.offsets == {name: {0: 2}}
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_only_consumed_topics_are_committed(autocommit):
+    """After one topic of many was read, each commit once named all allocated partitions."""
+    with EmbeddedKafka({"a": 1, "b": 2, "c": 3}) as near:
+        near.append("a", 0, encode(1))
+        near.append("b", 0, encode(2))
+        options = {"topics": (), "autocommit": autocommit}
+        async with grouped(near.bootstrap_servers, "g", **options) as consumer:
+            assert consumer.allocation == {"a": [0], "b": [0, 1], "c": [0, 1, 2]}
+            assert await consumed(consumer, "a", 1) == [1]
+            await consumer.commit_offsets()
+            assert near.committed("g", "a") == {0: 1}
+            assert consumer.topics_to_commit == set()
+            assert await consumed(consumer, "b", 1) == [2]
+            await consumer.commit_offsets()
+        assert near.committed("g", "b") == {0: 1, 1: 0}
+        assert near.committed("g", "c") == {}
 
 
 async def test_a_failed_offset_fetch_is_an_error():
@@ -340,15 +443,16 @@ async def test_consuming_waits_until_offsets_can_be_read(caplog):
             assert sorted(await consumed(consumer, "t", 2)) == [2, 3]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_error_that_ended_the_membership_is_raised_again():
     """With the group in Kafka: nothing would be read any more."""
     with EmbeddedKafka({"t": 1}) as near:
         near.fail(JoinGroupRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
-        async with grouped(near.bootstrap_servers, "t") as consumer:
-            for _ in range(3):
-                with pytest.raises(BrokerError, match="JoinGroup"), anyio.fail_after(10):
-                    while await consumer.consume("t") == []:
-                        pass
+        consumer = grouped(near.bootstrap_servers, "t")
+        for call in (consumer.connect, *[lambda: consumer.consume("t")] * 3):
+            with pytest.raises(BrokerError, match="JoinGroup"), anyio.fail_after(10):
+                await call()
+        await consumer.close()
 
 
 async def test_commits_carry_metadata_unless_it_is_too_long():
@@ -456,6 +560,7 @@ async def test_handlers_receive_the_result():
         note = f"committed by {consumer.name}"
         assert told == [
             ("coordinator", 1),
+            ("fetched", {TopicPartition("t", 0): None}),
             ("committed", None),
             ("fetched", {TopicPartition("t", 0): OffsetAndMetadata(1, note, 0)}),
             ("committed", told[-1][1]),
