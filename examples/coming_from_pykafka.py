@@ -8,7 +8,8 @@ What was
 
 is `async with` and `async for`. Names, options and defaults stay; offsets are still those of the
 last message. The callback below starts two messages earlier than the group has committed. Ends when
-no message has come for a while, as pykafka's does with `consumer_timeout_ms`.
+no message has come for a while, as pykafka's does with `consumer_timeout_ms`. Before that a request
+to one broker reads the start of a partition; a fetch returns bytes, which `decode_records` reads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import argparse
 
 import anyio
 
-from kafkagroup.compat.pykafka import ManagedBalancedConsumer
+from kafkagroup import decode_records
+from kafkagroup.compat.pykafka import Broker, ManagedBalancedConsumer, PartitionFetchRequest
 
 
 def start_two_earlier(
@@ -28,7 +30,19 @@ def start_two_earlier(
     return {partition: last - 2 for partition, last in after.items() if last >= 2}
 
 
+async def print_first(bootstrap: str, topic: str) -> None:
+    """Print the first message of partition 0, if this broker leads it."""
+    host, _, port = bootstrap.rpartition(":")
+    async with Broker(-1, host, int(port), None, 30_000, 10_000) as broker:
+        response = await broker.fetch_messages([PartitionFetchRequest(topic, 0, 0)], timeout=500)
+    for data in response.responses[0].partitions:
+        for record in decode_records(data.records, topic, data.partition_index):
+            print(f"the first is {record.value!r}", flush=True)
+            break
+
+
 async def main(bootstrap: str, topic: str, group: str) -> None:
+    await print_first(bootstrap, topic)
     consumer = ManagedBalancedConsumer(
         topic,
         bootstrap,

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         encode_assignment,
         encode_subscription,
     )
+    from kafkagroup.wire.record_decoding import decode_records
     from kafkagroup.zookeeper.membership import ZooKeeperMembership
 
     __compiled__: bool
@@ -184,6 +185,7 @@ __all__ = [
     "UnsupportedVersionError",
     "ZooKeeperMembership",
     "decode_assignment",
+    "decode_records",
     "decode_subscription",
     "encode_assignment",
     "encode_batch",
@@ -240,6 +242,7 @@ _HOMES = {
     "Token": "transport.sasl.oauthbearer",
     "TopicPartition": "types",
     "decode_assignment": "wire.group_log",
+    "decode_records": "wire.record_decoding",
     "decode_subscription": "wire.group_log",
     "encode_assignment": "wire.group_log",
     "encode_batch": "wire.batch_writing",

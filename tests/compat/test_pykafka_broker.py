@@ -14,6 +14,7 @@ from kafkagroup import (
     Security,
     TopicPartition,
     decode_assignment,
+    decode_records,
     decode_subscription,
     encode_batch,
 )
@@ -40,7 +41,6 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from kafkagroup.wire.messages.offsets import OffsetFetchRequest
-from kafkagroup.wire.records import read_batches
 
 pytestmark = pytest.mark.anyio
 
@@ -53,11 +53,7 @@ def broker_at(bootstrap, **options):
 def values(answer):
     (topic,) = answer.responses
     return {
-        p.partition_index: [
-            r.value
-            for b in read_batches(p.records or b"", topic="t", partition=0)
-            for r in b.records()
-        ]
+        p.partition_index: [r.value for r in decode_records(p.records, "t", p.partition_index)]
         for p in topic.partitions
     }
 

@@ -219,7 +219,8 @@ class Broker(TaskOwner):
         timeout: int = 30_000,
         min_bytes: int = 1,
     ) -> FetchResponse:
-        """Fetch messages; the broker waits up to `timeout` ms for `min_bytes`.
+        """Fetch messages; the broker waits up to `timeout` ms for `min_bytes`. The response has
+        them as bytes, for `kafkagroup.decode_records`.
 
         Raises: RequestTimeoutError when the response takes longer than the socket timeout, also if
         `timeout` is longer.
