@@ -138,7 +138,7 @@ class GroupedConsumer(TaskOwner):
         with renamed(_NAMES):
             self._consumer = Consumer(
                 *topics,
-                membership=_membership(zk_hosts),
+                membership=_membership(zk_hosts, group),
                 pattern=None if topics else ".*",
                 bootstrap_servers=brokers,
                 security=security,
@@ -360,13 +360,14 @@ class GroupedConsumer(TaskOwner):
         return True
 
 
-def _membership(zk_hosts: str | Sequence[str]) -> ZooKeeperMembership | None:
+def _membership(zk_hosts: str | Sequence[str], group: str) -> ZooKeeperMembership | None:
     hosts = zk_hosts if isinstance(zk_hosts, str) else ",".join(zk_hosts)
     if not hosts:
         return None
     from kafkagroup import ZooKeeperMembership  # needs kazoo, which groups in Kafka do not
 
-    return ZooKeeperMembership(hosts, root="/kiel")
+    theirs = f"/kiel/groups/{group}/members"
+    return ZooKeeperMembership(hosts, root="/kiel", foreign_members=[theirs])
 
 
 def _assignor(allocator: PartitionAllocator | None, own_name: str) -> Assignor:

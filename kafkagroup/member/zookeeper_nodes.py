@@ -61,6 +61,8 @@ class Paths:
 
     root: str
     group_id: str
+    foreign: tuple[str, ...] = ()
+    """Parents of the nodes of other libraries' members in the same group, or of their claims."""
 
     @property
     def group(self) -> str:

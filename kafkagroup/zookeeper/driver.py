@@ -64,6 +64,9 @@ _COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
 _CONNECTING_INTERVAL = 2.0
 """Seconds between two checks whether a session has begun."""
 
+_FOREIGN_INTERVAL = 5.0
+"""Seconds between two looks for members of other libraries."""
+
 Work = AssignUnits | Revoke | Lose | Compute
 
 
@@ -246,6 +249,8 @@ class ZooKeeperDriver:
                 tasks.start_soon(self._serve_application, done)
                 tasks.start_soon(self._watch_polls)
                 tasks.start_soon(self._watch_connecting)
+                if self._paths.foreign:
+                    tasks.start_soon(self._watch_foreign_members)
                 self._step(Started(now=self._now()), tasks)
                 while self.member.phase not in (Phase.LEFT, Phase.FAILED):
                     self._step(await self._next_event(), tasks)
@@ -344,6 +349,15 @@ class ZooKeeperDriver:
                 since = now
             else:
                 self._trouble.on_no_session(now, since, self._session.connect_error)
+
+    async def _watch_foreign_members(self) -> None:
+        """Report members of other libraries that have started since: no claim keeps them out."""
+        while True:
+            await anyio.sleep(_FOREIGN_INTERVAL)
+            if self._session is not None and self.member.phase is Phase.MEMBER:
+                found = await self._session.foreign_members()
+                if found is not None:
+                    self._trouble.on_foreign_members(anyio.current_time(), found)
 
     async def _watch_polls(self) -> None:
         await self._polls.wait_until_overdue(self.member.config.group_id)

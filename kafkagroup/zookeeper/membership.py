@@ -84,6 +84,10 @@ class ZooKeeperMembership:
     authenticated user alone; without authentication, for everyone."""
     allow_plaintext_credentials: bool = attrs.field(kw_only=True)
     """Whether "digest" may be used without TLS, readable on the network."""
+    foreign_members: Sequence[str] = attrs.field(kw_only=True)
+    """Paths of nodes whose children are members, or claims, of other libraries in the same group,
+    for a migration: this member refuses to start while there are any, with `JoinFailedError`, and
+    reports trouble when one appears later."""
     _access: Access = attrs.field(init=False, repr=False, eq=False)
 
     @hides_values
@@ -99,6 +103,7 @@ class ZooKeeperMembership:
         sasl_mechanism: str | None = None,
         acl: Sequence[ACL] | None = None,
         allow_plaintext_credentials: bool = False,
+        foreign_members: Sequence[str] = (),
     ) -> None:
         # First, and under the same name: the traceback of a later error may show variables.
         password = None if password is None else Secret(password)
@@ -112,6 +117,7 @@ class ZooKeeperMembership:
             sasl_mechanism=sasl_mechanism,
             acl=acl,
             allow_plaintext_credentials=allow_plaintext_credentials,
+            foreign_members=foreign_members,
         )
 
     def __attrs_post_init__(self) -> None:
@@ -124,6 +130,11 @@ class ZooKeeperMembership:
         names = self.root.split("/")[1:]
         if not self.root.startswith("/") or not all(n and n not in (".", "..") for n in names):
             raise ConfigurationError(f"root={self.root!r}; expected a path such as '/kafkagroup'")
+        paths = self.foreign_members
+        if isinstance(paths, str) or not all(path.startswith("/") for path in paths):
+            raise ConfigurationError(
+                f"foreign_members={paths!r}; expected paths such as ['/consumers/billing/ids']"
+            )
         access = Access(
             security=self.security,
             username=self.username,
@@ -165,6 +176,7 @@ class ZooKeeperMembership:
         member = Member(config=config, protocols=protocols)
         # The chroot is part of the paths: kazoo does not create a missing one.
         hosts, _, chroot = self.hosts.partition("/")
-        root = f"/{chroot}".rstrip("/") + self.root
-        paths = Paths(root, group_id)
+        top = f"/{chroot}".rstrip("/")
+        foreign = tuple(top + path for path in self.foreign_members)
+        paths = Paths(top + self.root, group_id, foreign)
         return ZooKeeperDriver(hosts, self._access, paths, member, application, lag, troubles)

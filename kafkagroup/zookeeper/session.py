@@ -21,6 +21,7 @@ from kafkagroup.errors import (
     AuthenticationError,
     ConfigurationError,
     ConnectionLostError,
+    JoinFailedError,
     KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
@@ -80,6 +81,9 @@ _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 
 _SERVERS_PER_TIMEOUT = 3
 """How many servers that do not respond the client can try within one session timeout."""
+
+_NAMED_MEMBERS = 3
+"""How many members of another library a message names."""
 
 _kazoo_logger = logger.getChild("kazoo")
 # kazoo logs each request, and requests for authentication have the password.
@@ -280,6 +284,8 @@ class Session:
                 return Released(now=self._now(), token=token)
 
     async def _register(self, request: Register) -> None:
+        if self._number == 1 and request.replaces is None:
+            await self._refuse_foreign_members()
         for path in (self._paths.members, self._paths.claims):
             await self._wait(self._client.ensure_path_async(path))
         path = self._paths.member(request.member_id)
@@ -296,6 +302,40 @@ class Session:
         else:
             await self._create(path, request.data)
         self._member_path = path
+
+    async def _refuse_foreign_members(self) -> None:
+        if foreign := await self._foreign_members():
+            raise JoinFailedError(
+                f"group {self._paths.group_id!r} has members of another library in ZooKeeper:"
+                f" {foreign}; both would process every record. Stop them, wait until their nodes"
+                " are gone, then start this member"
+            )
+
+    async def foreign_members(self) -> str | None:
+        """Return which members of other libraries the group has, for people to read; "" if none,
+        and None if that cannot be read now."""
+        with anyio.move_on_after(self._granted) as scope:
+            self._in_flight.add(scope)
+            try:
+                return await self._foreign_members()
+            except KafkaGroupError as error:
+                logger.debug("reading the members of other libraries: %s", error)
+            finally:
+                self._in_flight.discard(scope)
+        return None
+
+    async def _foreign_members(self) -> str:
+        found = []
+        for parent in self._paths.foreign:
+            try:
+                names = await self._wait(self._client.get_children_async(parent))
+                for name in sorted(names)[:_NAMED_MEMBERS]:
+                    data, _ = await self._wait(self._client.get_async(f"{parent}/{name}"))
+                    owner = escaped(data.decode("utf-8", "replace")) if data else ""
+                    found.append(f"{parent}/{name}" + (f" of {owner}" if owner else ""))
+            except _Missing:
+                continue  # it has none, or has left since
+        return ", ".join(found)
 
     async def _create(self, path: str, data: bytes) -> None:
         try:

@@ -24,11 +24,16 @@ _REGISTERING = "registering"
 _READING = "reading the list of members"
 _CONFIRMING = "confirming the session"
 _CLAIMING = "claiming and releasing partitions"
+_SHARING = "keeping members of other libraries out"
 
 _ADVICE = (
     "check that a majority of its servers is up, and that names, ports and firewalls lead this"
     " client to them"
 )
+
+_STOP_THEM = "stop either the members of the other library or those of this one"
+
+_ALL = (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING, _SHARING)
 
 
 class TroubleReporter:
@@ -50,6 +55,14 @@ class TroubleReporter:
     def on_no_session(self, now: float, since: float, cause: str) -> None:
         """Report that no session has begun since a time."""
         self._failed(_CONNECTING, now, cause or "no server answers", since)
+
+    def on_foreign_members(self, now: float, found: str) -> None:
+        """Report members of other libraries, or "" for none. Their records are processed twice."""
+        if found:
+            problem = self._problem(_SHARING, f"both process every record: {found}", _STOP_THEM)
+            self._troubles.failed(self._key(_SHARING), now, problem, warn_after=0.0)
+        else:
+            self._succeeded(_SHARING, now)
 
     def on_event(self, member: Member, event: ZooKeeperEvent) -> None:
         """Report failures and recoveries that an event shows. `member`: before the event."""
@@ -76,16 +89,16 @@ class TroubleReporter:
         """Forget the reported problems of a member that has left or failed. A driver that was
         cancelled ends in another phase: its problems stay reported."""
         if member.phase in (Phase.LEFT, Phase.FAILED):
-            for what in (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING):
+            for what in _ALL:
                 self._troubles.forget(self._key(what))
 
     def _failed(self, what: str, now: float, cause: str, since: float) -> None:
-        problem = Problem(
-            subject=f"{what} for group {self._group_id} (ZooKeeper at {self._hosts})",
-            cause=cause,
-            advice=_ADVICE,
-        )
+        problem = self._problem(what, cause, _ADVICE)
         self._troubles.failed(self._key(what), now, problem, since=since)
+
+    def _problem(self, what: str, cause: str, advice: str) -> Problem:
+        subject = f"{what} for group {self._group_id} (ZooKeeper at {self._hosts})"
+        return Problem(subject=subject, cause=cause, advice=advice)
 
     def _succeeded(self, what: str, now: float) -> None:
         if self._troubles.open:

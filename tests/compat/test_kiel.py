@@ -228,16 +228,17 @@ async def test_connecting_without_zookeeper_fails_in_time(bootstrap, name, fill)
             pass
 
 
-async def test_members_of_the_original_kiel_form_a_separate_group(
-    bootstrap, name, fill, zookeeper, keeper, members_in
-):
+async def test_it_refuses_to_start_beside_members_of_kiel(bootstrap, name, fill, zookeeper, keeper):
     """They keep offsets in ZooKeeper, claim nothing, and cannot know the owners."""
     await fill(1)
-    theirs = f"/kiel/groups/{name}"
-    keeper.create(f"{theirs}/members/host:1", b"", ephemeral=True, makepath=True)
+    theirs = f"/kiel/groups/{name}/members/host:1"
+    keeper.create(theirs, b"", ephemeral=True, makepath=True)
+    with pytest.raises(JoinFailedError, match=f"another library in ZooKeeper: {theirs}; .*Stop"):
+        async with grouped(bootstrap, name, [zookeeper.hosts]):
+            pass
+    keeper.delete(theirs)
     async with grouped(bootstrap, name, [zookeeper.hosts]) as consumer:
-        await until(lambda: consumer.allocation == {name: [0]})
-        assert await members_in(theirs) == ["host:1"]
+        assert consumer.allocation == {name: [0]}
 
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)

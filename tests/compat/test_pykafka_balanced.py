@@ -6,7 +6,7 @@ import anyio
 import pytest
 from brokers import until
 
-from kafkagroup import Consumer, TopicPartition, ZooKeeperMembership
+from kafkagroup import Consumer, HealthProblem, TopicPartition, ZooKeeperMembership
 from kafkagroup.compat.pykafka import (
     BalancedConsumer,
     ManagedBalancedConsumer,
@@ -14,6 +14,7 @@ from kafkagroup.compat.pykafka import (
     RoundRobinProtocol,
 )
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError, JoinFailedError
+from kafkagroup.zookeeper import driver
 
 pytestmark = pytest.mark.anyio
 
@@ -143,6 +144,47 @@ async def test_a_start_without_zookeeper_names_its_servers(name, fill, consumer_
     with pytest.raises(JoinFailedError, match=r"ZooKeeper at 127\.0\.0\.1:1\).*refused.*majority"):
         async with consumer_of(**down):
             pass
+
+
+@pytest.mark.parametrize("python", [2, 3])
+async def test_it_refuses_to_start_beside_members_of_pykafka(
+    name, fill, consumer_of, keeper, zookeeper, python
+):
+    """Both owned every partition, and each record was processed twice. The nodes are those of
+    pykafka 2.8.0, which on Python 3 names a topic's by the `repr` of its name."""
+    await fill(1, 3)
+    theirs = f"/consumers/{name}/owners"
+    claim = f"{theirs}/{name}/1-0" if python == 2 else f"{theirs}/b'{name}'/1-0"
+    keeper.create(f"{theirs}/other/1-0", b"host:uuid", ephemeral=True, makepath=True)
+    async with consumer_of() as consumer:  # theirs has another topic
+        await take(consumer, 1)
+    keeper.create(claim, b"host:uuid", ephemeral=True, makepath=True)
+    refused = pytest.raises(
+        JoinFailedError, match=f"{name}'.*another library.*: {claim} of host:uuid; .* Stop them"
+    )
+    for options in ({}, {"zookeeper": ZooKeeperMembership(zookeeper.hosts, root="/mine")}):
+        with refused:
+            async with consumer_of(**options):
+                pass
+    keeper.delete(claim)
+    async with consumer_of() as consumer:
+        await take(consumer, 1)
+
+
+@pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+async def test_it_reports_a_member_of_pykafka_that_starts_later(
+    name, fill, consumer_of, keeper, caplog, monkeypatch
+):
+    monkeypatch.setattr(driver, "_FOREIGN_INTERVAL", 0.05)
+    await fill(1, 3)
+    theirs = f"/consumers/{name}/owners/{name}/1-0"
+    async with consumer_of() as consumer:
+        keeper.create(theirs, b"host:uuid", ephemeral=True, makepath=True)
+        await until(lambda: f"both process every record: {theirs} of host:uuid" in caplog.text)
+        assert "stop either the members of the other library" in caplog.text
+        assert consumer._consumer.health().findings[0].problem is HealthProblem.NO_PROGRESS
+        keeper.delete(theirs)
+        await until(consumer._consumer.health)
 
 
 async def test_zookeeper_hosts_are_accepted_in_every_form_of_pykafka(

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+import attrs
 
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
 from kafkagroup.compat._joining import wait_for_assignment
@@ -89,7 +90,7 @@ class _Balanced(TaskOwner):
         topic, cluster = given["topic"], given["cluster"]
         cluster = cluster if isinstance(cluster, Cluster) else Cluster(cluster)
         timeout_ms, auto_commits = given["consumer_timeout_ms"], given["auto_commit_enable"]
-        self._topic = text(getattr(topic, "name", topic))
+        self._topic = _name(topic)
         self._reset = OffsetType(reset)
         self._resets_on_start: bool = given["reset_offset_on_start"]
         self._timeout = None if timeout_ms < 0 else timeout_ms / 1000
@@ -337,10 +338,18 @@ class BalancedConsumer(_Balanced):
 
         Instead of `zookeeper_connect`, `zookeeper` may be a `kafkagroup.ZooKeeperMembership`, for
         TLS and credentials, or a KazooClient, of which only the addresses and the chroot are used.
+
+        It cannot share the partitions with pykafka's own BalancedConsumer, nor with Java's consumer
+        of that time: it refuses to start while they own partitions of the topic.
         """
         super().__init__(
             locals(),
-            membership=_membership(zookeeper, zookeeper_connect, zookeeper_connection_timeout_ms),
+            membership=_membership(
+                zookeeper,
+                zookeeper_connect,
+                zookeeper_connection_timeout_ms,
+                _foreign_claims(text(consumer_group), _name(topic)),
+            ),
         )
 
 
@@ -404,16 +413,37 @@ class ManagedBalancedConsumer(BalancedConsumer):
         )
 
 
-def _membership(zookeeper: Any, connect: str, session_ms: int) -> ZooKeeperMembership:
+def _name(topic: Any) -> str:
+    return text(getattr(topic, "name", topic))
+
+
+def _foreign_claims(group: str, topic: str) -> tuple[str, ...]:
+    """Return the parents of the claims of pykafka, and of Java's consumer of that time. On Python 3
+    pykafka names the node by the `repr` of bytes."""
+    owners = f"/consumers/{group}/owners"
+    return f"{owners}/{topic}", f"{owners}/{topic.encode()!r}"
+
+
+def _membership(
+    zookeeper: Any, connect: str, session_ms: int, foreign_claims: tuple[str, ...]
+) -> ZooKeeperMembership:
     from kafkagroup import ZooKeeperMembership  # needs kazoo, which groups in Kafka do not
 
     if isinstance(zookeeper, ZooKeeperMembership):
-        return zookeeper
+        foreign = (*zookeeper.foreign_members, *foreign_claims)
+        given: Any = zookeeper  # mypy does not see that `public` leaves it a class of attrs
+        changed: ZooKeeperMembership = attrs.evolve(given, foreign_members=foreign)
+        return changed
     if zookeeper is not None:
         addresses = ",".join(f"{host}:{port}" for host, port in zookeeper.hosts)
         connect = f"{addresses}{zookeeper.chroot}"
     with renamed({"session_timeout_ms": "zookeeper_connection_timeout_ms"}):
-        return ZooKeeperMembership(connect, session_timeout_ms=session_ms, root="/pykafka")
+        return ZooKeeperMembership(
+            connect,
+            session_timeout_ms=session_ms,
+            root="/pykafka",
+            foreign_members=foreign_claims,
+        )
 
 
 def _ms(time: datetime) -> int:
