@@ -14,7 +14,7 @@ from zookeeper.fake_sessions import FakeSession, fake_sessions
 from kafkagroup import Consumer, OffsetAndMetadata, TopicPartition, ZooKeeperMembership
 from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime.offsets import GroupOffsets
-from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
+from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.metadata import MetadataRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
@@ -145,6 +145,24 @@ async def test_a_failed_look_up_is_retried_a_minute_later_and_not_taken_for_abse
         kafka.expire_offsets("g")
         await anyio.sleep(70)
         assert kafka.committed("g", "t") == {0: 3}
+
+
+async def test_a_partition_released_during_the_look_up_does_not_keep_others_from_being_renewed(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their commit would be refused as a whole, with a warning, and repeated a minute later."""
+    async with cluster(network) as kafka, idle(T0, T1) as ours:
+        before = kafka.committed_offsets("g")
+        kafka.expire_offsets("g")
+        looked_up = count(kafka, OffsetFetchRequest)
+        kafka.fail(OffsetFetchRequest, Delay(25))
+        while count(kafka, OffsetFetchRequest) == looked_up:
+            await anyio.sleep(1)
+        await ours.assign([T1])  # its own commit waits for the look-up, for a shorter time
+        assert kafka.committed_offsets("g") == {}
+        await anyio.sleep(25)
+        assert kafka.committed_offsets("g") == {T1: before[T1]}
+    assert [m for m in caplog.messages if "not renewed" in m] == []
 
 
 async def test_an_offset_is_not_renewed_while_the_metadata_cannot_be_refreshed(
