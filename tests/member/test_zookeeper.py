@@ -500,7 +500,7 @@ def test_after_a_loss_a_new_session_begins_when_the_application_has_released():
     assert effects == [Register(token=11, member_id="me-2", data=DATA, replaces=None)]
 
 
-@pytest.mark.parametrize(
+STALE = pytest.mark.parametrize(
     "event",
     [
         SessionExpired(now=101.0, session=0),
@@ -513,17 +513,50 @@ def test_after_a_loss_a_new_session_begins_when_the_application_has_released():
         Confirmed(now=101.0, token=5, version=9),
         AssignmentApplied(now=101.0, token=5),
         Revoked(now=101.0, token=5),
+        Computed(now=101.0, token=5, assignments={"me-1": assigned(T2)}),
+        ComputeFailed(now=101.0, token=5, error=ConfigurationError("no")),
         RequestFailed(now=101.0, token=5, error=ConfigurationError("no")),
     ],
     ids=lambda event: type(event).__name__,
 )
+
+
+@STALE
 def test_unexpected_responses_change_nothing(event):
     assert step(OWNING, event) == (OWNING, (WakeAt(time=102.0),))
+
+
+@STALE
+def test_responses_to_earlier_requests_do_not_count_for_later_ones(event):
+    member = attrs.evolve(
+        OWNING,
+        reading=9,
+        computing=9,
+        reconciling=9,
+        write_in_flight=9,
+        confirming=9,
+    )
+    assert step(member, event) == (member, (WakeAt(time=112.0),))
+
+
+@STALE
+@pytest.mark.parametrize("phase", [Phase.LEFT, Phase.FAILED])
+def test_what_arrives_after_the_end_changes_nothing(event, phase):
+    member = attrs.evolve(FRESH, phase=phase, session=1)
+    assert step(member, event) == (member, ())
 
 
 def test_a_restored_connection_reads_the_list_and_confirms_the_session():
     _, effects = run(OWNING, SessionEstablished(now=101.0, session=1, timeout=12.0))
     assert effects == [Confirm(token=10), ReadMembers(token=11)]
+
+
+def test_a_new_session_begins_with_the_shortest_pause():
+    """The failures of the last session do not count for it."""
+    member = attrs.evolve(LOST, phase=Phase.CONNECTING, session=2, attempts=5)
+    member, _ = run(member, SessionEstablished(now=121.0, session=2, timeout=12.0))
+    member, _ = run(member, RequestFailed(now=122.0, token=11, error=GONE))
+    assert member.retry_at == 122.125
 
 
 def test_a_member_that_owns_nothing_restarts_without_a_callback():
