@@ -181,7 +181,7 @@ class Driver:
         member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
-        history: History | None = None,
+        history: History,
     ) -> None:
         self.member = member
         """The state. Any thread may read it; only `run` replaces it."""
@@ -190,7 +190,7 @@ class Driver:
         self.fell_back = False
         """Whether the member ended because the coordinator does not support its protocol, and may
         be replaced by a member of the classic protocol."""
-        self._history = history or History()
+        self._history = history
         self._cluster = cluster
         self._application = application
         self._lag = lag
@@ -533,8 +533,9 @@ class Driver:
     def _explanation(self, error: Exception) -> Exception:
         """Return the error that tells more, if there is one with the same code."""
         explained = self._explained
-        is_same = isinstance(error, BrokerError) and explained and explained.code == error.code
-        return explained if explained and is_same else error
+        if explained and isinstance(error, BrokerError) and error.code == explained.code:
+            return explained
+        return error
 
     async def _watch_polls(self) -> None:
         await self._poll_timer.wait_until_overdue(self.member.config.group_id)

@@ -74,7 +74,7 @@ class ThreadedDriver(Driver):
         member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
-        history: History | None = None,
+        history: History,
     ) -> None:
         super().__init__(cluster, member, _ApplicationProxy(self, application), lag, history)
         self._scope: anyio.CancelScope

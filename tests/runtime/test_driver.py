@@ -9,13 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import CommitFailedError, Consumer
+from kafkagroup import BrokerError, CommitFailedError, Consumer, GroupMember, GroupProtocol
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
-from kafkagroup.wire.messages.group import SyncGroupRequest
+from kafkagroup.wire.messages.group import JoinGroupRequest, SyncGroupRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +151,38 @@ async def test_a_rebalance_does_not_count_as_a_poll(network: Any) -> None:
                 assert (await consumer.getone()).offset == 0
 
 
+async def test_a_missed_poll_is_noticed_when_a_rebalance_returns_the_partitions(
+    network: Any,
+) -> None:
+    """The interval ends while the group rebalances, and the member owns nothing."""
+    lost: list[float] = []
+
+    async def on_lost(partitions: Sequence[TopicPartition]) -> None:
+        lost.append(anyio.current_time())
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1"], partition=0)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            rebalance_timeout_ms=2_000,
+            max_poll_interval_ms=20_000,
+            on_partitions_lost=on_lost,
+        )
+        with anyio.fail_after(90):
+            async with consumer:
+                await anyio.sleep(1)
+                await consumer.getone()
+                left = anyio.current_time()
+                await anyio.sleep(17)
+                kafka.fail(SyncGroupRequest, Delay(6))
+                await consumer.subscribe("t")
+                await anyio.sleep(30)
+    assert [at - left for at in lost] == [pytest.approx(24.0, abs=2.0)]
+
+
 async def test_the_poll_interval_starts_with_the_first_partitions(network: Any) -> None:
     """A member without partitions need not poll; when it got some from a leaving member, it was
     removed at once."""
@@ -222,3 +256,58 @@ async def test_the_poll_interval_starts_anew_after_a_missed_poll(
                 assert await consumer.getmany(timeout=1) == {}
                 await anyio.sleep(60)
     assert [at - assigned[-1] for at in lost[1:]] == [pytest.approx(20.0, abs=0.5)]
+
+
+async def test_the_coordinator_is_none_until_it_is_known(network: Any) -> None:
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(FindCoordinatorRequest, Delay(5))
+        consumer = Consumer("t", bootstrap_servers="kafka-1", group_id="g")
+        with anyio.fail_after(60):
+            async with consumer:
+                before = consumer.coordinator
+                await anyio.sleep(10)
+                assert (before, consumer.coordinator) == (None, Node(1, "kafka-1", 9092))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_type", "meter"),
+    [
+        ("classic", JoinGroupRequest, "join"),
+        ("classic", SyncGroupRequest, "sync"),
+        ("consumer", ConsumerGroupHeartbeatRequest, "join"),
+    ],
+)
+async def test_the_metrics_have_the_time_of_a_join(
+    network: Any, protocol: Any, request_type: Any, meter: str
+) -> None:
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(request_type, Delay(3), when=lambda request: request.member_id != "")
+        consumer = Consumer("t", bootstrap_servers="kafka-1", group_id="g", group_protocol=protocol)
+        with anyio.fail_after(60):
+            async with consumer:
+                await consumer.wait_assignment()
+                found = getattr(consumer.metrics(), meter)
+    assert (found.average, found.maximum) == (pytest.approx(3.0), pytest.approx(3.0))
+
+
+async def test_a_refused_member_raises_the_same_error_at_each_call(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has failed, and not left: so it does not join again, as a member that polls late does."""
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    protocol = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(JoinGroupRequest, code, times=None)
+        with anyio.fail_after(60):
+            async with (
+                Consumer("t", bootstrap_servers="kafka-1", group_id="g") as consumer,
+                GroupMember("m", protocol, bootstrap_servers="kafka-1") as member,
+            ):
+                for call in (consumer.getone, member.__anext__) * 2:
+                    with pytest.raises(BrokerError) as raised:
+                        await call()
+                    assert raised.value.code == code
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []

@@ -88,6 +88,13 @@ async def test_a_session_timeout_outside_of_the_brokers_limits_names_them(
         )
 
 
+async def test_a_member_that_joins_asks_for_no_limits(network: Any) -> None:
+    """Most may not read the configuration of a broker."""
+    async with broker(network) as kafka, consumer("t") as joined:
+        await joined.wait_assignment()
+        assert kafka.requests(DescribeConfigsRequest) == []
+
+
 @pytest.mark.parametrize("make", [lambda ms: consumer("t", session_timeout_ms=ms), member])
 @pytest.mark.parametrize("value", [10, 45, 999])
 def test_a_session_timeout_in_seconds_is_asked_about(make: Any, value: int) -> None:

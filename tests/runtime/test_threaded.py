@@ -38,6 +38,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime import service
 from kafkagroup.runtime import threaded as threaded_driver
 from kafkagroup.runtime.interfaces import SupportedProtocols
+from kafkagroup.runtime.history import History
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
@@ -515,6 +516,7 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
             Member(config=config, protocols=(("p", b""),)),
             FaultyApplication(where),
             LoopLag("g", 6.0, threaded=True),
+            History(),
         )
         # Not only once: a slow leader heartbeats before it has an assignment to revoke.
         kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS, times=None)

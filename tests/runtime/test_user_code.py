@@ -147,6 +147,17 @@ async def test_an_assignor_that_finds_no_file_descriptor_is_called_again(
     assert caplog.text.count("the assignment is computed again in 1 s") == 2
 
 
+async def test_an_assignor_that_never_finds_a_file_descriptor_fails_its_member(kafka: Any) -> None:
+    @named("mine")
+    def assignor(spec: GroupSpec) -> Assignment:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with kafka(), consumer(assignors=[assignor]) as c:
+        with pytest.raises(OSError, match="Too many open files"):
+            await c.getone()
+        assert findings(c) == [HealthProblem.FAILED]
+
+
 @pytest.mark.parametrize("loads", [let_out, let_out_at_once])
 async def test_a_cancellation_out_of_the_loads_counts_them_all_alike(
     kafka: Any, loads: Any, caplog: pytest.LogCaptureFixture
