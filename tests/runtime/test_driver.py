@@ -311,3 +311,45 @@ async def test_a_refused_member_raises_the_same_error_at_each_call(
                         await call()
                     assert raised.value.code == code
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+async def test_a_generation_is_taken_again_after_an_error_that_did_not_end_it(network: Any) -> None:
+    """The call that raises the error has released the generation, which continues."""
+    protocol = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))
+    async with network, EmbeddedKafka({}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with GroupMember("g", protocol, bootstrap_servers="kafka-1") as member:
+                generation = await anext(member)
+                member._queue.report(BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+                with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                    await anext(member)
+                assert await anext(member) is generation
+
+
+async def test_a_generation_tells_who_leads_it(network: Any) -> None:
+    protocol = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))
+    found: list[str] = []
+
+    async def take(member: GroupMember) -> None:
+        async for generation in member:
+            is_leader = generation.leader_id == generation.member_id
+            assert generation.is_leader == is_leader
+            name = f"<Generation {generation.generation_id} of {generation.member_id}"
+            found.append(repr(generation).removeprefix(name))
+            with generation.scope():
+                await generation.over.wait()
+
+    async with network, EmbeddedKafka({}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with (
+                GroupMember("g", protocol, bootstrap_servers="kafka-1") as first,
+                GroupMember("g", protocol, bootstrap_servers="kafka-1") as second,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(take, first)
+                tasks.start_soon(take, second)
+                await anyio.sleep(20)
+                tasks.cancel_scope.cancel()
+    assert sorted(found[-2:]) == [", leads>", ">"]

@@ -25,14 +25,19 @@ from kafkagroup import (
     TroubleReported,
 )
 from kafkagroup.errors import AuthorizationError, ErrorCode
+from kafkagroup.runtime.log_offsets import LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import ClientOptions
+from kafkagroup.types import OffsetAndTimestamp
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import LeaveGroupRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.offsets import ListOffsetsRequest
 
 pytestmark = pytest.mark.anyio
 
-T0 = TopicPartition("t", 0)
+T0, ILLEGAL = TopicPartition("t", 0), TopicPartition("a b", 0)
 MISSING = (
     "topic 'orders': it does not exist: UNKNOWN_TOPIC_OR_PARTITION (3); create it, or correct the"
     " name; once it exists it is consumed"
@@ -376,6 +381,36 @@ async def test_offsets_of_an_unauthorized_topic_raise(network: Any, hidden: None
     async with network, Consumer(bootstrap_servers="b:9092") as one:
         with pytest.raises(AuthorizationError, match="DESCRIBE on topic 't' is not allowed"):
             await one.end_offsets([T0])
+
+
+@asynccontextmanager
+async def log_offsets() -> AsyncIterator[LogOffsets]:
+    async with anyio.create_task_group() as tasks:
+        brokers = Cluster((("kafka-1", 9092),), ClientOptions(), tasks)
+        yield LogOffsets(brokers, READ_UNCOMMITTED)
+        await brokers.aclose()
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_unusable_topic_raises_without_waiting_for_another_partitions_leader(
+    cluster: Any,
+) -> None:
+    async with cluster() as kafka, log_offsets() as logs:
+        kafka.fail(ListOffsetsRequest, ErrorCode.LEADER_NOT_AVAILABLE, times=None)
+        with anyio.fail_after(5), pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION"):
+            await logs.at({T0: LATEST, ILLEGAL: LATEST})
+
+
+async def test_an_unusable_topic_does_not_keep_another_partition_from_being_retried(
+    cluster: Any,
+) -> None:
+    async with cluster() as kafka, log_offsets() as logs:
+        kafka.fail(ListOffsetsRequest, ErrorCode.LEADER_NOT_AVAILABLE, times=3)
+        found = await logs.each({T0: LATEST, ILLEGAL: LATEST})
+        assert found.offsets == {T0: OffsetAndTimestamp(0, -1, 0)}
+        assert {tp: error.name for tp, error in found.errors.items()} == {
+            ILLEGAL: "INVALID_TOPIC_EXCEPTION"
+        }
 
 
 async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None:
