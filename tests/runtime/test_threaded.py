@@ -37,8 +37,8 @@ from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime import service
 from kafkagroup.runtime import threaded as threaded_driver
-from kafkagroup.runtime.interfaces import SupportedProtocols
 from kafkagroup.runtime.history import History
+from kafkagroup.runtime.interfaces import SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
