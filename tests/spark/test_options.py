@@ -408,11 +408,13 @@ def test_each_option_without_effect_is_warned_about_once(
         for _ in range(2):  # Spark creates readers from pickled copies
             monkeypatch.setattr(source, "_warned", set())  # as in another process
             pickle.loads(pickle.dumps(reading)).reader(schema)
-        for _ in range(2):  # a stream creates both for each batch
+        for _ in range(2):  # a stream creates one for each batch, and a copy elsewhere
             writing = source.KafkaGroupSource({**given, "topic": "a"})
+            copied = pickle.loads(pickle.dumps(writing))
             writing.streamWriter(schema, overwrite=False)
-            monkeypatch.setattr(writing, "_process", 0)
-            pickle.loads(pickle.dumps(writing)).streamWriter(schema, overwrite=False)
+        monkeypatch.setattr(copied, "_process", 0)
+        monkeypatch.setattr(source, "_warned", set())
+        copied.streamWriter(schema, overwrite=False)
     of_source = [
         "option kafka.acks has no effect: the sink always waits for all replicas in sync",
         "option kafka.max.poll.records has no effect: the source has no consumer of Kafka's",
