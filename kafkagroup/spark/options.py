@@ -161,14 +161,17 @@ class SourceOptions(ConnectionOptions):
         return tp in self.assign if self.assign else tp.topic in self.subscribe
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Return the options of the source. Raises: ConfigurationError that names the wrong one."""
+def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> SourceOptions:
+    """Return the options of the source. A stream with options as those of Spark's own connector
+    starts at the logs' ends, as there. Raises: ConfigurationError that names the wrong one."""
     taken = _parse(given, _SOURCE, REFUSED_BY_SOURCE, _SINK)
     if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
         raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
     headers = taken.pop("include_headers", None)
     connector_rows = headers is not None or any(n.lower().startswith(_PREFIX) for n in given)
     taken["connector_rows"] = connector_rows
+    if connector_rows and is_stream:
+        taken.setdefault("starting_offsets", LATEST)
     taken["columns_given"] = "columns" in taken
     if not _TIMES_OF_THE_CONNECTOR.isdisjoint(_plain(given)):
         taken.setdefault("timestamp_strategy", "error")

@@ -115,7 +115,7 @@ class KafkaGroupSource(DataSource):
             )
         from kafkagroup.spark.measured_stream import MeasuredStreamReader
 
-        options = self._source(schema)
+        options = self._source(schema, is_stream=True)
         if options.ending_offsets.kind != "latest":
             raise ConfigurationError(
                 "endingOffsets, endingTimestamp and endingOffsetsByTimestamp end a table; a stream"
@@ -131,8 +131,8 @@ class KafkaGroupSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamWriter(self._sink(schema))
 
-    def _source(self, schema: StructType) -> SourceOptions:
-        options = parse_options(dict(self.options))
+    def _source(self, schema: StructType, *, is_stream: bool = False) -> SourceOptions:
+        options = parse_options(dict(self.options), is_stream=is_stream)
         if options.parse is not None:
             check_parsed_schema(schema, options)
         else:

@@ -510,3 +510,17 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse_options(options)
+
+
+def test_a_stream_with_the_options_of_sparks_own_connector_starts_at_the_end() -> None:
+    """As there; a query that was moved by one word read the whole topic instead."""
+    own = {"bootstrap.servers": "k", "subscribe": "t"}
+    moved = {"kafka.bootstrap.servers": "k", "subscribe": "t"}
+
+    def kind(given: dict[str, str], *, is_stream: bool) -> str:
+        return parse_options(given, is_stream=is_stream).starting_offsets.kind
+
+    assert kind(moved, is_stream=True) == "latest"
+    assert kind(moved, is_stream=False) == "earliest"
+    assert kind(own, is_stream=True) == "earliest"
+    assert kind({**moved, "startingOffsets": "earliest"}, is_stream=True) == "earliest"
