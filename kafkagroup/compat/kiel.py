@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from kafkagroup import (
     Admin,
     BrokerError,
@@ -67,6 +69,9 @@ _NO_POLL_LIMIT_MS = 2**31 - 1
 _CONNECT_TIMEOUT_MS = 300_000
 """Milliseconds: how long the other members may process what they have before they release
 partitions, as in the main API."""
+
+_RETRY_PAUSE = 0.1
+"""Seconds before a request is repeated because a handler of a subclass wants that."""
 
 _MAX_MESSAGES = 100_000
 """The most messages that one call returns; in practice `max_bytes` is the limit."""
@@ -289,17 +294,27 @@ class GroupedConsumer(TaskOwner):
         """Read the group's committed offsets of a topic into `offsets`, where the next `consume`
         reads; without a commit, the start of the log. `start` is ignored. Raises: NoOffsetsError.
         """
-        partitions = self._partitions_of(topic)
+        retry = True
+        while retry:
+            committed, starts = await self._fetch_offsets(topic)
+            self.offsets.pop(topic, None)
+            for tp, offset in starts.items():
+                self.offsets[topic][tp.partition] = offset
+            retry = self.handle_offset_fetch_response(committed)
+            if retry:
+                await anyio.sleep(_RETRY_PAUSE)
+
+    async def _fetch_offsets(
+        self, topic: str
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], dict[TopicPartition, int]]:
+        """Return the committed offsets of a topic, and the starts of the logs without one."""
         try:
-            committed = await self._consumer.committed(partitions)
+            committed = await self._consumer.committed(self._partitions_of(topic))
             missing = [tp for tp, offset in committed.items() if offset is None]
             starts = await self._consumer.beginning_offsets(missing) if missing else {}
         except (BrokerError, TransportError) as error:
             raise NoOffsetsError(str(error)) from error
-        self.offsets.pop(topic, None)
-        for tp, offset in starts.items():
-            self.offsets[topic][tp.partition] = offset
-        self.handle_offset_fetch_response(committed)
+        return committed, starts
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         return [tp for tp in self._consumer.assignment() if tp.topic == topic]
@@ -307,8 +322,8 @@ class GroupedConsumer(TaskOwner):
     def handle_offset_fetch_response(
         self, response: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> bool:
-        """Called with the committed offsets. Returns whether to retry: always False, as the main
-        API has already retried."""
+        """Called with the committed offsets. Returns whether to fetch them again: here False, as
+        the main API has already retried."""
         for tp, committed in response.items():
             if committed is not None:
                 self.offsets[tp.topic][tp.partition] = committed.offset
@@ -322,8 +337,19 @@ class GroupedConsumer(TaskOwner):
         Raises: CommitFailedError when partitions are no longer this member's; a retriable
         BrokerError or a TransportError after the retries with backoff have failed.
         """
+        retry, note = True, f"committed by {self.name}" if metadata is None else metadata
+        while retry:
+            failure = await self._commit_topics(note)
+            retry, is_note_blanked = self.handle_offset_commit_response(failure)
+            if retry:
+                note = "" if is_note_blanked else note
+                await anyio.sleep(_RETRY_PAUSE)
+        if failure is not None and not (isinstance(failure, BrokerError) and not failure.retriable):
+            raise failure
+
+    async def _commit_topics(self, note: str) -> KafkaGroupError | None:
+        """Commit, and return the error if that fails."""
         topics, self.topics_to_commit = self.topics_to_commit, set()
-        failure: KafkaGroupError | None = None
         try:
             for topic in topics & self.synced_offsets:
                 self._seek_to_offsets(topic)  # a commit below the position needs a seek before it
@@ -332,17 +358,15 @@ class GroupedConsumer(TaskOwner):
                 for tp in self._owned
                 if tp.topic in topics and tp.partition in self.offsets[tp.topic]
             }
-            await self._consumer.commit(offsets, note=metadata or f"committed by {self.name}")
+            await self._consumer.commit(offsets, note=note)
         except KafkaGroupError as error:
             self.topics_to_commit |= topics
-            failure = error
-        self.handle_offset_commit_response(failure)
-        if failure is not None and not (isinstance(failure, BrokerError) and not failure.retriable):
-            raise failure
+            return error
+        return None
 
     def handle_offset_commit_response(self, response: KafkaGroupError | None) -> tuple[bool, bool]:
         """Called with the result of a commit: None, or its error. Returns whether to retry, and
-        whether to retry with a blank note: always False, as the main API has already done both."""
+        whether with a blank note: here False, as the main API has already done both."""
         if response is not None:
             logger.error("group %s: %s", self.group_name, response)
         return (False, False)
@@ -352,10 +376,16 @@ class GroupedConsumer(TaskOwner):
     async def determine_coordinator(self) -> None:
         """Find the coordinator; retry until a broker answers. Raises: what `Admin` raises."""
         async with Admin(bootstrap_servers=self._brokers, security=self._security) as admin:
-            self.handle_group_coordinator_response(await admin.find_coordinator(self.group_name))
+            is_determined = False
+            while not is_determined:
+                found = await admin.find_coordinator(self.group_name)
+                is_determined = self.handle_group_coordinator_response(found)
+                if not is_determined:
+                    await anyio.sleep(_RETRY_PAUSE)
 
     def handle_group_coordinator_response(self, response: Node) -> bool:
-        """Called with the coordinator. Returns whether it is known."""
+        """Called with the coordinator. Returns whether to accept it; if not, it is looked up
+        again."""
         self.coordinator_id = response.node_id
         return True
 

@@ -572,6 +572,37 @@ async def test_handlers_receive_the_result():
         assert consumer.handle_offset_commit_response(None) == (False, False)
 
 
+async def test_handlers_of_a_subclass_decide_whether_to_retry():
+    """Their results were ignored."""
+    told = []
+
+    class Mine(GroupedConsumer):
+        def handle_group_coordinator_response(self, response):
+            told.append("coordinator")
+            return super().handle_group_coordinator_response(response) and len(told) == 2
+
+        def handle_offset_fetch_response(self, response):
+            told.append("fetched")
+            super().handle_offset_fetch_response(response)
+            return told[-2:] != ["fetched", "fetched"]
+
+        def handle_offset_commit_response(self, response):
+            told.append(response and response.name)
+            super().handle_offset_commit_response(response)
+            return response is not None, response is not None
+
+    with EmbeddedKafka({"t": 1}) as near:
+        near.append("t", 0, encode(1))
+        consumer = Mine([near.bootstrap_servers], "t", [], max_wait_time=200, autocommit=False)
+        async with consumer:
+            await consumed(consumer, "t", 1)
+            near.fail(OffsetCommitRequest, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            await consumer.commit_offsets("a note")
+            noted = near.committed_offsets("t")[TopicPartition("t", 0)]
+            assert (noted.offset, noted.metadata) == (1, "")
+    assert told == [*["coordinator"] * 2, *["fetched"] * 2, "INVALID_COMMIT_OFFSET_SIZE", None]
+
+
 def consumer_node(near):
     from kafkagroup import Node
 
