@@ -21,6 +21,7 @@ import anyio
 import attrs
 
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
+from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup.compat._joining import wait_for_assignment
 from kafkagroup.compat._names import renamed
 from kafkagroup.compat._tasks import TaskOwner
@@ -97,6 +98,8 @@ class _Balanced(TaskOwner):
         self._auto_start: bool = given["auto_start"]
         self._auto_commits: bool = auto_commits
         self._callback: PostRebalanceCallback | None = given["post_rebalance_callback"]
+        self._callback_error: Exception | None = None
+        """The error of a callback. Each call raises it: the offsets to read from are not known."""
         self._held_offsets: Offsets = {}
         self._start_timeout_ms: int = given["start_timeout_ms"]
         self._started = False
@@ -164,6 +167,8 @@ class _Balanced(TaskOwner):
         if not self._started and not self._auto_start:
             raise NotStartedError("the consumer is not started; auto_start is False")
         await self.start()
+        if self._callback_error is not None:
+            raise self._callback_error
         return self._consumer
 
     # ------------------------------------------------------------ messages
@@ -282,13 +287,22 @@ class _Balanced(TaskOwner):
         self._held_offsets |= _held_offsets(committed | starts)
         self._is_assigned = True  # the callback may call methods that wait for an assignment
         if self._callback is not None:
-            answer = self._callback(self, before, dict(self._held_offsets))
-            given = await answer if inspect.isawaitable(answer) else answer
+            given = await self._called_back(self._callback, before)
             if given:
                 moved = await self._starts({self._tp(p): at for p, at in given.items()})
                 self._held_offsets |= _held_offsets(moved)
                 starts |= moved
         return starts
+
+    async def _called_back(
+        self, callback: PostRebalanceCallback, before: Offsets
+    ) -> Mapping[int, int] | None:
+        try:
+            answer = callback(self, before, dict(self._held_offsets))
+            return await answer if inspect.isawaitable(answer) else answer
+        except USER_ERRORS as error:
+            self._callback_error = user_error(error, "post_rebalance_callback")
+            raise
 
 
 class BalancedConsumer(_Balanced):
