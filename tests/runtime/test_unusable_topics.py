@@ -397,7 +397,7 @@ async def test_an_unusable_topic_raises_without_waiting_for_another_partitions_l
 ) -> None:
     async with cluster() as kafka, log_offsets() as logs:
         kafka.fail(ListOffsetsRequest, ErrorCode.LEADER_NOT_AVAILABLE, times=None)
-        with anyio.fail_after(5), pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION"):
+        with anyio.fail_after(0.05), pytest.raises(BrokerError, match="INVALID_TOPIC_EXC"):
             await logs.at({T0: LATEST, ILLEGAL: LATEST})
 
 
@@ -419,7 +419,7 @@ async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None
         async with anyio.create_task_group() as tasks:
 
             async def make() -> None:
-                await anyio.sleep(0.3)
+                await anyio.sleep(1.0)
                 kafka.create_topic("orders", 1)
 
             tasks.start_soon(make)
