@@ -75,7 +75,7 @@ def draw(group: Group, until: datetime, width: float) -> Figure:
         _owners(axes[1], group.bars, rows, until, int(3 * width))
     for axis in axes:
         _rebalances(axis, group)
-    locator = AutoDateLocator(minticks=3, maxticks=max(4, int(width)))
+    locator = AutoDateLocator(minticks=3, maxticks=max(6, int(width)))
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
     _generations(figure, axes[0], group)
