@@ -4,6 +4,7 @@ tables."""
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from brokers import numbered, set_heartbeat_interval
+from doc_blocks import ROOT
 
 from kafkagroup import ConfigurationError, TopicPartition
 from kafkagroup.assign.loads import decode_loads
@@ -233,6 +235,23 @@ def test_the_report_shows_the_groups(spark: Any, out: Path, tmp_path: Path) -> N
     for group in GROUPS:
         assert f"<h3>{group} " in html  # their members have left
     assert "pipe/3" in html
+
+
+def test_the_page_of_tables_has_all_columns_and_types(spark: Any, out: Path) -> None:
+    page = (ROOT / "docs" / "spark-tables.md").read_text("utf-8")
+    documented = {
+        name: re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", rows, re.MULTILINE)
+        for name, rows in re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", page, re.DOTALL | re.MULTILINE)
+    }
+    written = {
+        folder.name: [
+            (field.name, field.dataType.simpleString())
+            for field in spark.read.parquet(str(folder)).schema
+        ]
+        for folder in out.glob("[!.]*")  # not what was replaced
+        if any(folder.rglob("*.parquet"))
+    }
+    assert documented == written
 
 
 def test_measured_loads_are_read_by_members(spark: Any, out: Path, tmp_path: Path) -> None:
