@@ -33,7 +33,7 @@ ROOMS_WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # Brokers are waited for: more workers than CPUs, each with a Kafka of its own.
 WAITING_WORKERS := 6
 # Tests of tables, which do without streams: PySpark 4.1 has none for sources in Python.
-LAKES := $(patsubst %,tests/spark/test_%.py,json pipeline retention tables) -k "not stream"
+LAKES := $(patsubst %,tests/spark/test_%.py,json pipeline recipes retention tables) -k "not stream"
 WIRE_DEPENDENCIES := aiokafka hypothesis kio pyarrow pytest pytest-asyncio pytest-xdist trio
 
 # Shell: prints the first of some commands that is a Python which can make environments. Only
@@ -141,9 +141,10 @@ soak: .venv/compiled.stamp ## a million records, and a pipeline where all fails;
 test-brokers: .venv/compiled.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python -m pytest tests/old_brokers tests/testing/test_local.py -m brokers
 
-test-lakes: .venv-lakes/stamp ## PySpark 4.1, the oldest, and tables of Delta and Iceberg, which have releases for it
+test-lakes: .venv-lakes-4.1/stamp .venv-lakes-4.2/stamp ## PySpark 4.1, the oldest, with Delta and Iceberg, and 4.2 with streams into Delta
 	@# PySpark 4.1 leaves its sockets to the garbage collector.
-	.venv-lakes/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning $(LAKES)
+	.venv-lakes-4.1/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning $(LAKES)
+	.venv-lakes-4.2/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/spark/test_recipes.py
 
 hostile: .venv/compiled.stamp ## brokers that mean harm: how each attack ends, its memory and time; UNTESTED=1: those that no test runs, a minute
 	$(BIN)/python -m tests.hostile $(if $(UNTESTED),--untested)
@@ -185,7 +186,7 @@ docs: .venv/check.stamp ## the guides and the API as pages, in build/docs; they 
 
 clean: ## remove the virtual environments and all that tools have left
 	find kafkagroup -name '*.so' -delete
-	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-lakes .venv-lowest .venv-packages .venv-pipeline build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf kafkagroup/_in_place.txt dist .venv .venv-3.* .venv-lakes-* .venv-lowest .venv-packages .venv-pipeline build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@python=$$($(call first_usable,$(or $(PYTHON),$(ANY_PYTHON)))); \
@@ -229,13 +230,13 @@ clean: ## remove the virtual environments and all that tools have left
 	@$(BIN)/python $(INSTALL) --editable '.[bench]'
 	@touch $@
 
-.venv-lakes/stamp: pyproject.toml constraints.txt .venv/compiled.stamp
-	@echo "installing PySpark 4.1 and tests into .venv-lakes"
+.venv-lakes-%/stamp: pyproject.toml constraints.txt .venv/compiled.stamp
+	@echo "installing PySpark $* and tests into .venv-lakes-$*"
 	@$(BIN)/python tests/jars.py
-	@$(BIN)/python -m venv .venv-lakes
-	@sed 's/^pyspark==.*/pyspark==4.1.*/' constraints.txt > .venv-lakes/constraints.txt
-	@KAFKAGROUP_PURE=1 .venv-lakes/bin/python -m pip --disable-pip-version-check install --quiet \
-	  --constraint .venv-lakes/constraints.txt --editable '.[pipeline,test]'
+	@$(BIN)/python -m venv .venv-lakes-$*
+	@sed 's/^pyspark==.*/pyspark==$*.*/' constraints.txt > .venv-lakes-$*/constraints.txt
+	@KAFKAGROUP_PURE=1 .venv-lakes-$*/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint .venv-lakes-$*/constraints.txt --editable '.[pipeline,test]'
 	@touch $@
 
 .venv-lowest/stamp: pyproject.toml tests/lowest.py | .venv/bin/python

@@ -25,21 +25,34 @@ from kafkagroup.wire.messages.admin import CreatableTopic, CreatableTopicConfig,
 
 T = TypeVar("T")
 
-LAKES_VERSION = "4.1"
-"""The last PySpark for which both Delta and Iceberg have a release."""
-
-LAKES = {
-    "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.4.0,"
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
-    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-    "spark.sql.catalog.lake.type": "hadoop",
     # Else reading the log of a small Delta table takes 50 tasks.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-"""What a session needs for them."""
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+
+LAKES = {
+    "4.1": {
+        **DELTA,
+        "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.4.0,"
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,"
+        "org.apache.spark:spark-avro_2.13:4.1.1",
+        "spark.sql.extensions": f"{DELTA_EXTENSION},"
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+    },
+    "4.2": {
+        **DELTA,
+        "spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0,"
+        "org.apache.spark:spark-avro_2.13:4.2.0",
+        "spark.sql.extensions": DELTA_EXTENSION,
+    },
+}
+"""PySpark -> what a session needs for the formats of tables that have a release for it: Delta, and
+for 4.1 Iceberg."""
 
 TABLES = {
     "folder": ("parquet", None),
@@ -70,8 +83,14 @@ def connector_jars() -> list[str]:
         return []
 
 
-def has_lakes() -> bool:
-    return importlib.metadata.version("pyspark").startswith(f"{LAKES_VERSION}.")
+def lakes() -> dict[str, str]:
+    """Return what a session of this PySpark needs for tables of Delta and Iceberg, if there are
+    any."""
+    return LAKES.get(importlib.metadata.version("pyspark").rpartition(".")[0], {})
+
+
+def has_format(form: str) -> bool:
+    return form == "parquet" or f":{form}-" in lakes().get("spark.jars.packages", "")
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +106,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
     # Else workers are another Python, and die at once.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
-    lakes = {**LAKES, "spark.sql.catalog.lake.warehouse": str(folder / "lake")}
+    warehouse = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = (
@@ -108,7 +127,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.log.level", "ERROR")
             .config("spark.jars", ",".join(connector_jars()))
-            .config(map=lakes if has_lakes() else {})
+            .config(map={**lakes(), **(warehouse if has_format("iceberg") else {})})
             .getOrCreate()
         )
         kafkagroup.spark.register(session)
@@ -120,7 +139,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, real: str) -> Iterator[Any]:
 def stored(request: pytest.FixtureRequest, spark: Any) -> Mapping[str, str]:
     """Return the arguments of `Tables` and the pipeline for a key of `TABLES`."""
     form, catalog = TABLES[request.param]
-    if form != "parquet" and not has_lakes():
+    if not has_format(form):
         pytest.skip(
             f"NOT TESTED with {form}, which has no release for this PySpark: make test-lakes"
         )
