@@ -411,6 +411,7 @@ async def test_an_unusable_topic_does_not_keep_another_partition_from_being_retr
         assert {tp: error.name for tp, error in found.errors.items()} == {
             ILLEGAL: "INVALID_TOPIC_EXCEPTION"
         }
+        assert dict(logs._cluster.troubles.open) == {}
 
 
 async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None:
@@ -424,3 +425,41 @@ async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None
 
             tasks.start_soon(make)
             assert await one.end_offsets([("orders", 0)]) == {("orders", 0): 0}
+
+
+async def test_a_leader_that_is_replaced_while_it_is_asked_does_not_count(network: Any) -> None:
+    """Its log may end elsewhere."""
+    found: list[Any] = []
+    async with network, EmbeddedKafka({"t": 1}, nodes=2, listen=False) as kafka:
+        network.serve_embedded(kafka, 2)
+        kafka.move_leader("t", 0, 1)
+        with anyio.fail_after(60):
+            async with (
+                log_offsets() as logs,
+                log_offsets() as others,
+                anyio.create_task_group() as tasks,
+            ):
+
+                async def ask() -> None:
+                    found.append(await logs.at({T0: LATEST}))
+
+                await others.at({T0: LATEST})
+                await logs.at({T0: LATEST})
+                kafka.fail(ListOffsetsRequest, Delay(5))
+                tasks.start_soon(ask)
+                await anyio.sleep(1)
+                kafka.move_leader("t", 0, 2)
+                kafka.produce("t", ["0"], partition=0)
+                # Over another connection: this one's responses come in order.
+                await others._cluster.refresh()
+                await logs._cluster.replace_metadata(others._cluster.metadata)
+    assert [one[T0].offset for one in found] == [1]
+
+
+async def test_a_broker_that_does_not_lead_is_asked_again_with_new_metadata(cluster: Any) -> None:
+    async with cluster() as kafka, log_offsets() as logs:
+        assert (await logs.at({T0: LATEST}))[T0].offset == 0
+        before = len(kafka.requests(MetadataRequest))
+        kafka.fail(ListOffsetsRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert (await logs.at({T0: LATEST}))[T0].offset == 0
+        assert len(kafka.requests(MetadataRequest)) == before + 1
