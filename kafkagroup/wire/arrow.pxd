@@ -5,6 +5,7 @@ from kafkagroup.wire.buffers cimport copy
 from kafkagroup.wire.records cimport RecordBatch, RecordReader
 
 cdef int _NULL
+cdef int _NOT_ASCII
 cdef long long _ALL
 cdef int _ROW_BYTES
 cdef long long _MAX_COLUMN_BYTES
@@ -21,7 +22,13 @@ cdef class ColumnBuilder:
     cdef long long[::1] _timestamp_view
     cdef _BinaryColumn _keys
     cdef _BinaryColumn _values
-    cdef list _headers
+    cdef _BinaryColumn _header_keys
+    cdef _BinaryColumn _header_values
+    cdef Py_ssize_t _header_count
+    cdef Py_ssize_t _header_room
+    cdef bytearray _header_ends
+    cdef int[::1] _header_view
+    cdef bint _is_ascii
     cdef list _batches
 
     @cython.locals(batch=RecordBatch, size=Py_ssize_t, before=Py_ssize_t)
@@ -39,6 +46,16 @@ cdef class ColumnBuilder:
     cpdef Py_ssize_t append(
         self, RecordReader records, long long end_offset=*, long long most=*
     ) except -1
+    @cython.locals(
+        buf="const unsigned char[::1]",
+        count=Py_ssize_t,
+        n=Py_ssize_t,
+        length="unsigned long long",
+        start=Py_ssize_t,
+        end=Py_ssize_t,
+        at=Py_ssize_t,
+    )
+    cdef void _put_headers(self, RecordReader records) except *
     @cython.locals(needed=Py_ssize_t)
     cdef void _reserve(self, Py_ssize_t count, Py_ssize_t size) except *
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kafkagroup.errors import ConfigurationError, DecodeError, LimitExceededError
-from kafkagroup.types import Headers, Record
+from kafkagroup.types import Record
 from kafkagroup.wire.buffers import copy, grown
 from kafkagroup.wire.compression import MAX_BATCH_BYTES
 from kafkagroup.wire.records import RecordBatch, RecordReader, read_batches
@@ -29,6 +29,7 @@ __all__ = ["ColumnBuilder", "arrow_batches", "columns", "columns_of", "schema"]
 Buffer = bytes | memoryview
 
 _NULL = -1
+_NOT_ASCII = 0x80  # and all bytes above
 """The place of a null value; also the timestamp of a record that has none."""
 
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
@@ -157,7 +158,13 @@ class ColumnBuilder:
         "_batches",
         "_capacity",
         "_count",
-        "_headers",
+        "_header_count",
+        "_header_ends",
+        "_header_keys",
+        "_header_room",
+        "_header_values",
+        "_header_view",
+        "_is_ascii",
         "_keys",
         "_offset_view",
         "_offsets",
@@ -178,8 +185,17 @@ class ColumnBuilder:
         self._timestamp_view = memoryview(self._timestamps).cast("q")
         self._keys = _BinaryColumn(0)
         self._values = _BinaryColumn(size)
-        self._headers: list[tuple[int, Headers]] = []
-        """Index and headers of each record that has headers."""
+        self._header_keys = _BinaryColumn(0)
+        self._header_values = _BinaryColumn(0)
+        self._header_count = 0
+        """Of all records."""
+        self._header_room = 0
+        """For how many headers there is memory."""
+        self._header_ends = bytearray(4)
+        self._header_view = memoryview(self._header_ends).cast("i")
+        """How many headers the records up to each one have."""
+        self._is_ascii = True
+        """Whether all keys of headers are."""
         self._batches: list[tuple[RecordBatch, int]] = []
 
     @property
@@ -237,12 +253,42 @@ class ColumnBuilder:
                 self._keys.put(n, records._buf, records._key_at, records._key_end)
                 self._values.put(n, records._buf, records._value_at, records._value_end)
                 if records._headers_at >= 0:
-                    self._headers.append((n, records._make().headers))
+                    self._put_headers(records)
                 n += 1
+                self._header_view[n] = self._header_count
         finally:
             self._count = n
             self._size += records._pos - start
         return n - before
+
+    def _put_headers(self, records: RecordReader) -> None:
+        """Append the headers of the reader's record, which it has checked."""
+        buf = records._buf
+        records._pos = records._headers_at
+        count = records._long(buf, 32) >> 1
+        n = self._header_count
+        if n + count > self._header_room:
+            self._header_room = max(n + count, 2 * self._header_room)
+            self._header_keys.extend(n, self._header_room)
+            self._header_values.extend(n, self._header_room)
+        for _ in range(count):
+            length = records._long(buf, 32)
+            start = records._pos
+            end = start + (length >> 1)
+            if self._is_ascii:
+                for at in range(start, end):
+                    if buf[at] >= _NOT_ASCII:
+                        self._is_ascii = False
+            self._header_keys.put(n, buf, start, end)
+            records._pos = end
+            length = records._long(buf, 32)
+            start = _NULL if length & 1 else records._pos
+            end = start + (length >> 1)
+            self._header_values.put(n, buf, start, end)
+            if start >= 0:
+                records._pos = end
+            n += 1
+        self._header_count = n
 
     def _reserve(self, count: int, size: int) -> None:
         """Make room for `count` more records. If they are the first, their values have about `size`
@@ -259,6 +305,10 @@ class ColumnBuilder:
         self._timestamp_view = memoryview(self._timestamps).cast("q")
         self._keys.extend(self._count, self._capacity)
         self._values.extend(self._count, self._capacity)
+        self._header_ends = grown(
+            self._header_ends, 4 * (self._count + 1), 4 * (self._capacity + 1)
+        )
+        self._header_view = memoryview(self._header_ends).cast("i")
 
     def finish(self, topic: str, partition: int) -> pyarrow.RecordBatch:
         """Return the columns, which own the memory from now on: append nothing more."""
@@ -281,17 +331,18 @@ class ColumnBuilder:
 
     def _header_array(self, kind: Any) -> Any:
         pa = _pyarrow()
-        ends = bytearray(4 * (self._count + 1))
-        if self._headers:
-            marks = memoryview(ends).cast("i")
-            for n, headers in self._headers:
-                marks[n + 1] = len(headers)
-            for n in range(self._count):
-                marks[n + 1] += marks[n]
-        flat = [pair for _, headers in self._headers for pair in headers]
-        pairs = _pairs(flat) if flat else _no_pairs()
-        buffers = [None, pa.py_buffer(ends)]
-        return pa.Array.from_buffers(kind, self._count, buffers, children=[pairs])
+        count, (key, value) = self._header_count, kind.value_type
+        buffers = self._header_keys.buffers(count)
+        if self._is_ascii:
+            keys = pa.Array.from_buffers(key.type, count, buffers)
+        else:
+            # Arrow's strings cannot hold bytes that are not UTF-8.
+            given = pa.Array.from_buffers(pa.binary(), count, buffers).to_pylist()
+            keys = pa.array([one.decode(errors="replace") for one in given], key.type)
+        values = pa.Array.from_buffers(value.type, count, self._header_values.buffers(count))
+        pairs = pa.StructArray.from_arrays([keys, values], fields=[key, value])
+        ends = _buffer(self._header_ends, 4 * (self._count + 1))
+        return pa.Array.from_buffers(kind, self._count, [None, ends], children=[pairs])
 
 
 class _BinaryColumn:
@@ -363,26 +414,12 @@ class _BinaryColumn:
         ]
 
 
-def _pairs(flat: Sequence[tuple[str, bytes | None]]) -> Any:
-    """Return the names and values of all headers as one array of structs."""
-    pa = _pyarrow()
-    name, value = _types()[4].value_type
-    names = pa.array([_utf8(pair[0]) for pair in flat], name.type)
-    values = pa.array([pair[1] for pair in flat], value.type)
-    return pa.StructArray.from_arrays([names, values], fields=[name, value])
-
-
 def _utf8(name: str) -> str:
-    """Return the name of a header with U+FFFD for bytes that are not UTF-8, which Arrow's strings
+    """Return the key of a header with U+FFFD for bytes that are not UTF-8, which Arrow's strings
     cannot hold."""
     if name.isascii():
         return name
     return name.encode(errors="surrogateescape").decode(errors="replace")
-
-
-@lru_cache(maxsize=1)
-def _no_pairs() -> Any:
-    return _pairs(())
 
 
 def _buffer(data: bytearray, size: int) -> Any:
