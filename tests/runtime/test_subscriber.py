@@ -388,7 +388,7 @@ async def test_a_subscription_is_encoded_once_for_all_assignors(
         ) as consumer:
             await consumer.wait_assignment()
             encoded.clear()
-            protocols = dict(consumer._engine._subscriber.protocols())
+            protocols = dict(consumer._engine.subscriber.protocols())
             assert (len(protocols), len({*protocols.values()}), len(encoded)) == (3, 2, 2)
 
 
