@@ -132,7 +132,8 @@ async def test_members_share_the_partitions_and_hand_them_over(
     await fill(4, 300)
     first = Worker(bootstrap, name, membership=membership, client_id="first")
     second = Worker(bootstrap, name, membership=membership, client_id="second")
-    first.pause = second.pause = 0.001
+    # So slowly that records are left for the second, however long it takes to join.
+    first.pause, second.pause = 0.02, 0.001
     async with first.consumer, anyio.create_task_group() as tasks:
         tasks.start_soon(first.run)
         await until(lambda: len(first.seen) > 20)
@@ -144,6 +145,7 @@ async def test_members_share_the_partitions_and_hand_them_over(
             assert claims(keeper, name) == expected
             await until(lambda: second.seen)
             await second.consumer.stop()
+            first.pause = 0.001
         await until(lambda: len(first.owns) == 4)
         await until(lambda: len(set(first.seen + second.seen)) == 1200)
         await first.consumer.stop()
