@@ -119,7 +119,7 @@ def test_tables_are_read(outcomes: Outcomes) -> None:
 
 def test_an_error_of_an_option_names_it(outcomes: Outcomes) -> None:
     assert outcomes["unknown_option"]["raised"] == "AnalysisException"
-    assert "unknown options: column; expected" in outcomes["unknown_option"]["text"]
+    assert "unknown options: column (did you mean columns?)" in outcomes["unknown_option"]["text"]
 
 
 def test_streams_are_read_and_written(outcomes: Outcomes) -> None:
