@@ -48,7 +48,7 @@ class StreamMetrics:
     """The rows that the batch has read from this source."""
     reported_at: float
     """When Spark last reported on the query, at the end of the batch or later while it is idle, in
-    seconds since the epoch. An old time tells of a batch that hangs."""
+    seconds since the epoch. An old time means that a batch hangs."""
     offsets_behind: Spread | None
     """Offsets from the end of the batch to the end of each log; None if there is no partition."""
     seconds_behind: Spread | None

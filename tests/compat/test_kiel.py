@@ -532,19 +532,19 @@ async def test_every_broker_is_tried_until_a_coordinator_is_found():
 
 async def test_handlers_receive_the_result():
     """By their old names, for subclasses; their results say that no retry is left."""
-    told = []
+    called = []
 
     class Mine(GroupedConsumer):
         def handle_group_coordinator_response(self, response):
-            told.append(("coordinator", response.node_id))
+            called.append(("coordinator", response.node_id))
             return super().handle_group_coordinator_response(response)
 
         def handle_offset_fetch_response(self, response):
-            told.append(("fetched", response))
+            called.append(("fetched", response))
             return super().handle_offset_fetch_response(response)
 
         def handle_offset_commit_response(self, response):
-            told.append(("committed", response))
+            called.append(("committed", response))
             return super().handle_offset_commit_response(response)
 
     with EmbeddedKafka({"t": 1}) as near:
@@ -559,14 +559,14 @@ async def test_handlers_receive_the_result():
             await consumed(consumer, "t", 1)
             await consumer.commit_offsets()
         note = f"committed by {consumer.name}"
-        assert told == [
+        assert called == [
             ("coordinator", 1),
             ("fetched", {TopicPartition("t", 0): None}),
             ("committed", None),
             ("fetched", {TopicPartition("t", 0): OffsetAndMetadata(1, note, 0)}),
-            ("committed", told[-1][1]),
+            ("committed", called[-1][1]),
         ]
-        assert told[-1][1].code == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert called[-1][1].code == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         assert consumer.handle_group_coordinator_response(consumer_node(near)) is True
         assert consumer.handle_offset_fetch_response({}) is False
         assert consumer.handle_offset_commit_response(None) == (False, False)
@@ -574,20 +574,20 @@ async def test_handlers_receive_the_result():
 
 async def test_handlers_of_a_subclass_decide_whether_to_retry():
     """Their results were ignored."""
-    told = []
+    called = []
 
     class Mine(GroupedConsumer):
         def handle_group_coordinator_response(self, response):
-            told.append("coordinator")
-            return super().handle_group_coordinator_response(response) and len(told) == 2
+            called.append("coordinator")
+            return super().handle_group_coordinator_response(response) and len(called) == 2
 
         def handle_offset_fetch_response(self, response):
-            told.append("fetched")
+            called.append("fetched")
             super().handle_offset_fetch_response(response)
-            return told[-2:] != ["fetched", "fetched"]
+            return called[-2:] != ["fetched", "fetched"]
 
         def handle_offset_commit_response(self, response):
-            told.append(response and response.name)
+            called.append(response and response.name)
             super().handle_offset_commit_response(response)
             return response is not None, response is not None
 
@@ -600,7 +600,7 @@ async def test_handlers_of_a_subclass_decide_whether_to_retry():
             await consumer.commit_offsets("a note")
             noted = near.committed_offsets("t")[TopicPartition("t", 0)]
             assert (noted.offset, noted.metadata) == (1, "")
-    assert told == [*["coordinator"] * 2, *["fetched"] * 2, "INVALID_COMMIT_OFFSET_SIZE", None]
+    assert called == [*["coordinator"] * 2, *["fetched"] * 2, "INVALID_COMMIT_OFFSET_SIZE", None]
 
 
 def consumer_node(near):
