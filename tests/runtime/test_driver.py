@@ -120,27 +120,31 @@ async def test_a_revocation_waits_for_the_applications_commit_in_flight(
                 assert events == ["committed", "revoked"]
 
 
-async def test_a_rebalance_does_not_count_as_a_poll(network: Any) -> None:
-    """A stuck application once kept its partitions while members joined and left: each assignment
-    restarted the timer of max_poll_interval_ms."""
-    lost: list[float] = []
+def polled_every_20_seconds(lost: list[float]) -> Consumer:
+    """Return a consumer that is removed without a poll. `lost`: when it loses its partitions."""
 
     async def on_lost(partitions: Sequence[TopicPartition]) -> None:
         lost.append(anyio.current_time())
 
+    return Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        rebalance_timeout_ms=2_000,
+        max_poll_interval_ms=20_000,
+        on_partitions_lost=on_lost,
+    )
+
+
+async def test_a_rebalance_does_not_count_as_a_poll(network: Any) -> None:
+    """A stuck application once kept its partitions while members joined and left: each assignment
+    restarted the timer of max_poll_interval_ms."""
+    lost: list[float] = []
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0", "1"], partition=0)
-        consumer = Consumer(
-            "t",
-            bootstrap_servers="kafka-1",
-            group_id="g",
-            rebalance_timeout_ms=2_000,
-            max_poll_interval_ms=20_000,
-            on_partitions_lost=on_lost,
-        )
         with anyio.fail_after(90):
-            async with consumer:
+            async with polled_every_20_seconds(lost) as consumer:
                 await anyio.sleep(1)
                 await consumer.getone()
                 left = anyio.current_time()
@@ -156,23 +160,11 @@ async def test_a_missed_poll_is_noticed_when_a_rebalance_returns_the_partitions(
 ) -> None:
     """The interval ends while the group rebalances, and the member owns nothing."""
     lost: list[float] = []
-
-    async def on_lost(partitions: Sequence[TopicPartition]) -> None:
-        lost.append(anyio.current_time())
-
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0", "1"], partition=0)
-        consumer = Consumer(
-            "t",
-            bootstrap_servers="kafka-1",
-            group_id="g",
-            rebalance_timeout_ms=2_000,
-            max_poll_interval_ms=20_000,
-            on_partitions_lost=on_lost,
-        )
         with anyio.fail_after(90):
-            async with consumer:
+            async with polled_every_20_seconds(lost) as consumer:
                 await anyio.sleep(1)
                 await consumer.getone()
                 left = anyio.current_time()
