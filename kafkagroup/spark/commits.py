@@ -178,10 +178,9 @@ class CommitListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:
         for source in event.progress.sources:
-            done = _positions(source.endOffset, self._options.group_id)
-            if done is None:
+            done = positions_of(source.endOffset)
+            if done is None or done.group is None or done.group != self._options.group_id:
                 continue
-            assert done.group is not None
             self._idle[str(event.progress.id)] = done, time.monotonic()
             try:
                 with Logs(self._options) as session:
@@ -252,9 +251,3 @@ def positions_of(text: str | None) -> Positions | None:
         return Positions.from_json(given) if Positions.is_own(given) else None
     except (ValueError, TypeError, AttributeError, KeyError):
         return None
-
-
-def _positions(text: str | None, group: str | None) -> Positions | None:
-    """Return the positions that this library's source has written for that group, or None."""
-    found = positions_of(text)
-    return found if found is not None and found.group == group else None

@@ -50,12 +50,11 @@ class MeasuredStreamReader(StreamReader):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         latest = super().reportLatestOffset()
-        if latest is None or self._planned is None:
+        if latest is None or self._latest is None or self._planned is None:
             return latest
-        return {**latest, METRICS: self._metrics(self._planned, latest)}
+        return {**latest, METRICS: self._metrics(Positions.from_json(self._planned), self._latest)}
 
-    def _metrics(self, planned: dict[str, Any], latest: dict[str, Any]) -> dict[str, float]:
-        done, ends = Positions.from_json(planned), Positions.from_json(latest)
+    def _metrics(self, done: Positions, ends: Positions) -> dict[str, float]:
         offsets = {
             tp: behind(done.offsets[tp], end)
             for tp, end in ends.offsets.items()

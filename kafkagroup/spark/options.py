@@ -145,14 +145,19 @@ class SourceOptions(ConnectionOptions):
         return tuple(sorted({*self.subscribe, *(tp.topic for tp in self.assign)}))
 
     @property
+    def commits(self) -> bool:
+        """Whether a stream's offsets are committed to a group."""
+        return self.group_id is not None and self.commit != "off"
+
+    @property
     def source_commits(self) -> bool:
         """Whether a stream's source commits."""
-        return self.group_id is not None and self.commit in ("source", "both")
+        return self.commits and self.commit != "listener"
 
     @property
     def listener_commits(self) -> bool:
         """Whether the listener commits that `register` installs."""
-        return self.group_id is not None and self.commit in ("listener", "both")
+        return self.commits and self.commit != "source"
 
     def selects(self, tp: TopicPartition) -> bool:
         """Return whether a partition is read."""
@@ -173,7 +178,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> Sourc
     if connector_rows and is_stream:
         taken.setdefault("starting_offsets", LATEST)
     taken["columns_given"] = "columns" in taken
-    if not _TIMES_OF_THE_CONNECTOR.isdisjoint(_plain(given)):
+    if not _TIMES_OF_THE_CONNECTOR.isdisjoint(map(_key, given)):
         taken.setdefault("timestamp_strategy", "error")
     if "parse" in taken:
         taken.setdefault("columns", ())

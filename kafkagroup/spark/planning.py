@@ -11,14 +11,13 @@ from collections.abc import Mapping
 
 import attrs
 
-from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.errors import BrokerError
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import Positions
+from kafkagroup.transport.merging import ABSENT
 from kafkagroup.types import TopicPartition
 
 __all__ = ["LogEnds", "Plan", "planned", "same_topic"]
-
-_ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 @attrs.frozen
@@ -81,7 +80,7 @@ def planned(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
                 losses.append(f"{', '.join(map(str, missing))} were deleted")
             elif error is not None:
                 errors[topic] = error
-        elif error is not None and error.code in _ABSENT:
+        elif error is not None and error.code in ABSENT:
             deleted.add(topic)
             losses.append(f"topic {topic!r} was deleted")
             if options.pattern is not None:
@@ -106,7 +105,7 @@ def _is_smaller(topic: str, begin: Positions, ends: LogEnds, error: BrokerError)
     """Whether a topic has fewer partitions, as one may that was recreated by a broker without topic
     ids. Under the same id a topic never loses partitions."""
     has_same_id = begin.topic_ids[topic] == ends.topic_ids[topic] != ""
-    return error.code in _ABSENT and not has_same_id
+    return error.code in ABSENT and not has_same_id
 
 
 def _check_named(begin: Positions, ends: LogEnds, options: SourceOptions) -> None:

@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 tp: inside(tp, begin[tp], starts[tp], ends[tp], options) for tp in partitions
             }
             self._first = Positions(offsets, ids, options.group_id, session.cluster_id)
-            if self._commits():
+            if options.commits:
                 from kafkagroup.spark.commits import pin
 
                 self._first = pin(session, options, self._first)
@@ -218,9 +218,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._logs is not None:
             self._logs.__exit__(None, None, None)
             self._logs = None
-
-    def _commits(self) -> bool:
-        return self._options.group_id is not None and self._options.commit != "off"
 
     def _connect(self) -> Logs:
         if self._logs is None:
