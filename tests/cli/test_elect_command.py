@@ -50,7 +50,8 @@ def is_there(number: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    # FileNotFoundError: it ended before the open; ProcessLookupError: between open and read.
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
