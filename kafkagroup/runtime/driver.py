@@ -190,6 +190,8 @@ class Driver:
         self.fell_back = False
         """Whether the member ended because the coordinator does not support its protocol, and may
         be replaced by a member of the classic protocol."""
+        self.unanswered_id = ""
+        """The id that the coordinator may still count, as leaving the group failed; else ""."""
         self._history = history
         self._cluster = cluster
         self._application = application
@@ -425,6 +427,7 @@ class Driver:
         # The next membership would not report the end of this one's failures.
         self._cluster.troubles.forget((group_id, "membership"))
         if doubt:
+            self.unanswered_id = self.member_id
             logger.warning(
                 "group %s: the coordinator may still count this member, for up to one session,"
                 " because leaving the group failed: %s",

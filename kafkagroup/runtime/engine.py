@@ -171,6 +171,8 @@ class Engine:
         self._may_be_known = False
         """Whether the coordinator may still count this consumer as a member, under that id, after
         the last membership."""
+        self._unanswered_id = ""
+        """The member id that the coordinator may still count, because leaving the group failed."""
         self._clock = session.bind_clock()
 
     def start(self) -> None:
@@ -334,6 +336,11 @@ class Engine:
         driver = session.membership.driver
         if driver is None:
             await self._release_partitions(list(self._delivery.owned))
+        if self._unanswered_id and (driver is None or driver.closed.is_set()):
+            # Again, with a member that only leaves. Else the group would count the earlier one
+            # until its session ends, and a new coordinator begins all sessions anew.
+            driver = self.join()
+        if driver is None:
             return
         closing = session.closing
         closing.begin_leaving(anyio.current_time())
@@ -372,14 +379,15 @@ class Engine:
             session.history.note_rejoin_request(RebalanceCause.REQUESTED, reason)
         session.membership.driver.rejoin(reason)
 
-    def join(self) -> None:
-        """Become a member of the group, for the first time or again."""
+    def join(self) -> Running:
+        """Become a member of the group, for the first time or again; return the member."""
         session = self._session
         driver = self._create_member()
         session.membership.begin(driver)
         self._spawn(partial(self._run_member, driver), "membership")
         if (offsets := session.committer.group_offsets) is not None:
             self._spawn(offsets.connect, "connection for offsets")
+        return driver
 
     def _create_member(self) -> Running:
         """Return a member that does not run yet."""
@@ -424,7 +432,9 @@ class Engine:
             retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
             max_retries=options.rebalance_max_retries,
         )
-        member = Member(config=config, protocols=self.subscriber.protocols())
+        member = Member(
+            config=config, protocols=self.subscriber.protocols(), member_id=self._unanswered_id
+        )
         return driver_class(self._cluster, member, self.subscriber, *watchers)
 
     def _create_consumer_protocol_member(self) -> ConsumerMember:
@@ -461,6 +471,7 @@ class Engine:
         session = self._session
         if isinstance(driver, Driver):
             self._may_be_known = driver.may_be_known
+            self._unanswered_id = driver.unanswered_id
         has_ended = driver is self._leaving or session.errors.failure is not None
         if session.membership.is_void and not has_ended:
             self.join()

@@ -501,6 +501,34 @@ async def test_a_broker_that_chooses_member_ids_is_waited_for(
     assert "another member has this group_instance_id" in caplog.text
 
 
+# ---------------------------------------------------------------- a leave that failed before
+
+
+@pytest.mark.parametrize("kind", ["classic", "consumer"])
+@pytest.mark.parametrize("after", ["max.poll.interval", "unsubscribe"])
+async def test_the_close_leaves_again_if_leaving_has_failed(
+    network: Any, kind: str, after: str
+) -> None:
+    """A member that was expelled could not leave. The close did not try again, so the group counted
+    the member until its session ended."""
+    options: dict[str, Any] = {"max_poll_interval_ms": 2_000, "session_timeout_ms": 60_000}
+    if kind == "consumer":
+        del options["session_timeout_ms"]
+    async with cluster(network) as kafka, member(kind, **options) as consumer:
+        assert isinstance(consumer, Consumer)
+        await joined(consumer)
+        failure = fail_leave(kafka, kind, ErrorCode.UNKNOWN_SERVER_ERROR, times=None)
+        if after == "unsubscribe":
+            await consumer.unsubscribe()
+        else:
+            await until(leaves)
+        await anyio.sleep(1)
+        assert len(member_ids(kafka, kind)) == 1
+        failure.stop()
+        await consumer.stop()
+        assert member_ids(kafka, kind) == []
+
+
 # ---------------------------------------------------------------- calls that the close overtakes
 
 
