@@ -176,7 +176,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             late_modules_of_consumer(options),
         )
         self._options = options
-        self._client_options = client_options(options, options.max_frame_bytes)
         self._servers = parse_servers(options.bootstrap_servers)
         self._subscription = checked_topics(topics)
         self._pattern = checked_pattern(options.pattern, topics)
@@ -189,6 +188,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             Conversion.of(options), self._on_room, self._on_awaiting_seek, views=options.views
         )
         self._session = Session(options, self._delivery)
+        self._client_options = client_options(
+            options, self._session.log.name, options.max_frame_bytes
+        )
         self._manual = False
         self._is_changing = False
         """Whether `unsubscribe` or `assign` is under way."""
@@ -906,7 +908,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._session.begin_close()
         try:
             if self._engine is not None:
-                await self._engine.close()
+                await self._engine.leave()
+                self._cancel_requests()
+                await self._engine.disconnect()
         finally:
             self._session.history.feed.close()
 

@@ -41,7 +41,9 @@ from kafkagroup.errors import (
     escaped,
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
+from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.runtime.interfaces import Membership
+from kafkagroup.runtime.membership_log import counted, first_few
 from kafkagroup.transport.security import Security
 from kafkagroup.wire.codec import decode_prefix, encode
 from kafkagroup.wire.schema import BYTES, INT32, STRING, array, field, message, struct
@@ -243,10 +245,14 @@ _MAX_NAMED = 5
 class _CoordinatedMember(ABC):
     """A member with a value, whose metadata has its result in the last generation."""
 
+    _kind: str
+    """What log lines call it."""
+
     def __init__(self, group_id: str, protocol: GroupProtocol, options: MemberOptions) -> None:
         self._group_id = group_id
         self._protocol = protocol
         self._member = GroupMember(group_id, protocol, **options)
+        self._member._log_as(self._kind, self._described)
         self._last: Generation | None = None
         """The last generation that was returned, until it is released."""
 
@@ -282,6 +288,17 @@ class _CoordinatedMember(ABC):
     @abstractmethod
     def _metadata(self) -> bytes:
         """Return this member's metadata for the next generation."""
+
+    def _described(self, generation: GenerationInfo) -> tuple[str, bool]:
+        """Return an assignment in words, and whether it has anything, for the log."""
+        try:
+            return self._words(generation)
+        except DecodeError as error:
+            return f"what cannot be read ({error})", False
+
+    @abstractmethod
+    def _words(self, generation: GenerationInfo) -> tuple[str, bool]:
+        """Implement `_described`. Raises: DecodeError."""
 
     async def _next(self) -> Generation:
         """Wait until the last generation is over, release it, and wait for the next one."""
@@ -329,7 +346,7 @@ def _check_value(value: bytes) -> None:
         raise ConfigurationError(f"value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}")
 
 
-def _assignment_of(kind: type[T], generation: Generation) -> T:
+def _assignment_of(kind: type[T], generation: Generation | GenerationInfo) -> T:
     """Decode this member's assignment. Raises: DecodeError."""
     if not generation.assignment:
         raise DecodeError(
@@ -409,6 +426,8 @@ class Election(_CoordinatedMember):
     alone.
     """
 
+    _kind = "election"
+
     @hides_values
     def __init__(self, group_id: str, value: bytes = b"", **options: Unpack[MemberOptions]) -> None:
         """Other members see `value`, such as an address, while this member leads.
@@ -423,6 +442,12 @@ class Election(_CoordinatedMember):
 
     def _metadata(self) -> bytes:
         return _write(_ElectionMetadata(value=self._value, led=self._led))
+
+    def _words(self, generation: GenerationInfo) -> tuple[str, bool]:
+        leader_id = _assignment_of(_ElectionAssignment, generation).leader_id
+        if leader_id == generation.member_id:
+            return "the leadership", True
+        return f"no leadership: {escaped(leader_id)} leads", False
 
     def __aiter__(self) -> Election:
         return self
@@ -539,6 +564,8 @@ class Shards(_CoordinatedMember):
     a member with another number, and the others continue.
     """
 
+    _kind = "shards"
+
     @hides_values
     def __init__(
         self, group_id: str, shards: int, value: bytes = b"", **options: Unpack[MemberOptions]
@@ -563,6 +590,11 @@ class Shards(_CoordinatedMember):
         current = self._current
         generation, owned = (_NEVER, ()) if current is None else (current.token, current.mine)
         return _write(_ShardsMetadata(value=self._value, generation=generation, owned=owned))
+
+    def _words(self, generation: GenerationInfo) -> tuple[str, bool]:
+        mine = _assignment_of(_ShardsAssignment, generation).mine
+        count = f"{len(mine):,} of {counted(self._shards, 'shard')}"
+        return (f"{count}: {first_few(mine, len(mine))}" if mine else count), bool(mine)
 
     def __aiter__(self) -> Shards:
         return self

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
+from kafkagroup._client_name import client_name
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup._values import evolve, frozen
@@ -23,6 +24,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
+from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.options import GroupMemberOptions
 from kafkagroup.runtime.close_sequence import LEAVE_FRACTION
 from kafkagroup.runtime.driver import Driver
@@ -33,6 +35,7 @@ from kafkagroup.runtime.history import History
 from kafkagroup.runtime.interfaces import Membership, Running, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.late_modules import LateModules
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.runtime.metrics import GroupMetrics
 from kafkagroup.runtime.service import Service
 from kafkagroup.runtime.threaded import ThreadedDriver
@@ -137,7 +140,8 @@ class GroupMember(Service):
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         _check(given)
         self._servers = parse_servers(options.bootstrap_servers)
-        self._options = client_options(options)
+        self._log = MembershipLog("member", options.client_id, options.group_id)
+        self._options = client_options(options, self._log.name)
         self._member = Member(
             config=Config(
                 group_id=options.group_id,
@@ -164,6 +168,7 @@ class GroupMember(Service):
             self._on_lease_expired,
             max_stall=options.rebalance_timeout,
             timed=not threaded or options.membership is not None,
+            log=self._log,
         )
         self._history = History()
         self._troubles = Troubles(self._history.feed.publish)
@@ -172,6 +177,13 @@ class GroupMember(Service):
         """The loop's clock, once the member runs."""
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
+
+    def _log_as(self, kind: str, describe: Callable[[GenerationInfo], tuple[str, bool]]) -> None:
+        """Let log lines call the client `kind`, and describe what it is assigned by `describe`, as
+        `MembershipLog` has it."""
+        self._log.name = client_name(kind, self._options.client_id, self._member.config.group_id)
+        self._log.describe = describe
+        self._options = evolve(self._options, name=self._log.name)
 
     def __aiter__(self) -> GroupMember:
         return self
@@ -383,7 +395,8 @@ class GroupMember(Service):
         """Create the driver of a new membership."""
         member = evolve(self._member, protocols=protocols)
         if self._membership is None:
-            return self._driver_class(cluster, member, self._queue, self._lag, self._history)
+            watchers = self._lag, self._log, self._history
+            return self._driver_class(cluster, member, self._queue, *watchers)
         config = member.config
         return self._membership.begin(
             self._queue,
@@ -397,6 +410,7 @@ class GroupMember(Service):
             retry_backoff_max=config.retry_backoff_max,
             max_retries=config.max_retries,
             lag=self._lag,
+            log=self._log,
             troubles=self._troubles,
         )
 
@@ -439,6 +453,7 @@ class GroupMember(Service):
                 "the member was closed", leave_group=self._leave_group, deadline=deadline
             )
             await self._driver.closed.wait()
+        self._cancel_requests()
         if self._cluster is not None:
             await self._cluster.aclose()
 

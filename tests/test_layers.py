@@ -32,6 +32,7 @@ _OPTIONS = {"options", "_option_kinds", "_foreign_options", "_hidden_values"}
 _LOOP = {"_backend", "_user_code"}
 _TRANSPORT = {
     "_backoff",
+    "_client_name",
     "_public",
     "_topics",
     "_values",
@@ -46,7 +47,7 @@ _ENGINE = (
     _CORE
     | _OPTIONS
     | _LOOP
-    | {"_timestamps", "events", "member", "consume", "transport", "runtime"}
+    | {"_client_name", "_timestamps", "events", "member", "consume", "transport", "runtime"}
 )
 _PUBLIC = {
     "",
@@ -66,6 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_values": set(),
     "_backend": set(),
     "_backoff": set(),
+    "_client_name": {"errors"},
     "_public": set(),
     "_signals": set(),
     "_topics": set(),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from kafkagroup._client_name import client_name
 from kafkagroup._values import define, evolve
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -186,7 +187,8 @@ class CallingService(Service):
             LateModules(afterwards=late_modules, secured=options.security is not None),
         )
         self._servers = parse_servers(options.bootstrap_servers)
-        connecting = client_options(options)
+        name = client_name(type(self).__name__.lower(), options.client_id)
+        connecting = client_options(options, name)
         # A call has time for a second attempt, whatever the application has set.
         attempt_timeout = min(connecting.request_timeout, max(call_timeout / 2, 1.0))
         connecting = evolve(connecting, request_timeout=attempt_timeout)
@@ -199,6 +201,7 @@ class CallingService(Service):
 
     async def _close(self) -> None:
         if (cluster := self._calls.cluster) is not None:
+            self._cancel_requests()
             self._calls.close()  # before closing: later calls must not open a connection
             await cluster.aclose()
 

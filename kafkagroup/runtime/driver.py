@@ -70,6 +70,7 @@ from kafkagroup.runtime.history import History, Step
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.runtime.mailbox import Mailbox
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.runtime.unrequested_end import unrequested_end
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.clock import lease_clock
@@ -148,9 +149,13 @@ async def run_compute(
 class PollTimer:
     """Detects an application that does not poll in time, and so keeps partitions from others."""
 
-    def __init__(self, application: Application, loop_ran_at: Callable[[], float]) -> None:
-        """`loop_ran_at` returns when the application's loop last ran."""
+    def __init__(
+        self, application: Application, loop_ran_at: Callable[[], float], name: str
+    ) -> None:
+        """`loop_ran_at` returns when the application's loop last ran; `name`: the client's in
+        log lines."""
         self._application = application
+        self._name = name
         self._loop_ran_at = loop_ran_at
         self._applied = ChangeSignal()
 
@@ -158,18 +163,16 @@ class PollTimer:
         """Note that the application has applied an assignment."""
         self._applied.notify()
 
-    async def wait_until_overdue(self, group_id: str) -> None:
-        """Wait until the application has failed to poll in time."""
+    async def wait_until_overdue(self) -> str:
+        """Wait until the application has failed to poll in time; return the reason to leave."""
         while (due := self._application.poll_due_at(self._loop_ran_at())) > anyio.current_time():
             # An application without an assignment need not poll; with one, a poll is due sooner.
             await self._applied.wait(due)
+        overdue = self._application.overdue_poll(self._loop_ran_at(), anyio.current_time())
         logger.warning(
-            "group %s: the member leaves the group: its application has not polled for"
-            " max_poll_interval_ms, or has blocked the event loop of a GroupMember for"
-            " rebalance_timeout_ms; process records faster, run blocking code in a thread, or raise"
-            " the limit",
-            group_id,
+            "%s: leaves the group, because %s; %s", self._name, overdue.detail, overdue.advice
         )
+        return overdue.reason
 
 
 class Driver:
@@ -181,6 +184,7 @@ class Driver:
         member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
+        log: MembershipLog,
         history: History,
     ) -> None:
         self.member = member
@@ -192,6 +196,7 @@ class Driver:
         be replaced by a member of the classic protocol."""
         self.unanswered_id = ""
         """The id that the coordinator may still count, as leaving the group failed; else ""."""
+        self._log = log
         self._history = history
         self._cluster = cluster
         self._application = application
@@ -357,7 +362,9 @@ class Driver:
     async def _run_member(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                self._poll_timer = PollTimer(self._application, self._application_ran_at)
+                self._poll_timer = PollTimer(
+                    self._application, self._application_ran_at, self._log.name
+                )
                 tasks.start_soon(self._watch_polls)
                 if not isinstance(self.member, Member):
                     self._unnamed_changed = OneShotEvent()
@@ -392,10 +399,7 @@ class Driver:
         self._call_history(
             partial(self._history.on_step, Step(before, event, self.member, effects, self._clock()))
         )
-        if self.member.phase is not before.phase:
-            logger.debug(
-                "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
-            )
+        self._log.on_step(before, self.member)
         if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
             self._application.on_lease_extended()
         for effect in effects:
@@ -416,8 +420,10 @@ class Driver:
                     self._wake_at = time
                 case Fail(error=error):
                     self._application.on_fatal_error(self._explanation(error))
+                    if self.member.is_closed:
+                        self._log.left(str(error), keeps_place=self._keeps_place)
                 case FallBack(error=error):
-                    logger.info("group %s: %s", before.config.group_id, error)
+                    logger.info("%s: %s", self._log.name, error)
                     self.fell_back = True
                 case Leave(doubt=doubt):  # `run` ends, because the phase is a closed one
                     self._on_left(doubt)
@@ -428,12 +434,17 @@ class Driver:
         self._cluster.troubles.forget((group_id, "membership"))
         if doubt:
             self.unanswered_id = self.member_id
-            logger.warning(
-                "group %s: the coordinator may still count this member, for up to one session,"
-                " because leaving the group failed: %s",
-                group_id,
-                doubt,
-            )
+        leaving = self.member.leaving
+        reason = "" if leaving is None else leaving.reason
+        self._log.left(reason, keeps_place=self._keeps_place, doubt=doubt)
+
+    @property
+    def _keeps_place(self) -> bool:
+        """Whether a member that ends does not leave at the coordinator (KIP-345, KIP-1092)."""
+        leaving = self.member.leaving
+        if leaving is None or leaving.leave_group is None:
+            return self.member.config.group_instance_id is not None
+        return not leaving.leave_group
 
     def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
@@ -484,7 +495,7 @@ class Driver:
                 now=self._now(), jitter=random.random(), token=send.token, error=error
             )
         except KafkaGroupError as error:
-            logger.debug("group %s: %s", self.member.config.group_id, error)
+            logger.debug("%s: %s", self._log.name, error)
             event = SendFailed(
                 now=self._now(), jitter=random.random(), token=send.token, error=error
             )
@@ -541,8 +552,7 @@ class Driver:
         return error
 
     async def _watch_polls(self) -> None:
-        await self._poll_timer.wait_until_overdue(self.member.config.group_id)
-        self.leave("the application stopped polling", lost=True)
+        self.leave(await self._poll_timer.wait_until_overdue(), lost=True)
 
     def _call_history(self, report: Callable[[], object]) -> None:
         """Call the history; the subclass does it in the application's loop."""
@@ -627,7 +637,7 @@ class Driver:
             try:
                 names = await self._cluster.topic_names(_some(self._unnamed_topics))
             except RETRIED_ERRORS as error:  # the connection reports it
-                logger.info("group %s: names of topics: %s", self.member.config.group_id, error)
+                logger.info("%s: names of topics: %s", self._log.name, error)
                 await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
                 continue
             if names:

@@ -192,11 +192,14 @@ class Engine:
             report = partial(session.errors.report_refusal, about="auto-commit")
             self._spawn(partial(session.committer.auto_commit, report), "auto-commit")
 
-    async def close(self) -> None:
-        """Leave the group, then close all connections."""
+    async def leave(self) -> None:
+        """Leave the group, to close."""
         self._session.begin_close()
         self._cluster.logins.resume()  # what was refused once need not be now
         await self.unsubscribe("the consumer was closed")
+
+    async def disconnect(self) -> None:
+        """Close all connections."""
         await self._cluster.aclose()
 
     def wake(self) -> None:
@@ -405,6 +408,7 @@ class Engine:
                 retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
                 max_retries=options.rebalance_max_retries,
                 lag=session.lag,
+                log=session.log,
                 troubles=session.troubles,
             )
         driver_class = Driver
@@ -413,7 +417,7 @@ class Engine:
             from kafkagroup.runtime.threaded import ThreadedDriver
 
             driver_class = ThreadedDriver
-        watchers = session.lag, session.history
+        watchers = session.lag, session.log, session.history
         if session.membership.uses_consumer_protocol:
             return driver_class(
                 self._cluster, self._create_consumer_protocol_member(), self.subscriber, *watchers

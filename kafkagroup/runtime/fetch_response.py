@@ -309,7 +309,8 @@ class ResponseHandler:
             topic=owned.tp.topic,
         )
         # `RangeCheck` logs what follows from a position out of range.
-        logger.log(logging.DEBUG if action is ErrorAction.RESET else logging.INFO, "%s", error)
+        level = logging.DEBUG if action is ErrorAction.RESET else logging.INFO
+        logger.log(level, "%s: %s", self._cluster.options.name, error)
         if action is ErrorAction.RAISE:
             self._refusals.refuse(owned, error)
             self._back_off(owned)

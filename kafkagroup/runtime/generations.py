@@ -15,7 +15,8 @@ from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.change_signal import ChangeSignal
-from kafkagroup.runtime.interfaces import SupportedProtocols
+from kafkagroup.runtime.interfaces import OverduePoll, SupportedProtocols
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.transport.clock import LeaseClock
 from kafkagroup.transport.origin import Origin
 
@@ -148,6 +149,7 @@ class GenerationQueue:
         *,
         max_stall: float,
         timed: bool,
+        log: MembershipLog,
     ) -> None:
         """`lease_expires_at`: returns the end of the member's lease, on the lease clock.
         `on_lease_expired`: called after a generation ended because of it.
@@ -158,6 +160,7 @@ class GenerationQueue:
         self._on_lease_expired = on_lease_expired
         self.max_stall = max_stall
         self.timed = timed
+        self._log = log
         self._clock: LeaseClock
         """Set by `bind_clock`."""
         self.latest: Generation | None = None
@@ -286,6 +289,15 @@ class GenerationQueue:
     def poll_due_at(self, loop_ran_at: float) -> float:
         return loop_ran_at + self.max_stall
 
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        limit = f"rebalance_timeout_ms is {self.max_stall * 1000:.0f}"
+        return OverduePoll(
+            reason="the application blocked its event loop",
+            detail=f"its event loop has been blocked for {now - loop_ran_at:.1f} s; {limit}",
+            advice="run what blocks it in a thread, for example with anyio.to_thread.run_sync, or"
+            " raise rebalance_timeout_ms",
+        )
+
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         # The driver has called this before. But a generation that one step begins and revokes was
         # not in the queue then, and the application may have taken it since.
@@ -294,18 +306,21 @@ class GenerationQueue:
         with anyio.move_on_at(deadline):
             while self.current is not None:
                 await self.changed.wait()
+        self._log.generation_revoked()
         return None
 
     async def lose(self, reason: str) -> SupportedProtocols | None:
         # The scopes are cancelled. The partitions are lost already: do not wait for the work.
         self.on_generation_end(lost=True)
         self.pending = None
+        self._log.generation_lost(reason)
         return None
 
     async def assign(self, generation: GenerationInfo) -> None:
         self.latest = self.pending = Generation(
             generation, self.lease_expires_at(), self._clock, timed=self.timed
         )
+        self._log.generation_assigned(generation)
         self.changed.notify()
 
     async def compute(self, work: Compute) -> dict[str, bytes]:

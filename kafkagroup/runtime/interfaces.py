@@ -11,9 +11,11 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
+from kafkagroup._values import frozen
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.trouble import Troubles
@@ -23,6 +25,7 @@ __all__ = [
     "Application",
     "AssignedCallback",
     "Membership",
+    "OverduePoll",
     "PartitionsCallback",
     "Running",
     "SupportedProtocols",
@@ -37,6 +40,18 @@ PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object
 AssignedCallback = PartitionsCallback
 """As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
 start; None leaves a partition where it would start anyway."""
+
+
+@frozen(kw_only=True)
+class OverduePoll:
+    """Why a member leaves its group although the application has not asked for that."""
+
+    reason: str
+    """What the application did, for the coordinator and for events."""
+    detail: str
+    """For how long, and the limit."""
+    advice: str
+    """What to change."""
 
 
 class Application(Protocol):
@@ -62,6 +77,10 @@ class Application(Protocol):
 
         Reads only. It may run in another thread than the other functions.
         """
+
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        """Return why the next poll is overdue. Reads only, as `poll_due_at`."""
+        ...
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         """Process what is in flight, commit and release, by `deadline` on the loop's clock.
@@ -196,6 +215,7 @@ class Membership(Protocol):
         retry_backoff_max: float,
         max_retries: int | None,
         lag: LoopLag,
+        log: MembershipLog,
         troubles: Troubles,
     ) -> Running:
         """Return a member that is not running yet.

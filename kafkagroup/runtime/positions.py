@@ -32,6 +32,7 @@ from kafkagroup.errors import (
 from kafkagroup.options import OffsetReset
 from kafkagroup.runtime.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, Found, LogOffsets
+from kafkagroup.runtime.membership_log import counted, first_few
 from kafkagroup.runtime.offsets import GroupOffsets, Identity
 from kafkagroup.runtime.range_check import RangeCheck
 from kafkagroup.runtime.refusals import Refusals
@@ -249,18 +250,27 @@ class Positions:
             without_record = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
             ends = await self._log_offsets.request_once(dict.fromkeys(without_record, LATEST))
             found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
+        started: dict[str, list[OwnedPartition]] = {}
         for owned in pending:
             if self._is_back(owned) or not self._needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
                 self._refusals.refuse_look_up(owned, error)
             elif (at := found.offsets.get(owned.tp)) is not None and at.offset >= 0:
+                reason = "new partition" if self._starts_new(owned) else "auto_offset_reset"
                 self._start(owned, at.offset, topic_ids)
+                started.setdefault(reason, []).append(owned)
+        if logger.isEnabledFor(logging.INFO):
+            self._log_starts(started)
+
+    def _log_starts(self, started: Mapping[str, list[OwnedPartition]]) -> None:
+        for reason, some in started.items():
+            starts = first_few((f"{o.tp} at {o.position}" for o in some), len(some))
+            name, count = self._cluster.options.name, counted(len(some), "partition")
+            logger.info("%s: start of %s (%s): %s", name, count, reason, starts)
 
     def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
         is_new = self._starts_new(owned)
-        reason = "new partition" if is_new else "auto_offset_reset"
-        logger.info("%s starts at %d (%s)", owned.tp, offset, reason)
         self._refusals.end(owned)
         failures = owned.attempts, owned.retry_at
         # Without this, a batch that is still being read would set the position to its end.

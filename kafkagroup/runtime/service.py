@@ -105,6 +105,8 @@ class Service(ABC):
         self._stopped = OneShotEvent()
         self._pending_calls: set[anyio.CancelScope] = set()
         """The calls of the application that wait for brokers."""
+        self._background: set[anyio.CancelScope] = set()
+        """The scopes of the background tasks."""
         self._run_task: anyio.TaskInfo | None = None
         """The task that executes `run`."""
         self._host: TaskGroup | None = None
@@ -256,6 +258,12 @@ class Service(ABC):
                 f"{type(self).__name__} was closed during this call; what it requested may be done"
             )
 
+    def _cancel_requests(self) -> None:
+        """Cancel the background tasks and the application's calls, before `_close` closes the
+        connections: each of them would log that its connection was closed, and send again."""
+        for scope in (*self._background, *self._pending_calls):
+            scope.cancel()
+
     def _spawn(self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str) -> None:
         """Run a background task; its error reaches the user's next call, not the task group."""
         tasks.start_soon(self._guarded, tasks, function, name, name=f"kafkagroup {name}")
@@ -264,8 +272,13 @@ class Service(ABC):
         self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str
     ) -> None:
         try:
-            await self._late_modules.import_others()
-            await function()
+            with anyio.CancelScope() as scope:
+                self._background.add(scope)
+                try:
+                    await self._late_modules.import_others()
+                    await function()
+                finally:
+                    self._background.discard(scope)
         except Exception as error:
             logger.exception("%s failed", name)
             self._crashed(_unwrapped(error))

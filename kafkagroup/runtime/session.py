@@ -24,6 +24,7 @@ from kafkagroup.runtime.current_membership import CurrentMembership
 from kafkagroup.runtime.error_channel import ErrorChannel
 from kafkagroup.runtime.history import History
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.runtime.poll_state import PollState
 from kafkagroup.runtime.processing import Processing
 from kafkagroup.transport.clock import LeaseClock, current_time, lease_clock
@@ -68,6 +69,8 @@ class Session:
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
         """The delays of the event loop."""
+        self.log = MembershipLog("consumer", options.client_id, options.group_id)
+        """The log lines of the membership."""
         self.history = History()
         self.troubles = Troubles(self.history.feed.publish)
         self.committer = Committer(

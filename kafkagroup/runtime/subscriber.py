@@ -29,7 +29,12 @@ from kafkagroup.errors import (
 )
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.interfaces import AssignedCallback, PartitionsCallback, SupportedProtocols
+from kafkagroup.runtime.interfaces import (
+    AssignedCallback,
+    OverduePoll,
+    PartitionsCallback,
+    SupportedProtocols,
+)
 from kafkagroup.runtime.large_jobs import run_job
 from kafkagroup.runtime.leader import Leader
 from kafkagroup.runtime.offsets import Identity
@@ -227,6 +232,24 @@ class Subscriber:
             since = anyio.current_time()
         return since + session.options.max_poll_interval
 
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        """Return why the next poll is overdue."""
+        session = self._session
+        limit = f"max_poll_interval_ms is {session.options.max_poll_interval * 1000:.0f}"
+        if session.polls.is_waiting:
+            return OverduePoll(
+                reason="the application blocked its event loop",
+                detail=f"its event loop has been blocked for {now - loop_ran_at:.1f} s; {limit}",
+                advice="run what blocks it in a thread, for example with"
+                " anyio.to_thread.run_sync, or raise max_poll_interval_ms",
+            )
+        seconds = now - session.polls.last_poll_at
+        return OverduePoll(
+            reason="the application stopped polling",
+            detail=f"the application has not requested records for {seconds:.1f} s; {limit}",
+            advice="process records faster, take fewer at a time, or raise max_poll_interval_ms",
+        )
+
     # ------------------------------------------------------------ called by the driver, in order
 
     async def revoke(self, deadline: float) -> SupportedProtocols:
@@ -245,7 +268,7 @@ class Subscriber:
         """Release all partitions without a commit, which would be refused, or overwrite that of the
         new owner."""
         partitions = self._partitions_to_revoke(lost=True)
-        logger.warning("lost %d partitions: %s", len(partitions), reason)
+        self._session.log.lost(partitions, reason)
         await self._release(partitions, reason)
         self._has_lost_all, self._unsubscribed_since = False, -1
         await self._call_listener(self._callbacks.lost, partitions)
@@ -356,6 +379,7 @@ class Subscriber:
             return False
         membership.note_assignment(has_partitions=bool(assigned))
         session.delivery.assign(created)
+        session.log.assigned(assigned, created, generation)
         await self._report_assigned(created)
         membership.complete_rebalance(generation.generation_id)
         self._on_assigned()
@@ -433,6 +457,7 @@ class Subscriber:
                 # Commits that the callback began: in the next generation they would be refused.
                 await session.committer.wait_for_commits(self._commit_timeout(deadline))
         await self._release(revoked, "a rebalance revoked it")
+        session.log.revoked(revoked)
 
     async def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
         """Release partitions. Their delivered records without a commit count as lost, unless the

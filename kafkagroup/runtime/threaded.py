@@ -32,8 +32,9 @@ from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.driver import Driver, DriverEvent
 from kafkagroup.runtime.history import History
-from kafkagroup.runtime.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.interfaces import Application, OverduePoll, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import MisdirectedError
 from kafkagroup.transport.logins import Logins
@@ -74,9 +75,10 @@ class ThreadedDriver(Driver):
         member: Member | ConsumerMember,
         application: Application,
         lag: LoopLag,
+        log: MembershipLog,
         history: History,
     ) -> None:
-        super().__init__(cluster, member, _ApplicationProxy(self, application), lag, history)
+        super().__init__(cluster, member, _ApplicationProxy(self, application), lag, log, history)
         self._scope: anyio.CancelScope
         """The scope of all tasks in the thread."""
         self._post_to_application_loop: Post
@@ -169,9 +171,9 @@ class ThreadedDriver(Driver):
             if is_made or self._may_end.is_set() or not lacks_descriptors(error):
                 raise
             logger.warning(
-                "group %s: the heartbeat thread waits for file descriptors: %s; close files, or"
+                "%s: the heartbeat thread waits for file descriptors: %s; close files, or"
                 " raise the limit of the process (ulimit -n)",
-                self.member.config.group_id,
+                self._log.name,
                 error,
             )
             return False
@@ -262,6 +264,9 @@ class _ApplicationProxy:
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         return self._application.poll_due_at(loop_ran_at)
+
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        return self._application.overdue_poll(loop_ran_at, now)
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         async def revoke() -> SupportedProtocols | None:

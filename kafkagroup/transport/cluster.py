@@ -25,6 +25,7 @@ from uuid import UUID
 
 import anyio
 
+from kafkagroup._client_name import client_name
 from kafkagroup._values import evolve
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -105,6 +106,7 @@ class Cluster:
     ) -> None:
         """Lasting failures are reported to `troubles`; with None they are only logged."""
         self.options = options
+        self._client_name = options.name or client_name("client", options.client_id)
         self.troubles = Troubles() if troubles is None else troubles
         self.metadata = ClusterMetadata()
         self.topics = TopicsInUse()
@@ -370,7 +372,7 @@ class Cluster:
                 if broker.node_id >= 0:
                     self._recovery.on_failure(anyio.current_time())
                 attempts.failed(broker, error)
-                logger.debug("%r did not respond: %s", broker, error)
+                logger.debug("%s: %r did not respond: %s", self._client_name, broker, error)
                 if attempts.refusal is not None and not self.logins.has_worked:
                     raise  # most likely the options are wrong: others would refuse them, too
                 continue

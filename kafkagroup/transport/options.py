@@ -29,6 +29,8 @@ class ClientOptions:
 
     client_id: str | None = "kafkagroup"
     """The name in the brokers' logs and quotas, and the prefix of member ids."""
+    name: str = ""
+    """How log lines name the client, as `client_name` returns it; "" for its client id alone."""
     request_timeout: float = 30.0
     """Seconds after which a request without a response fails, and its connection with it."""
     connect_timeout: float = 10.0
@@ -75,10 +77,14 @@ class ClientOptions:
             )
 
 
-def client_options(options: CommonOptions, max_frame_bytes: int = MAX_FRAME_BYTES) -> ClientOptions:
-    """Return the connection options of a client with these options."""
+def client_options(
+    options: CommonOptions, name: str, max_frame_bytes: int = MAX_FRAME_BYTES
+) -> ClientOptions:
+    """Return the connection options of a client with these options. `name` as `ClientOptions`
+    has it."""
     return ClientOptions(
         client_id=options.client_id,
+        name=name,
         request_timeout=options.request_timeout,
         retry_backoff=options.retry_backoff,
         retry_backoff_max=options.retry_backoff_max,

@@ -7,7 +7,6 @@ loop does not end the membership, but the ownership lease may expire.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Collection
@@ -45,6 +44,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
 from kafkagroup.runtime.driver import PollTimer, run_compute
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.runtime.threaded import running_loop
 from kafkagroup.runtime.unrequested_end import unrequested_end
 from kafkagroup.transport.clock import lease_clock
@@ -55,8 +55,6 @@ from kafkagroup.zookeeper.session import Access, Session
 from kafkagroup.zookeeper.trouble import TroubleReporter
 
 __all__ = ["ZooKeeperDriver"]
-
-logger = logging.getLogger(__name__)
 
 _COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases with valid claims."""
@@ -81,6 +79,7 @@ class ZooKeeperDriver:
         member: Member,
         application: Application,
         lag: LoopLag,
+        log: MembershipLog,
         troubles: Troubles,
     ) -> None:
         self.member = member
@@ -92,6 +91,7 @@ class ZooKeeperDriver:
         self._paths = paths
         self._application = application
         self._lag = lag
+        self._log = log
         self._lease_clock = lease_clock()
         self._now = self._lease_clock.now
         """The member's time: that of its events, and of the deadlines in its effects."""
@@ -99,7 +99,7 @@ class ZooKeeperDriver:
             hosts, member.config.group_id, troubles, self._lease_clock.in_loop_time
         )
         self._session: Session | None = None
-        self._polls = PollTimer(application, anyio.current_time)
+        self._polls = PollTimer(application, anyio.current_time, log.name)
         self._wake_at = float("inf")
         self._rejoins_requested = self._rejoins_stepped = 0
         self._has_ended = False
@@ -291,10 +291,7 @@ class ZooKeeperDriver:
         if isinstance(event, RejoinRequested):
             self._rejoins_stepped += 1
         self._trouble.on_event(before, event)
-        if self.member.phase is not before.phase:
-            logger.debug(
-                "group %s: %s -> %s", before.config.group_id, before.phase, self.member.phase
-            )
+        self._log.on_step(before, self.member)
         if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
             self._application.on_lease_extended()
         for effect in effects:
@@ -317,8 +314,10 @@ class ZooKeeperDriver:
                     self._wake_at = time
                 case Fail(error=error):
                     self._application.on_fatal_error(error)
-                case Leave():
-                    pass  # `run` sees the phase
+                    self._log.left(str(error))
+                case Leave():  # `run` sees the phase
+                    leaving = self.member.leaving
+                    self._log.left("" if leaving is None else leaving.reason)
                 case _:
                     if self._session is not None:
                         tasks.start_soon(self._session.execute, effect)
@@ -332,6 +331,7 @@ class ZooKeeperDriver:
             config.session_timeout,
             self._paths,
             config.name,
+            client=self._log.name,
             access=self._access,
             exclusive_generations=config.exclusive_generations,
             post=post,
@@ -360,8 +360,7 @@ class ZooKeeperDriver:
                     self._trouble.on_foreign_members(anyio.current_time(), found)
 
     async def _watch_polls(self) -> None:
-        await self._polls.wait_until_overdue(self.member.config.group_id)
-        self.leave("the application stopped polling", lost=True)
+        self.leave(await self._polls.wait_until_overdue(), lost=True)
 
     # ------------------------------------------------------------ the application
 

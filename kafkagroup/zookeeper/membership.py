@@ -16,6 +16,7 @@ from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
 from kafkagroup.runtime.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles
@@ -159,6 +160,7 @@ class ZooKeeperMembership:
         retry_backoff_max: float,
         max_retries: int | None,
         lag: LoopLag,
+        log: MembershipLog,
         troubles: Troubles,
     ) -> ZooKeeperDriver:
         """Return a member that is not running yet, for `Consumer` and `GroupMember`."""
@@ -179,4 +181,5 @@ class ZooKeeperMembership:
         top = f"/{chroot}".rstrip("/")
         foreign = tuple(top + path for path in self.foreign_members)
         paths = Paths(top + self.root, group_id, foreign)
-        return ZooKeeperDriver(hosts, self._access, paths, member, application, lag, troubles)
+        watchers = lag, log, troubles
+        return ZooKeeperDriver(hosts, self._access, paths, member, application, *watchers)

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -91,6 +98,20 @@ _kazoo_logger.addFilter(
     lambda record: not any(isinstance(arg, Auth | SASL) for arg in record.args or ())
 )
 
+
+class _NamedLogger(logging.LoggerAdapter[logging.Logger]):
+    """kazoo's logger, with the client's name before each of its messages."""
+
+    def __init__(self, kazoo_logger: logging.Logger, client: str) -> None:
+        super().__init__(kazoo_logger)
+        self._prefix = client.replace("%", "%%")
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        return f"{self._prefix}: {msg}", kwargs
+
+
 _REFUSED = (AuthFailedError, NoAuthError, InvalidACLError)
 
 
@@ -105,14 +126,17 @@ class Session:
         paths: Paths,
         name: str,
         *,
+        client: str,
         access: Access,
         exclusive_generations: bool,
         post: Post,
         on_event: Callable[[ZooKeeperEvent], None],
     ) -> None:
+        """`client`: how log lines name the client."""
         self.connect_error = ""
         """Why the last attempt to connect failed; "" if none has. Set in kazoo's thread."""
         self._number = number
+        self._client_name = client
         self._paths = paths
         self._name = name
         self._exclusive_generations = exclusive_generations
@@ -132,7 +156,7 @@ class Session:
             hosts,
             timeout=timeout,
             connection_retry=_RETRY,
-            logger=_kazoo_logger,
+            logger=_NamedLogger(_kazoo_logger, client),
             **access.options(self._on_tls_error),
         )
         self._granted = timeout
@@ -235,7 +259,7 @@ class Session:
             self._client.stop()
             self._client.close()
         except Exception as error:
-            logger.debug("closing a session: %r", error)
+            logger.debug("%s: closing a session: %r", self._client_name, error)
         self._to_loop(self._closed)
 
     def _closed(self) -> None:
@@ -257,7 +281,8 @@ class Session:
                 error = RequestTimeoutError(f"ZooKeeper did not answer in {self._granted:g} s")
                 event = RequestFailed(now=self._now(), token=request.token, error=error)
             except KafkaGroupError as error:
-                logger.debug("%s: %s", type(request).__name__, error)
+                what = type(request).__name__
+                logger.debug("%s: %s: %s", self._client_name, what, error)
                 event = RequestFailed(now=self._now(), token=request.token, error=error)
             finally:
                 self._in_flight.discard(scope)
@@ -319,7 +344,8 @@ class Session:
             try:
                 return await self._foreign_members()
             except KafkaGroupError as error:
-                logger.debug("reading the members of other libraries: %s", error)
+                what = "reading the members of other libraries"
+                logger.debug("%s: %s: %s", self._client_name, what, error)
             finally:
                 self._in_flight.discard(scope)
         return None

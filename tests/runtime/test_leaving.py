@@ -181,8 +181,8 @@ async def test_closing_waits_for_a_member_id_for_two_seconds(
     assert leaves() == []
     (warning,) = [m for m in caplog.messages if "leaving the group failed" in m]
     assert warning == (
-        "group g: the coordinator may still count this member, for up to one session, because"
-        " leaving the group failed: the coordinator did not answer in time"
+        "consumer kafkagroup of group g: the coordinator may still count this member, for up to one"
+        " session, because leaving the group failed: the coordinator did not answer in time"
     )
 
 

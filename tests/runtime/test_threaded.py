@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -35,11 +36,12 @@ from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime import service
+from kafkagroup.runtime import membership_log, service
 from kafkagroup.runtime import threaded as threaded_driver
 from kafkagroup.runtime.history import History
-from kafkagroup.runtime.interfaces import SupportedProtocols
+from kafkagroup.runtime.interfaces import OverduePoll, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.runtime.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.transport import plain_stream
@@ -156,6 +158,23 @@ async def test_a_blocked_loop_does_not_lose_the_membership(
     assert joins == len(kafka.requests(JoinGroupRequest)) or not threaded
     assert recorder.callbacks[-1] == "revoked"
     assert len(kafka.requests(LeaveGroupRequest)) == 1
+
+
+async def test_the_thread_logs_each_event_once(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, membership_log.__name__)
+    async with RecordingConsumer(kafka).consumer as consumer:
+        await consumer.getone()
+        member_id = consumer.group_metadata().member_id
+        broker = f"broker 1 at {kafka.bootstrap_servers}"
+    who = "consumer kafkagroup of group g"
+    assert caplog.messages == [
+        f"{who}: joined generation 1 as {member_id}, the leader of 1 member; coordinator: {broker}",
+        f"{who}: assigned 2 partitions: t/0, t/1 (generation 1)",
+        f"{who}: revoked 2 partitions: t/0, t/1",
+        f"{who}: left the group: the consumer was closed",
+    ]
 
 
 async def test_a_loop_blocked_beyond_max_poll_interval_leaves_and_rejoins(
@@ -486,6 +505,9 @@ class FaultyApplication:
         self._fail("poll_due_at")
         return float("inf")
 
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        raise AssertionError("no poll is ever due")
+
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         self._fail("revoke")
         return None
@@ -516,6 +538,7 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
             Member(config=config, protocols=(("p", b""),)),
             FaultyApplication(where),
             LoopLag("g", 6.0, threaded=True),
+            MembershipLog("member", "c", "g"),
             History(),
         )
         # Not only once: a slow leader heartbeats before it has an assignment to revoke.
@@ -562,7 +585,7 @@ async def test_the_work_of_a_group_member_continues_after_a_blocked_loop(
 
 
 async def test_a_group_waits_for_a_blocked_loop_only_up_to_the_rebalance_timeout(
-    kafka: EmbeddedKafka,
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with worker(kafka, rebalance_timeout_ms=300) as member:
         first = await anext(member)
@@ -573,6 +596,12 @@ async def test_a_group_waits_for_a_blocked_loop_only_up_to_the_rebalance_timeout
             second = await anext(member)
         assert first.over.is_set()
         assert second.assignment == b"work"
+    (warning,) = [message for message in caplog.messages if "rebalance_timeout_ms" in message]
+    assert re.sub(r"blocked for 0\.[3-9] s", "blocked for N s", warning) == (
+        "member kafkagroup of group g: leaves the group, because its event loop has been blocked"
+        " for N s; rebalance_timeout_ms is 300; run what blocks it in a thread, for example with"
+        " anyio.to_thread.run_sync, or raise rebalance_timeout_ms"
+    )
 
 
 async def test_work_is_cancelled_when_the_lease_at_an_unreachable_coordinator_expires(

@@ -16,8 +16,9 @@ from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.runtime.interfaces import SupportedProtocols
+from kafkagroup.runtime.interfaces import OverduePoll, SupportedProtocols
 from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.group_log import encode_assignment
@@ -49,6 +50,9 @@ class Stuck:
     def poll_due_at(self, loop_ran_at: float) -> float:
         return (self.left if self.owns else loop_ran_at) + 20.0
 
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        return OverduePoll(reason="stuck", detail="it is stuck", advice="poll")
+
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         return None
 
@@ -73,8 +77,8 @@ def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDri
     config = Config(group_id="g", protocol_type="consumer", name="me", session_timeout=SESSION)
     member = Member(config=config, protocols=(("range", b""),))
     lag = LoopLag("g", SESSION, threaded=False)
-    paths, troubles = Paths("/r", "g"), troubles or Troubles()
-    return ZooKeeperDriver("zk:2181", Access(), paths, member, application, lag, troubles)
+    watchers = lag, MembershipLog("consumer", "me", "g"), troubles or Troubles()
+    return ZooKeeperDriver("zk:2181", Access(), Paths("/r", "g"), member, application, *watchers)
 
 
 async def test_a_stalled_member_leaves_as_soon_as_it_owns_partitions_again(

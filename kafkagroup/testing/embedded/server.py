@@ -18,7 +18,7 @@ import anyio
 import attrs
 from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 
-from kafkagroup.errors import DecodeError, UnsupportedVersionError
+from kafkagroup.errors import DecodeError, UnsupportedVersionError, escaped
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
 from kafkagroup.testing.embedded.cluster import Cluster, Node
 from kafkagroup.testing.embedded.evolve import evolve
@@ -68,6 +68,8 @@ class _Connection:
     host: str
     authenticator: SaslAuthenticator | None
     """None if clients need not authenticate."""
+    client_id: str = ""
+    """Of the last request; "" before the first one."""
 
 
 class _Reader:
@@ -173,13 +175,16 @@ class Server:
     async def handle_stream(self, stream: ByteStream, node_id: int) -> None:
         """Serve a connection as node `node_id`, until either side ends it."""
         scopes = self._scopes[node_id]
+        connection: _Connection | None = None
         with anyio.CancelScope() as scope:
             scopes[scope] = None
             try:
                 if self._cluster.nodes[node_id].alive:
-                    await self._serve_requests(await self._accept(stream, node_id))
+                    connection = await self._accept(stream, node_id)
+                    await self._serve_requests(connection)
             except _ENDS_CONNECTION as error:
-                _log.debug("node %d closes a connection: %r", node_id, error)
+                client = escaped(connection.client_id) if connection else ""
+                _log.debug("node %d closes a connection of client %r: %r", node_id, client, error)
             finally:
                 scopes.pop(scope, None)
                 await anyio.aclose_forcefully(stream)
@@ -212,7 +217,7 @@ class Server:
 
     async def _answer(self, connection: _Connection, incoming: Incoming) -> bool:
         """Answer one request. False: close the connection."""
-        request = incoming.request
+        request, connection.client_id = incoming.request, incoming.client_id
         self.seen.append(
             Seen(
                 connection.node_id,
