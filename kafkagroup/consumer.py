@@ -265,17 +265,24 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         Waits up to `timeout` seconds for the first record, also while a thread decompresses it. The
         records of the previous call now count as processed. Without any subscription or assignment
         the result is empty; repeated calls for 10 s without either log a warning.
+
+        If the consumer is closed meanwhile, the result is empty: a loop `while not consumer.closed`
+        ends. A call after that raises ConsumerClosedError.
         """
         check_record_limit(max_records)
         self._check_origin()
         found: dict[TopicPartition, list[Record[K_co, V_co]]] = {}
-        seconds = seconds_of(timeout)
+        seconds, was_closed = seconds_of(timeout), self.closed
         try:
             batches = await self._next(
                 lambda: self._delivery.next_batches(max_records) or None,
                 anyio.current_time() + seconds,
             )
         except NothingArrived:
+            return found
+        except ConsumerClosedError:
+            if was_closed or not self._running:
+                raise
             return found
         for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
@@ -838,6 +845,17 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             ) from None
 
     # ------------------------------------------------------------ opening and closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer is closed, or closes now and waits for no record of the application.
+
+        False before the start, and while the records of the last call are in flight: then the next
+        call counts them as processed, as `while not consumer.closed` around `getmany` does.
+        """
+        return super().closed and (
+            self._stopped.is_set() or not self._delivery.has_in_flight(self._delivery.owned)
+        )
 
     async def stop(self, *, commit: bool = True, leave_group: bool | None = None) -> None:
         """Close: wait for the record in flight, commit, and leave the group, all within

@@ -281,6 +281,11 @@ class _CoordinatedMember(ABC):
         await self._member.__aexit__(exc_type, exc_value, traceback)
 
     @property
+    def closed(self) -> bool:
+        """Whether the client is closed, or closes now. False before the start."""
+        return self._member.closed
+
+    @property
     def member_id(self) -> str:
         """The member id that the coordinator gave to this member; "" before it has joined."""
         return self._member.member_id

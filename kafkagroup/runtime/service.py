@@ -137,6 +137,11 @@ class Service(ABC):
         return f"{type(self).__name__}({self._description})"
 
     @property
+    def closed(self) -> bool:
+        """Whether the client is closed, or closes now. False before the start."""
+        return self._stop_requested.is_set()
+
+    @property
     def _fork(self) -> str:
         """What to say where this process was forked from the one that started the client; else
         ""."""
