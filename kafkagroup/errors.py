@@ -26,6 +26,7 @@ KafkaGroupError
 ├── FencedError                             another member took this member's identity; fatal
 ├── JoinFailedError                         joining failed more often than allowed; fatal
 ├── CommitFailedError                       the member no longer owns the committed partitions
+├── ChangesRefusedError (also a group)      some changes of an Admin call were not made: which ones
 ├── NotWrittenError                         a record was not acknowledged: which one, and why
 ├── OffsetOutOfRangeError                   the position is not in the log, and no reset policy
 ├── NoOffsetError                           no committed offset, and auto_offset_reset is "none"
@@ -35,10 +36,11 @@ KafkaGroupError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Self
 
 from kafkagroup._public import public
 
@@ -49,6 +51,7 @@ __all__ = [
     "AuthenticationError",
     "AuthorizationError",
     "BrokerError",
+    "ChangesRefusedError",
     "ClusterChangedError",
     "CommitFailedError",
     "ConfigurationError",
@@ -532,6 +535,9 @@ def broker_error(
     return AuthorizationError(code, message, resource, operation)
 
 
+_MAX_LISTED = 5
+"""Most errors that the message of a group names."""
+
 _MAX_SHOWN = 500
 """Most characters of a peer's text in an error or a log."""
 
@@ -588,6 +594,51 @@ class CommitFailedError(KafkaGroupError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.partitions)
+
+
+@public
+class ChangesRefusedError(KafkaGroupError, ExceptionGroup[KafkaGroupError]):
+    """Some of the changes that a call of `Admin` requested were not made; the others were.
+
+    An ExceptionGroup of the errors, for `except*`, and a KafkaGroupError, for `except`.
+    """
+
+    def __new__(
+        cls,
+        doing: str,
+        errors: Mapping[Hashable, KafkaGroupError],
+        done: tuple[Hashable, ...] = (),
+    ) -> Self:
+        shown = [f"{name}: {error}" for name, error in islice(errors.items(), _MAX_LISTED)]
+        if (left := len(errors) - len(shown)) > 0:
+            shown.append(f"and {left} more")
+        count = len(errors) + len(done)
+        message = f"{doing} failed for {len(errors)} of {count}: {'; '.join(shown)}"
+        return super().__new__(cls, message, tuple(errors.values()))
+
+    def __init__(
+        self,
+        doing: str,
+        errors: Mapping[Hashable, KafkaGroupError],
+        done: tuple[Hashable, ...] = (),
+    ) -> None:
+        self.doing = doing
+        """What the call does, such as "creating topics"."""
+        self.errors = errors
+        """Topic, group or partition -> why its change was not made."""
+        self.done = done
+        """The topics, groups or partitions whose change was made, in the order of the call."""
+
+    def __str__(self) -> str:
+        return self.message
+
+    def derive(self, errors: Sequence[KafkaGroupError], /) -> ChangesRefusedError:  # type: ignore[override]
+        """Return the group of some of the errors, as `except*` and `split` need it."""
+        some = {name: error for name, error in self.errors.items() if error in errors}
+        return ChangesRefusedError(self.doing, some, self.done)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.doing, self.errors, self.done)
 
 
 @public

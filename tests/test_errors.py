@@ -13,6 +13,7 @@ from kafkagroup import errors
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,
+    ChangesRefusedError,
     ConfigurationError,
     CorruptRecordError,
     DeserializationError,
@@ -42,6 +43,15 @@ SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
     RecordRefusedError: (
         RecordRefusedError(87, "writing to t/0: no key", 3),
         "INVALID_RECORD (87): writing to t/0: no key",
+    ),
+    ChangesRefusedError: (
+        ChangesRefusedError(
+            "creating topics", {"a": BrokerError(36), "b": BrokerError(17)}, ("c",)
+        ),
+        (
+            "creating topics failed for 2 of 3: a: TOPIC_ALREADY_EXISTS (36);"
+            " b: INVALID_TOPIC_EXCEPTION (17)"
+        ),
     ),
     NotWrittenError: (
         NotWrittenError(7, BrokerError(10)),
@@ -95,6 +105,17 @@ def test_the_exception_tree_equals_the_one_in_the_docstring() -> None:
         cls.__name__: cls.__bases__[0].__name__ for cls in CLASSES if cls is not KafkaGroupError
     }
     assert set(errors.__all__) == {cls.__name__ for cls in CLASSES} | {"ErrorCode"}
+
+
+def test_a_group_of_refusals_keeps_its_names_where_it_is_split() -> None:
+    errors = {n: BrokerError(36 if n % 2 else 17) for n in range(7)}
+    refused = ChangesRefusedError("creating topics", errors, ("x",))
+    assert str(refused).endswith("(17); and 2 more")
+    assert refused.exceptions == tuple(errors.values())
+    exists = refused.subgroup(lambda error: getattr(error, "code", 0) == 36)
+    assert isinstance(exists, ChangesRefusedError)
+    assert exists.errors == {n: errors[n] for n in (1, 3, 5)}
+    assert (exists.done, exists.doing) == (("x",), "creating topics")
 
 
 def test_a_configuration_error_is_a_value_error() -> None:

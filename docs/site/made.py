@@ -86,6 +86,8 @@ _REMEDIES = {
     " or set `auto_offset_reset`. Every call raises it until then.",
     "NoOffsetError": "`seek` in each of its `partitions`; or commit a start with `Admin`, or set"
     " `auto_offset_reset`, before the consumer starts. Every call raises it until then.",
+    "ChangesRefusedError": "`errors` has the reason for each topic, group or partition, and"
+    " `done` what was changed. Repeat the call for those whose reason has passed.",
     "NotWrittenError": "`why` has the reason. Write again from `index` on; a record may then be in"
     " the log twice.",
     "DeserializationError": "Store `error.record` elsewhere, then `seek` past it.",

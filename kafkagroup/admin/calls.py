@@ -7,7 +7,7 @@ result or error.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import anyio
@@ -18,6 +18,7 @@ from kafkagroup._values import define, evolve
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
+    ChangesRefusedError,
     ConfigurationError,
     ConsumerClosedError,
     DecodeError,
@@ -37,7 +38,7 @@ from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.wire.schema import Request
 
-__all__ = ["CallingService", "ChangeAttempts", "RetriedCalls", "checked_group_ids"]
+__all__ = ["CallingService", "ChangeAttempts", "RetriedCalls", "changed", "checked_group_ids"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -162,6 +163,29 @@ class RetriedCalls:
             for key in wanted:
                 tasks.start_soon(call_one, key)
         return {key: results[key] for key in wanted}
+
+    async def change(
+        self,
+        doing: str,
+        keys: Iterable[K],
+        call: Callable[[Cluster, K], Awaitable[object]],
+        *,
+        final: Collection[int] = (),
+    ) -> tuple[K, ...]:
+        """Change each key, and return the keys. `doing`: what that is, for the error. Raises:
+        ChangesRefusedError if one was not changed, after all others."""
+        return changed(doing, await self.each(keys, call, final=final))
+
+
+def changed(doing: str, results: Mapping[K, object]) -> tuple[K, ...]:
+    """Return the keys of the results. Raises: ChangesRefusedError if some are errors."""
+    errors: dict[Hashable, KafkaGroupError] = {
+        key: result for key, result in results.items() if isinstance(result, KafkaGroupError)
+    }
+    done = tuple(key for key in results if key not in errors)
+    if errors:
+        raise ChangesRefusedError(doing, errors, done)
+    return done
 
 
 def _refused(error: BrokerError) -> Problem:

@@ -12,7 +12,7 @@ from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin import topics as topic_requests
-from kafkagroup.admin.calls import CallingService, ChangeAttempts, checked_group_ids
+from kafkagroup.admin.calls import CallingService, ChangeAttempts, changed, checked_group_ids
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import (
@@ -26,7 +26,7 @@ from kafkagroup.admin.values import (
 )
 from kafkagroup.assign import GroupSpec
 from kafkagroup.consume.partitions import ByPartition, Partitions, offsets_of, partitions_of
-from kafkagroup.errors import BrokerError, ConfigurationError, IllegalStateError, KafkaGroupError
+from kafkagroup.errors import ConfigurationError, IllegalStateError, KafkaGroupError
 from kafkagroup.options import AdminOptions
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import require_cluster
@@ -177,13 +177,15 @@ class Admin(CallingService):
 
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
-    ) -> dict[str, KafkaGroupError | None]:
+    ) -> tuple[str, ...]:
         """Create topics; with `validate_only` the controller only validates the request. Returns
-        None for each topic, or its error: BrokerError TOPIC_ALREADY_EXISTS;
-        INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION
-        and the like, with the controller's reason; AuthorizationError.
+        their names.
 
-        It may take a moment until every broker knows a new topic.
+        It may take a moment until every broker knows a new topic. Raises: ChangesRefusedError, when
+        topics were not created, with the names of those that were, and an error for each other
+        topic: BrokerError TOPIC_ALREADY_EXISTS; INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
+        POLICY_VIOLATION and the like, with the controller's reason; AuthorizationError;
+        ConfigurationError; TransportError.
         """
         wanted = {topic.name: topic for topic in topics}
         attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
@@ -193,29 +195,36 @@ class Admin(CallingService):
                 cluster, wanted[name], attempts[name], validate_only=validate_only
             )
 
-        return await self._calls.each(wanted, create)
+        return await self._calls.change("creating topics", wanted, create)
 
-    async def delete_topics(self, topics: Iterable[str]) -> dict[str, KafkaGroupError | None]:
+    async def delete_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Delete topics with all their records and the groups' committed offsets for them. Returns
-        None for each topic, or its error: BrokerError UNKNOWN_TOPIC_OR_PARTITION,
-        TOPIC_DELETION_DISABLED; AuthorizationError."""
+        their names.
+
+        Raises: ChangesRefusedError, as `create_topics`, with an error for each topic that was not
+        deleted: BrokerError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED;
+        AuthorizationError; TransportError.
+        """
         attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
 
         async def delete(cluster: Cluster, name: str) -> None:
             await topic_requests.delete(cluster, name, attempts[name])
 
-        return await self._calls.each(_topic_names(topics), delete, final=topic_requests.FINAL)
+        return await self._calls.change(
+            "deleting topics", _topic_names(topics), delete, final=topic_requests.FINAL
+        )
 
     async def add_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False
-    ) -> dict[str, KafkaGroupError | None]:
+    ) -> tuple[str, ...]:
         """Increase the number of partitions to these totals; with `validate_only` the controller
-        only validates the request. Returns None for each topic, or its error: BrokerError
-        INVALID_PARTITIONS for a total that is no increase, UNKNOWN_TOPIC_OR_PARTITION;
-        AuthorizationError.
+        only validates the request. Returns the names of the topics.
 
         Producers then map keys to other partitions: later records of a key may be in another
-        partition than earlier ones.
+        partition than earlier ones. Raises: ChangesRefusedError, as `create_topics`, with an error
+        for each topic that was not changed: BrokerError INVALID_PARTITIONS for a total that is no
+        increase, UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; ConfigurationError;
+        TransportError.
         """
         attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
 
@@ -224,7 +233,9 @@ class Admin(CallingService):
                 cluster, name, counts[name], attempts[name], validate_only=validate_only
             )
 
-        return await self._calls.each(counts, add, final=topic_requests.FINAL)
+        return await self._calls.change(
+            "adding partitions to topics", counts, add, final=topic_requests.FINAL
+        )
 
     # ------------------------------------------------------------ committed offsets
 
@@ -263,19 +274,21 @@ class Admin(CallingService):
 
     async def delete_offsets(
         self, group_id: str, partitions: Partitions
-    ) -> dict[TopicPartition, BrokerError | None]:
-        """Delete a group's committed offsets of these partitions. Returns None for each partition,
-        or its error: GROUP_SUBSCRIBED_TO_TOPIC while a member subscribes to the topic.
+    ) -> tuple[TopicPartition, ...]:
+        """Delete a group's committed offsets of these partitions; return them, sorted.
 
-        Raises: BrokerError GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for a group that is not of
-        consumers; TransportError.
+        Raises: ChangesRefusedError, when offsets were not deleted, with the partitions whose
+        offsets were, and an error for each other one: BrokerError GROUP_SUBSCRIBED_TO_TOPIC while a
+        member subscribes to the topic. Of the group as a whole: BrokerError GROUP_ID_NOT_FOUND;
+        NON_EMPTY_GROUP for a group that is not of consumers; TransportError.
         """
         checked_group_ids([group_id])
         wanted = partitions_of(partitions)
         attempts = ChangeAttempts()
-        return await self._calls.once(
+        results = await self._calls.once(
             lambda cluster: offsets.delete(cluster, group_id, wanted, attempts)
         )
+        return changed(f"deleting offsets of group {group_id!r}", results)
 
     async def plan_reset(
         self,
@@ -353,15 +366,19 @@ class Admin(CallingService):
             lambda cluster: removing.remove_member(cluster, group_id, member, attempts)
         )
 
-    async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaGroupError | None]:
-        """Delete groups without members, with their committed offsets. Returns None for each group,
-        or its error: BrokerError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
+    async def delete_groups(self, group_ids: Iterable[str]) -> tuple[str, ...]:
+        """Delete groups without members, with their committed offsets. Returns their ids.
+
+        Raises: ChangesRefusedError, when groups were not deleted, with the ids of those that were,
+        and an error for each other group: BrokerError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND;
+        AuthorizationError; TransportError.
+        """
         attempts = defaultdict[str, ChangeAttempts](ChangeAttempts)
 
         async def delete(cluster: Cluster, group_id: str) -> None:
             await removing.delete_group(cluster, group_id, attempts[group_id])
 
-        return await self._calls.each(checked_group_ids(group_ids), delete)
+        return await self._calls.change("deleting groups", checked_group_ids(group_ids), delete)
 
 
 def _topic_names(topics: Iterable[str]) -> list[str]:

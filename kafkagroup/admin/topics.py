@@ -144,9 +144,9 @@ async def create(
 ) -> None:
     """Create a topic. Raises: BrokerError; ConfigurationError."""
     if topic.partitions is not None:
-        _check_count("partitions", topic.partitions, MAX_INT32)
+        _check_count(topic.name, "partitions", topic.partitions, MAX_INT32)
     if topic.replication_factor is not None:
-        _check_count("replication_factor", topic.replication_factor, MAX_INT16)
+        _check_count(topic.name, "replication_factor", topic.replication_factor, MAX_INT16)
     controller, found = await attempts.begin(cluster, topic.name)
     if attempts.is_lost and attempts.was_absent and not found.error_code and not validate_only:
         return
@@ -193,7 +193,7 @@ async def add_partitions(
 ) -> None:
     """Increase a topic's partitions to a total of `count`. Raises: BrokerError;
     ConfigurationError."""
-    _check_count("the total of partitions", count, MAX_INT32)
+    _check_count(name, "the total of partitions", count, MAX_INT32)
     controller, found = await attempts.begin(cluster, name)
     had_fewer = attempts.before is not None and 0 < len(attempts.before.partitions) < count
     if attempts.is_lost and had_fewer and len(found.partitions) == count and not validate_only:
@@ -208,9 +208,11 @@ async def add_partitions(
     attempts.check(response.results, name, "adding partitions to topic", "ALTER", done=done)
 
 
-def _check_count(name: str, value: object, most: int) -> None:
+def _check_count(topic: str, name: str, value: object, most: int) -> None:
     if not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigurationError(f"{name}={value!r}; expected a whole number from 1 to {most}")
+        raise ConfigurationError(
+            f"topic {topic!r}: {name}={value!r}; expected a whole number from 1 to {most}"
+        )
 
 
 def _timeout_ms(cluster: Cluster) -> int:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 import click
 
 from kafkagroup import Admin
 from kafkagroup.cli._connection import Connection, connection_of
-from kafkagroup.errors import KafkaGroupError
+from kafkagroup.errors import ChangesRefusedError, KafkaGroupError
 
-__all__ = ["group_argument", "groups_argument", "groups_or_default", "split_results"]
+__all__ = ["changed", "group_argument", "groups_argument", "groups_or_default", "split_results"]
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 _TIMEOUT_MS = 2_000
 """How long a completion waits for the cluster."""
@@ -53,6 +54,15 @@ def split_results(
         else:
             values[group] = answer
     return values, errors
+
+
+def changed(change: Callable[[], Iterable[K]]) -> tuple[list[K], dict[K, str]]:
+    """Make changes; return what was changed, and the errors of the rest."""
+    try:
+        return list(change()), {}
+    except ChangesRefusedError as refused:
+        errors = {cast(K, key): str(error) for key, error in refused.errors.items()}
+        return [cast(K, key) for key in refused.done], errors
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

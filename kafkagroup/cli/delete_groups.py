@@ -6,7 +6,7 @@ import click
 
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import groups_argument, split_results
+from kafkagroup.cli._groups import changed, groups_argument
 from kafkagroup.cli._view import exit_with, print_json, print_line
 
 __all__ = ["command"]
@@ -26,9 +26,9 @@ def command(groups: tuple[str, ...], yes: bool, as_json: bool, connection: Conne
         # The profile's group is not used: deleting a group requires its name.
         raise click.UsageError("give the groups to delete")
     confirm_or_exit(f"Delete {', '.join(map(repr, dict.fromkeys(groups)))} permanently?", yes)
-    done, errors = split_results(connection.run(lambda admin: admin.delete_groups(groups)))
+    done, errors = changed(lambda: connection.run(lambda admin: admin.delete_groups(groups)))
     if as_json:
-        print_json({"deleted": list(done), "errors": errors})
+        print_json({"deleted": done, "errors": errors})
     else:
         for group in done:
             print_line(f"{group}: deleted")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import click
 
-from kafkagroup import BrokerError, TopicPartition
+from kafkagroup import TopicPartition
 from kafkagroup.admin import Admin
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import group_argument
+from kafkagroup.cli._groups import changed, group_argument
 from kafkagroup.cli._selection import Selection, selecting
 from kafkagroup.cli._view import exit_with, print_json, print_line, ranges
 from kafkagroup.types import by_topic
@@ -34,12 +32,13 @@ def command(
     if not selection:
         raise click.UsageError("give --topic; delete-groups deletes all that a group has")
     wanted = connection.run(lambda admin: _committed(admin, group, selection))
-    answers: Mapping[TopicPartition, BrokerError | None] = {}
+    done: list[TopicPartition] = []
+    errors: dict[TopicPartition, str] = {}
     if wanted:
         confirm_or_exit(f"Delete the committed offsets of {group!r} for {ranges(wanted)}?", yes)
-        answers = connection.run(lambda admin: admin.delete_offsets(group, wanted))
-    done = [tp for tp, error in answers.items() if error is None]
-    errors = {tp: str(error) for tp, error in answers.items() if error is not None}
+        done, errors = changed(
+            lambda: connection.run(lambda admin: admin.delete_offsets(group, wanted))
+        )
     if as_json:
         print_json(
             {

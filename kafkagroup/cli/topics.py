@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 
 import click
 
-from kafkagroup import KafkaGroupError
 from kafkagroup.admin import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import split_results
+from kafkagroup.cli._groups import changed, split_results
 from kafkagroup.cli._view import (
     add_row,
     broker,
@@ -144,8 +143,11 @@ def create_command(
         )
         for topic in topics
     ]
-    answers = connection.run(lambda admin: admin.create_topics(wanted, validate_only=dry_run))
-    _end("created", answers, as_json, dry_run=dry_run)
+
+    def create() -> tuple[str, ...]:
+        return connection.run(lambda admin: admin.create_topics(wanted, validate_only=dry_run))
+
+    _change("created", create, as_json, dry_run=dry_run)
 
 
 @command.command("delete", short_help="Delete topics, with all their records.")
@@ -159,8 +161,11 @@ def delete_command(
     """Delete topics, with all their records and the groups' committed offsets."""
     names = ", ".join(map(repr, dict.fromkeys(topics)))
     confirm_or_exit(f"Delete {names} with all records?", yes)
-    answers = connection.run(lambda admin: admin.delete_topics(topics))
-    _end("deleted", answers, as_json)
+
+    def delete() -> tuple[str, ...]:
+        return connection.run(lambda admin: admin.delete_topics(topics))
+
+    _change("deleted", delete, as_json)
 
 
 @command.command("add-partitions", short_help="Add partitions to topics.")
@@ -180,24 +185,27 @@ def add_partitions_command(
     may be in different partitions.
     """
     counts = dict.fromkeys(topics, total)
-    answers = connection.run(lambda admin: admin.add_partitions(counts, validate_only=dry_run))
-    _end("changed", answers, as_json, dry_run=dry_run)
+
+    def add() -> tuple[str, ...]:
+        return connection.run(lambda admin: admin.add_partitions(counts, validate_only=dry_run))
+
+    _change("changed", add, as_json, dry_run=dry_run)
 
 
-def _end(
+def _change(
     done: str,
-    answers: Mapping[str, KafkaGroupError | None],
+    change: Callable[[], Iterable[str]],
     as_json: bool,
     *,
     dry_run: bool = False,
 ) -> None:
-    changed, errors = split_results(answers)
+    names, errors = changed(change)
     if as_json:
-        print_json({done: list(changed), "dry_run": dry_run, "errors": errors})
+        print_json({done: names, "dry_run": dry_run, "errors": errors})
     else:
-        for topic in changed:
+        for topic in names:
             print_line(f"{topic}: would be {done}" if dry_run else f"{topic}: {done}")
-    exit_with(errors.values())
+    exit_with(f"{topic}: not {done}: {error}" for topic, error in errors.items())
 
 
 def _show(topic: TopicDescription) -> None:

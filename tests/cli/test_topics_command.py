@@ -94,7 +94,7 @@ def test_a_topic_that_exists_is_an_error_and_the_others_are_created(kafka: Embed
     found = values(result)
     assert (found["created"], found["dry_run"]) == (["a"], False)
     assert result.stderr.startswith(
-        "kafkagroup: TOPIC_ALREADY_EXISTS (36): creating topic 'orders'"
+        "kafkagroup: orders: not created: TOPIC_ALREADY_EXISTS (36): creating topic 'orders'"
     )
 
 
@@ -105,7 +105,8 @@ def test_topics_are_deleted_after_confirmation(kafka: EmbeddedKafka) -> None:
     assert kafka.partitions("orders") == 2
     result = topics(kafka, "delete", "orders", "missing", "--yes")
     assert (result.exit_code, result.stdout) == (1, "orders: deleted\n")
-    assert result.stderr.startswith("kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): deleting topic 'm")
+    refusal = "kafkagroup: missing: not deleted: UNKNOWN_TOPIC_OR_PARTITION (3): deleting topic 'm"
+    assert result.stderr.startswith(refusal)
     assert values(topics(kafka, "list", "--json"))["topics"] != []
     assert "orders" not in topics(kafka, "list").stdout
 

@@ -25,7 +25,7 @@ from kafkagroup.admin import (
     offsets_to_json,
 )
 from kafkagroup.assign import range_assignor
-from kafkagroup.errors import ErrorCode, IllegalStateError
+from kafkagroup.errors import ChangesRefusedError, ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.group import DeleteGroupsRequest, LeaveGroupRequest
@@ -50,7 +50,7 @@ async def test_offsets_are_altered_read_and_deleted(bootstrap, name, fill):
             await admin.alter_offsets(name, {one: noted, zero: 4})
             found = await admin.committed([name, f"{name}-none"])
             assert found == {name: {zero: at(4), one: noted}, f"{name}-none": {}}
-            assert await admin.delete_offsets(name, [one, two]) == {one: None, two: None}
+            assert await admin.delete_offsets(name, [one, two]) == (one, two)
             assert await admin.committed([name]) == {name: {zero: at(4)}}
 
 
@@ -66,8 +66,10 @@ async def test_a_group_with_members_keeps_its_offsets(bootstrap, name, fill, opt
             with anyio.fail_after(20):
                 with pytest.raises(BrokerError) as caught:
                     await admin.alter_offsets(name, {tp: 1})
-                kept = await admin.delete_offsets(name, [tp])
-                undeleted = await admin.delete_groups([name])
+                with pytest.raises(ChangesRefusedError) as kept:
+                    await admin.delete_offsets(name, [tp])
+                with pytest.raises(ChangesRefusedError) as undeleted:
+                    await admin.delete_groups([name])
             assert await admin.committed([name]) == {name: {tp: at(3)}}
         with anyio.fail_after(20):
             await admin.alter_offsets(name, {tp: 1})
@@ -77,8 +79,8 @@ async def test_a_group_with_members_keeps_its_offsets(bootstrap, name, fill, opt
         f"NON_EMPTY_GROUP (68): group '{name}' has members; stop them, or wait until their sessions"
         " have timed out, before its offsets are changed"
     )
-    assert kept[tp].code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    assert undeleted[name].code == ErrorCode.NON_EMPTY_GROUP
+    assert kept.value.errors[tp].code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert undeleted.value.errors[name].code == ErrorCode.NON_EMPTY_GROUP
 
 
 async def test_a_missing_partition_is_an_error_at_once(bootstrap, name, fill):
@@ -335,11 +337,13 @@ async def test_groups_are_deleted_with_their_offsets(bootstrap, name, fill):
         with anyio.fail_after(20):
             await admin.alter_offsets(name, {TopicPartition(name, 0): 0})
             assert (await admin.describe_group(name)).state is GroupState.EMPTY
-            found = await admin.delete_groups([f"{name}-none", name])
+            with pytest.raises(ChangesRefusedError) as caught:
+                await admin.delete_groups([f"{name}-none", name])
             assert await admin.committed([name]) == {name: {}}
-    assert list(found) == [f"{name}-none", name]
-    assert found[f"{name}-none"].code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert found[name] is None
+    assert caught.value.done == (name,)
+    (error,) = caught.value.exceptions
+    assert error.code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert f"'{name}-none'" in str(error)
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -32,4 +32,4 @@ async def test_a_commit_of_many_partitions(bootstrap, name, fill, protocol):
             assert {None if o is None else o.offset for o in committed.values()} == {7}
         # All tests share the broker, which keeps files open for each partition.
         async with Admin(bootstrap_servers=bootstrap) as admin:
-            assert await admin.delete_topics([name]) == {name: None}
+            assert await admin.delete_topics([name]) == (name,)

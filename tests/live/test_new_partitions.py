@@ -81,7 +81,7 @@ async def test_added_partitions_are_read_from_their_beginning(
     async with consumer(name) as c, Admin(bootstrap_servers=bootstrap) as admin:
         await until(lambda: TopicPartition(name, 0) in c.assignment())
         await c.position((name, 0))
-        assert await admin.add_partitions({name: 3}) == {name: None}
+        assert await admin.add_partitions({name: 3}) == (name,)
         for partition in (1, 2):
             await produce(partition, numbered(partition, RECORDS))
         assert await take(c, 2 * RECORDS) == values(1, 2)

@@ -53,7 +53,7 @@ async def create(kafka, name, **configs):
         name=name, partitions=1, configs={k.replace("_", "."): v for k, v in configs.items()}
     )
     async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
-        assert await admin.create_topics([new]) == {name: None}
+        assert await admin.create_topics([new]) == (name,)
 
 
 async def write(kafka, name, *batches):

@@ -221,7 +221,7 @@ def test_the_listener_commits_the_offsets_of_an_idle_query_again(
 def delete_offsets(broker: Any, group: str, tp: TopicPartition) -> None:
     async def delete() -> None:
         async with Admin(bootstrap_servers=broker.address) as admin:
-            assert await admin.delete_offsets(group, [tp]) == {tp: None}
+            assert await admin.delete_offsets(group, [tp]) == (tp,)
 
     anyio.run(delete)
 
