@@ -73,6 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_topics": set(),
     "_user_code": set(),
     "_timestamps": {"errors", "types"},
+    "_extras": set(),
     "_generic": set(),
     "_record": {"_public", "_uncompiled"},
     "types": {"_generic", "_public", "_record", "_values"},
@@ -99,10 +100,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_extended_consumer": _ENGINE | {"consumer"},
     "compat": _PUBLIC | _LOOP | {"_extended_consumer", "_hidden_values", "assign"},
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
-    "exporters": _PUBLIC | {"_values"},
+    "exporters": _PUBLIC | {"_extras", "_values"},
     "__main__": {"cli"},
     "zookeeper": {"_hidden_values", "_public", "types", "errors", "member", "transport", "runtime"},
-    "spark": _ENGINE | {"coordination"},
+    "spark": _ENGINE | {"_extras", "coordination"},
     "testing": _ENGINE,
 }
 """Part of the package -> the other parts that it may import; "" is `kafkagroup` itself."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-
+from kafkagroup._extras import require
 from kafkagroup.exporters._instruments import INSTRUMENTS, Instrument, Observed, measured, samples
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 __all__ = ["observe"]
 
@@ -22,6 +25,7 @@ def observe(members: Mapping[str, Observed], meter: Meter) -> None:
     mapping is read at each collection, so members may be added and removed. A meter may collect in
     any thread.
     """
+    require("opentelemetry.metrics", what="observe()", extra="opentelemetry")
     for instrument in INSTRUMENTS:
         create = (
             meter.create_observable_counter if instrument.counts else meter.create_observable_gauge
@@ -37,6 +41,9 @@ def observe(members: Mapping[str, Observed], meter: Meter) -> None:
 def _callback(
     members: Mapping[str, Observed], instrument: Instrument
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    # Not at the top: help() and editors import this module, also where OpenTelemetry is missing.
+    from opentelemetry.metrics import Observation
+
     def observations(_: CallbackOptions) -> Iterable[Observation]:
         found = samples(instrument, measured(members))
         return [Observation(value, labels) for labels, value in found]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
-
+from kafkagroup._extras import require
 from kafkagroup.exporters._instruments import INSTRUMENTS, Instrument, Observed, measured, samples
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+else:
+    # A registry takes any object with `collect`. help() and editors import this module, also where
+    # prometheus_client is missing.
+    Collector = object
 
 __all__ = ["GroupCollector"]
 
@@ -29,6 +32,7 @@ class GroupCollector(Collector):
     """
 
     def __init__(self, members: Mapping[str, Observed]) -> None:
+        require("prometheus_client", what="GroupCollector", extra="prometheus")
         self._members = members
 
     def describe(self) -> Iterator[Metric]:
@@ -46,6 +50,8 @@ class GroupCollector(Collector):
 
 
 def _family(instrument: Instrument) -> GaugeMetricFamily | CounterMetricFamily:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
     kind = CounterMetricFamily if instrument.counts else GaugeMetricFamily
     name = f"kafkagroup_{instrument.name}"
     return kind(name, instrument.description, labels=_labels(instrument))

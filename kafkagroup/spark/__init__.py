@@ -12,8 +12,9 @@ executor need the extra `spark`. The names are imported on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from kafkagroup._extras import load_or_stand_in
 
 if TYPE_CHECKING:
     from kafkagroup.spark.commits import CommitListener, reconcile
@@ -44,4 +45,8 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'kafkagroup.spark' has no attribute {name!r}")
-    return getattr(import_module(f"kafkagroup.spark.{_HOMES[name]}"), name)
+    return load_or_stand_in("kafkagroup.spark", _HOMES[name], name, extra="spark")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -20,11 +21,12 @@ from kafkagroup.runtime.membership_log import MembershipLog
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles
-from kafkagroup.zookeeper.driver import ZooKeeperDriver
-from kafkagroup.zookeeper.session import Access
 
 if TYPE_CHECKING:
     from kazoo.security import ACL
+
+    from kafkagroup.zookeeper.driver import ZooKeeperDriver
+    from kafkagroup.zookeeper.session import Access
 
 __all__ = ["ZooKeeperMembership"]
 
@@ -136,6 +138,11 @@ class ZooKeeperMembership:
             raise ConfigurationError(
                 f"foreign_members={paths!r}; expected paths such as ['/consumers/billing/ids']"
             )
+        # Not at the top: `help(kafkagroup)` and completion in a REPL look at this class, also where
+        # kazoo is missing. Both now: `begin` runs in the event loop, which an import would block.
+        import_module("kafkagroup.zookeeper.driver")
+        from kafkagroup.zookeeper.session import Access
+
         access = Access(
             security=self.security,
             username=self.username,
@@ -176,6 +183,8 @@ class ZooKeeperMembership:
             max_retries=max_retries,
         )
         member = Member(config=config, protocols=protocols)
+        from kafkagroup.zookeeper.driver import ZooKeeperDriver
+
         # The chroot is part of the paths: kazoo does not create a missing one.
         hosts, _, chroot = self.hosts.partition("/")
         top = f"/{chroot}".rstrip("/")

@@ -598,7 +598,7 @@ def test_kazoo_is_imported_on_demand_and_named_if_missing():
     code = (
         "import sys, kafkagroup; from kafkagroup import Consumer, GroupMember;"
         "assert 'kazoo' not in sys.modules; sys.modules['kazoo'] = None\n"
-        "try: kafkagroup.ZooKeeperMembership\n"
+        "try: kafkagroup.ZooKeeperMembership('zk:2181')\n"
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

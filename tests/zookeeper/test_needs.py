@@ -24,7 +24,7 @@ def test_an_outdated_kazoo_is_an_error_that_names_its_version(tmp_path: Path) ->
         "Metadata-Version: 2.1\nName: kazoo\nVersion: 2.5.0\n", "utf-8"
     )
     done = subprocess.run(
-        [sys.executable, "-c", "from kafkagroup import ZooKeeperMembership"],
+        [sys.executable, "-c", "import kafkagroup; kafkagroup.ZooKeeperMembership('zk:2181')"],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
