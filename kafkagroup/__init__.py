@@ -298,16 +298,20 @@ else:
     _check_compiled()
 
 
-def __getattr__(name: str) -> object:
-    if name == "__compiled__":
-        return import_module("kafkagroup.wire.records").COMPILED
-    if name == "__version__":
-        return import_module("importlib.metadata").version("kafkagroup")
-    if name not in __all__:
-        raise AttributeError(f"module 'kafkagroup' has no attribute {name!r}")
-    module = import_module(f"kafkagroup.{_HOMES.get(name, 'errors')}")
-    value = globals()[name] = getattr(module, name)
-    return value
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name):
+        if name == "__compiled__":
+            return import_module("kafkagroup.wire.records").COMPILED
+        if name == "__version__":
+            return import_module("importlib.metadata").version("kafkagroup")
+        if name not in __all__:
+            if name[0].isupper():  # not a module, which `from kafkagroup import ...` looks for here
+                raise import_module("kafkagroup._foreign_names").unknown_import(__name__, name)
+            raise AttributeError(f"module 'kafkagroup' has no attribute {name!r}")
+        module = import_module(f"kafkagroup.{_HOMES.get(name, 'errors')}")
+        value = globals()[name] = getattr(module, name)
+        return value
 
 
 def __dir__() -> list[str]:

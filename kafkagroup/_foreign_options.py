@@ -46,6 +46,13 @@ _RENAMED = {
 """Another client's option -> the option here."""
 
 _SECURITY = {
+    "ca_location": "ssl_ca_location",
+    "cafile": "ssl_ca_location",
+    "certfile": "ssl_certificate_location",
+    "keyfile": "ssl_key_location",
+    "mechanism": "sasl_mechanism",
+    "password": "sasl_password",
+    "protocol": "security_protocol",
     "sasl_mechanisms": "sasl_mechanism",
     "sasl_oauth_token_provider": "sasl_oauthbearer_token",
     "sasl_plain_password": "sasl_password",
@@ -57,6 +64,7 @@ _SECURITY = {
     "ssl_crlfile": "ssl_context",
     "ssl_keyfile": "ssl_key_location",
     "ssl_password": "ssl_key_password",
+    "username": "sasl_username",
 }
 """Another client's TLS or SASL option -> the argument of `Security`, if its name differs."""
 
@@ -118,13 +126,14 @@ _ANSWERS = {
 """Another client's option -> what to use instead, if that is not an option."""
 
 
-def explains_unknown_options(init: Init) -> Init:
-    """Decorate a constructor: its error for an unknown keyword names what to write instead.
+def explains_unknown_options(init: Init, more: Collection[str] = ()) -> Init:
+    """Decorate a constructor: its error for an unknown keyword names what to write instead. `more`:
+    the keywords that it takes as `**options`.
 
     The signature does not change: type checkers still refuse an unknown keyword.
     """
     code = init.__code__
-    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    names = (*code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount], *more)
 
     @hides_values
     @wraps(init)
@@ -159,11 +168,14 @@ def _answer(name: str, names: Collection[str]) -> str | None:
     option = re.sub("[.-]", "_", name.lower())
     if option in names:
         return f"{name} is {option}"
-    if (ours := _RENAMED.get(option)) in names:
-        return f"{name} is {ours} here"
-    if option in _ANSWERS:
+    for ours in (_RENAMED.get(option), _SECURITY.get(option)):
+        if ours in names:
+            return f"{name} is {ours} here"
+    is_security = option in _SECURITY or option.startswith(("security_", "ssl_", "sasl_"))
+    takes_security = "security" in names  # `Security` itself takes none of the other options
+    if option in _ANSWERS and (takes_security or is_security):
         return f"{name}: {_ANSWERS[option]}"
-    if option in _SECURITY or option.startswith(("security_", "ssl_", "sasl_")):
+    if is_security and takes_security:
         return f"{name} is security=kafkagroup.Security({_SECURITY.get(option, option)}=...)"
     near = get_close_matches(option, names, 1, 0.8)
     return f"did you mean {near[0]}?" if near else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from types import GenericAlias
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from kafkagroup._public import public
 
@@ -158,6 +158,12 @@ class Record:
         """Allow `Record[str, Order]` in annotations: the types of key and value."""
         return GenericAlias(cls, parts)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Called for a name that a record does not have."""
+        from kafkagroup._foreign_names import unknown_attribute
+
+        raise unknown_attribute(self, name)
+
     def _replace(self, **changes: object) -> Any:
         """Return a copy with some values changed."""
         return type(self)(**self._asdict() | changes)
@@ -200,3 +206,5 @@ if cython.compiled:
     cython.cast("PyTypeObject *", Record).tp_name = b"kafkagroup.Record"
 else:
     public(Record)
+    # In Python code it would double the time that each property takes.
+    del Record.__getattr__

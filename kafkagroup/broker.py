@@ -12,6 +12,7 @@ from uuid import UUID
 
 import anyio
 
+from kafkagroup._explained import Explained, explains_unknown_keywords
 from kafkagroup._public import public
 from kafkagroup.member.requests import (
     heartbeat_request,
@@ -50,7 +51,7 @@ _OFFSETS = "offsets"
 
 
 @public
-class Broker(BrokerClient):
+class Broker(Explained, BrokerClient):
     """One broker of a cluster, or any address that speaks the protocol.
 
     ```python
@@ -76,6 +77,7 @@ class Broker(BrokerClient):
         self._offsets_timeout = offsets_channel_timeout
 
     @classmethod
+    @explains_unknown_keywords
     @asynccontextmanager
     async def open(
         cls,

@@ -29,7 +29,8 @@ import anyio
 import attrs
 from anyio.abc import TaskStatus
 
-from kafkagroup._hidden_values import hides_values
+from kafkagroup._explained import Explained
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -242,7 +243,7 @@ _MAX_NAMED = 5
 """The limit of members that an error names."""
 
 
-class _CoordinatedMember(ABC):
+class _CoordinatedMember(Explained, ABC):
     """A member with a value, whose metadata has its result in the last generation."""
 
     _kind: str
@@ -433,7 +434,7 @@ class Election(_CoordinatedMember):
 
     _kind = "election"
 
-    @hides_values
+    @partial(explains_unknown_options, more=MemberOptions.__annotations__)
     def __init__(self, group_id: str, value: bytes = b"", **options: Unpack[MemberOptions]) -> None:
         """Other members see `value`, such as an address, while this member leads.
 
@@ -571,7 +572,7 @@ class Shards(_CoordinatedMember):
 
     _kind = "shards"
 
-    @hides_values
+    @partial(explains_unknown_options, more=MemberOptions.__annotations__)
     def __init__(
         self, group_id: str, shards: int, value: bytes = b"", **options: Unpack[MemberOptions]
     ) -> None:

@@ -717,3 +717,13 @@ class DeserializationError(KafkaGroupError):
             f"{self.part}_deserializer failed on {record.topic}/{record.partition}"
             f" at offset {record.offset}" + ("" if cause is None else f": {cause!r}")
         )
+
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name):
+        if name[0].isupper():  # each import statement asks for `__path__`
+            from kafkagroup._foreign_names import unknown_import
+
+            raise unknown_import(__name__, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -113,6 +113,9 @@ if TYPE_CHECKING:
             leader_epoch: int,
         ) -> None: ...
 
+        # It only explains: type checkers must not take it for a sign that there are more names.
+        __getattr__: None  # type: ignore[assignment, misc]
+
         @property
         def key(self) -> K_co: ...
 

@@ -30,9 +30,11 @@ _CORE = {
 }
 _OPTIONS = {"options", "_option_kinds", "_foreign_options", "_hidden_values"}
 _LOOP = {"_backend", "_user_code"}
+_EXPLAINED = {"_explained", "_foreign_names"}
 _TRANSPORT = {
     "_backoff",
     "_client_name",
+    "_foreign_options",
     "_public",
     "_topics",
     "_values",
@@ -47,6 +49,7 @@ _ENGINE = (
     _CORE
     | _OPTIONS
     | _LOOP
+    | _EXPLAINED
     | {"_client_name", "_timestamps", "events", "member", "consume", "transport", "runtime"}
 )
 _PUBLIC = {
@@ -73,11 +76,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_topics": set(),
     "_user_code": set(),
     "_timestamps": {"errors", "types"},
+    "_explained": {"_foreign_names"},
     "_extras": set(),
+    "_foreign_names": {""},
     "_generic": set(),
-    "_record": {"_public", "_uncompiled"},
+    "_record": {"_foreign_names", "_public", "_uncompiled"},
     "types": {"_generic", "_public", "_record", "_values"},
-    "errors": {"_public", "types"},
+    "errors": {"_foreign_names", "_public", "types"},
     "wire": {"_public", "_record", "_uncompiled", "_values", "types", "errors"},
     "assign": {"_values", "types", "errors"},
     "_hidden_values": set(),
@@ -102,7 +107,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_extras", "_values"},
     "__main__": {"cli"},
-    "zookeeper": {"_hidden_values", "_public", "types", "errors", "member", "transport", "runtime"},
+    "zookeeper": {
+        "_foreign_options",
+        "_public",
+        "types",
+        "errors",
+        "member",
+        "transport",
+        "runtime",
+    },
     "spark": _ENGINE | {"_extras", "coordination"},
     "testing": _ENGINE,
 }

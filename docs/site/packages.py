@@ -55,7 +55,6 @@ _ONE = {
     "types": "types, errors",
     "errors": "types, errors",
     "_option_kinds": "options",
-    "_foreign_options": "options",
 }
 """Parts that are drawn as one."""
 

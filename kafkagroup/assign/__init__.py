@@ -6,7 +6,7 @@ private, and may change in any release.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
 from kafkagroup.assign.range import range_assignor
@@ -51,10 +51,12 @@ _LATE = {
 and few use these."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name):
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -27,6 +27,7 @@ from weakref import WeakSet
 import anyio
 
 from kafkagroup._backend import asyncio_loop
+from kafkagroup._explained import Explained
 from kafkagroup.errors import ConnectionLostError, ConsumerClosedError, IllegalStateError
 from kafkagroup.runtime.late_modules import LateModules
 from kafkagroup.runtime.unrequested_end import unrequested_end
@@ -77,7 +78,7 @@ class _Started:
         self.event.set()
 
 
-class Service(ABC):
+class Service(Explained, ABC):
     """The base class of clients that are opened once and closed once. Subclasses implement `_open`,
     `_close` and `_crashed`."""
 

@@ -42,10 +42,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'kafkagroup.spark' has no attribute {name!r}")
-    return load_or_stand_in("kafkagroup.spark", _HOMES[name], name, extra="spark")
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module 'kafkagroup.spark' has no attribute {name!r}")
+        return load_or_stand_in("kafkagroup.spark", _HOMES[name], name, extra="spark")
 
 
 def __dir__() -> list[str]:

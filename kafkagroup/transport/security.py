@@ -17,6 +17,7 @@ from typing import Literal, NoReturn, get_args
 import attrs
 from anyio.abc import ByteStream
 
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.transport.sasl import Mechanism, RunInThread
@@ -82,7 +83,9 @@ class Security:
     sasl_mechanism: str | Mechanism | None = attrs.field(repr=lambda given: repr(_name(given)))
     """"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", or a `Mechanism` of your own."""
     sasl_username: str | None
+    """The user name for PLAIN and SCRAM."""
     sasl_password: Secret | None
+    """The password for PLAIN and SCRAM; no repr, log or traceback shows it."""
     sasl_oauthbearer_token: TokenCallback | None = attrs.field(repr=False)
     """Returns a `Token`; may be a coroutine function, otherwise it must not block."""
     allow_plaintext_credentials: bool
@@ -91,6 +94,7 @@ class Security:
     mechanism: Mechanism | None = attrs.field(init=False, repr=False)
     """The mechanism that authenticates this client; None without SASL."""
 
+    @explains_unknown_options
     def __init__(
         self,
         *,
@@ -297,5 +301,5 @@ def _warn_if_unverified(context: ssl.SSLContext) -> None:
     else:
         return
     # Attribute the warning to the caller of Security(), beyond this function, _make_tls and the
-    # three functions that create an instance.
-    warnings.warn(risk, InsecureConnectionWarning, stacklevel=6)
+    # five functions that create an instance.
+    warnings.warn(risk, InsecureConnectionWarning, stacklevel=8)

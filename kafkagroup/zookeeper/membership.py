@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import attrs
 
-from kafkagroup._hidden_values import hides_values
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
@@ -79,6 +79,7 @@ class ZooKeeperMembership:
     """The user to authenticate as, with `password`; usually the same for all members, as without an
     `acl` only this user may access the nodes."""
     password: Secret | None = attrs.field(kw_only=True)
+    """The password of the user; no repr, log or traceback shows it."""
     sasl_mechanism: str | None = attrs.field(kw_only=True)
     """"DIGEST-MD5" or "GSSAPI", which need `pip install pure-sasl`; None: ZooKeeper's own "digest",
     which sends the password as it is."""
@@ -93,7 +94,7 @@ class ZooKeeperMembership:
     reports trouble when one appears later."""
     _access: Access = attrs.field(init=False, repr=False, eq=False)
 
-    @hides_values
+    @explains_unknown_options
     def __init__(
         self,
         hosts: str,

@@ -1,0 +1,85 @@
+"""`Explained`: the base of public classes whose errors name what other clients' names are here.
+
+It does no work in a call that is right: the table is imported with the first wrong name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import CO_COROUTINE, CO_VARARGS, CO_VARKEYWORDS, unwrap
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+__all__ = ["Explained", "explains_unknown_keywords"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Explained:
+    """Explains the attributes and keywords that an object does not have."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        # An application's methods, in its own subclass, stay as they are.
+        if cls.__module__.startswith("kafkagroup."):
+            for name, method in tuple(vars(cls).items()):
+                if _is_public_method(name, method):
+                    setattr(cls, name, explains_unknown_keywords(method))
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name):
+            from kafkagroup._foreign_names import unknown_attribute
+
+            raise unknown_attribute(self, name)
+
+
+def _is_public_method(name: str, value: object) -> bool:
+    # attrs makes a class with slots twice: its methods are decorated then.
+    return (
+        isinstance(value, FunctionType)
+        and not name.startswith("_")
+        and not hasattr(value, "__wrapped__")
+    )
+
+
+def explains_unknown_keywords(method: Method) -> Method:
+    """Decorate a method: its error for an unknown keyword says what to write instead.
+
+    A method that takes no arguments, or any, is returned as it is: `getone()` is called for each
+    record.
+    """
+    code = unwrap(method).__code__
+    named = code.co_argcount + code.co_kwonlyargcount
+    names = frozenset(code.co_varnames[1 : named + bool(code.co_flags & CO_VARARGS)])
+    if not names or code.co_flags & CO_VARKEYWORDS:
+        return method
+    keywords = names.intersection(code.co_varnames[code.co_posonlyargcount : named])
+    waits = bool(code.co_flags & CO_COROUTINE)
+
+    def error(given: dict[str, Any]) -> TypeError:
+        from kafkagroup._foreign_names import unknown_keywords
+
+        unknown = [name for name in given if name not in keywords]
+        return unknown_keywords(method.__qualname__, unknown, names, waits=waits)
+
+    if waits:
+        # A coroutine function itself, as mocks and frameworks ask for.
+        @wraps(method)
+        async def checked(self: object, *args: Any, **given: Any) -> Any:
+            if given and not given.keys() <= keywords:
+                raise error(given)
+            return await method(self, *args, **given)
+
+    else:
+
+        @wraps(method)
+        def checked(self: object, *args: Any, **given: Any) -> Any:
+            if given and not given.keys() <= keywords:
+                raise error(given)
+            return method(self, *args, **given)
+
+    return cast(Method, checked)

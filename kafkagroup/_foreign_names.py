@@ -1,0 +1,388 @@
+"""Error messages for attributes, keywords and imports that other Kafka clients have.
+
+The message says what does their job here. This module is imported when a name was not found.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterable
+from types import FrameType
+
+__all__ = ["unknown_attribute", "unknown_import", "unknown_keywords"]
+
+_CALLBACKS = "give Consumer() on_partitions_assigned, on_partitions_revoked, on_partitions_lost"
+_COMMITS = "await commit(): it returns when the offsets are committed"
+_FREE = "a processed record is committed by itself; await commit(offsets) for others"
+_NO_TRANSACTIONS = (
+    "there are no transactions; write() returns when all replicas in sync have the records"
+)
+_NOT_HERE = "Kafka's own tools do that; Admin has groups, their offsets, and topics"
+_READ_ONLY = "a record cannot be changed; _replace() returns a changed copy"
+_SIZE = "len() of key or value, if the record has one"
+_CREDENTIALS = "sasl_oauthbearer_token of Security is called at each login"
+_ADMIN_TOPICS = "await Admin.describe_topics(), or Admin.list_topics()"
+_WRITE = "await write(topic, [NewRecord(key, value)])"
+
+_ATTRIBUTES = {
+    "Service": {
+        "bootstrap_connected": "start() raises NoBrokersAvailableError",
+        "close": "await stop(), or use `async with`",
+        "cluster": "Admin has what the cluster has",
+        "set_sasl_credentials": _CREDENTIALS,
+    },
+    "Consumer": {
+        "bootstrap": "await start(), or use `async with`",
+        "cluster_id": "it is Admin.cluster_id",
+        "commit_async": "run commit() in a task",
+        "commit_sync": "it is commit()",
+        "consume": "await getmany(), or iterate over batches()",
+        "consumer_group_metadata": "it is group_metadata()",
+        "enforce_rebalance": "it is rejoin()",
+        "get_watermark_offsets": "await beginning_offsets() and end_offsets()",
+        "highwater": "await end_offsets(), or lag(); metrics().lag sends no request",
+        "incremental_assign": "in a group nothing is to be done; without one, await assign()",
+        "incremental_unassign": "in a group nothing is to be done; without one, await assign()",
+        "last_poll_timestamp": "health() finds an application that does not ask for records",
+        "last_stable_offset": "await end_offsets(), with isolation_level='read_committed'",
+        "list_topics": "it is Admin.list_topics()",
+        "member_id": "it is group_metadata().member_id",
+        "memberid": "it is group_metadata().member_id",
+        "partitions_for": _ADMIN_TOPICS,
+        "partitions_for_topic": _ADMIN_TOPICS,
+        "poll": "await getone() or getmany(), or iterate with `async for`",
+        "seek_to_committed": "seek() to what committed() returns",
+        "store_offsets": _FREE,
+        "subscription": "it is what was passed to Consumer() or subscribe(); see assignment()",
+        "topics": "it is Admin.list_topics()",
+        "unassign": "it is unsubscribe()",
+    },
+    "Producer": {
+        "abort_transaction": _NO_TRANSACTIONS,
+        "begin_transaction": _NO_TRANSACTIONS,
+        "commit_transaction": _NO_TRANSACTIONS,
+        "cluster_id": "it is Admin.cluster_id",
+        "create_batch": _WRITE,
+        "flush": "nothing is buffered: write() returns when the records are in their logs",
+        "init_transactions": _NO_TRANSACTIONS,
+        "list_topics": "it is Admin.list_topics()",
+        "max_usable_produce_magic": "batches have the format of Kafka 0.11 and later",
+        "metrics": "write() raises what failed",
+        "partitions_for": "await partition_count()",
+        "poll": "nothing is to be polled: await write()",
+        "produce": _WRITE,
+        "produce_batch": _WRITE,
+        "purge": "nothing is buffered; cancel write() instead",
+        "send": _WRITE,
+        "send_and_wait": _WRITE,
+        "send_batch": _WRITE,
+        "send_offsets_to_transaction": _NO_TRANSACTIONS,
+        "transaction": _NO_TRANSACTIONS,
+    },
+    "Admin": {
+        "alter_consumer_group_offsets": "it is alter_offsets()",
+        "alter_group_offsets": "it is alter_offsets()",
+        "create_partitions": "it is add_partitions()",
+        "delete_consumer_groups": "it is delete_groups()",
+        "delete_consumer_group_offsets": "it is delete_offsets()",
+        "delete_group_offsets": "it is delete_offsets()",
+        "describe_cluster": "see cluster_id, and Broker.request_metadata() for the brokers",
+        "describe_consumer_groups": "it is describe_groups()",
+        "describe_topic_partitions": "it is describe_topics()",
+        "get_broker_version_data": "versions are negotiated with each broker",
+        "list_consumer_group_offsets": "it is committed()",
+        "list_consumer_groups": "it is list_groups()",
+        "list_group_offsets": "it is committed()",
+        "list_offsets": "Consumer has beginning_offsets(), end_offsets() and offsets_for_times()",
+        "list_partition_offsets": "Consumer has beginning_offsets(), end_offsets() and"
+        " offsets_for_times()",
+        "poll": "nothing is to be polled: await each call",
+        "remove_group_members": "it is remove_member()",
+        "reset_group_offsets": "await plan_reset(), then apply()",
+        "wait_for_topics": "await describe_topics()",
+    }
+    | dict.fromkeys(
+        (
+            *("abort_transaction", "alter_configs", "alter_partition_reassignments"),
+            *("alter_replica_log_dirs", "alter_user_scram_credentials", "api_versions"),
+            *("create_acls", "delete_acls", "delete_records", "describe_acls", "describe_configs"),
+            *("describe_features", "describe_log_dirs", "describe_metadata_quorum"),
+            *("describe_producers", "describe_transactions", "describe_user_scram_credentials"),
+            *("elect_leaders", "find_hanging_transactions", "incremental_alter_configs"),
+            *("list_config_resources", "list_partition_reassignments", "list_transactions"),
+            *("reset_configs", "update_features"),
+        ),
+        _NOT_HERE,
+    ),
+    "Record": {
+        "checksum": "a batch has the checksum, and check_crcs has it checked",
+        "delivery_count": "there are no share groups",
+        "deserialized_key": "it is key, with key_deserializer",
+        "deserialized_value": "it is value, with value_deserializer",
+        "error": "errors are raised by the call that asks for records",
+        "latency": "a record that was read has none",
+        "serialized_header_size": _SIZE,
+        "serialized_key_size": _SIZE,
+        "serialized_value_size": _SIZE,
+        "topic_partition": "it is TopicPartition(record.topic, record.partition)",
+        "tp": "it is TopicPartition(record.topic, record.partition)",
+    }
+    | dict.fromkeys(("set_error", "set_headers", "set_key", "set_topic", "set_value"), _READ_ONLY),
+}
+"""Class -> another client's attribute -> what to use instead. A class has those of its bases."""
+
+_KEYWORDS = {
+    "close": {"autocommit": "commit"},
+    "commit": {
+        "asynchronous": "to go on meanwhile, run commit() in a task",
+        "callback": _COMMITS,
+        "message": "pass {(record.topic, record.partition): record.offset + 1}",
+    },
+    "committed": {
+        "metadata": "each result has offset and metadata",
+        "partition": "partitions",
+    },
+    "create_topics": {
+        "new_topics": "topics",
+        "raise_errors": "the docstring says how errors are reported",
+        "wait_for_metadata": "describe_topics() tells when a topic can be used",
+    },
+    "delete_groups": {"group_coordinator_id": "each group's coordinator is looked up"},
+    "delete_topics": {"raise_errors": "the docstring says how errors are reported"},
+    "describe_groups": {
+        "group_coordinator_id": "each group's coordinator is looked up",
+        "include_authorized_operations": "a call that is not allowed is an AuthorizationError",
+    },
+    "find_coordinator": {"coordinator_type": "it is that of a group"},
+    "getmany": {
+        "num_messages": "max_records",
+        "max_poll_records": "max_records",
+        "partitions": "pause() the others",
+    },
+    "batches": {"timeout": "getmany() has timeout", "num_messages": "max_records"},
+    "list_groups": {
+        "broker_ids": "all brokers are asked",
+        "states_filter": "states",
+        "types_filter": "types",
+    },
+    "offsets_for_times": {"timestamps": "times"},
+    "seek": {"timestamp": "await offsets_for_times() first"},
+    "stop": {"autocommit": "commit"},
+    "subscribe": {
+        "listener": _CALLBACKS,
+        "on_assign": _CALLBACKS,
+        "on_lost": _CALLBACKS,
+        "on_revoke": _CALLBACKS,
+    },
+    "write": {
+        "key": "pass records: [NewRecord(key, value)]",
+        "headers": "pass records: [NewRecord(key, value, headers=...)]",
+        "on_delivery": "write() returns when the records are in their logs, or raises",
+        "callback": "write() returns when the records are in their logs, or raises",
+        "timestamp": "pass records: [NewRecord(key, value, timestamp)]",
+        "timestamp_ms": "pass records: [NewRecord(key, value, timestamp)]",
+        "value": "pass records: [NewRecord(key, value)]",
+    },
+    "open": {
+        "security": "options=kafkagroup.ClientOptions(security=...)",
+        "client_id": "options=kafkagroup.ClientOptions(client_id=...)",
+    },
+}
+"""Method -> another client's keyword -> the keyword here, or what to do instead."""
+
+_REQUESTS = "Broker has the requests of a group client"
+_DESERIALIZERS = "key_deserializer and value_deserializer take functions"
+
+_NAMES = {
+    "AIOKafkaAdminClient": "Admin",
+    "AIOKafkaClient": _REQUESTS,
+    "AIOKafkaConsumer": "Consumer",
+    "AIOKafkaProducer": "kafkagroup.producer.Producer",
+    "AbstractTokenProvider": "Security(sasl_oauthbearer_token=...) takes a function",
+    "AdminClient": "Admin",
+    "AsyncConsumerRebalanceListener": _CALLBACKS,
+    "AuthenticationFailedError": "AuthenticationError",
+    "AuthenticationMethodNotSupported": "AuthenticationError",
+    "BrokerConnection": "Broker",
+    "BrokerMetadata": "Node",
+    "BrokerResponseError": "BrokerError",
+    "Cancelled": "a call is cancelled as the event loop does it",
+    "ClusterMetadata": "Broker.request_metadata() returns it",
+    "ConsumerGroupDescription": "kafkagroup.admin.GroupDescription",
+    "ConsumerGroupListing": "kafkagroup.admin.GroupListing",
+    "ConsumerGroupMetadata": "GroupMetadata",
+    "ConsumerGroupState": "kafkagroup.admin.GroupState",
+    "ConsumerGroupTopicPartitions": "Admin.committed() takes a group and returns a mapping",
+    "ConsumerGroupType": "kafkagroup.admin.GroupType",
+    "ConsumerRebalanceListener": _CALLBACKS,
+    "ConsumerRecord": "Record",
+    "ConsumerStoppedError": "ConsumerClosedError",
+    "CooperativeStickyAssignor": "kafkagroup.assign.cooperative_sticky_assignor",
+    "CorrelationIdError": "RemoteProtocolError",
+    "CorruptRecordException": "CorruptRecordError",
+    "DefaultSerializer": "Producer.write() takes bytes",
+    "DescribeClusterResult": "see Admin.cluster_id and Broker.request_metadata()",
+    "Deserializer": _DESERIALIZERS,
+    "DeserializingConsumer": "Consumer",
+    "EmbeddedKafka": "kafkagroup.testing.EmbeddedKafka",
+    "GroupCollector": "kafkagroup.exporters.prometheus.GroupCollector",
+    "GroupDescription": "kafkagroup.admin.GroupDescription",
+    "GroupState": "kafkagroup.admin.GroupState",
+    "GroupType": "kafkagroup.admin.GroupType",
+    "IllegalArgumentError": "ConfigurationError",
+    "IllegalOperation": "IllegalStateError",
+    "IllegalStateException": "IllegalStateError",
+    "IncompatibleBrokerVersion": "UnsupportedVersionError",
+    "InvalidConfigurationError": "ConfigurationError",
+    "IsolationLevel": "isolation_level of Consumer takes 'read_committed'",
+    "JsonSerializer": "Producer.write() takes bytes",
+    "KafkaAdminClient": "Admin",
+    "KafkaClient": _REQUESTS,
+    "KafkaConfigurationError": "ConfigurationError",
+    "KafkaConnectionError": "ConnectionLostError",
+    "KafkaConsumer": "Consumer",
+    "KafkaError": "KafkaGroupError",
+    "KafkaException": "KafkaGroupError",
+    "KafkaProducer": "kafkagroup.producer.Producer",
+    "KafkaProtocolError": "RemoteProtocolError",
+    "KafkaTimeoutError": "RequestTimeoutError",
+    "KafkaUnavailableError": "NoBrokersAvailableError",
+    "ListConsumerGroupsResult": "kafkagroup.admin.GroupList",
+    "LocalKafka": "kafkagroup.testing.LocalKafka",
+    "MemberAssignment": "decode_assignment() returns it",
+    "MemberDescription": "kafkagroup.admin.MemberDescription",
+    "MemberState": "GroupMember has the state of a member",
+    "MemberToRemove": "Admin.remove_member() takes a member id",
+    "Message": "Record",
+    "Messages": "Batch",
+    "MetadataEmptyBrokerList": "NoBrokersAvailableError",
+    "NewPartitions": "Admin.add_partitions() takes topic -> count",
+    "NewTopic": "kafkagroup.admin.NewTopic",
+    "NoBrokersAvailable": "NoBrokersAvailableError",
+    "NoOffsetForPartitionError": "NoOffsetError",
+    "OFFSET_BEGINNING": "await seek_to_beginning()",
+    "OFFSET_END": "await seek_to_end()",
+    "OFFSET_INVALID": "Consumer.committed() has None where nothing is committed",
+    "OFFSET_STORED": "seek() to what committed() returns",
+    "OffsetSpec": "Consumer has beginning_offsets(), end_offsets() and offsets_for_times()",
+    "PartitionMetadata": "kafkagroup.admin.PartitionDescription",
+    "Producer": "kafkagroup.producer.Producer",
+    "RangePartitionAssignor": "kafkagroup.assign.range_assignor",
+    "RecordMetadata": "Producer.write() returns nothing: the records are in their logs",
+    "RecordTooLargeError": "NotWrittenError",
+    "RoundRobinPartitionAssignor": "kafkagroup.assign.roundrobin_assignor",
+    "ScramMechanism": "sasl_mechanism of Security takes 'SCRAM-SHA-512'",
+    "Serializer": "Producer.write() takes bytes",
+    "SerializingProducer": "kafkagroup.producer.Producer",
+    "StickyPartitionAssignor": "kafkagroup.assign.sticky_assignor",
+    "TIMESTAMP_CREATE_TIME": "TimestampType.CREATE_TIME",
+    "TIMESTAMP_LOG_APPEND_TIME": "TimestampType.LOG_APPEND_TIME",
+    "TIMESTAMP_NOT_AVAILABLE": "a record without a timestamp has -1",
+    "TopicCollection": "Admin.describe_topics() takes names",
+    "TopicDescription": "kafkagroup.admin.TopicDescription",
+    "TopicMetadata": "kafkagroup.admin.TopicDescription",
+    "TopicPartitionInfo": "kafkagroup.admin.PartitionDescription",
+    "UnrecognizedBrokerVersion": "UnsupportedVersionError",
+} | dict.fromkeys(
+    (
+        *("ACL", "ACLFilter", "ACLOperation", "ACLPermissionType", "ACLResourcePatternType"),
+        *("AbortTransactionSpec", "AclBinding", "AclBindingFilter", "AclOperation"),
+        *("AclPermissionType", "AlterConfigOp", "AlterConfigOpType", "ConfigEntry"),
+        *("ConfigResource", "ConfigResourceType", "ConfigSource", "ConfigSourceType"),
+        *("ConfigType", "DeletedRecords", "ElectionType", "RecordsToDelete", "ResourcePattern"),
+        *("ResourcePatternFilter", "ResourcePatternType", "ResourceType", "ScramCredentialInfo"),
+        *("TransactionDescription", "TransactionListing", "TransactionState"),
+        *("UpdateFeatureType", "UserScramCredentialAlteration", "UserScramCredentialDeletion"),
+        *("UserScramCredentialUpsertion", "UserScramCredentialsDescription"),
+    ),
+    _NOT_HERE,
+)
+"""What another client's module exports, or a module of this package -> the name here, or what to do
+instead."""
+
+_CODES = {
+    "GroupCoordinatorNotAvailableError": "COORDINATOR_NOT_AVAILABLE",
+    "GroupLoadInProgressError": "COORDINATOR_LOAD_IN_PROGRESS",
+    "InvalidTopicError": "INVALID_TOPIC_EXCEPTION",
+    "MessageSizeTooLargeError": "MESSAGE_TOO_LARGE",
+    "NotCoordinatorForGroupError": "NOT_COORDINATOR",
+    "NotLeaderForPartitionError": "NOT_LEADER_OR_FOLLOWER",
+    "UnknownError": "UNKNOWN_SERVER_ERROR",
+}
+"""Another client's error -> the code of a `BrokerError`, if the code has another name."""
+
+
+def unknown_attribute(found_on: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object does not have."""
+    cls = type(found_on)
+    message = f"{cls.__name__!r} object has no attribute {name!r}"
+    for base in cls.__mro__:
+        if answer := _ATTRIBUTES.get(base.__name__, {}).get(name):
+            message += f"; {answer}"
+            break
+    # Python appends the most similar name, if it is told both.
+    return AttributeError(message, name=name, obj=found_on)
+
+
+def unknown_keywords(
+    method: str, unknown: Iterable[str], names: Collection[str], *, waits: bool
+) -> TypeError:
+    """Return the error for keywords that a method does not have. `method` is its qualified name;
+    `waits`: whether it is a coroutine function."""
+    given = list(unknown)
+    answers = (_keyword(method.rpartition(".")[2], name, names, waits) for name in given)
+    return TypeError(
+        f"{method}() got an unexpected keyword argument{'s' * (len(given) > 1)}"
+        f" {', '.join(map(repr, given))}"
+        + "".join(f"; {answer}" for answer in dict.fromkeys(answers) if answer)
+    )
+
+
+def _keyword(method: str, name: str, names: Collection[str], waits: bool) -> str | None:
+    if answer := _KEYWORDS.get(method, {}).get(name):
+        return f"{name} is {answer} here" if answer in names else f"{name}: {answer}"
+    if name in names:
+        return f"{name} is a positional argument"
+    if name in ("timeout", "timeout_ms", "timeout_s", "request_timeout"):
+        if "timeout" in names:
+            return f"{name} is timeout here, in seconds"
+        return f"{name}: call it within anyio.fail_after(seconds)" if waits else None
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, 1, 0.7)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def unknown_import(module: str, name: str) -> AttributeError | ImportError:
+    """Return the error for a name that a module does not have, for its `__getattr__`.
+
+    An import statement replaces an AttributeError by an ImportError of its own; it raises another
+    error as it is.
+    """
+    answer = _name(name)
+    if answer is None or not _is_import(sys._getframe(2)):
+        message = f"module {module!r} has no attribute {name!r}" + (f"; {answer}" if answer else "")
+        return AttributeError(message, name=name, obj=sys.modules[module])
+    return ImportError(f"cannot import name {name!r} from {module!r}; {answer}", name=module)
+
+
+def _is_import(frame: FrameType) -> bool:
+    """Return whether a frame executes `from ... import`."""
+    from opcode import opmap
+
+    return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+
+
+def _name(name: str) -> str | None:
+    if ours := _NAMES.get(name):
+        return ours if " " in ours else f"it is {ours if '.' in ours else f'kafkagroup.{ours}'}"
+    import kafkagroup
+
+    if (ours := f"{name.removesuffix('Exception')}Error") in kafkagroup.__all__:
+        return f"it is kafkagroup.{ours}"
+    words = re.sub("(?<!^)(?=[A-Z])", "_", re.sub("(Error|Exception)$", "", name)).upper()
+    code = _CODES.get(name, words)
+    if code in kafkagroup.ErrorCode.__members__:
+        return f"catch BrokerError, and compare its code with ErrorCode.{code}"
+    return "kafkagroup.errors has all errors" if name.endswith(("Error", "Exception")) else None
