@@ -70,8 +70,17 @@ class Broker(Explained, BrokerClient):
         *,
         offsets_channel_timeout: float | None = None,
     ) -> None:
-        """With `offsets_channel_timeout`, in seconds, requests for committed offsets have a
-        connection of their own, the offsets channel; without it they share the main one."""
+        """Nothing is connected before `connect()`; `open` does both.
+
+        Args:
+            node_id: The broker's id in its cluster; -1 if it is not known.
+            host: Its name or address.
+            port: Its port.
+            tasks: The task group in which its connections run.
+            options: Timeouts, limits, TLS and SASL; `None`: the defaults of `ClientOptions`.
+            offsets_channel_timeout: Requests for committed offsets have a connection of their own,
+                the offsets channel, and this many seconds; `None`: they share the main one.
+        """
         super().__init__(node_id, host, port, tasks, options)
         self._offsets_connection = MAIN if offsets_channel_timeout is None else _OFFSETS
         self._offsets_timeout = offsets_channel_timeout

@@ -163,10 +163,157 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         value_deserializer: Deserializer[V_co] | None = None,
         on_deserialization_error: DeserializationErrorPolicy = "raise",
     ) -> None:
-        """See `docs/options.md`. The defaults lose nothing: a group without a committed
-        offset starts at the beginning, and only what was processed is committed.
+        """The defaults lose nothing: a group without a committed offset starts at the beginning,
+        and only what was processed is committed.
 
         Raises: ConfigurationError.
+
+        Args:
+            topics: Names of topics, several as arguments or in a list. Without any, give a
+                `pattern`, or call `subscribe` or `assign`.
+            bootstrap_servers: `host:port`, comma-separated or a sequence: the addresses of some
+                brokers, through which the client finds the others. Default `'localhost:9092'`;
+                Kafka's `bootstrap.servers`.
+            group_id: The group; without one, the consumer reads all partitions of the topics and
+                commits nothing. Default `None`; Kafka's `group.id`.
+            pattern: Instead of topics: a regular expression that whole topic names must match; a
+                metadata refresh finds new topics. Default `None`.
+            group_instance_id: Static membership: a name that this member keeps across restarts, so
+                that a restart within the session timeout causes no rebalance. Default `None`;
+                Kafka's `group.instance.id`.
+            client_id: The client's name in the brokers' logs and quotas. Default `'kafkagroup'`;
+                Kafka's `client.id`.
+            assignors: The assignors that this member supports, from `kafkagroup.assign`; `None`:
+                range, cooperative-sticky, round-robin, so that it shares one with every common
+                client. Kafka's `partition.assignment.strategy`.
+            partition_loads: For `weighted_sticky`: a function or coroutine function that the leader
+                calls for partition -> load; `LoadsFile` is one. Default `None`.
+            auto_offset_reset: Where to start without a committed offset: `"earliest"`, `"latest"`,
+                `"none"` (an error), or a `timedelta` back from now. Default `'earliest'`; Kafka's
+                `auto.offset.reset`.
+            auto_offset_reset_new_partitions: Where to start a partition without a committed offset
+                that was created while this consumer was subscribed to its topic: `"earliest"`, at
+                its beginning, or `"policy"`, where `auto_offset_reset` says. Default `'earliest'`.
+            enable_auto_commit: Commit processed records periodically, before a revocation and on
+                close. Default `True`; Kafka's `enable.auto.commit`.
+            auto_commit_interval_ms: Time between these commits. In milliseconds; default 5,000;
+                Kafka's `auto.commit.interval.ms`.
+            committed_offsets_max_age_ms: Without a membership: how old the acknowledgement of a
+                committed offset may get before an auto-commit, or a `commit()`, looks the offset
+                up, and sends it again if the broker has deleted it. In milliseconds; default
+                60,000.
+            offsets_commit_max_retries: How often a commit is retried after a retriable error;
+                `None`: until `request_timeout_ms` expires.
+            offsets_channel_backoff_ms: Backoff before the first retry of a commit, or of reading
+                committed offsets; `None`: `retry_backoff_ms`. In milliseconds.
+            group_protocol: Who assigns partitions: `"classic"`, one of the members; `"consumer"`,
+                the coordinator (KIP-848; brokers 4.0 and later); `"auto"`, the coordinator if it
+                supports KIP-848, can upgrade the group and accepts the pattern, else a member;
+                always a member with `assignors`, which `"consumer"` does not accept. With
+                `"consumer"` the broker matches a `pattern` (RE2J), and looks for new topics at most
+                every 10 s. Default `'classic'`; Kafka's `group.protocol`.
+            group_remote_assignor: With `"consumer"` and `"auto"`: the coordinator's assignor,
+                `'uniform'` or `'range'`; `None`: the broker's default. Kafka's
+                `group.remote.assignor`.
+            security: A `Security`: TLS, SASL or both; `None` is plain TCP.
+            leave_group_on_close: Leave the group on close, so that it does not wait for the session
+                timeout; `None`: static members stay, the others leave. `True` removes a static
+                member, too (KIP-1092).
+            session_timeout_ms: How long the coordinator waits for a heartbeat before it removes the
+                member; `None`: 45,000. If the coordinator assigns (KIP-848), it waits for its own
+                `group.consumer.session.timeout.ms`, and this is how long the member keeps its
+                partitions without a response. In milliseconds; Kafka's `session.timeout.ms`.
+            heartbeat_interval_ms: Time between two heartbeats; less than the session timeout;
+                `None`: 1,000. If the coordinator assigns (KIP-848), an interval of the broker above
+                5 s takes precedence. In milliseconds; Kafka's `heartbeat.interval.ms`.
+            heartbeat_thread: Run the membership in a thread with its own event loop, so that
+                heartbeats continue while the application blocks its loop; records, commits and
+                callbacks stay in the application's loop. Code that holds the interpreter lock stops
+                the thread too; a token callback of `security` is called in both threads. Default
+                `False`.
+            membership: The group coordination, if not Kafka's: a `ZooKeeperMembership`. Default
+                `None`.
+            rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
+                rebalance; `None`: `max_poll_interval_ms`. In milliseconds.
+            rebalance_max_retries: How often in a row joining may be retried before the client fails
+                with `JoinFailedError`; `None`: without limit.
+            rebalance_backoff_ms: Backoff before the first retry of joining; `None`:
+                `retry_backoff_ms`. In milliseconds.
+            max_poll_interval_ms: Longest time between two calls for records while the consumer owns
+                partitions. If it is exceeded, the member leaves the group, and rejoins at the next
+                call. In milliseconds; default 300,000; Kafka's `max.poll.interval.ms`.
+            fetch_min_bytes: Minimum bytes of a fetch response; the broker waits for them at most
+                `fetch_max_wait_ms`. With more than 1, the first fetch after a seek, a resume or a
+                new partition waits too, unless another fetch is pending at the broker: then this
+                first fetch returns at once. Default 1; Kafka's `fetch.min.bytes`.
+            fetch_max_bytes: Limit of one fetch response. In bytes; default 52,428,800; Kafka's
+                `fetch.max.bytes`.
+            max_partition_fetch_bytes: Limit of one partition in a fetch response. In bytes; default
+                1,048,576; Kafka's `max.partition.fetch.bytes`.
+            fetch_max_wait_ms: How long the broker may wait for `fetch_min_bytes`. With
+                `fetch_min_bytes` of at most 1 and a value of at least 500, the wait grows up to
+                5,000 while no records arrive. A seek, a resume or a new partition does not wait for
+                a pending fetch. In milliseconds; default 500; Kafka's `fetch.max.wait.ms`.
+            num_consumer_fetchers: Fetch connections to each broker; the partitions are distributed
+                over them. One more is opened when a seek, a resume or a new partition needs it, and
+                closed after a minute without use. Default 1.
+            queued_max_records: Do not fetch a partition with this many records buffered; `None`:
+                only bytes count.
+            isolation_level: `"read_committed"`: deliver no records of open or aborted transactions.
+                Default `'read_uncommitted'`; Kafka's `isolation.level`.
+            check_crcs: Check each batch's CRC-32C before its records are delivered. Default `True`;
+                Kafka's `check.crcs`.
+            max_batch_bytes: Limit of one batch, decompressed; a larger one is an error. In bytes;
+                default 134,217,728.
+            max_frame_bytes: Limit of one response of a broker; a larger one closes the connection.
+                In bytes; default 104,857,600.
+            client_rack: The rack of this client: brokers may name a nearby replica to fetch from
+                (KIP-392). Default `None`; Kafka's `client.rack`.
+            metadata_max_age_ms: How old metadata may get. In milliseconds; default 300,000; Kafka's
+                `metadata.max.age.ms`.
+            retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
+                milliseconds; default 100; Kafka's `retry.backoff.ms`.
+            retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
+                Kafka's `retry.backoff.max.ms`.
+            request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
+                Kafka's `request.timeout.ms`.
+            metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the
+                client forgets their addresses and asks only the bootstrap addresses, whose names it
+                resolves again (KIP-1102). It also asks those whenever no known broker responds. In
+                milliseconds; default 300,000; Kafka's `metadata.recovery.rebootstrap.trigger.ms`.
+            connections_max_idle_ms: Close a connection after this time without a request, before a
+                load balancer or firewall forgets it; the next request opens another one. In
+                milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
+            on_cluster_change: What to do when no broker of the client's cluster responds and the
+                bootstrap addresses lead to another cluster: `"raise"` `ClusterChangedError` once a
+                minute, until the cluster responds again; or, for a failover behind one name,
+                `"adopt"` the other cluster and forget what was known of the earlier one: a member
+                rejoins, and positions are looked up anew. Default `'raise'`.
+            close_timeout: Seconds that closing may take, including the record in flight, the commit
+                and leaving. Default `10.0`.
+            exclude_internal_topics: Whether a pattern ignores internal topics. Default `True`;
+                Kafka's `exclude.internal.topics`.
+            on_partitions_assigned: A function or coroutine function, called with the partitions,
+                sorted. It may return a mapping of partitions to the offsets where they start.
+                Default `None`.
+            on_partitions_revoked: Called with the partitions that are revoked, after the
+                auto-commit and before they are released. Default `None`.
+            on_partitions_lost: Called with the partitions that the member has lost: another member
+                may own them already, and their offsets cannot be committed. Default `None`.
+            views: Keys and values are read-only memoryviews of the fetched batch instead of bytes.
+                This saves copies, which pays for values of several KB; a record then keeps its
+                whole batch in memory, and cannot be hashed or pickled. Default `False`.
+            key_deserializer: A function or coroutine function, called with the bytes of each key
+                that is not null; with `views`, with a memoryview. Default `None`; Kafka's
+                `key.deserializer`.
+            value_deserializer: A function or coroutine function, called with the bytes of each
+                value that is not null; with `views`, with a memoryview. Default `None`; Kafka's
+                `value.deserializer`.
+            on_deserialization_error: How to handle a record whose deserializer fails: `"raise"` the
+                error at each call until the application seeks past the record; `"skip"` it, with a
+                warning, and count it in `metrics()`; or a function or coroutine function, called
+                with the record and the error, that returns the record to deliver instead, or `None`
+                to skip it. Default `'raise'`.
         """
         # All arguments, by name: a test holds the signature to the declarations.
         options = ConsumerOptions.checked(locals())

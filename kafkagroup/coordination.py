@@ -439,6 +439,57 @@ class Election(_CoordinatedMember):
         """Other members see `value`, such as an address, while this member leads.
 
         The options are those of `GroupMember`. Raises: ConfigurationError.
+
+        Args:
+            group_id: The group. Kafka's `group.id`.
+            value: Up to `MAX_VALUE_BYTES` bytes, which other members see.
+            bootstrap_servers: `host:port`, comma-separated or a sequence: the addresses of some
+                brokers, through which the client finds the others. Default `'localhost:9092'`;
+                Kafka's `bootstrap.servers`.
+            client_id: The client's name in the brokers' logs and quotas. Default `'kafkagroup'`;
+                Kafka's `client.id`.
+            security: A `Security`: TLS, SASL or both; `None` is plain TCP.
+            request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
+                Kafka's `request.timeout.ms`.
+            retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
+                milliseconds; default 100; Kafka's `retry.backoff.ms`.
+            retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
+                Kafka's `retry.backoff.max.ms`.
+            metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the
+                client forgets their addresses and asks only the bootstrap addresses, whose names it
+                resolves again (KIP-1102). It also asks those whenever no known broker responds. In
+                milliseconds; default 300,000; Kafka's `metadata.recovery.rebootstrap.trigger.ms`.
+            connections_max_idle_ms: Close a connection after this time without a request, before a
+                load balancer or firewall forgets it; the next request opens another one. In
+                milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
+            close_timeout: Seconds that closing may take, including the record in flight, the commit
+                and leaving. Default `10.0`.
+            group_instance_id: Static membership: a name that this member keeps across restarts, so
+                that a restart within the session timeout causes no rebalance. Default `None`;
+                Kafka's `group.instance.id`.
+            session_timeout_ms: How long the coordinator waits for a heartbeat before it removes the
+                member. In milliseconds; default 45,000; Kafka's `session.timeout.ms`.
+            heartbeat_interval_ms: Time between two heartbeats; less than the session timeout. In
+                milliseconds; default 1,000; Kafka's `heartbeat.interval.ms`.
+            heartbeat_thread: Run the membership in a thread with its own event loop, so that
+                heartbeats continue while the application blocks its loop; records, commits and
+                callbacks stay in the application's loop. Code that holds the interpreter lock stops
+                the thread too; a token callback of `security` is called in both threads. Default
+                `False`.
+            membership: The group coordination, if not Kafka's: a `ZooKeeperMembership`. Default
+                `None`.
+            on_cluster_change: What to do when no broker of the client's cluster responds and the
+                bootstrap addresses lead to another cluster: `"raise"` `ClusterChangedError` once a
+                minute, until the cluster responds again; or, for a failover behind one name,
+                `"adopt"` the other cluster and forget what was known of the earlier one: a member
+                rejoins, and positions are looked up anew. Default `'raise'`.
+            rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
+                rebalance. In milliseconds; default 300,000.
+            rebalance_max_retries: How often in a row joining may be retried before the client fails
+                with `JoinFailedError`; `None`: without limit.
+            leave_group_on_close: Leave the group on close, so that it does not wait for the session
+                timeout; `None`: static members stay, the others leave. `True` removes a static
+                member, too (KIP-1092).
         """
         _check_value(value)
         self._value = value
@@ -579,6 +630,58 @@ class Shards(_CoordinatedMember):
         """Other members see `value`, such as an address.
 
         The options are those of `GroupMember`. Raises: ConfigurationError.
+
+        Args:
+            group_id: The group. Kafka's `group.id`.
+            shards: How many there are, the same for all members, up to `MAX_SHARDS`.
+            value: Up to `MAX_VALUE_BYTES` bytes, which other members see.
+            bootstrap_servers: `host:port`, comma-separated or a sequence: the addresses of some
+                brokers, through which the client finds the others. Default `'localhost:9092'`;
+                Kafka's `bootstrap.servers`.
+            client_id: The client's name in the brokers' logs and quotas. Default `'kafkagroup'`;
+                Kafka's `client.id`.
+            security: A `Security`: TLS, SASL or both; `None` is plain TCP.
+            request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
+                Kafka's `request.timeout.ms`.
+            retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
+                milliseconds; default 100; Kafka's `retry.backoff.ms`.
+            retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
+                Kafka's `retry.backoff.max.ms`.
+            metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the
+                client forgets their addresses and asks only the bootstrap addresses, whose names it
+                resolves again (KIP-1102). It also asks those whenever no known broker responds. In
+                milliseconds; default 300,000; Kafka's `metadata.recovery.rebootstrap.trigger.ms`.
+            connections_max_idle_ms: Close a connection after this time without a request, before a
+                load balancer or firewall forgets it; the next request opens another one. In
+                milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
+            close_timeout: Seconds that closing may take, including the record in flight, the commit
+                and leaving. Default `10.0`.
+            group_instance_id: Static membership: a name that this member keeps across restarts, so
+                that a restart within the session timeout causes no rebalance. Default `None`;
+                Kafka's `group.instance.id`.
+            session_timeout_ms: How long the coordinator waits for a heartbeat before it removes the
+                member. In milliseconds; default 45,000; Kafka's `session.timeout.ms`.
+            heartbeat_interval_ms: Time between two heartbeats; less than the session timeout. In
+                milliseconds; default 1,000; Kafka's `heartbeat.interval.ms`.
+            heartbeat_thread: Run the membership in a thread with its own event loop, so that
+                heartbeats continue while the application blocks its loop; records, commits and
+                callbacks stay in the application's loop. Code that holds the interpreter lock stops
+                the thread too; a token callback of `security` is called in both threads. Default
+                `False`.
+            membership: The group coordination, if not Kafka's: a `ZooKeeperMembership`. Default
+                `None`.
+            on_cluster_change: What to do when no broker of the client's cluster responds and the
+                bootstrap addresses lead to another cluster: `"raise"` `ClusterChangedError` once a
+                minute, until the cluster responds again; or, for a failover behind one name,
+                `"adopt"` the other cluster and forget what was known of the earlier one: a member
+                rejoins, and positions are looked up anew. Default `'raise'`.
+            rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
+                rebalance. In milliseconds; default 300,000.
+            rebalance_max_retries: How often in a row joining may be retried before the client fails
+                with `JoinFailedError`; `None`: without limit.
+            leave_group_on_close: Leave the group on close, so that it does not wait for the session
+                timeout; `None`: static members stay, the others leave. `True` removes a static
+                member, too (KIP-1092).
         """
         if not 1 <= shards <= MAX_SHARDS:
             raise ConfigurationError(f"shards={shards} must lie between 1 and {MAX_SHARDS}")

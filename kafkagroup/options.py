@@ -4,7 +4,8 @@ The checks, the conversions, the table in the documentation and the options of t
 derived from these declarations. The constructors of the clients have typed signatures of their own;
 a test compares their names, types and defaults with the declarations.
 
-To add an option: declare it here, add it to the signature, and run `python docs/site/made.py`.
+To add an option: declare it here, add it to the signature, and run `python docs/site/made.py`. It
+writes the table, and the docstrings of the constructors.
 
 The fields hold checked values, with durations in seconds even if the option's name ends in `_ms`.
 Nothing here does I/O.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import docstrings
 from measured import ratios, rebalances
 
 from kafkagroup import Consumer, errors, events
@@ -287,3 +288,4 @@ def _table(head: tuple[str, ...], rows: Any) -> str:
 
 if __name__ == "__main__":
     write_options()
+    docstrings.write()

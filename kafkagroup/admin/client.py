@@ -69,6 +69,31 @@ class Admin(CallingService):
         """`default_api_timeout_ms` bounds a call with all its retries.
 
         Raises: ConfigurationError.
+
+        Args:
+            bootstrap_servers: `host:port`, comma-separated or a sequence: the addresses of some
+                brokers, through which the client finds the others. Default `'localhost:9092'`;
+                Kafka's `bootstrap.servers`.
+            client_id: The client's name in the brokers' logs and quotas. Default `'kafkagroup'`;
+                Kafka's `client.id`.
+            security: A `Security`: TLS, SASL or both; `None` is plain TCP.
+            request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
+                Kafka's `request.timeout.ms`.
+            default_api_timeout_ms: How long a call may take, including its retries. In
+                milliseconds; default 60,000; Kafka's `default.api.timeout.ms`.
+            retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
+                milliseconds; default 100; Kafka's `retry.backoff.ms`.
+            retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
+                Kafka's `retry.backoff.max.ms`.
+            metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the
+                client forgets their addresses and asks only the bootstrap addresses, whose names it
+                resolves again (KIP-1102). It also asks those whenever no known broker responds. In
+                milliseconds; default 300,000; Kafka's `metadata.recovery.rebootstrap.trigger.ms`.
+            connections_max_idle_ms: Close a connection after this time without a request, before a
+                load balancer or firewall forgets it; the next request opens another one. In
+                milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
+            close_timeout: Seconds that closing may take, including the record in flight, the commit
+                and leaving. Default `10.0`.
         """
         options = AdminOptions.checked(locals())
         super().__init__(options, options.default_api_timeout)

@@ -25,7 +25,36 @@ Address = tuple[str, int]
 @public
 @frozen(kw_only=True)
 class ClientOptions:
-    """The options of one client's connections to all brokers."""
+    """The options of one client's connections to all brokers.
+
+    Args:
+        client_id: The name in the brokers' logs and quotas, and the prefix of member ids. Default
+            `'kafkagroup'`; Kafka's `client.id`.
+        request_timeout: Seconds after which a request without a response fails, and its connection
+            with it. Default `30.0`.
+        connect_timeout: Seconds for connecting, TLS included; the same again for ApiVersions, and
+            for SASL. Each address of a host is tried in turn. Default `10.0`.
+        retry_backoff: Seconds before the first retry; doubled, with jitter, for each further one.
+            Default `0.1`.
+        retry_backoff_max: The longest back-off, in seconds. Default `1.0`.
+        metadata_recovery_rebootstrap_trigger: Seconds without a response of any known broker after
+            which they are forgotten, and only the bootstrap addresses are asked (KIP-1102). Default
+            `300.0`.
+        connections_max_idle: Seconds without a request after which a connection is closed; the next
+            request opens one. Default `540.0`.
+        adopts_cluster_change: Whether the client goes on with another cluster if its bootstrap
+            addresses lead there. Default `False`.
+        max_frame_bytes: The largest response that is accepted, in bytes. Default `MAX_FRAME_BYTES`.
+        receive_bytes: Bytes to read from a socket at a time: a fetch response takes few system
+            calls. Default 1,048,576.
+        security: TLS and SASL, the same for every broker; None for neither.
+        run_in_thread: Runs functions that would block the event loop, such as the derivation of
+            keys and the decoding of large responses; by default in threads that only these options
+            use. Simulations with virtual time pass a function without threads.
+        source_host: Local address to connect from; None lets the system choose.
+        source_port: Local port to connect from; one connection at a time can have it. Default
+            `None`.
+    """
 
     client_id: str | None = "kafkagroup"
     """The name in the brokers' logs and quotas, and the prefix of member ids."""

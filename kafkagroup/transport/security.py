@@ -115,6 +115,40 @@ class Security:
         sasl_oauthbearer_token: TokenCallback | None = None,
         allow_plaintext_credentials: bool = False,
     ) -> None:
+        """Raises: ConfigurationError.
+
+        Args:
+            security_protocol: If not given: SASL_SSL with a `sasl_mechanism`, else SSL. Default
+                `None`; Kafka's `security.protocol`.
+            ssl_context: Your own context, used as it is; no other TLS option may be given with it.
+                Default `None`.
+            ssl_ca_location: File with the CA certificates that verify the brokers', in PEM, or a
+                directory prepared by `openssl rehash`; None: the certificates that the system
+                trusts. As the files of the certificate and the key, it is read again before a
+                connection if it has changed.
+            ssl_ca_pem: The CA certificates as a string. Default `None`.
+            ssl_certificate_location: File with this client's certificate and its chain to the CA,
+                in PEM (mutual TLS). Default `None`.
+            ssl_certificate_pem: The client's certificate as a string. Default `None`.
+            ssl_key_location: File with the private key of the certificate, in PEM; None if it is in
+                the certificate's file.
+            ssl_key_pem: The private key as a string. Default `None`.
+            ssl_key_password: The password of an encrypted private key. Default `None`.
+            enable_ssl_certificate_verification: If False, any server can impersonate a broker.
+                Warns. Default `True`.
+            ssl_endpoint_identification_algorithm: If "none", any holder of a certificate from the
+                CA can impersonate any broker. Warns. Default `'https'`; Kafka's
+                `ssl.endpoint.identification.algorithm`.
+            sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", or a
+                `Mechanism` of your own. Default `None`; Kafka's `sasl.mechanism`.
+            sasl_username: The user name for PLAIN and SCRAM. Default `None`.
+            sasl_password: The password for PLAIN and SCRAM; no repr, log or traceback shows it.
+                Default `None`.
+            sasl_oauthbearer_token: Returns a `Token`; may be a coroutine function, otherwise it
+                must not block. Default `None`.
+            allow_plaintext_credentials: Whether PLAIN and OAUTHBEARER may be used without TLS,
+                readable on the network. Default `False`.
+        """
         # First, and under the same names: the traceback of a later error may show variables.
         ssl_ca_pem = _wrapped(ssl_ca_pem)
         ssl_certificate_pem = _wrapped(ssl_certificate_pem)

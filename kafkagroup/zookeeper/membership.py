@@ -109,6 +109,29 @@ class ZooKeeperMembership:
         allow_plaintext_credentials: bool = False,
         foreign_members: Sequence[str] = (),
     ) -> None:
+        """Raises: ConfigurationError; ImportError without kazoo (`kafkagroup[zookeeper]`).
+
+        Args:
+            hosts: Addresses, comma-separated, optionally followed by a path that contains all
+                nodes: "zk1:2181,zk2:2181/chroot".
+            session_timeout_ms: How long a failed member keeps its claims. ZooKeeper grants between
+                2 and 20 of its ticks, by default 4 to 40 s. In milliseconds; default 10,000.
+            root: Path of the node below which each group has its own node. Default `'/kafkagroup'`.
+            security: TLS, as for brokers: `Security(ssl_ca_location="zk-ca.pem")`. None: no TLS.
+            username: The user to authenticate as, with `password`; usually the same for all
+                members, as without an `acl` only this user may access the nodes. Default `None`.
+            password: The password of the user; no repr, log or traceback shows it. Default `None`.
+            sasl_mechanism: "DIGEST-MD5" or "GSSAPI", which need `pip install pure-sasl`; None:
+                ZooKeeper's own "digest", which sends the password as it is.
+            acl: Kazoo's ACLs for the nodes, and for `root` if it is created. None: all permissions
+                for the authenticated user alone; without authentication, for everyone.
+            allow_plaintext_credentials: Whether "digest" may be used without TLS, readable on the
+                network. Default `False`.
+            foreign_members: Paths of nodes whose children are members, or claims, of other
+                libraries in the same group, for a migration: this member refuses to start while
+                there are any, with `JoinFailedError`, and reports trouble when one appears later.
+                Default `()`.
+        """
         # First, and under the same name: the traceback of a later error may show variables.
         password = None if password is None else Secret(password)
         self.__attrs_init__(

@@ -1,0 +1,186 @@
+"""The parameters in the docstrings of constructors, which `help()` and editors show.
+
+Each option is declared once, in `kafkagroup/options.py`, and the fields of a value have a docstring
+each. This writes the section `Args:` of the constructors from both; an entry of another parameter
+stays as it is written. Editors read docstrings in the source, so the text has to stand there.
+
+    python docs/site/docstrings.py
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import wrap
+
+from kafkagroup._option_kinds import Option, declared
+from kafkagroup._values import REQUIRED
+from kafkagroup.options import AdminOptions, ConsumerOptions, GroupMemberOptions, ProducerOptions
+
+__all__ = ["SOURCES", "updated"]
+
+PACKAGE = Path(__file__).parents[2] / "kafkagroup"
+
+SOURCES: Mapping[str, Mapping[str, type | None]] = {
+    "admin/client.py": {"Admin": AdminOptions},
+    "consumer.py": {"Consumer": ConsumerOptions},
+    "coordination.py": {"Election": GroupMemberOptions, "Shards": GroupMemberOptions},
+    "group.py": {"GroupMember": GroupMemberOptions},
+    "producer.py": {"Producer": ProducerOptions},
+    "transport/options.py": {"ClientOptions": None},
+    "transport/security.py": {"Security": None},
+    "zookeeper/membership.py": {"ZooKeeperMembership": None},
+}
+"""File -> class -> the declarations of its options; None: its fields."""
+
+_KAFKAS = {
+    name.replace(".", "_"): name
+    for name in re.findall(
+        r"\S+",
+        """
+        auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.id client.rack
+        connections.max.idle.ms default.api.timeout.ms delivery.timeout.ms enable.auto.commit
+        exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
+        group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms isolation.level
+        key.deserializer max.partition.fetch.bytes max.poll.interval.ms metadata.max.age.ms
+        metadata.recovery.rebootstrap.trigger.ms request.timeout.ms retry.backoff.max.ms
+        retry.backoff.ms sasl.mechanism security.protocol session.timeout.ms
+        ssl.endpoint.identification.algorithm value.deserializer
+        """,
+    )
+} | {"assignors": "partition.assignment.strategy", "compression": "compression.type"}
+"""Option -> its name in Kafka's own clients, if they have it."""
+
+_ENTRY = re.compile(r"^ {4}\*{0,2}(\w+): (.*\n(?:^ {8}.*\n)*)", re.MULTILINE)
+_WIDTH = 100
+
+
+def updated(source: str, classes: Mapping[str, type | None]) -> str:
+    """Return the source of a module with the parameters of these classes."""
+    lines = source.splitlines(keepends=True)
+    # The last first: the lines before it keep their numbers.
+    for cls in reversed([n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)]):
+        if cls.name in classes:
+            options = classes[cls.name]
+            function = _constructor(cls)
+            defaults = _defaults(function) if function else _defaults_of_fields(cls)
+            if options is None:
+                texts = _of_fields(cls)
+            else:
+                texts = {name: option.text for name, option in declared(options).items()}
+                if "options" in defaults:  # the signature names none of them
+                    defaults |= {n: _declared_default(o) for n, o in declared(options).items()}
+            names = {} if cls.name == "ZooKeeperMembership" else _KAFKAS
+            documented = (function or cls).body[0]
+            assert documented.end_lineno is not None
+            where = slice(documented.lineno - 1, documented.end_lineno)
+            pad = " " * documented.col_offset
+            entries = {
+                name: _entry(name, text, defaults[name], names.get(name))
+                for name, text in texts.items()
+                if name in defaults
+            }
+            lines[where] = _with_args("".join(lines[where]), pad, list(defaults), entries)
+    return "".join(lines)
+
+
+def _with_args(docstring: str, pad: str, names: list[str], made: Mapping[str, str]) -> list[str]:
+    text, _, section = docstring.rstrip().removesuffix('"""').partition(f"\n\n{pad}Args:\n")
+    unindented = re.sub(f"^{pad}", "", section, flags=re.MULTILINE)
+    written = {name: " ".join(entry.split()) for name, entry in _ENTRY.findall(unindented)}
+    entries = {**written, **made}
+    lines = [f"{text.rstrip()}\n", "\n", f"{pad}Args:\n"]
+    for name in names:
+        if name in entries:
+            wrapped = wrap(
+                f"{name}: {entries[name]}",
+                _WIDTH,
+                initial_indent=f"{pad}    ",
+                subsequent_indent=f"{pad}        ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            lines += [f"{line}\n" for line in wrapped]
+    return [*lines, f'{pad}"""\n']
+
+
+def _entry(name: str, text: str, default: str | None, kafkas: str | None) -> str:
+    """Return the text of a parameter, as sentences."""
+    text = re.sub(r" \(\[[^]]+\]\([^)]+\)\)", "", text)  # the pages are not installed
+    text = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text)
+    facts = []
+    if name.endswith("_ms"):
+        facts.append("in milliseconds")
+    elif name.endswith("_bytes") and "bytes" not in text.lower():
+        facts.append("in bytes")
+    if default is not None and not (default == "`None`" and "None" in text):
+        facts.append(f"default {default}")
+    if kafkas is not None:
+        facts.append(f"Kafka's `{kafkas}`")
+    added = "; ".join(facts)
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}." + (
+        f" {added[:1].upper()}{added[1:]}." if added else ""
+    )
+
+
+def _declared_default(option: Option) -> str | None:
+    default = option.default
+    if default is REQUIRED:
+        return None
+    return f"{default:,}" if type(default) is int else f"`{default!r}`"
+
+
+def _of_fields(cls: ast.ClassDef) -> dict[str, str]:
+    """Return field -> the docstring below it, on one line."""
+    found = {}
+    for field, below in zip(cls.body, cls.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            match below:
+                case ast.Expr(value=ast.Constant(value=str() as text)):
+                    found[field.target.id] = " ".join(text.split())
+    return found
+
+
+def _constructor(cls: ast.ClassDef) -> ast.FunctionDef | None:
+    methods = (node for node in cls.body if isinstance(node, ast.FunctionDef))
+    return next((method for method in methods if method.name == "__init__"), None)
+
+
+def _defaults(function: ast.FunctionDef) -> dict[str, str | None]:
+    """Return parameter -> its default as text, None if there is none, in order."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args][1:]
+    values = [None] * (len(positional) - len(given.defaults)) + given.defaults
+    found = {a.arg: _shown(v) for a, v in zip(positional, values, strict=True)}
+    for star in (given.vararg, given.kwarg):
+        found |= {star.arg: None} if star else {}
+    return found | {
+        a.arg: _shown(v) for a, v in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    }
+
+
+def _defaults_of_fields(cls: ast.ClassDef) -> dict[str, str | None]:
+    fields = (node for node in cls.body if isinstance(node, ast.AnnAssign))
+    return {ast.unparse(f.target): _shown(f.value) for f in fields}
+
+
+def _shown(value: ast.expr | None) -> str | None:
+    match value:
+        case None | ast.Call():
+            return None
+        case ast.Constant(value=int() as number) if not isinstance(number, bool):
+            return f"{number:,}"
+    return f"`{ast.unparse(value)}`"
+
+
+def write() -> None:
+    """Update the docstrings of all `SOURCES`."""
+    for name, classes in SOURCES.items():
+        path = PACKAGE / name
+        path.write_text(updated(path.read_text("utf-8"), classes), "utf-8")
+
+
+if __name__ == "__main__":
+    write()
