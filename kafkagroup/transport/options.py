@@ -30,6 +30,8 @@ class ClientOptions:
     Args:
         client_id: The name in the brokers' logs and quotas, and the prefix of member ids. Default
             `'kafkagroup'`; Kafka's `client.id`.
+        name: How log lines name the client, as `client_name` returns it; "" for its client id
+            alone. Default `''`.
         request_timeout: Seconds after which a request without a response fails, and its connection
             with it. Default `30.0`.
         connect_timeout: Seconds for connecting, TLS included; the same again for ApiVersions, and
