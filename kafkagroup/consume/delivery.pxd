@@ -38,5 +38,6 @@ cdef class Delivery:
     cdef Record _read_converted(self, Progress owned)
     cdef Record _next_raw(self)
     cdef Progress _open_batch(self)
+    cdef _read_unconverted(self, Progress owned, Py_ssize_t max_records)
     @cython.locals(records=RecordReader, undecoded=RecordReader)
     cdef _read_undecoded(self, Progress owned, Py_ssize_t max_records)

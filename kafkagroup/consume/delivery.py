@@ -502,15 +502,34 @@ class Delivery:
 
     def _read_many(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
         """Return up to `max_records` records of the open batch."""
+        if self.conversion is None:
+            return self._read_unconverted(owned, max_records)
         records: list[Any] = []
         try:
-            while len(records) < max_records and (record := self._read(owned)) is not None:
+            while len(records) < max_records:
+                record = self._read_converted(owned)
+                if record is None:
+                    break
                 records.append(record)
         except Exception as error:
             if not records:
                 raise
             self._deferred_error = (owned, error)
         return Batch(owned.tp.topic, owned.tp.partition, tuple(records)) if records else None
+
+    def _read_unconverted(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
+        """The same without deserializers."""
+        if self._records is None:
+            return None
+        try:
+            records = self._records.take(max_records)
+        except DecodeError as error:
+            self._fail_partition(owned, error)
+            raise
+        if not records:
+            return None
+        owned.advance(records[-1].offset + 1, records[-1].leader_epoch)
+        return Batch(owned.tp.topic, owned.tp.partition, cast("Any", tuple(records)))
 
     def _read_undecoded(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
         """Return as many records as `_read_many` would, checked and not decoded."""

@@ -39,7 +39,7 @@ cdef class Reader:
     cdef object _processing
     cdef object _current_task
     cdef object _task
-    cdef Records _iterator
+    cdef Records iterator
     cdef Delivery _delivery
     cdef object _preparation
     cdef object _lease_now
@@ -53,7 +53,6 @@ cdef class Reader:
     cpdef ready(self)
     @cython.locals(thread_id="unsigned long")
     cpdef ready_here(self)
-    cpdef ready_for(self, Records iterator)
 
 
 @cython.final

@@ -55,7 +55,7 @@ class Reader:
         self._processing = session.processing
         self._current_task = session.processing.current
         self._task = session.processing.task
-        self._iterator: Records | None = None
+        self.iterator: Records | None = None
         """The iterator that took the last record. One task uses it, so its next records need no
         look at the task, which takes a tenth of the time of a record."""
         self._delivery = session.delivery
@@ -72,7 +72,7 @@ class Reader:
         Raises: what taking a record raises.
         """
         # Not the loop's clock, which may have stood still while the system was suspended.
-        now = self._now()
+        now = self._now() if cython.compiled else self._lease_now()
         if now >= self._lease.until:
             return None
         self._delivery.mark_processed()
@@ -115,16 +115,6 @@ class Reader:
             return None
         return self.ready()
 
-    def ready_for(self, iterator: Records) -> Any:
-        """The same as `ready`; None for another iterator than the one that took the last record."""
-        if self._iterator is not iterator:
-            return None
-        return self.ready()
-
-    def note_iterator(self, iterator: Records) -> None:
-        """Note that an iterator took the last record."""
-        self._iterator = iterator
-
     async def next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
         """Poll: return the next `T`, and wait for one until a time on the loop's clock.
 
@@ -137,7 +127,7 @@ class Reader:
         session = self._session
         self._raise_if_reading()
         if self._processing.note_poll():
-            self._task, self._iterator = self._processing.task, None
+            self._task, self.iterator = self._processing.task, None
         session.on_poll()
         now = session.clock()
         if now - self._checkpoint_at > _MAX_BLOCKED:
@@ -272,7 +262,8 @@ class Records:
 
     async def __anext__(self) -> Record[Any, Any]:
         """As `Consumer.__anext__`."""
-        record: Record[Any, Any] | None = self._reader.ready_for(self)
+        reader = self._reader
+        record: Record[Any, Any] | None = reader.ready() if reader.iterator is self else None
         if record is not None:
             return record
         try:
@@ -281,5 +272,5 @@ class Records:
             raise
         except ConsumerClosedError:
             raise StopAsyncIteration from None
-        self._reader.note_iterator(self)
+        reader.iterator = self
         return record

@@ -47,6 +47,9 @@ cdef class RecordReader:
     cdef RecordBatch _batch
     cdef object _data
     cdef object _trouble
+    cdef list _ahead
+    cdef Py_ssize_t _ahead_count
+    cdef tuple _ahead_from
     cdef object _topic
     cdef object _timestamp_type
     cdef const unsigned char[::1] _buf
@@ -73,6 +76,16 @@ cdef class RecordReader:
     cdef Py_ssize_t _headers_at
 
     cpdef Record next(self)
+    @cython.locals(
+        left="long long",
+        previous="long long",
+        pos=Py_ssize_t,
+        offset="long long",
+        count=Py_ssize_t,
+    )
+    cpdef list take(self, Py_ssize_t most)
+    cdef list _create_ahead(self)
+    cdef void _put_back(self) except *
     @cython.locals(
         skipped=Py_ssize_t,
         left="long long",
@@ -104,11 +117,21 @@ cdef class RecordReader:
         n="unsigned long long",
         byte="unsigned long long",
         delta="long long",
+        previous="long long",
         timestamp="long long",
+        base_timestamp="long long",
         pos=Py_ssize_t,
+        end=Py_ssize_t,
         record_end=Py_ssize_t,
+        key_at=Py_ssize_t,
+        key_end=Py_ssize_t,
+        value_at=Py_ssize_t,
+        value_end=Py_ssize_t,
+        headers_at=Py_ssize_t,
     )
-    cdef bint _find(self, const unsigned char[::1] buf) except -1
+    cdef bint _find(
+        self, const unsigned char[::1] buf, Py_ssize_t count, list made
+    ) except -1
     @cython.locals(
         n="unsigned long long", count="long long", start=Py_ssize_t, pos=Py_ssize_t
     )

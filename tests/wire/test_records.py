@@ -20,9 +20,10 @@ from kafkagroup.errors import (
     LocalProtocolError,
 )
 from kafkagroup.types import Record, TimestampType
+from kafkagroup.wire.batch_format import HEADER_SIZE
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.compression import Codec, compress
-from kafkagroup.wire.records import ControlType, RecordBatch, read_batches
+from kafkagroup.wire.records import ControlType, RecordBatch, RecordReader, read_batches
 
 # From Apache Kafka 4.3.1: MemoryRecords.builder with each codec, base offset 1000, leader epoch 9,
 # producer 77 epoch 3 sequence 5, transactional; then a commit marker, and what compaction leaves of
@@ -308,6 +309,77 @@ def test_a_fork_reads_records_that_the_original_skips(most: int) -> None:
     expected = as_read(JAVA_RECORDS, base=1000, epoch=9)
     assert list(unread) == expected[:count]
     assert list(reader) == expected[count:]
+
+
+@pytest.mark.parametrize("views", [False, True])
+@pytest.mark.parametrize("start", [0, 1_003])
+def test_records_are_taken_together_as_one_by_one(start: int, views: bool) -> None:
+    batch = batch_of_200()
+    one_by_one = list(batch.records(start, views=views))
+    reader = batch.records(start, views=views)
+    taken = [reader.take(most) for most in (0, 1, 70, 0, 500, 9)]
+    assert [len(part) for part in taken] == [0, 1, 70, 0, len(one_by_one) - 71, 0]
+    assert [record for part in taken for record in part] == one_by_one
+    assert {type(record.value) for part in taken for record in part} == {
+        memoryview if views else bytes
+    }
+
+
+@pytest.mark.parametrize("returned", [0, 1, 63, 64, 65, 130, 200])
+@pytest.mark.parametrize("start", [0, 1_003])
+def test_a_reader_continues_behind_the_last_record_that_it_returned(
+    start: int, returned: int
+) -> None:
+    """Uncompiled, it has created some of the next ones already."""
+    batch = batch_of_200()
+    expected = list(batch.records(start))
+    returned = min(returned, len(expected))
+
+    def reader() -> RecordReader:
+        made = batch.records(start)
+        assert [made.next() for _ in range(returned)] == expected[:returned]
+        return made
+
+    rest = expected[returned:]
+    assert list(reader()) == rest
+    assert list(reader().fork()) == rest
+    assert reader().take(500) == rest
+    assert reader().offset == (expected[returned - 1].offset if returned else -1)
+    skipping = reader()
+    assert skipping.skip(5) == min(5, len(rest))
+    assert list(skipping) == rest[5:]
+    measured = reader()
+    assert measured.unread_size() == reader().fork().unread_size()
+    assert list(measured) == rest
+    stopped = reader().fork()
+    stopped.stop_after(70)
+    part = [stopped.next() for _ in range(min(3, len(rest)))]
+    assert part + list(stopped.fork()) == rest[:70]
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 40, 63, 64, 100])
+def test_all_records_before_damage_are_returned(damaged: int) -> None:
+    data = bytearray(batch_of_200().raw)
+    place = HEADER_SIZE
+    for _ in range(damaged):
+        place += 1 + (data[place] >> 1)
+    data[place + (4 if damaged < 64 else 6)] = 0x7E  # the key's length, behind two deltas
+    batch = next(read_batches(bytes(data), topic="t", partition=0, check_crcs=False))
+    expected = list(batch_of_200().records())[:damaged]
+    one_by_one, together = batch.records(), batch.records()
+    assert [one_by_one.next() for _ in range(damaged)] == expected
+    if damaged:
+        assert together.take(500) == expected
+    for reader in (one_by_one, together):
+        with pytest.raises(CorruptRecordError, match="a key's length is beyond its record"):
+            reader.next()
+        assert (reader.next(), reader.take(9)) == (None, [])
+
+
+def batch_of_200() -> RecordBatch:
+    """A batch of 200 records whose offsets begin at 1,000."""
+    records = [NewRecord(b"k", b"%d" % n, n, (("h", b"v"),) * (n % 3)) for n in range(200)]
+    return next(read_batches(encode_batch(records, base_offset=1_000), topic="t", partition=0))
 
 
 def test_damaged_batches_are_not_skipped() -> None:
