@@ -11,8 +11,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from kafkagroup._public import public
-from kafkagroup._values import define, frozen
+from kafkagroup._values import define, field, frozen
 from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.runtime import uncompiled
 from kafkagroup.runtime.lag import LoopLag
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.types import TopicPartition
@@ -101,6 +102,8 @@ class Health:
     """
 
     findings: tuple[HealthFinding, ...] = ()
+    notes: tuple[str, ...] = field(factory=uncompiled.notes)
+    """What should be known of this process and is no problem: that kafkagroup is not compiled."""
 
     @property
     def healthy(self) -> bool:
@@ -111,7 +114,8 @@ class Health:
         return self.healthy
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self.findings)) or "healthy"
+        text = "; ".join(map(str, self.findings)) or "healthy"
+        return text + "".join(f" (note: {note})" for note in self.notes)
 
 
 @define

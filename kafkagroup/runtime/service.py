@@ -29,6 +29,7 @@ import anyio
 from kafkagroup._backend import asyncio_loop
 from kafkagroup._explained import Explained
 from kafkagroup.errors import ConnectionLostError, ConsumerClosedError, IllegalStateError
+from kafkagroup.runtime import uncompiled
 from kafkagroup.runtime.late_modules import LateModules
 from kafkagroup.runtime.unrequested_end import unrequested_end
 from kafkagroup.transport.one_shot_event import OneShotEvent
@@ -181,6 +182,7 @@ class Service(Explained, ABC):
             self._check_origin()
             raise IllegalStateError(f"{type(self).__name__} was started already; make a new one")
         self._bind(Origin(repr(self)))
+        uncompiled.log_once()
         self._running = True
         _running.add(self)
         try:

@@ -19,6 +19,7 @@ from kafkagroup.admin.doctor import topics as topic_checks
 from kafkagroup.admin.doctor.addresses import Address, examine_address
 from kafkagroup.admin.doctor.clock import examine_clock
 from kafkagroup.admin.doctor.findings import Finding, Status, not_checked
+from kafkagroup.admin.doctor.installation import examine_installation
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.transport.options import ClientOptions, parse_servers
 from kafkagroup.transport.security import Security
@@ -35,9 +36,9 @@ async def examine(
     topics: Iterable[str] = (),
     timeout: float = 10.0,
 ) -> AsyncIterator[Finding]:
-    """Yield each finding as its check ends: for the bootstrap servers, the cluster behind them and
-    its advertised addresses, then groups and topics. A check that depends on a failed one is
-    reported as not checked.
+    """Yield each finding as its check ends: for the installation, the bootstrap servers, the
+    cluster behind them and its advertised addresses, then groups and topics. A check that depends
+    on a failed one is reported as not checked.
 
     `timeout`: seconds for each connection and for each response. Raises: ConfigurationError.
     """
@@ -46,8 +47,11 @@ async def examine(
     options = ClientOptions(
         client_id=client_id, security=security, connect_timeout=timeout, request_timeout=timeout
     )
+    addresses = dict.fromkeys(parse_servers(bootstrap_servers))
+    for finding in examine_installation():
+        yield finding
     good: list[Address] = []
-    for address in dict.fromkeys(parse_servers(bootstrap_servers)):
+    for address in addresses:
         findings = await examine_address(address, options)
         for finding in findings:
             yield finding
