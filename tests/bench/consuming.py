@@ -5,15 +5,15 @@ python -m tests.bench.consuming [--bootstrap HOST:PORT] [--records N] [--rounds 
 Each client reads the same records of 100 bytes in a separate process, one after another, round by
 round; `readers` is the code in that process, and defines the measured time. Ours is compared with
 the peers' round by round, and has targets: a missed speed is the broker's if a bare socket is no
-faster. Then follow: ours uncompiled, a ticker beside ours, and Arrow without a broker (`decoding`).
-The last part varies record size, codec and number of partitions, and draws speed and CPU of ours
-and aiokafka's into build/bench/consuming-*.png.
+faster. Then follow: ours uncompiled beside Python clients, a ticker beside ours, and Arrow without
+a broker (`decoding`). The last part varies record size, codec and number of partitions, and draws
+speed and CPU of ours and aiokafka's into build/bench/consuming-*.png.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -68,9 +68,26 @@ _AS_FAST = 0.9
 UNCOMPILED: Mapping[str, tuple[str, bool]] = {
     "kafkagroup async for, uncompiled": ("kafkagroup_one", True),
     "kafkagroup batches(), uncompiled": ("kafkagroup_many", True),
+    "kafkagroup async for": ("kafkagroup_one", False),
+    "kafkagroup batches()": ("kafkagroup_many", False),
+    "aiokafka async for": ("aiokafka_one", False),
+    f"aiokafka getmany({CHUNK})": ("aiokafka_many", False),
     f"kafka-python poll({CHUNK})": ("kafka_python", False),
 }
-"""Client -> its reader, and whether nothing is compiled."""
+"""Client -> its reader, and whether nothing is compiled. aiokafka always has compiled records."""
+
+UNCOMPILED_TARGETS: Sequence[tuple[str, str, float | None]] = (
+    ("kafkagroup async for, uncompiled", "aiokafka async for", 1.5),
+    ("kafkagroup async for, uncompiled", f"kafka-python poll({CHUNK})", 1.0),
+    ("kafkagroup async for, uncompiled", "kafkagroup async for", None),
+    ("kafkagroup batches(), uncompiled", f"aiokafka getmany({CHUNK})", None),
+    ("kafkagroup batches(), uncompiled", f"kafka-python poll({CHUNK})", 1.0),
+    ("kafkagroup batches(), uncompiled", "kafkagroup batches()", None),
+)
+"""Ours, a peer, and how many times its speed ours has at least; None where there is no target."""
+
+UNCOMPILED_SIZES = (VALUE_BYTES, 1_000)
+"""Bytes of a value."""
 
 TICKING: Mapping[str, str] = {
     "kafkagroup async for": "kafkagroup_one_ticking",
@@ -126,7 +143,9 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
         ]
         for how, ours, peer, least in TARGETS:
             figures += _times(codec, how, (ours, peer), least, found)
-    figures += _uncompiled(bootstrap, settings) + _late(bootstrap, settings)
+    for size in UNCOMPILED_SIZES:
+        figures += _uncompiled(bootstrap, settings, size)
+    figures += _late(bootstrap, settings)
     return figures + decoding.measure(bootstrap, settings) + _sweep(bootstrap, settings)
 
 
@@ -159,30 +178,35 @@ def _times(
     ]
 
 
-def _uncompiled(bootstrap: str, settings: Settings) -> list[Figure]:
-    """Measure ours uncompiled, and a pure Python client."""
+def _uncompiled(bootstrap: str, settings: Settings, size: int) -> list[Figure]:
+    """Measure ours uncompiled, beside ours compiled and the Python clients."""
     found: dict[str, list[dict[str, float]]] = {}
+    per_batch = BATCH * VALUE_BYTES // size
+    batches = min(settings.records, MOST_BYTES // size) // per_batch
     with broker.topic(bootstrap, PARTITIONS) as topic:
-        records = anyio.run(_fill, bootstrap, topic, Codec.NONE, settings.records // BATCH)
+        records = anyio.run(
+            _fill, bootstrap, topic, Codec.NONE, batches, PARTITIONS, size, per_batch
+        )
         for _ in range(settings.rounds):
             for client, (reader, pure) in UNCOMPILED.items():
-                one = _read(reader, bootstrap, topic, records, pure=pure)
+                one = _read(reader, bootstrap, topic, records, size, pure=pure)
                 found.setdefault(client, []).append(one)
+    name = f"uncompiled, {size:,} bytes"
     figures = [
-        Figure(what=f"uncompiled: {unit}", client=client, values=tuple(one[unit] for one in rounds))
+        Figure(what=f"{name}: {unit}", client=client, values=tuple(one[unit] for one in rounds))
         for unit in UNITS
         for client, rounds in found.items()
     ]
-    *ours, peer = found.items()
     speed, cpu = UNITS
-    for client, rounds in ours:
-        pairs = list(zip(rounds, peer[1], strict=True))
+    for client, peer, least in UNCOMPILED_TARGETS:
+        pairs = list(zip(found[client], found[peer], strict=True))
         for unit, values in (
             ("speed", tuple(a[speed] / b[speed] for a, b in pairs)),
             ("thrift", tuple(b[cpu] / a[cpu] for a, b in pairs)),
         ):
-            what = f"uncompiled: times {peer[0]}'s {unit}"
-            figures.append(Figure(what=what, client=client, values=values, target=Least(1.0)))
+            target = None if least is None else Least(least)
+            what = f"{name}: times {peer}'s {unit}"
+            figures.append(Figure(what=what, client=client, values=values, target=target))
     return figures
 
 
