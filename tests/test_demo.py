@@ -9,6 +9,8 @@ from pathlib import Path
 
 from demo_account import Account, Processed, Window, compare, uncommitted
 from demo_view import Board, Member, State, ranges
+from doc_blocks import ROOT, blocks
+from sessions import assert_same
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -95,16 +97,30 @@ def test_the_demo_loses_nothing_on_the_embedded_broker() -> None:
         check=False,
     )
     assert (run.returncode, run.stderr) == (0, ""), run.stdout + run.stderr
-    counts = dict(re.findall(r"(\w+) +(\d+)(?:$|   )", run.stdout, re.MULTILINE))
+    (page,) = (b.text for b in blocks(ROOT / "docs" / "demo.md") if b.language == "text")
+    assert_same(without_counts(page), without_counts(run.stdout), "docs/demo.md")
+    for shown in (page, run.stdout):
+        check_account(shown)
+
+
+def without_counts(output: str) -> list[str]:
+    """Return the lines without what differs from run to run: times, counts, ids, and who has which
+    partition or leaves first."""
+    output = re.sub(r"demo-\w{8}|(?<=\(A: ).*(?=\))|\d+(\.\d+)?", "N", output)
+    return sorted(" ".join(line.split()) for line in output.splitlines())
+
+
+def check_account(output: str) -> None:
+    counts = dict(re.findall(r"(\w+) +(\d+)(?:$|   )", output, re.MULTILINE))
     assert counts["lost"] == counts["unexplained"] == "0"
     assert counts["produced"] == counts["processed"] != "0"
-    assert re.findall(r"^(.*?) +[\d.]+ s +[\d.]+ s$", run.stdout, re.MULTILINE) == [
+    assert re.findall(r"^(.*?) +[\d.]+ s +[\d.]+ s$", output, re.MULTILINE) == [
         "three members start",
         "D joins",
         "B is killed",
         "C leaves",
     ]
-    following = run.stdout.partition("What to look at next:")[2]
+    following = output.partition("What to look at next:")[2]
     paths = re.findall(r"^  (\S+)", following, re.MULTILINE)
     assert len(paths) > 2
     assert all((EXAMPLES.parent / path).exists() for path in paths)

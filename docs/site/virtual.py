@@ -17,6 +17,7 @@ from unittest import mock
 import anyio
 from anyio.abc import ByteStream
 
+from kafkagroup.runtime import late_modules
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport import dialing
 from kafkagroup.transport.names import Names, Resolved
@@ -103,12 +104,17 @@ async def _resolve(_: Names, host: str, until: float = 0.0) -> Resolved:
 
 
 def run(
-    story: Callable[[EmbeddedKafka], Awaitable[T]], topics: dict[str, int], *, seed: int = 0
+    story: Callable[[EmbeddedKafka], Awaitable[T]],
+    topics: dict[str, int],
+    *,
+    nodes: int = 1,
+    seed: int = 0,
 ) -> T:
-    """Return the result of `story`, run on a broker with these topics at kafka-1:9092."""
+    """Return the result of `story`, run on a cluster with these topics at kafka-1:9092, ..."""
 
     async def run_story() -> T:
-        kafka = EmbeddedKafka(topics, listen=False, seed=seed, wall=anyio.current_time)
+        wall = anyio.current_time
+        kafka = EmbeddedKafka(topics, nodes=nodes, listen=False, seed=seed, wall=wall)
         async with anyio.create_task_group() as connections:
 
             async def connect(_: int, address: tuple[str, int], source: object) -> _End:
@@ -122,6 +128,8 @@ def run(
             with (
                 mock.patch.object(dialing, "connect", connect),
                 mock.patch.object(Names, "resolve", _resolve),
+                # No thread imports modules either.
+                mock.patch.object(late_modules, "_import_in_thread", return_value=None),
             ):
                 async with kafka:
                     answer = await story(kafka)
@@ -131,6 +139,7 @@ def run(
     before = random.getstate()
     random.seed(seed)
     try:
-        return anyio.run(run_story, backend_options={"loop_factory": _Loop})
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            return runner.run(run_story())
     finally:
         random.setstate(before)

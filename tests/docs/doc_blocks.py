@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -19,18 +19,25 @@ import anyio
 import attrs
 import pytest
 import trio
+from sessions import assert_same, environment, run_session
 
 from kafkagroup.testing import EmbeddedKafka
 
-__all__ = ["ROOT", "Block", "blocks", "run_page"]
+__all__ = ["OWN_TESTS", "ROOT", "Block", "blocks", "prose", "run_page"]
 
 ROOT = Path(__file__).parent.parent.parent
+
+OWN_TESTS = {
+    "docs/demo.md": "tests/test_demo.py",
+    "docs/getting-started.md": "tests/docs/test_getting_started.py",
+}
+"""Page -> the test that compares its outputs with processes of its own."""
 
 _TIMEOUT = 30.0
 """Seconds that a block may take."""
 
 _PARTS = re.compile(
-    r"^<!-- run until: (?P<until>.*?) -->$"
+    r"^<!-- run (?P<how>until|output): (?P<expression>.*?) -->$"
     r"|^<!-- run\n(?P<hidden>.*?)^-->$"
     r"|^(?P<indent> *)```(?P<language>[^ \n]*)(?: title=\"(?P<title>[^\"\n]*)\")?\n(?P<shown>.*?)"
     r"^(?P=indent)```$",
@@ -50,36 +57,57 @@ class Block:
     title: str = ""
     until: str = ""
     """When to end it, for what does not end by itself: an expression."""
+    output: str = ""
+    """What the run has printed: an expression, for a list of lines."""
     hidden: bool = False
 
     @property
     def where(self) -> str:
         return f"{self.page}:{self.line}"
 
+    @property
+    def held(self) -> str:
+        """How the tests compare this output with a run; "" if they do not, or if it is none."""
+        if self.language != "text":
+            return ""
+        if self.page in OWN_TESTS:
+            return OWN_TESTS[self.page]
+        if self.output:
+            return "output"
+        return "session" if self.text.startswith("$ ") else ""
+
 
 def blocks(page: Path) -> list[Block]:
     """Return all blocks of a page, including hidden ones, in order."""
     text = page.read_text("utf-8")
-    found, until = [], ""
+    found = []
+    said: dict[str, str] = {}
     for part in _PARTS.finditer(text):
-        if part["until"] is not None:
-            until = part["until"]
+        if part["how"] is not None:
+            said[part["how"]] = part["expression"]
             continue
         hidden = part["hidden"] is not None
         line = text.count("\n", 0, part.start()) + 2
         code = part["hidden"] if hidden else inspect.cleandoc("\n" + part["shown"]) + "\n"
         language = "python" if hidden else part["language"]
         name = str(page.relative_to(ROOT))
-        found.append(Block(name, line, language, code, part["title"] or "", until, hidden))
-        until = ""
-    assert not until, f"{page}: `run until` without a block"
-    assert text.count("<!-- run") == len(re.findall(r"<!-- run(?: until:|\n)", text)), page
+        found.append(Block(name, line, language, code, part["title"] or "", hidden=hidden, **said))
+        said = {}
+    assert not said, f"{page}: `run {next(iter(said))}` without a block"
+    assert text.count("<!-- run") == len(re.findall(r"<!-- run(?: (?:until|output):|\n)", text)), (
+        page
+    )
     return found
 
 
+def prose(page: Path) -> str:
+    """Return what a page has beside its blocks."""
+    return _PARTS.sub("", page.read_text("utf-8"))
+
+
 def run_page(page: Path) -> None:
-    """Run the Python blocks in order, in one namespace; everything that they define must be
-    called."""
+    """Run the Python blocks and the sessions in order, in one namespace, and compare the outputs;
+    everything that the blocks define must be called."""
     written: set[CodeType] = set()
     called: set[CodeType] = set()
     printed: list[str] = []
@@ -91,23 +119,30 @@ def run_page(page: Path) -> None:
         if event == "call":
             called.add(frame.f_code)
 
-    with EmbeddedKafka({"orders": 4, "payments": 4}) as kafka:
+    with EmbeddedKafka({"orders": 4, "payments": 4}) as kafka, ExitStack() as closing:
         servers = kafka.bootstrap_servers
-        addresses = {"localhost:9092": servers}
+        addresses = {"localhost:9092": servers, "127.0.0.1:9092": servers}
+        variables = environment(servers)
         names = {
             "__name__": page.stem,
             "kafka": kafka,
             "servers": servers,
             "addresses": addresses,
+            "variables": variables,
+            "closing": closing,
             "printed": printed,
             "print": show,
         }
         for block in blocks(page):
-            if block.language != "python":
-                continue
             text = block.text
             for shown, real in addresses.items():
                 text = text.replace(shown, real)
+            if block.held == "session":
+                run_session(text, variables, block.where)
+            elif block.held == "output":
+                assert_same(text.splitlines(), eval(block.output, names), block.where)
+            if block.language != "python":
+                continue
             code = compile(
                 text,
                 block.where,

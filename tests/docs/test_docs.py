@@ -12,6 +12,10 @@ How a page's Python is run (docs/*.md and README.md):
   the page has defined, and asserts what it has come to.
 - `<!-- run until: EXPRESSION -->` before a block that does not end by itself: it is cancelled when
   that is true.
+- An output is a block of `text`. If it begins with `$ `, its commands are typed into a shell, whose
+  broker is the page's and whose environment is `variables`; what each prints must be what follows
+  it. Before any other output, `<!-- run output: EXPRESSION -->` gives the lines that the run has
+  made. Only times may differ. `closing` ends with the page.
 - Every function and method that a page shows must have been called when it is over.
 """
 
@@ -25,10 +29,11 @@ import tomllib
 from pathlib import Path
 
 import click
+import doc_blocks
 import made
 import pytest
 import timeline
-from doc_blocks import ROOT, blocks, run_page
+from doc_blocks import OWN_TESTS, ROOT, Block, blocks, prose, run_page
 from pictures import FOLDER, PICTURES
 
 import kafkagroup
@@ -38,9 +43,6 @@ from kafkagroup.cli._app import app
 from kafkagroup.cli._profiles import load_profile
 from kafkagroup.exporters.prometheus import GroupCollector
 
-OWN_TEST = "docs/getting-started.md"
-"""`test_getting_started.py` runs it, in processes of its own."""
-
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -49,9 +51,10 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in a temporary folder, so that files written by a page do not stay."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
 
 
-RUN_HERE = [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p) and n != OWN_TEST]
+RUN_HERE = [n for n, p in zip(NAMES, PAGES, strict=True) if blocks(p) and n not in OWN_TESTS]
 
 
 @pytest.mark.parametrize("name", RUN_HERE)
@@ -90,9 +93,65 @@ def test_missing_names_of_a_block_are_detected() -> None:
 
 def test_every_block_has_a_checked_language() -> None:
     for page in PAGES:
-        own = {""} if page.name == "README.md" else {"text"}
-        known = {"python", "sh", "toml"} | own
+        known = {"python", "sh", "toml", "text"}
         assert {block.language for block in blocks(page)} <= known, page
+
+
+OUTPUTS = [block for page in PAGES for block in blocks(page) if block.language == "text"]
+
+
+@pytest.mark.parametrize(
+    "block", OUTPUTS, ids=[f"{block.where} by {block.held or 'nothing'}" for block in OUTPUTS]
+)
+def test_every_output_comes_from_a_run(block: Block) -> None:
+    assert block.held, f"{block.where}: this output may be invented; see above how to compare it"
+
+
+def test_every_block_is_found() -> None:
+    """What is no block of `blocks` would be compared with nothing."""
+    for page in PAGES:
+        assert not re.search(r"^ *(```|~~~)|(?<=\n\n) {4,}\S", prose(page), re.MULTILINE), page
+
+
+def test_an_output_without_a_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doc_blocks, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("```text\nhealthy\n```\n<!-- run output: said -->\n```text\nhealthy\n```\n")
+    assert [block.held for block in blocks(page)] == ["", "output"]
+
+
+SHOWN = """<!-- run
+said = ["healthy", "took 0.3 s"]
+-->
+<!-- run output: said -->
+```text
+healthy
+took 0.1 s
+```
+```text
+$ printf 'b\\na\\n'; (exit 3)
+b
+a
+$ echo $?
+3
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("healthy\ntook", "unhealthy\ntook"), ("b\na\n", "a\nb\n"), ("\n3", "\n0")]
+)
+def test_an_invented_output_fails(
+    right: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doc_blocks, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(SHOWN)
+    run_page(page)
+    assert SHOWN.count(right) == 1
+    page.write_text(SHOWN.replace(right, wrong))
+    with pytest.raises(AssertionError, match="and a run prints"):
+        run_page(page)
 
 
 def shell_lines() -> list[tuple[str, str]]:
@@ -101,9 +160,9 @@ def shell_lines() -> list[tuple[str, str]]:
     for page in PAGES:
         for block in blocks(page):
             if block.title:
-                continue  # of `OWN_TEST`
+                continue  # of getting-started, which has a test of its own
             for line in block.text.splitlines():
-                if block.language in ("sh", ""):
+                if block.language == "sh":
                     found.append((block.where, line))
                 elif block.language == "text" and line.startswith("$ "):
                     found.append((block.where, line.removeprefix("$ ")))
@@ -125,7 +184,6 @@ def test_profiles_are_read_by_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("where", "line"), shell_lines())
 def test_a_command_exists_and_accepts_its_arguments(where: str, line: str, tmp_path: Path) -> None:
     # Files are named from the top, or were written by the command before.
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     *_, words = (shlex.split(part, comments=True) for part in line.split(" | "))
     for written in (word for word in words if re.fullmatch(r"\w+\.json", word)):
         (tmp_path / written).touch()
@@ -140,6 +198,8 @@ def test_a_command_exists_and_accepts_its_arguments(where: str, line: str, tmp_p
             assert set(filter(None, extras.split(","))) <= {*project["optional-dependencies"]}
         case ["kafkagroup", *arguments]:
             understand(arguments)
+        case ["eval", completion]:
+            assert completion == "$(_KAFKAGROUP_COMPLETE=bash_source kafkagroup)"
         case ["echo", "$?"] | ["cd" | "mkdir" | ".", *_] | ["python3", "-m", "venv", _]:
             pass
         case _:

@@ -7,18 +7,17 @@ next command is stopped with Ctrl-C, as the page says.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from doc_blocks import ROOT, blocks
+from sessions import environment, pattern
 
 PAGE = ROOT / "docs" / "getting-started.md"
 
@@ -45,12 +44,7 @@ class Shell:
         self._log.touch()
         self._read = 0
         self._running: subprocess.Popen[bytes] | None = None
-        self._environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONUNBUFFERED": "1",
-            "KAFKAGROUP_BOOTSTRAP_SERVERS": servers,
-        }
+        self._environment = environment(servers)
 
     def type(self, command: str) -> None:
         """Run a command; wait if it ends by itself."""
@@ -74,13 +68,11 @@ class Shell:
         return [line.rstrip() for line in text.splitlines() if line.strip()]
 
     def expect(self, lines: list[str], *, only_end: bool) -> None:
-        """Wait for these lines, in any order."""
+        """Wait for these lines. Those of one partition come in the order of the page."""
         deadline = time.monotonic() + _TIMEOUT
         while True:
             seen = self.printed()
-            found = sorted(seen[-len(lines) :] if only_end else seen)
-            expected = map(pattern, sorted(lines))
-            if len(found) == len(lines) and all(map(re.fullmatch, expected, found)):
+            if are_as_shown(lines, seen[-len(lines) :] if only_end else seen):
                 break
             assert time.monotonic() < deadline, (seen, lines)
             time.sleep(0.02)
@@ -97,9 +89,26 @@ class Shell:
             assert "cancel scope" not in text, text
 
 
-def pattern(line: str) -> str:
-    """Return a pattern of a line: times differ from run to run."""
-    return re.sub(r"\d+\\\.\d+", r"\\d+\\.\\d+", re.escape(line.rstrip()))
+def partition_of(line: str) -> str:
+    """Return what the line says first of its record's partition, which is its number or a key."""
+    found = re.search(r"b'[a-z]+'|\b\d+\b", line)
+    return found[0] if found else ""
+
+
+def are_as_shown(shown: list[str], printed: list[str]) -> bool:
+    """Return whether the lines are the same, and those of each partition in the same order."""
+    one, other = (sorted(lines, key=partition_of) for lines in (shown, printed))
+    return len(one) == len(other) and all(
+        re.fullmatch(pattern(line), found) for line, found in zip(one, other, strict=True)
+    )
+
+
+def test_records_of_one_key_keep_their_order() -> None:
+    """The page once showed a record of `ann` before an earlier one, which cannot happen."""
+    shown = ["processed b'ann' b'many'", "processed b'joe' b'1'", "processed b'ann' b'4'"]
+    assert are_as_shown(shown, [shown[1], shown[0], shown[2]])
+    assert not are_as_shown(shown, [shown[2], shown[1], shown[0]])
+    assert not are_as_shown(shown, shown[:2])
 
 
 @pytest.fixture
