@@ -1,6 +1,6 @@
 """Every option of the clients, declared once: type, default, unit, range and text.
 
-The checks, the conversions, the table in the documentation and the options of the command line are
+The checks, the conversions, the list in the documentation and the options of the command line are
 derived from these declarations. The constructors of the clients have typed signatures of their own;
 a test compares their names, types and defaults with the declarations.
 

@@ -6,21 +6,20 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from inspect import getdoc, getsource, signature
+from inspect import getdoc, getsource
 from pathlib import Path
 from typing import Any
 
 import click
 import docstrings
 from measured import ratios, rebalances
+from option_list import options_of_a_consumer
 
-from kafkagroup import Consumer, errors, events
-from kafkagroup._option_kinds import declared
+from kafkagroup import errors, events
 from kafkagroup.cli._app import app
 from kafkagroup.consume.plan import ACTIONS, ErrorAction
 from kafkagroup.exporters._instruments import INSTRUMENTS
 from kafkagroup.member import consumer_state, state
-from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime import health
 from kafkagroup.runtime.offsets import RETRIED_LOOK_UPS
 from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
@@ -32,7 +31,7 @@ __all__ = [
     "errors_one_by_one",
     "metrics",
     "moves",
-    "options_table",
+    "options_of_a_consumer",
     "problems",
     "ratios",
     "rebalances",
@@ -177,23 +176,10 @@ def _codes(codes: Iterable[int]) -> str:
     return ", ".join(f"`{errors.error_name(code)}`" for code in sorted(codes))
 
 
-def options_table() -> str:
-    """The options of a consumer as they are declared, in the order of the signature."""
-    options = declared(ConsumerOptions)
-    return _table(
-        ("option", "default", "meaning"),
-        (
-            (f"`{name}`", f"`{options[name].default!r}`", options[name].text)
-            for name in signature(Consumer).parameters
-            if name in options
-        ),
-    )
-
-
 def write_options() -> None:
-    """Update the table of docs/options.md."""
-    head = OPTIONS.read_text("utf-8").partition("| option |")[0]
-    OPTIONS.write_text(head + options_table(), "utf-8")
+    """Update the list of docs/options.md."""
+    head = OPTIONS.read_text("utf-8").partition("- **")[0]
+    OPTIONS.write_text(head + options_of_a_consumer(), "utf-8")
 
 
 def metrics() -> str:

@@ -6,7 +6,7 @@ from html import escape
 
 __all__ = ["GREY", "INK", "PAPER", "Svg"]
 
-INK, GREY, PAPER = "#1f2933", "#7b8794", "#ffffff"
+INK, GREY, PAPER = "#1f2933", "#616e7c", "#ffffff"
 _FONT = "font-family='system-ui, Segoe UI, Helvetica, Arial, sans-serif'"
 
 

@@ -26,7 +26,7 @@ _FROM = 3.4
 _PARTITIONS = 6
 _PROCESSING = {"A": 0.05, "B": 1.1, "C": 0.05}
 """Member -> processing time of a record, in seconds."""
-_COLOURS = {"A": "#4c78a8", "B": "#f2a65a", "C": "#59a14f"}
+_COLOURS = {"A": "#3f6896", "B": "#b45f06", "C": "#3d7d35"}
 
 
 @attrs.define

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import doc_blocks
@@ -227,6 +228,31 @@ def test_a_picture_is_up_to_date(name: str) -> None:
     assert (FOLDER / name).read_text("utf-8") == PICTURES[name]()
 
 
+def luminance(colour: str) -> float:
+    """Return the relative luminance of #rrggbb (WCAG 2.2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_text_of_a_picture_has_contrast(name: str) -> None:
+    """White on orange, and the grey of the axes, could hardly be read."""
+    boxes: list[tuple[float, float, float, float, str]] = []
+    for shape in ElementTree.parse(FOLDER / name).getroot():
+        _, _, kind = shape.tag.rpartition("}")
+        x, y, width, height = (float(shape.get(k, 0)) for k in ("x", "y", "width", "height"))
+        if kind == "rect":
+            boxes.append((x, y, width, height, shape.get("fill", "")))
+        if kind == "text":
+            x, y = x + {"start": 4, "end": -4}.get(shape.get("text-anchor", ""), 0), y - 4
+            behind = next(
+                f for bx, by, w, h, f in reversed(boxes) if 0 <= x - bx <= w and 0 <= y - by <= h
+            )
+            low, high = sorted(map(luminance, (shape.get("fill", ""), behind)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (shape.text, shape.get("fill"), behind)
+
+
 def test_every_linked_picture_exists() -> None:
     shown = set()
     for page in PAGES:
@@ -254,7 +280,7 @@ def test_cooperative_members_keep_partitions_that_do_not_move() -> None:
 
 def test_every_option_is_listed_as_declared() -> None:
     """To update it: `python docs/site/made.py`."""
-    assert made.OPTIONS.read_text("utf-8").endswith("\n\n" + made.options_table())
+    assert made.OPTIONS.read_text("utf-8").endswith("\n\n" + made.options_of_a_consumer())
 
 
 def test_the_readme_is_short_and_its_figures_match_the_guides() -> None:

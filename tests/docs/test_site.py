@@ -13,13 +13,18 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from browser import open_page
 from doc_blocks import ROOT
+
+from kafkagroup._option_kinds import declared
+from kafkagroup.options import AdminOptions, ConsumerOptions, GroupMemberOptions
 
 pytest.importorskip("mkdocs", reason="NOT TESTED, the pages of the guides: mkdocs is not installed")
 
@@ -64,12 +69,19 @@ def address(site: Path) -> Iterator[str]:
             pass
 
         def do_GET(self) -> None:
-            if not self.path.endswith(".html"):
+            kind = "text/html; charset=utf-8"
+            if self.path == "/witness.html":
+                body = (Path(__file__).parent / "witness.html").read_bytes()
+            elif self.path == "/pages.json":
+                kind = "application/json"
+                body = json.dumps([str(page.relative_to(site)) for page in pages(site)]).encode()
+            elif self.path.endswith(".html"):
+                page = (site / self.path.lstrip("/")).read_text("utf-8")
+                body = page.replace("</body>", _WITNESS).encode()
+            else:
                 return super().do_GET()
-            page = (site / self.path.lstrip("/")).read_text("utf-8")
-            body = page.replace("</body>", _WITNESS).encode()
             self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -82,6 +94,26 @@ def address(site: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+class Links(HTMLParser):
+    """The anchors of a page, and where its links lead."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.targets: list[str] = []
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.anchors.add(given.get("id") or "")
+        if tag == "a" and given.get("href"):
+            self.targets.append(given["href"] or "")
 
 
 class Loads(HTMLParser):
@@ -101,9 +133,8 @@ class Loads(HTMLParser):
 
 
 def test_no_page_loads_anything_from_other_hosts(site: Path) -> None:
-    pages = sorted(site.rglob("*.html"))
-    assert len(pages) > 20
-    for page in pages:
+    assert len(pages(site)) > 20
+    for page in pages(site):
         text = page.read_text("utf-8")
         outside = [s for s in Loads(text).found if re.match(r"(\w+:)?//", s)]
         assert not outside, page
@@ -184,6 +215,127 @@ def test_a_browser_renders_every_page(
     assert facts["requests"]
     assert all(name.startswith(address) for name in facts["requests"]), facts["requests"]
     assert facts["wide"] <= 0
+
+
+@pytest.fixture(scope="module")
+def in_a_browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `witness.html` has seen on each page."""
+    seen = open_page(
+        f"{address}/witness.html",
+        "--virtual-time-budget=100000",
+        "--dump-dom",
+        profile=tmp_path_factory.mktemp("profile"),
+    )
+    told = re.search(r'<html[^>]* data-seen="([^"]*)"', seen.dom)
+    assert told, seen
+    facts: dict[str, Any] = json.loads(html.unescape(told[1]))
+    assert len(facts) > 30
+    return facts
+
+
+def test_no_page_or_table_scrolls_sideways(in_a_browser: dict[str, Any]) -> None:
+    """On a phone, a tablet, a desk."""
+    assert {page: seen["wide"] for page, seen in in_a_browser.items() if seen["wide"]} == {}
+
+
+@pytest.mark.parametrize("scheme", ["default", "slate"])
+def test_every_text_has_contrast(scheme: str, in_a_browser: dict[str, Any]) -> None:
+    assert {page: seen[scheme] for page, seen in in_a_browser.items() if seen[scheme]} == {}
+
+
+def test_dark_pictures_are_on_the_colour_of_the_page(address: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="NOT TESTED, dark pictures: no Pillow here")
+    for name in ("rebalancing", "spark"):
+        shot = tmp_path / f"{name}.png"
+        open_page(
+            f"{address}/{name}.html",
+            "--blink-settings=preferredColorScheme=0",
+            "--virtual-time-budget=10000",
+            "--window-size=1400,5000",
+            f"--screenshot={shot}",
+            profile=tmp_path / f"{name} profile",
+        )
+        colours = image.open(shot).convert("RGB").getcolors(2**24)
+        colours.sort(reverse=True)
+        page, black, white = (30, 33, 41), (0, 0, 0), (255, 255, 255)
+        assert colours[0][1] == page
+        assert not {colour for count, colour in colours if count > 5_000} & {black, white}
+
+
+def test_every_link_leads_to_a_page_and_an_anchor(site: Path) -> None:
+    links = {page: Links(page) for page in pages(site)}
+    for page, found in links.items():
+        for target in found.targets:
+            if re.match(r"https?:|mailto:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            folder = site if path.startswith("/") else page.parent
+            to = (folder / unquote(path).lstrip("/")).resolve() if path else page
+            assert to.is_file(), f"{page}: {target}"
+            assert not anchor or to.suffix != ".html" or unquote(anchor) in links[to].anchors, (
+                f"{page}: {target}"
+            )
+
+
+def test_every_option_has_an_anchor(site: Path) -> None:
+    assert declared(ConsumerOptions).keys() <= Links(site / "options.html").anchors
+
+
+def test_every_page_leads_to_the_next(site: Path) -> None:
+    at, seen = site / "index.html", []
+    while at not in seen:
+        seen.append(at)
+        text = at.read_text("utf-8")
+        assert ("md-footer__link--prev" in text) == (len(seen) > 1), at
+        following = re.search(
+            r'<a href="([^"]+)" class="md-footer__link md-footer__link--next', text
+        )
+        at = (at.parent / following[1]).resolve() if following else at
+    assert {*seen} == {*pages(site)} - {site / "404.html"}
+
+
+def test_there_is_a_page_for_what_is_not_found(site: Path) -> None:
+    page = Links(site / "404.html")
+    assert {"/index.html", "/options.html", "/api/index.html"} <= {*page.targets}
+    assert "<h1>Page not found</h1>" in (site / "404.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("page", "options"),
+    [
+        ("consumer", ConsumerOptions),
+        ("admin", AdminOptions),
+        ("membership", GroupMemberOptions),
+    ],
+)
+def test_the_api_has_the_text_of_each_parameter(page: str, options: type, site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "api" / f"{page}.html").read_text("utf-8"))
+    words = " ".join(html.unescape(text).lower().split())
+    for name, option in declared(options).items():
+        said = re.sub(r"\]\([^)]*\)|[`\[]", "", option.text).lower()
+        assert said in words, name
+
+
+def test_the_api_shows_no_internal_bases(site: Path) -> None:
+    shown = {
+        name
+        for page in (site / "api").glob("*.html")
+        for bases in re.findall(r"Bases: (.*?)</p>", page.read_text("utf-8"), re.DOTALL)
+        for name in html.unescape(re.sub(r"<[^>]+>", "", bases)).replace(",", " ").split()
+    }
+    own = {n for name in PUBLIC for n in _exports(f"kafkagroup{name}")}
+    others = {"BusyResourceError", "Collector", "DataSource", "StreamingQueryListener"}
+    others |= {"Enum", "IntEnum", "StrEnum", "NamedTuple", "TypedDict"}
+    others |= {"Exception", "ValueError", "UserWarning"}
+    assert shown - own - others == set()
+    assert {"KafkaGroupError", "GroupEvent", "NamedTuple"} <= shown
+
+
+def _exports(name: str) -> Sequence[str]:
+    try:
+        return importlib.import_module(name).__all__
+    except ImportError:  # without pyspark
+        return ()
 
 
 def test_the_search_works_from_the_file_system(site: Path, tmp_path: Path) -> None:
