@@ -195,7 +195,7 @@ def test_a_command_exists_and_accepts_its_arguments(where: str, line: str, tmp_p
         case ["pip", "install", requirement, *_]:
             name, _, extras = requirement.rstrip("]").partition("[")
             project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-            assert name == "kafkagroup", where
+            assert name in ("kafkagroup", "/path/to/checkout"), where
             assert set(filter(None, extras.split(","))) <= {*project["optional-dependencies"]}
         case ["kafkagroup", *arguments]:
             understand(arguments)
@@ -288,6 +288,16 @@ def test_the_readme_is_short_and_its_figures_match_the_guides() -> None:
     assert len(text.splitlines()) <= 250
     assert made.ratios() in text
     assert made.rebalances() in text
+
+
+def test_a_newcomer_sees_what_it_is_ten_lines_and_how_to_install_it_first() -> None:
+    """In the README, and on the first screen of the pages."""
+    for name in ("README.md", "docs/index.md"):
+        program, install, *_ = (b for b in blocks(ROOT / name) if not b.hidden)
+        assert (program.language, len(program.text.splitlines())) == ("python", 12), name
+        assert install.text == "pip install '/path/to/checkout[cli]'\n", name
+        assert install.line < 60, name
+        assert "no release yet" in (ROOT / name).read_text("utf-8").partition(install.text)[0]
 
 
 def test_every_error_has_a_meaning_and_a_remedy() -> None:
