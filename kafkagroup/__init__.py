@@ -304,7 +304,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
         if name == "__compiled__":
             return import_module("kafkagroup.wire.records").COMPILED
         if name == "__version__":
-            return import_module("importlib.metadata").version("kafkagroup")
+            return import_module("kafkagroup._version").VERSION
         if name not in __all__:
             if name[0].isupper():  # not a module, which `from kafkagroup import ...` looks for here
                 raise import_module("kafkagroup._foreign_names").unknown_import(__name__, name)

@@ -37,6 +37,15 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert kafkagroup.__version__ == importlib.metadata.version("kafkagroup")
 
 
+def test_no_other_file_repeats_the_version() -> None:
+    """Brokers were told "0.1", with every version that was installed."""
+    root = Path(kafkagroup.__file__).parents[1]
+    files = [*root.glob("*.toml"), *root.glob("*.py"), *root.glob("*.yml")]
+    files += (root / "kafkagroup").rglob("*.py")
+    repeating = {path.name for path in files if kafkagroup.__version__ in path.read_text("utf-8")}
+    assert repeating == {"_version.py"}
+
+
 OPTIONS = [
     "bootstrap_servers",
     "group_id",

@@ -36,6 +36,7 @@ import anyio
 
 from kafkagroup._backoff import backoff
 from kafkagroup._values import define, field
+from kafkagroup._version import SOFTWARE_VERSION
 from kafkagroup.errors import (
     AuthenticationError,
     BrokerError,
@@ -377,7 +378,9 @@ class BrokerConnection:
 
     async def _api_versions(self, version: int, timeout: float) -> ApiVersionsResponse:
         request = (
-            ApiVersionsRequest(client_software_name="kafkagroup", client_software_version="0.1")
+            ApiVersionsRequest(
+                client_software_name="kafkagroup", client_software_version=SOFTWARE_VERSION
+            )
             if version >= 3
             else ApiVersionsRequest()
         )

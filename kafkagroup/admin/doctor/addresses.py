@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from anyio.streams.tls import TLSAttribute
 
+from kafkagroup._version import SOFTWARE_VERSION
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
 from kafkagroup.admin.doctor.releases import lacking, release
 from kafkagroup.broker import Broker
@@ -28,7 +29,7 @@ from kafkagroup.wire.messages.metadata import ApiVersionsRequest, ApiVersionsRes
 __all__ = ["Address", "examine_address", "name_of"]
 
 _API_VERSIONS = ApiVersionsRequest(
-    client_software_name="kafkagroup-doctor", client_software_version="1"
+    client_software_name="kafkagroup-doctor", client_software_version=SOFTWARE_VERSION
 )
 """Brokers refuse the request without a software name."""
 

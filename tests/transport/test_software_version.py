@@ -1,0 +1,43 @@
+"""The name and the version that brokers are told, which operators read in their metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import kafkagroup
+from kafkagroup import Broker, _version
+from kafkagroup.admin.doctor import examine
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.transport.options import parse_servers
+from kafkagroup.wire.messages.metadata import ApiVersionsRequest
+
+
+def test_brokers_are_told_the_version_that_runs() -> None:
+    """It was "0.1", whatever was installed."""
+    told = set()
+
+    def note(request: ApiVersionsRequest) -> bool:
+        told.add((request.client_software_name, request.client_software_version))
+        return False
+
+    async def connect(servers: str) -> None:
+        (address,) = parse_servers(servers)
+        async with Broker.open(*address):
+            pass
+        async for _ in examine(servers):
+            pass
+
+    with EmbeddedKafka() as kafka:
+        kafka.fail(ApiVersionsRequest, ErrorCode.NONE, times=None, when=note)
+        asyncio.run(connect(kafka.bootstrap_servers))
+    assert told == {(name, kafkagroup.__version__) for name in ("kafkagroup", "kafkagroup-doctor")}
+
+
+def test_a_local_version_is_told_in_characters_that_brokers_accept() -> None:
+    """With its `+` each broker would refuse the connection."""
+    code = Path(_version.__file__).read_text("utf-8")
+    names: dict[str, object] = {}
+    exec(code.replace(f'"{kafkagroup.__version__}"', '"1.2.3+debian.1"'), names)
+    assert (names["VERSION"], names["SOFTWARE_VERSION"]) == ("1.2.3+debian.1", "1.2.3-debian.1")
