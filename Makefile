@@ -72,6 +72,7 @@ compile: .venv/compiled.stamp ## the hot path as C, where there is a compiler; s
 COMPILED_OR_NOT = $(BIN)/python -c 'import kafkagroup; \
 	print("kafkagroup is" + " not" * (not kafkagroup.__compiled__), "compiled")'
 
+wheel: export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 wheel: .venv/check.stamp ## a wheel for this platform, the one for all others, and an sdist, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --quiet

@@ -28,6 +28,12 @@ import debian_python
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "packages"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14", "3.14t")
+CONSTRAINED = dict.fromkeys(
+    ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(ROOT / "constraints.txt")
+)
+"""Pins setuptools and Cython too, as in a release: `build` hands the first to pip, and pip uses the
+second for the environments in which it builds itself."""
+
 LARGEST = 2_500_000
 """Bytes. A wheel with debug information has four times as many."""
 
@@ -77,7 +83,7 @@ def main(tests: Sequence[str]) -> int:
 def try_all(pythons: Mapping[str, str], tests: Sequence[str]) -> Iterator[Tried]:
     """Build and try everything. Raises: Failed if the sdist cannot be built."""
     dist = PLACE / "dist"
-    run(sys.executable, "-m", "build", "--sdist", "--outdir", dist, ROOT)
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", dist, ROOT, variables=CONSTRAINED)
     (sdist,) = dist.iterdir()
     unpacked = PLACE / "unpacked"
     with tarfile.open(sdist) as archive:
@@ -105,7 +111,7 @@ def build_wheel(sdist: Path, place: Path, python: str, **environment: str) -> Pa
     command = ("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", place, sdist)
     # Debian's headers include each other by paths below Python's include path.
     include = f"-I{Path(python).parents[1] / 'include'}"
-    pip(make_environment(python), *command, CFLAGS=include, **environment)
+    pip(make_environment(python), *command, CFLAGS=include, **CONSTRAINED, **environment)
     (wheel,) = set(place.glob("*.whl")) - before
     return wheel
 
