@@ -21,6 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from kafkagroup.errors import ConfigurationError, IllegalStateError
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.faults import Action, Fault, Faults
+from kafkagroup.testing.embedded.oauthbearer import TokenUser
 from kafkagroup.testing.embedded.sasl import MECHANISMS, Accounts
 from kafkagroup.testing.embedded.server import Seen, Server
 from kafkagroup.testing.embedded.settings import BrokerSettings
@@ -67,6 +68,7 @@ class EmbeddedKafka:
         tls: ssl.SSLContext | None = None,
         users: Mapping[str, str] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
+        token_user: TokenUser | None = None,
     ) -> None:
         """Prepare a cluster; nothing runs yet.
 
@@ -81,8 +83,9 @@ class EmbeddedKafka:
 
         With `tls`, a server-side SSL context, all connections use TLS; its `verify_mode` decides
         whether clients need a certificate. With `users`, which maps names to passwords, clients
-        must authenticate with one of `mechanisms`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. There is
-        no authorization.
+        must authenticate with one of `mechanisms`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. With
+        `token_user`, a function that returns the user of a bearer token, or None to refuse it, they
+        may use OAUTHBEARER. There is no authorization.
 
         Raises: ConfigurationError.
         """
@@ -92,8 +95,14 @@ class EmbeddedKafka:
         self._faults = Faults()
         self._cluster.refusal = self._faults.refusal
         accounts = None
-        if users is not None:
-            accounts = Accounts(users, mechanisms, self._cluster.settings, seed)
+        if users is not None or token_user is not None:
+            accounts = Accounts(
+                users or {},
+                mechanisms if users is not None else (),
+                self._cluster.settings,
+                seed,
+                token_user,
+            )
         self._server = Server(self._cluster, self._faults, host, tls, accounts)
         self._listen = listen
         self._wall = wall

@@ -1,8 +1,8 @@
 """Authentication of one connection: it accepts nothing but SASL until the client is authenticated.
 
 States, responses and messages are those of Kafka's `SaslServerAuthenticator`; the mechanisms are
-PLAIN and SCRAM. SaslHandshake v0, after which tokens come without headers, is not supported. No I/O
-and no clock.
+PLAIN, SCRAM and OAUTHBEARER. SaslHandshake v0, after which tokens come without headers, is not
+supported. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import attrs
 
 from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.testing.embedded.broker import Incoming
+from kafkagroup.testing.embedded.oauthbearer import TokenUser, oauthbearer
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.scram import (
     SCRAM_HASHES,
     Conversation,
+    ReportedSaslError,
     SaslError,
     ScramSecret,
     scram,
@@ -36,17 +38,13 @@ from kafkagroup.wire.messages.sasl import (
 __all__ = ["MAX_REQUEST_BYTES", "MECHANISMS", "Accounts", "SaslAuthenticator", "Verdict"]
 
 MECHANISMS = ("PLAIN", *SCRAM_HASHES)
-"""All supported mechanisms."""
+"""The supported mechanisms with passwords."""
 
 MAX_REQUEST_BYTES = 524_288
 """The largest request before authentication: Kafka's `sasl.server.max.receive.size`."""
 
 _MIN_REAUTHENTICATION_INTERVAL = 1.0
 """Minimum seconds between the starts of two re-authentications; an earlier one is refused."""
-
-
-class _ReportedSaslError(SaslError):
-    """An error whose message Kafka sends to the client; others become "invalid credentials"."""
 
 
 class Accounts:
@@ -58,14 +56,17 @@ class Accounts:
         mechanisms: Sequence[str],
         settings: BrokerSettings,
         seed: int,
+        token_user: TokenUser | None = None,
     ) -> None:
-        """`users` maps names to passwords. Raises: ConfigurationError for an unknown mechanism."""
+        """`users` maps names to passwords, for `mechanisms`. With `token_user`, OAUTHBEARER is
+        offered, too. Raises: ConfigurationError for an unknown mechanism."""
         unknown = [name for name in mechanisms if name not in MECHANISMS]
-        if unknown or not mechanisms:
+        if unknown or not (mechanisms or token_user):
             raise ConfigurationError(
                 f"mechanisms {list(mechanisms)}: choose among {', '.join(MECHANISMS)}"
             )
-        self.mechanisms = tuple(mechanisms)
+        self._token_user = token_user
+        self.mechanisms = (*mechanisms, *(["OAUTHBEARER"] if token_user else []))
         self.session_lifetime = settings.connections_max_reauth
         self._random = Random(seed)
         self._passwords = dict(users)
@@ -83,6 +84,9 @@ class Accounts:
         """Start a conversation of one of `mechanisms`; it waits for the client's first message."""
         if mechanism == "PLAIN":
             conversation = _plain(self._passwords)
+        elif mechanism == "OAUTHBEARER":
+            assert self._token_user is not None
+            conversation = oauthbearer(self._token_user)
         else:
             nonce = self._random.randbytes(16).hex()
             conversation = scram(self._secrets[mechanism], SCRAM_HASHES[mechanism], nonce)
@@ -95,18 +99,16 @@ def _plain(passwords: Mapping[str, str]) -> Conversation:
     message = yield b""
     parts = message.decode("utf-8", "replace").split("\0")
     if len(parts) != 3:
-        raise _ReportedSaslError(
-            f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
-        )
+        raise ReportedSaslError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
     authorized_as, user, password = parts
     if not user:
-        raise _ReportedSaslError("Authentication failed: username not specified")
+        raise ReportedSaslError("Authentication failed: username not specified")
     if not password:
-        raise _ReportedSaslError("Authentication failed: password not specified")
+        raise ReportedSaslError("Authentication failed: password not specified")
     if passwords.get(user) != password:
-        raise _ReportedSaslError("Authentication failed: Invalid username or password")
+        raise ReportedSaslError("Authentication failed: Invalid username or password")
     if authorized_as not in ("", user):
-        raise _ReportedSaslError(
+        raise ReportedSaslError(
             "Authentication failed: Client requested an authorization id that is different from"
             " username"
         )
@@ -209,7 +211,7 @@ class SaslAuthenticator:
             return _token(self._conversation.send(request.auth_bytes))
         except StopIteration as done:
             user, token = done.value
-        except _ReportedSaslError as error:
+        except ReportedSaslError as error:
             return _failed(str(error))
         except SaslError:
             attempt = "authentication" if self._user is None else "re-authentication"

@@ -14,7 +14,14 @@ from collections.abc import Generator, Mapping
 
 import attrs
 
-__all__ = ["SCRAM_HASHES", "Conversation", "SaslError", "ScramSecret", "scram"]
+__all__ = [
+    "SCRAM_HASHES",
+    "Conversation",
+    "ReportedSaslError",
+    "SaslError",
+    "ScramSecret",
+    "scram",
+]
 
 SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanism -> its hash function, by `hashlib`'s name."""
@@ -30,6 +37,10 @@ _CLIENT_FINAL = re.compile(r"(c=biws|c=[^,]+),r=([^,]+)(?:,[A-Za-z]=[^,]*)*,p=([
 
 class SaslError(Exception):
     """Authentication failed. The text is not for the client."""
+
+
+class ReportedSaslError(SaslError):
+    """An error whose message Kafka sends to the client; others become "invalid credentials"."""
 
 
 @attrs.frozen
