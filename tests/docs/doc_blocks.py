@@ -28,10 +28,16 @@ __all__ = ["OWN_TESTS", "ROOT", "Block", "blocks", "prose", "run_page"]
 ROOT = Path(__file__).parent.parent.parent
 
 OWN_TESTS = {
+    "docs/avro.md": "tests/docs/test_recipes.py",
+    "docs/cloud.md": "tests/docs/test_recipes.py",
     "docs/demo.md": "tests/test_demo.py",
     "docs/getting-started.md": "tests/docs/test_getting_started.py",
+    "docs/kubernetes.md": "tests/docs/test_recipes.py",
+    "docs/retry.md": "tests/test_retry_example.py",
+    "docs/shutdown.md": "tests/docs/test_recipes.py",
+    "docs/web-servers.md": "tests/docs/test_recipes.py",
 }
-"""Page -> the test that compares its outputs with processes of its own."""
+"""Page -> the test that runs its programs in processes of their own, and compares the outputs."""
 
 _TIMEOUT = 30.0
 """Seconds that a block may take."""
