@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import aiokafka
+import aiokafka.errors
 import confluent_kafka
 import pytest
 from doc_blocks import ROOT
 
-from kafkagroup import Consumer
+from kafkagroup import Consumer, ConsumerClosedError, NewRecord, encode_batch
 from kafkagroup.compat.kiel import GroupedConsumer
 from kafkagroup.compat.pykafka import ManagedBalancedConsumer
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import JoinGroupRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest
 
 with warnings.catch_warnings():
     # Reads its schemas by a function that Python has deprecated.
@@ -111,3 +118,114 @@ def test_the_defaults_on_the_page_are_right() -> None:
     assert theirs["session_timeout_ms"].default == 10_000
     assert theirs["heartbeat_interval_ms"].default == 3_000
     assert kafka.KafkaConsumer.DEFAULT_CONFIG["auto_offset_reset"] == "latest"
+
+
+# ---------------------------------------------------------------- what behaves differently
+
+
+class Sent:
+    """What a client that joins a group asks the broker for."""
+
+    def __init__(self, kafka: EmbeddedKafka) -> None:
+        self.creates: set[bool] = set()
+        self.timeouts: set[tuple[float, float]] = set()
+        self.isolation: set[int] = set()
+        for api, note in (
+            (MetadataRequest, self._metadata),
+            (JoinGroupRequest, self._join),
+            (FetchRequest, self._fetch),
+        ):
+            kafka.fail(api, ErrorCode.NONE, times=None, when=note)
+
+    def _metadata(self, request: MetadataRequest) -> bool:
+        self.creates.add(request.allow_auto_topic_creation)
+        return False
+
+    def _join(self, request: JoinGroupRequest) -> bool:
+        self.timeouts.add((request.session_timeout_ms / 1000, request.rebalance_timeout_ms / 1000))
+        return False
+
+    def _fetch(self, request: FetchRequest) -> bool:
+        self.isolation.add(request.isolation_level)
+        return False
+
+
+@pytest.fixture
+def kafka_() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka({"orders": 1}) as running:
+        running.produce("orders", ["one"])
+        batch = encode_batch([NewRecord(None, None)])
+        running.append("orders", 0, batch)
+        yield running
+
+
+def test_how_aiokafka_behaves(kafka_: EmbeddedKafka) -> None:
+    sent, given = Sent(kafka_), []
+
+    def deserialize(value: bytes | None) -> bytes | None:
+        given.append(value)
+        return value
+
+    async def consume() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            "orders",
+            bootstrap_servers=kafka_.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            value_deserializer=deserialize,
+        )
+        await consumer.start()
+        assert consumer.assignment()  # it has waited
+        await consumer.getmany(timeout_ms=10_000)
+        await consumer.stop()
+        with pytest.raises(aiokafka.errors.ConsumerStoppedError):
+            await consumer.getone()
+
+    asyncio.run(consume())
+    assert sent.timeouts == {(10, 10)}
+    assert True in sent.creates
+    assert given == [b"one", None]
+    assert kafka_.committed("g", "orders") == {0: 2}  # delivered, and not yet processed
+
+
+def test_how_confluent_kafka_behaves(kafka_: EmbeddedKafka) -> None:
+    sent = Sent(kafka_)
+    settings = {"bootstrap.servers": kafka_.bootstrap_servers, "group.id": "g"}
+    consumer = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+    message = consumer.poll(20)
+    assert message is not None
+    assert message.value() == b"one"
+    consumer.close()
+    assert sent.timeouts == {(45, 300)}
+    assert sent.isolation == {1}
+    assert sent.creates == {False}
+    assert kafka_.committed("g", "orders") == {0: 1}  # delivered, and not yet processed
+    with pytest.raises(ValueError, match=r"group\.id must be set"):
+        confluent_kafka.Consumer({"bootstrap.servers": kafka_.bootstrap_servers})
+
+
+def test_how_this_client_behaves(kafka_: EmbeddedKafka) -> None:
+    sent, given = Sent(kafka_), []
+
+    async def consume() -> None:
+        consumer = Consumer(
+            "orders",
+            bootstrap_servers=kafka_.bootstrap_servers,
+            group_id="g",
+            value_deserializer=given.append,
+        )
+        await consumer.start()
+        assert not consumer.assignment()
+        await consumer.wait_assignment()
+        assert await consumer.getmany(timeout=10)
+        await consumer.stop()
+        with pytest.raises(ConsumerClosedError):
+            await consumer.getone()
+
+    asyncio.run(consume())
+    assert sent.timeouts == {(45, 300)}
+    assert sent.isolation == {0}
+    assert sent.creates == {False}
+    assert given == [b"one"]
+    assert kafka_.committed("g", "orders") == {0: 0}
