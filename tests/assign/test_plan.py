@@ -1,11 +1,14 @@
 """Plans: the moves, when and why, and that every reason is correct."""
 
+import random
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
 import pytest
+from assign.fuzz import random_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +19,7 @@ from kafkagroup.assign import (
     cooperative_sticky_assignor,
     range_assignor,
     roundrobin_assignor,
+    weighted_sticky,
 )
 from kafkagroup.assign.plan import (
     MAX_ROUNDS,
@@ -32,6 +36,7 @@ from kafkagroup.assign.plan import (
     without,
 )
 from kafkagroup.assign.spec import named
+from kafkagroup.cli._assignors import ASSIGNORS
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import Assignment, TopicPartition
 
@@ -266,12 +271,11 @@ def test_unassigned_partitions_are_listed() -> None:
 
 
 def test_moves_for_balance_and_needless_moves_are_distinguished() -> None:
-    """z joins; range moves a2 to y and a4 to z, where moving only a2 to z would have been
-    enough."""
+    """z joins; range moves a2 to y, which needs none: y gives two to z."""
     x, y = member("a", "a0 a1 a2"), member("a", "a3 a4 a5")
     found = plan(group({"a": 6}, x=x, y=y, z=member("a")), range_assignor)
     assert reasons(found) == {
-        "a2": (Reason.BALANCE, "balance: x 3 -> 2, y 3 -> 2"),
+        "a2": (Reason.NOT_STICKY, "range ignores who owned it"),
         "a4": (Reason.NOT_STICKY, "range ignores who owned it"),
         "a5": (Reason.BALANCE, "balance: y 3 -> 2, z 0 -> 2"),
     }
@@ -304,8 +308,8 @@ def test_a_swap_needs_both_subscriptions() -> None:
         y=member("a"),
     )
     assert reasons(plan(spec, fixed(w="b0", x="b1", y="a0"))) == {
-        "a0": (Reason.BALANCE, "balance: w 1 -> 1, y 0 -> 1"),
-        "b0": (Reason.BALANCE, "balance: x 2 -> 1, w 1 -> 1"),
+        "a0": (Reason.BALANCE, "balance: without it w would have 2, y 0"),
+        "b0": (Reason.BALANCE, "balance: without it x would have 2, w 0"),
     }
 
 
@@ -414,6 +418,18 @@ def test_loads_are_weighed_by_capacities() -> None:
     assert reasons(plan(spec, greedy)) == {"a2": (Reason.LOAD, "load: x 2 -> 1, y 2 -> 3")}
 
 
+def test_the_load_of_a_member_that_joins_is_a_reason() -> None:
+    """It once raised a KeyError: the member had no load before."""
+    spec = attrs.evolve(
+        group({"a": 3}, x=member("a", "a0 a1 a2")),
+        loads={TopicPartition("a", p): load for p, load in enumerate((1e7 + 2, 1e7, 1.0))},
+    )
+    found = plan(with_newcomers(spec, 1), weighted_sticky(), was=spec)
+    assert reasons(found) == {
+        "a0": (Reason.LOAD, "load: x 20000003 -> 10000001, new-1 0 -> 10000002")
+    }
+
+
 def test_a_load_is_no_reason_for_an_assignor_that_ignores_loads() -> None:
     spec = attrs.evolve(
         group({"a": 2}, x=member("a", "a0 a1"), y=member("a", capacity=3.0)),
@@ -511,6 +527,93 @@ def test_counts_and_reasons_are_consistent(spec: GroupSpec, assignor: Assignor) 
             assert _balances(found.moves, move, after), move
         else:
             assert CHECKS[move.why](spec, move), move
+
+
+def changing_groups(seeds: Iterable[int]) -> Iterator[tuple[GroupSpec, GroupSpec]]:
+    """Generate groups before and after members join or leave; some have loads and capacities."""
+    for seed in seeds:
+        chance = random.Random(seed)
+        was = random_group(chance)
+        # Without a load of its own, what a member carries shows no reason.
+        was = attrs.evolve(was, loads={tp: load or 1.0 for tp, load in was.loads.items()})
+        spec = with_newcomers(was, chance.choice((0, 0, 1, 2)))
+        if chance.random() < 0.4:
+            spec = without(spec, chance.choice(sorted(spec.members)))
+        yield was, spec
+
+
+IGNORING = {"naive", "range", "roundrobin"}
+"""The assignors that ignore who owned a partition."""
+
+DIFFERENCES = (
+    re.compile(r"(?P<giver>\S+) (\S+) -> (\S+), (?P<taker>\S+) (\S+) -> (\S+)"),
+    re.compile(r"without it (?P<giver>\S+) would have (\S+), (?P<taker>\S+) (\S+)"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS)
+def test_every_reason_is_true(assignor: Assignor) -> None:
+    for was, spec in changing_groups(range(400)):
+        _assert_reasons(assignor, was, spec)
+
+
+def _assert_reasons(assignor: Assignor, was: GroupSpec, spec: GroupSpec) -> None:
+    found = plan(spec, assignor, was=was)
+    members = {m.member_id: m for m in found.members}
+    for move in found.moves:
+        match move.why:
+            case Reason.BALANCE:
+                totals = {m: (len(of.before), len(of.after)) for m, of in members.items()}
+                _assert_difference(members, move, "balance: ", totals, 1, dict.fromkeys(totals, 1))
+            case Reason.LOAD:
+                totals = {m: (of.load_before, of.load_after) for m, of in members.items()}
+                capacities = {m: of.capacity for m, of in members.items()}
+                load = spec.loads.get(move.partition, 1.0)
+                _assert_difference(members, move, "load: ", totals, load, capacities)
+            case Reason.NOT_STICKY:
+                assert found.assignor in IGNORING
+            case Reason.FREE_CHOICE:
+                assert found.assignor not in IGNORING
+            case Reason.OWNER_LEFT:
+                assert move.before not in spec.members
+            case Reason.RACK:
+                racks = spec.racks[move.partition.topic][move.partition.partition]
+                assert spec.members[str(move.after)].rack in racks
+                assert spec.members[str(move.before)].rack not in racks
+            case Reason.OWNER_UNSUBSCRIBED | Reason.NO_SUBSCRIBER:
+                assert CHECKS[move.why](spec, move), move
+            case _:
+                assert CHECKS[move.why](was, move), move
+
+
+def _assert_difference(
+    members: Mapping[str, MemberPlan],
+    move: Move,
+    start: str,
+    totals: Mapping[str, tuple[float, float]],
+    moved: float,
+    capacities: Mapping[str, float],
+) -> None:
+    """Check that the text has the totals of both members, and that they show a need."""
+    assert move.text.startswith(start)
+    match = next(filter(None, (d.fullmatch(move.text, len(start)) for d in DIFFERENCES)))
+    for role, member in (("giver", move.before), ("taker", move.after)):
+        assert match[role] == (members[str(member)].instance_id or member)
+    numbers = [float(n) for n in match.groups() if n not in (match["giver"], match["taker"])]
+    giver, taker = totals[str(move.before)], totals[str(move.after)]
+    if len(numbers) == 4:
+        assert numbers == pytest.approx([*giver, *taker])
+        assert giver[0] > giver[1], move
+        assert taker[0] < taker[1], move
+    else:
+        assert numbers == pytest.approx([giver[1] + moved, taker[1] - moved])
+        assert not (giver[0] > giver[1] and taker[0] < taker[1])
+        capacity = [capacities[str(m)] for m in (move.before, move.after)]
+        # Without the move the larger of the two would be larger still.
+        assert max(numbers[0] / capacity[0], numbers[1] / capacity[1]) > max(
+            giver[1] / capacity[0], taker[1] / capacity[1]
+        )
 
 
 Owners = dict[TopicPartition, str]

@@ -26,7 +26,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
     rejoin, until no member has to revoke any. `was` is the group before a change, such as a member
     that leaves: the owners are read from it, and reasons may then name the change.
 
-    Calls the assignor once for each round, and at most three times as often again for the reasons.
+    Calls the assignor once for each round, and at most four times as often again for the reasons.
     Raises: ConfigurationError when the assignor assigns to an unknown member, or a partition twice.
     """
     was = was or spec

@@ -1,20 +1,20 @@
 """Why partitions move.
 
 The reasons come from the spec, and from running the assignor, a pure function, again on the spec
-without loads, racks or owners. Nothing is guessed: a move that neither explains is `UNOWNED` or
-`FREE_CHOICE`.
+without loads or racks, and with other owners. Nothing is guessed: a move that neither explains is
+`UNOWNED` or `FREE_CHOICE`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cached_property
 
 import attrs
 
 from kafkagroup.assign.plan.claims import ExplainedClaims
-from kafkagroup.assign.plan.owners import loads_by_member
+from kafkagroup.assign.plan.owners import loads_by_member, partitions_by_member
 from kafkagroup.assign.plan.rounds import run_rounds
 from kafkagroup.assign.plan.values import Reason
 from kafkagroup.assign.plan.wording import label, missing
@@ -48,13 +48,22 @@ class MoveReasons:
         """As `_counts_after`, without the moves that are not needed for balance."""
         self._loads_before = loads_by_member(was, self._before)
         self._loads_after = loads_by_member(spec, after)
-        self._gains: dict[str, Counter[str]] = {}
-        """Member id -> topic -> how many partitions it gained, without the unneeded moves."""
-        for tp, taker in after.items():
-            if self._before.get(tp) != taker:
-                self._gains.setdefault(taker, Counter())[tp.topic] += 1
         self._is_weighted = bool(spec.loads) or any(m.capacity != 1 for m in spec.members.values())
         self._owned_topics = {tp.topic for tp in self._before}
+        self._gains: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
+        """Member id -> topic -> how many partitions it gained, not for their load or rack."""
+        self._gifts: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
+        """Member id -> new owner -> how many partitions it gave that it could have kept."""
+        # Both are without the moves that were found to be unneeded.
+        for tp, taker in after.items():
+            giver = self._before.get(tp)
+            if giver == taker:
+                continue
+            if giver is None or not self._may_keep(tp, giver):
+                self._gains[taker][tp.topic] += 1
+            elif self._load_or_rack(tp, giver, taker) is None:
+                self._gains[taker][tp.topic] += 1
+                self._gifts[giver][taker] += 1
 
     def of(self, tp: TopicPartition) -> tuple[Reason, str]:
         """Return why a partition moves, and the reason as text."""
@@ -66,9 +75,9 @@ class MoveReasons:
         name = label(self._was, giver)
         if giver not in self._spec.members:
             return Reason.OWNER_LEFT, f"{name} left"
-        if tp.topic not in self._spec.members[giver].topics:
+        if not self._may_keep(tp, giver):
             return Reason.OWNER_UNSUBSCRIBED, f"{name} no longer subscribes to {tp.topic}"
-        return self._moved(tp, giver, taker)
+        return self._load_or_rack(tp, giver, taker) or self._balance(tp, giver, taker)
 
     def _dropped(self, tp: TopicPartition) -> tuple[Reason, str]:
         if (text := missing(self._spec, tp)) is not None:
@@ -91,34 +100,71 @@ class MoveReasons:
             return Reason.UNOWNED, f"no member owned a partition of {tp.topic}"
         return Reason.UNOWNED, "no member owned it"
 
-    def _moved(self, tp: TopicPartition, giver: str, taker: str) -> tuple[Reason, str]:
-        give, take = label(self._was, giver), label(self._spec, taker)
-        if self._is_weighted and self._is_needed_for_load(tp, giver, taker):
-            loads = ", ".join(
-                f"{name} {self._loads_before[m]:g} -> {self._loads_after[m]:g}"
-                for m, name in ((giver, give), (taker, take))
-            )
-            return Reason.LOAD, f"load: {loads}"
+    def _may_keep(self, tp: TopicPartition, giver: str) -> bool:
+        """Whether the owner is still a member that subscribes to the topic."""
+        return giver in self._spec.members and tp.topic in self._spec.members[giver].topics
+
+    def _load_or_rack(
+        self, tp: TopicPartition, giver: str, taker: str
+    ) -> tuple[Reason, str] | None:
+        if self._relieves(tp, giver, taker) and self._without_loads.get(tp) != taker:
+            return self._load(tp, giver, taker)
         if self._is_needed_for_rack(tp, giver, taker):
+            give, take = label(self._was, giver), label(self._spec, taker)
             rack = self._spec.members[taker].rack
             return Reason.RACK, f"a replica is in {take}'s rack {rack}, none in {give}'s"
+        return None
+
+    def _load(self, tp: TopicPartition, giver: str, taker: str) -> tuple[Reason, str]:
+        load = self._spec.loads.get(tp, 1.0)
+        totals = self._loads_before, self._loads_after
+        return Reason.LOAD, f"load: {self._difference(giver, taker, *totals, load)}"
+
+    def _balance(self, tp: TopicPartition, giver: str, taker: str) -> tuple[Reason, str]:
+        totals = self._counts_before, self._counts_after
         alternative = self._alternative_topic(giver, taker)
         if self._counts_kept[giver] < self._counts_kept[taker]:
             self._undo(tp, giver, taker)
         elif alternative is not None:
             self._replace(tp, alternative, giver, taker)
+        elif not _is_visible(giver, taker, *totals) and (
+            self._counts_after[giver] < self._counts_after[taker]
+            or self._is_passed_on(tp, giver, taker)
+        ):
+            self._undo(tp, giver, taker)
         else:
-            counts = ", ".join(
-                f"{name} {self._counts_before[m]} -> {self._counts_after[m]}"
-                for m, name in ((giver, give), (taker, take))
-            )
-            return Reason.BALANCE, f"balance: {counts}"
+            return Reason.BALANCE, f"balance: {self._difference(giver, taker, *totals, 1)}"
+        if self._relieves(tp, giver, taker) and self._without_loads != self._after:
+            # The assignor balances loads, not counts.
+            return self._load(tp, giver, taker)
         name = protocol_name(self._assignor)
-        if self._without_owners.get(tp) == taker:
+        if self._ignores_owners:
             return Reason.NOT_STICKY, f"{name} ignores who owned it"
         return Reason.FREE_CHOICE, f"{name} moves it without need"
 
-    def _is_needed_for_load(self, tp: TopicPartition, giver: str, taker: str) -> bool:
+    def _difference(
+        self,
+        giver: str,
+        taker: str,
+        before: Mapping[str, float],
+        after: Mapping[str, float],
+        moved: float,
+    ) -> str:
+        """Return what the move changes. If the two totals do not show that, as one of the members
+        also gains or gives other partitions, return the totals without the move."""
+        give, take = label(self._was, giver), label(self._spec, taker)
+        if _is_visible(giver, taker, before, after):
+            return (
+                f"{give} {before[giver]:.10g} -> {after.get(giver, 0):.10g},"
+                f" {take} {before.get(taker, 0):.10g} -> {after[taker]:.10g}"
+            )
+        return (
+            f"without it {give} would have {after.get(giver, 0) + moved:.10g},"
+            f" {take} {after[taker] - moved:.10g}"
+        )
+
+    def _relieves(self, tp: TopicPartition, giver: str, taker: str) -> bool:
+        """Whether the higher load of the two would be higher without the move."""
         load = self._spec.loads.get(tp, 1.0)
 
         def higher_load(shift: float) -> float:
@@ -127,7 +173,7 @@ class MoveReasons:
                 for m, change in ((giver, shift), (taker, -shift))
             )
 
-        return higher_load(load) > higher_load(0.0) and self._without_loads.get(tp) != taker
+        return self._is_weighted and higher_load(load) > higher_load(0.0)
 
     def _is_needed_for_rack(self, tp: TopicPartition, giver: str, taker: str) -> bool:
         racks = self._spec.racks.get(tp.topic, ())
@@ -143,8 +189,18 @@ class MoveReasons:
     def _alternative_topic(self, giver: str, taker: str) -> str | None:
         """Return a topic of which the giver gained a partition that the taker could have got
         instead; None if there is none."""
-        topics, gains = self._spec.members[taker].topics, self._gains.get(giver, Counter())
+        topics, gains = self._spec.members[taker].topics, self._gains[giver]
         return next((t for t in sorted(gains) if gains[t] > 0 and t in topics), None)
+
+    def _is_passed_on(self, tp: TopicPartition, giver: str, taker: str) -> bool:
+        """Whether the taker has no more partitions than before, as it gave others to members that
+        could have got this one instead."""
+        if self._counts_before[taker] < self._counts_after[taker]:
+            return False
+        gifts = self._gifts[taker]
+        return any(
+            gifts[m] > 0 and m != giver and tp.topic in self._spec.members[m].topics for m in gifts
+        )
 
     # A move that is not needed for balance is ignored when the moves after it are examined. So if
     # any one of several moves would restore the balance, exactly one is reported as needed.
@@ -154,6 +210,7 @@ class MoveReasons:
         self._counts_kept[giver] += 1
         self._counts_kept[taker] -= 1
         self._gains[taker][tp.topic] -= 1
+        self._gifts[giver][taker] -= 1
 
     def _replace(self, tp: TopicPartition, topic: str, giver: str, taker: str) -> None:
         """Count the partition as still the giver's, and one of `topic` that it gained as the
@@ -161,6 +218,7 @@ class MoveReasons:
         self._gains[giver][topic] -= 1
         self._gains[taker][topic] += 1
         self._gains[taker][tp.topic] -= 1
+        self._gifts[giver][taker] -= 1
 
     @cached_property
     def _without_loads(self) -> dict[TopicPartition, str]:
@@ -178,17 +236,37 @@ class MoveReasons:
         return self._final_owners(attrs.evolve(self._spec, racks={}))
 
     @cached_property
-    def _without_owners(self) -> dict[TopicPartition, str]:
-        members = self._spec.members.items()
-        return self._final_owners(
-            attrs.evolve(
-                self._spec,
-                members={
-                    m: attrs.evolve(member_spec, owned=(), generation=-1)
-                    for m, member_spec in members
-                },
-            )
+    def _ignores_owners(self) -> bool:
+        """Whether the assignor assigns the same if no member owns anything, and if for each
+        partition the next subscriber of its topic is the owner."""
+        order = self._spec.order()
+        subscribers = {
+            topic: [m for m in order if topic in self._spec.members[m].topics]
+            for topic in self._spec.topics()
+        }
+        shifted: dict[TopicPartition, str] = {}
+        for tp, owner in self._after.items():
+            candidates = subscribers[tp.topic]
+            shifted[tp] = candidates[(candidates.index(owner) + 1) % len(candidates)]
+        return all(
+            self._final_owners(self._with_owned(partitions_by_member(owners))) == self._after
+            for owners in ({}, shifted)
         )
+
+    def _with_owned(self, owned: Mapping[str, Set[TopicPartition]]) -> GroupSpec:
+        """Return the group with other claims, all of one generation."""
+        members = {
+            m: attrs.evolve(member_spec, owned=tuple(sorted(owned.get(m, ()))), generation=0)
+            for m, member_spec in self._spec.members.items()
+        }
+        return attrs.evolve(self._spec, members=members)
 
     def _final_owners(self, spec: GroupSpec) -> dict[TopicPartition, str]:
         return run_rounds(spec, self._assignor).owner
+
+
+def _is_visible(
+    giver: str, taker: str, before: Mapping[str, float], after: Mapping[str, float]
+) -> bool:
+    """Whether the totals show the move: the giver's falls, and the taker's rises."""
+    return before.get(giver, 0) > after.get(giver, 0) and before.get(taker, 0) < after.get(taker, 0)

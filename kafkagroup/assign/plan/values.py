@@ -31,14 +31,15 @@ class Reason(Enum):
     """No member owned it. The spec does not show whether it is new or its owner left."""
     LOAD = "load"
     """Without the move, the more loaded of the two members would have a higher load; and without
-    loads and capacities the assignor would not have moved it there."""
+    loads and capacities the assignor would not have moved it there, or, if the move is not needed
+    for balance, would have assigned otherwise."""
     RACK = "rack"
     """It has a replica in the new owner's rack and none in the old one's, and without racks the
     assignor would not have moved it there."""
     BALANCE = "balance"
     """Without the move (and without all unneeded moves), the partition counts of the two members
     would differ more; and the old owner gets no partition that the new owner could have got
-    instead."""
+    instead, nor does the new owner give one to a member that could have got this one."""
     NOT_STICKY = "not-sticky"
     """Not needed for balance: the assignor ignores who owned it."""
     FREE_CHOICE = "free-choice"
