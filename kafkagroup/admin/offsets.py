@@ -128,7 +128,10 @@ async def delete(
     answer = await attempts.send(broker, request)
     if attempts.is_lost and answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return dict.fromkeys(wanted)  # with its last offset the group was deleted
-    _raise(answer.error_code, f"deleting offsets of group {group_id!r}", group_id, "DELETE")
+    what = f"deleting offsets of group {group_id!r}"
+    if answer.error_code == ErrorCode.NON_EMPTY_GROUP:
+        what += ": it has members, and is no group of consumers; stop its members first"
+    _raise(answer.error_code, what, group_id, "DELETE")
     codes = {
         TopicPartition(topic.name, partition.partition_index): partition.error_code
         for topic in answer.topics
@@ -143,6 +146,8 @@ def _delete_error(code: int, group_id: str, tp: TopicPartition) -> BrokerError |
     if code == ErrorCode.NONE:
         return None
     what = f"deleting the offset of {tp} of group {group_id!r}"
+    if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+        what += f": members subscribe to {tp.topic}; stop its members first"
     return broker_error(code, what, operation="READ", topic=tp.topic, group=group_id)
 
 

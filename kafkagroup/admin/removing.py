@@ -58,6 +58,8 @@ async def delete_group(cluster: Cluster, group_id: str, attempts: ChangeAttempts
             is_gone = result.error_code == ErrorCode.GROUP_ID_NOT_FOUND
             if result.error_code and not (attempts.is_lost and is_gone):
                 what = f"deleting group {group_id!r}"
+                if result.error_code == ErrorCode.NON_EMPTY_GROUP:
+                    what += ": it has members; stop them first"
                 raise broker_error(result.error_code, what, operation="DELETE", group=group_id)
             return
     raise RemoteProtocolError(f"the coordinator did not answer for group {group_id!r}")

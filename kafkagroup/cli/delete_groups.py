@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import click
 
+from kafkagroup.admin import Admin, GroupDescription
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import changed, groups_argument
+from kafkagroup.cli._members import in_the_way
 from kafkagroup.cli._view import exit_with, print_json, print_line
+from kafkagroup.errors import ErrorCode
 
 __all__ = ["command"]
 
@@ -25,11 +28,30 @@ def command(groups: tuple[str, ...], yes: bool, as_json: bool, connection: Conne
     if not groups:
         # The profile's group is not used: deleting a group requires its name.
         raise click.UsageError("give the groups to delete")
-    confirm_or_exit(f"Delete {', '.join(map(repr, dict.fromkeys(groups)))} permanently?", yes)
-    done, errors = changed(lambda: connection.run(lambda admin: admin.delete_groups(groups)))
+    kept = connection.run(lambda admin: _kept(admin, groups))
+    wanted = [group for group in dict.fromkeys(groups) if group not in kept]
+    done: list[str] = []
+    errors = kept
+    if wanted:
+        confirm_or_exit(f"Delete {', '.join(map(repr, wanted))} permanently?", yes)
+        done, refused = changed(lambda: connection.run(lambda admin: admin.delete_groups(wanted)))
+        errors = kept | refused
     if as_json:
         print_json({"deleted": done, "errors": errors})
     else:
         for group in done:
             print_line(f"{group}: deleted")
     exit_with(f"group {group!r} is kept: {error}" for group, error in errors.items())
+
+
+async def _kept(admin: Admin, groups: tuple[str, ...]) -> dict[str, str]:
+    """Return the groups that do not exist or have members, with the reason. Of those that cannot be
+    described, the coordinator decides."""
+    kept = {}
+    for group, answer in (await admin.describe_groups(groups)).items():
+        if isinstance(answer, GroupDescription):
+            if answer.members:
+                kept[group] = f"it has {in_the_way(answer.members)}"
+        elif getattr(answer, "code", None) == ErrorCode.GROUP_ID_NOT_FOUND:
+            kept[group] = str(answer)
+    return kept

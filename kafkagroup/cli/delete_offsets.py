@@ -9,6 +9,7 @@ from kafkagroup.admin import Admin
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import changed, group_argument
+from kafkagroup.cli._members import described, in_the_way, subscribers
 from kafkagroup.cli._selection import Selection, selecting
 from kafkagroup.cli._view import exit_with, print_json, print_line, ranges
 from kafkagroup.types import by_topic
@@ -31,14 +32,15 @@ def command(
     """
     if not selection:
         raise click.UsageError("give --topic; delete-groups deletes all that a group has")
-    wanted = connection.run(lambda admin: _committed(admin, group, selection))
+    wanted, kept = connection.run(lambda admin: _committed(admin, group, selection))
     done: list[TopicPartition] = []
-    errors: dict[TopicPartition, str] = {}
+    errors = kept
     if wanted:
         confirm_or_exit(f"Delete the committed offsets of {group!r} for {ranges(wanted)}?", yes)
-        done, errors = changed(
+        done, refused = changed(
             lambda: connection.run(lambda admin: admin.delete_offsets(group, wanted))
         )
+        errors = kept | refused
     if as_json:
         print_json(
             {
@@ -52,9 +54,18 @@ def command(
     exit_with(f"{tp} is kept: {error}" for tp, error in errors.items())
 
 
-async def _committed(admin: Admin, group: str, selection: Selection) -> list[TopicPartition]:
-    """Return the selected partitions with a committed offset, also those of deleted topics."""
+async def _committed(
+    admin: Admin, group: str, selection: Selection
+) -> tuple[list[TopicPartition], dict[TopicPartition, str]]:
+    """Return the selected partitions with a committed offset, also those of deleted topics; and why
+    those are kept to whose topics members subscribe."""
     found = (await admin.committed([group]))[group]
     if isinstance(found, Exception):
         raise found
-    return sorted(tp for tp in found if tp in selection)
+    selected = sorted(tp for tp in found if tp in selection)
+    kept: dict[TopicPartition, str] = {}
+    if (one := (await described(admin, [group])).get(group)) is not None:
+        for tp in selected:
+            if members := subscribers(one, tp.topic):
+                kept[tp] = f"group {group!r} subscribes with {in_the_way(members)}"
+    return [tp for tp in selected if tp not in kept], kept

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from kafkagroup.admin import Admin
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
-from kafkagroup.cli._view import print_json, print_line
+from kafkagroup.cli._view import member_name, print_json, print_line
+from kafkagroup.errors import BrokerError, ErrorCode
 
 __all__ = ["command"]
 
@@ -35,6 +37,7 @@ def command(
     if (instance is None) == (member is None):
         raise click.UsageError("give either --instance ID or --member ID, not both")
     name = instance or member
+    connection.run(lambda admin: _require_member(admin, group, member, instance))
     confirm_or_exit(f"Remove {name!r} from group {group!r}?", yes)
     connection.run(
         lambda admin: admin.remove_member(
@@ -45,3 +48,18 @@ def command(
         print_json({"group_id": group, "member_id": member, "instance_id": instance})
     else:
         print_line(f"{group}: {name} is removed")
+
+
+async def _require_member(
+    admin: Admin, group: str, member: str | None, instance: str | None
+) -> None:
+    """Raises: BrokerError if the group has no such member."""
+    members = (await admin.describe_group(group)).members
+    if any((instance or member) == (m.instance_id if instance else m.member_id) for m in members):
+        return
+    kind = f"--instance {instance}" if instance else f"--member {member}"
+    listed = ", ".join(member_name(m) for m in members) or "none"
+    raise BrokerError(
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        f"group {group!r} has no member of {kind}; its members: {listed}",
+    )

@@ -12,9 +12,11 @@ from kafkagroup.admin import Admin, OffsetPlan, offsets_from_json
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
+from kafkagroup.cli._members import described, in_the_way
 from kafkagroup.cli._selection import Selection, selecting
-from kafkagroup.cli._view import add_row, console, new_table, print_json, print_line
+from kafkagroup.cli._view import add_row, console, new_table, print_json, print_line, print_message
 from kafkagroup.cli._when import duration, moment
+from kafkagroup.errors import BrokerError, ErrorCode
 
 __all__ = ["command"]
 
@@ -103,6 +105,8 @@ def command(
     changes = any(change.after != change.before for change in plan.changes.values())
     if not as_json:
         console().print(_table(plan))
+    if changes:
+        _require_no_members(connection, group, dry_run)
     if changes and not dry_run:
         confirm_or_exit(f"Commit this for group {group!r}?", yes)
         connection.run(lambda admin: admin.apply(plan))
@@ -111,6 +115,17 @@ def command(
         print_json(_value(plan, applied))
     else:
         print_line("Committed." if applied else "Nothing is changed.")
+
+
+def _require_no_members(connection: Connection, group: str, dry_run: bool) -> None:
+    """Raises: BrokerError if the group has members; a dry run only reports it."""
+    found = connection.run(lambda admin: described(admin, [group])).get(group)
+    if found is None or not found.members:
+        return
+    message = f"group {group!r} has {in_the_way(found.members)}"
+    if not dry_run:
+        raise BrokerError(ErrorCode.NON_EMPTY_GROUP, message)
+    print_message(message)
 
 
 def _text(file: TextIO) -> str:

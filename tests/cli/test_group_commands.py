@@ -376,14 +376,67 @@ def test_a_reset_asks_for_confirmation(kafka: EmbeddedKafka) -> None:
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, click.Abort])
 def test_ctrl_c_at_the_confirmation_aborts_quietly(
-    monkeypatch: pytest.MonkeyPatch, how: type[BaseException]
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, how: type[BaseException]
 ) -> None:
     def confirm_or_exit(*_: object) -> None:
         raise how
 
     monkeypatch.setattr("kafkagroup.cli.delete_groups.confirm_or_exit", confirm_or_exit)
-    result = run("delete-groups", "idle")
+    result = run("delete-groups", "idle", "--bootstrap-servers", kafka.bootstrap_servers)
     assert (result.exit_code, result.output) == (130, "")
+
+
+def test_members_in_the_way_are_reported_before_the_prompt(kafka: EmbeddedKafka) -> None:
+    """The commands once asked, and failed after the answer."""
+    commit(kafka, 1)
+
+    async def with_a_member() -> dict[str, Result]:
+        options = {"group_id": "idle", "group_instance_id": "node-1"}
+        async with Consumer("orders", bootstrap_servers=kafka.bootstrap_servers, **options) as c:
+            await c.wait_assignment()
+            return {
+                name: await anyio.to_thread.run_sync(
+                    run, name, *rest, "--bootstrap-servers", kafka.bootstrap_servers
+                )
+                for name, rest in {
+                    "reset-offsets": ("idle", "--to-latest"),
+                    "delete-offsets": ("idle", "--topic", "orders", "--partition", "0"),
+                    "delete-groups": ("idle", "none"),
+                    "remove-member": ("idle", "--instance", "node-2"),
+                }.items()
+            }
+
+    results = anyio.run(with_a_member)
+    who = "1 member, node-1 (/127.0.0.1); stop its members first, and wait until they have left or"
+    assert {name: one.stderr.replace("kafkagroup: ", "") for name, one in results.items()} == {
+        "reset-offsets": f"NON_EMPTY_GROUP (68): group 'idle' has {who} timed out\n",
+        "delete-offsets": (f"orders/0 is kept: group 'idle' subscribes with {who} timed out\n"),
+        "delete-groups": (
+            f"group 'idle' is kept: it has {who} timed out\n"
+            "group 'none' is kept: GROUP_ID_NOT_FOUND (69): Group none not found.\n"
+        ),
+        "remove-member": (
+            "UNKNOWN_MEMBER_ID (25): group 'idle' has no member of --instance node-2;"
+            " its members: node-1\n"
+        ),
+    }
+    assert {one.exit_code for one in results.values()} == {1}
+
+
+def test_a_dry_run_reports_members_in_the_way(kafka: EmbeddedKafka) -> None:
+    async def with_a_member() -> Result:
+        options = {"group_id": "idle", "bootstrap_servers": kafka.bootstrap_servers}
+        async with Consumer("orders", **options) as c:
+            await c.wait_assignment()
+            arguments = ("idle", "--to-earliest", "--dry-run", "--json", "--bootstrap-servers")
+            return await anyio.to_thread.run_sync(
+                run, "reset-offsets", *arguments, kafka.bootstrap_servers
+            )
+
+    result = anyio.run(with_a_member)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["applied"] is False
+    assert result.stderr.startswith("kafkagroup: group 'idle' has 1 member, kafkagroup-")
 
 
 # ---------------------------------------------------------------- completion

@@ -1,0 +1,40 @@
+"""The members of groups that keep a command from changing them, found before it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kafkagroup.admin import Admin, GroupDescription, MemberDescription
+from kafkagroup.cli._groups import split_results
+from kafkagroup.cli._view import count, member_name
+
+__all__ = ["described", "in_the_way", "subscribers"]
+
+_SHOWN = 3
+"""Most members that a message names."""
+
+
+async def described(admin: Admin, groups: Iterable[str]) -> dict[str, GroupDescription]:
+    """Return the groups that can be described. Of others, the coordinator decides on the change."""
+    found, _ = split_results(await admin.describe_groups(groups))
+    return found
+
+
+def subscribers(group: GroupDescription, topic: str) -> list[MemberDescription]:
+    """Return the members that subscribe to the topic, as far as the coordinator reports it."""
+    return [
+        member
+        for member in group.members
+        if (member.subscription is not None and topic in member.subscription.topics)
+        or any(tp.topic == topic for tp in member.partitions or ())
+    ]
+
+
+def in_the_way(members: Sequence[MemberDescription]) -> str:
+    """Return who they are, and what to do, for a message."""
+    shown = ", ".join(f"{member_name(member)} ({member.host})" for member in members[:_SHOWN])
+    more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
+    return (
+        f"{count(len(members), 'member')}, {shown}{more}; stop its members first, and wait until"
+        " they have left or timed out"
+    )
