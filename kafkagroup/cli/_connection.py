@@ -26,7 +26,7 @@ from kafkagroup.cli._profiles import Setting, load_profile, others_can_read
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.options import AdminOptions, ConsumerOptions
 
-__all__ = ["Connection", "connected", "connection_of"]
+__all__ = ["Connection", "connected", "connection_of", "option_words"]
 
 T = TypeVar("T")
 
@@ -161,6 +161,15 @@ def connection_of(given: Mapping[str, Any]) -> Connection:
     if servers is not None:
         arguments.append(Setting("bootstrap.servers", servers, "--bootstrap-servers"))
     return Connection({**kept, **_values(_environment()), **_values(arguments)})
+
+
+def option_words() -> dict[str, str]:
+    """Return for each option's name in Python how a command is given it. Secrets are no arguments,
+    which other users can read."""
+    return {
+        name: f"{_PREFIX}{name.upper()}" if option.secret else f"-X {name.replace('_', '.')}"
+        for name, option in _known().items()
+    } | {"bootstrap_servers": "--bootstrap-servers"}
 
 
 def _pair(text: str) -> Setting:

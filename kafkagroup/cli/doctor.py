@@ -11,6 +11,7 @@ from rich.text import Text
 from kafkagroup.admin.doctor import Finding, Status, examine
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._view import console, plain, print_json
+from kafkagroup.cli._words import in_shell_words
 
 __all__ = ["command"]
 
@@ -64,6 +65,11 @@ def command(
             topics=topics,
             timeout=timeout,
         ):
+            finding = attrs.evolve(
+                finding,
+                text=in_shell_words(finding.text),
+                advice=in_shell_words(finding.advice),
+            )
             found.append(finding)
             if not as_json:
                 _show(shown, finding)

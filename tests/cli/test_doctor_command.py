@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from cli.programs import run
 from click.testing import CliRunner
 
 from kafkagroup.cli._app import app
+from kafkagroup.cli._connection import option_words
+from kafkagroup.cli._words import in_shell_words
 from kafkagroup.runtime import uncompiled
 from kafkagroup.testing import EmbeddedKafka
 
@@ -66,6 +70,61 @@ def test_problems_are_printed_with_remedies() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (
+            ("-X", "sasl.mechanism=PLAIN", "-X", "sasl.username=ann", "-X", "sasl.password=x"),
+            "-X security.protocol",
+        ),
+        ((), "-X sasl.mechanism"),
+    ],
+)
+def test_advice_is_in_the_words_of_the_command_line(
+    tmp_path: Path, options: tuple[str, ...], advice: str
+) -> None:
+    """A listener of SASL_PLAINTEXT, and clients of SASL_SSL and PLAINTEXT."""
+    with EmbeddedKafka(users={"ann": "x"}) as kafka:
+        arguments = ("doctor", "--bootstrap-servers", kafka.bootstrap_servers, *options, "--json")
+        found = json.loads(CliRunner().invoke(app, arguments).stdout)["findings"]
+    (failed,) = [one for one in found if one["status"] == "failed"]
+    assert advice in failed["advice"]
+    assert not re.search(r"sasl_|ssl_|security_|Security", failed["text"] + failed["advice"])
+
+
+def test_python_words_become_flags_and_commands() -> None:
+    for text, expected in {
+        "give the CA as ssl_ca_location, if": "give the CA as -X ssl.ca.location, if",
+        "set ssl_endpoint_identification_algorithm='https'": (
+            "set -X ssl.endpoint.identification.algorithm=https"
+        ),
+        "leave enable_ssl_certificate_verification=True, and": (
+            "leave -X enable.ssl.certificate.verification=true, and"
+        ),
+        "set sasl_mechanism in security": "set -X sasl.mechanism",
+        "check sasl_username and sasl_password": (
+            "check -X sasl.username and KAFKAGROUP_SASL_PASSWORD"
+        ),
+        'takes security=None, or a Security with security_protocol="SASL_PLAINTEXT"': (
+            "takes -X security.protocol=PLAINTEXT, or -X security.protocol=SASL_PLAINTEXT"
+        ),
+        "another of bootstrap_servers": "another of --bootstrap-servers",
+        "Admin.list_topics() lists them": "`kafkagroup topics list` lists them",
+        "topic my_group_ids, unlike group_id": "topic my_group_ids, unlike -X group.id",
+        "/etc/ssl_key": "/etc/ssl_key",
+    }.items():
+        assert in_shell_words(text) == expected
+
+
+@pytest.mark.parametrize("module", ["addresses", "clock", "cluster", "groups", "topics"])
+def test_the_advice_of_the_library_has_pythons_words(module: str) -> None:
+    """`examine` is a call in Python: Kafka's names of options are no words there."""
+    source = Path(find_spec(f"kafkagroup.admin.doctor.{module}").origin).read_text("utf-8")
+    names = [word.removeprefix("-X ") for word in option_words().values() if "." in word]
+    texts = re.findall(r'"[^"\n]*"', source)
+    assert [(name, text) for text in texts for name in names if name in text] == []
+
+
 def test_json() -> None:
     with EmbeddedKafka() as kafka:
         servers = kafka.bootstrap_servers
@@ -83,6 +142,7 @@ def test_json() -> None:
     }
     assert (findings[-1]["check"], findings[-1]["status"]) == ("topic", "failed")
     assert findings[-1]["advice"].startswith("check its name")
+    assert "`kafkagroup topics list`" in findings[-1]["advice"]
 
 
 @pytest.mark.parametrize(

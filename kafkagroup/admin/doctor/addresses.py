@@ -33,6 +33,10 @@ _API_VERSIONS = ApiVersionsRequest(
 )
 """Brokers refuse the request without a software name."""
 
+_NO_TLS_LISTENER = (
+    "is this the port of a TLS listener? Set security_protocol to the protocol of the listener"
+)
+
 _EXPIRES_SOON = 30 * 86400.0
 """Seconds before a certificate expires within which to warn."""
 
@@ -118,7 +122,7 @@ async def _tls(subject: str, address: Address, options: ClientOptions) -> Findin
             "TLS",
             subject,
             f"no handshake within {options.connect_timeout:g} s",
-            "is this the port of a TLS listener? See security.protocol",
+            _NO_TLS_LISTENER,
         )
     except (OSError, KafkaGroupError) as error:
         return _tls_failed(subject, error)
@@ -132,9 +136,7 @@ def _tls_failed(subject: str, error: Exception) -> Finding:
     finding = failed("TLS", subject, error if isinstance(error, KafkaGroupError) else str(error))
     if finding.advice:
         return finding
-    return failed(
-        "TLS", subject, finding.text, "is this the port of a TLS listener? See security.protocol"
-    )
+    return failed("TLS", subject, finding.text, _NO_TLS_LISTENER)
 
 
 def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLContext) -> Finding:
@@ -143,7 +145,7 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
             "TLS",
             subject,
             f"{version}, and the certificate is not verified: any server can pose as the broker",
-            "leave enable.ssl.certificate.verification on, and give ssl.ca.location",
+            "leave enable_ssl_certificate_verification=True, and give ssl_ca_location",
         )
     names = ", ".join(escaped(str(name)) for _, name in certificate.get("subjectAltName", ()))
     ends = ssl.cert_time_to_seconds(certificate["notAfter"])
@@ -153,7 +155,7 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
     if left < _EXPIRES_SOON:
         return warning("TLS", subject, text, f"renew it within {left / 86400:.0f} days")
     if not context.check_hostname:
-        advice = "set ssl.endpoint.identification.algorithm=https"
+        advice = "set ssl_endpoint_identification_algorithm='https'"
         return warning("TLS", subject, f"{text}; its names are not checked", advice)
     return ok("TLS", subject, text)
 
@@ -182,7 +184,7 @@ async def _session(subject: str, address: Address, options: ClientOptions) -> li
                 "API versions",
                 subject,
                 finding.text,
-                "is that the port of a broker, and is security.protocol that of its listener?",
+                "is that the port of a broker, and is security_protocol that of its listener?",
             )
         return [finding]
     sasl = (
@@ -200,8 +202,10 @@ def _user_text(options: ClientOptions) -> str:
 
 def _credentials(options: ClientOptions) -> str:
     if options.security is None or options.security.mechanism is None:
-        return "set sasl.mechanism and the credentials for it"
-    return "check sasl.mechanism and the credentials, and that they are for this listener"
+        return (
+            "set sasl_mechanism and the credentials for it, such as sasl_username and sasl_password"
+        )
+    return "check sasl_mechanism and the credentials, and that they are for this listener"
 
 
 def _versions(subject: str, answer: ApiVersionsResponse) -> Finding:

@@ -34,7 +34,7 @@ class Finding:
     text: str
     """What was found."""
     advice: str = ""
-    """What to do about it; "" if there is nothing to do."""
+    """What to do about it, with the options and calls of Python; "" if there is nothing to do."""
 
     def __str__(self) -> str:
         words = f"{self.status}: {self.check} {self.subject}".rstrip() + f": {self.text}"

@@ -42,7 +42,7 @@ async def examine_group(
     try:
         node = await request_from(servers, options, lambda c: c.find_coordinator(group_id))
     except KafkaGroupError as error:
-        advice = "see the offsets topic above; a cluster that has just started needs some seconds"
+        advice = "see the offsets topic; a cluster that has just started needs some seconds"
         return [wrong("coordinator", error, advice)]
     found = [
         ok("coordinator", subject, f"broker {node.node_id} at {name_of((node.host, node.port))}")
@@ -57,7 +57,8 @@ async def examine_group(
                 "group",
                 subject,
                 "there is no such group",
-                "check its name; the first member that joins creates a new group",
+                "check its name: Admin.list_groups() lists them; the first member that joins"
+                " creates a new group",
             )
         )
     except KafkaGroupError as error:

@@ -41,7 +41,10 @@ async def examine_topic(
         return [wrong("topic", error)]
     topic = next((t for t in metadata.topics if t.name == name), None)
     if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        advice = "check its name, which is case-sensitive, and that this is its cluster"
+        advice = (
+            "check its name, which is case-sensitive, and that this is its cluster:"
+            " Admin.list_topics() lists them, and Admin.create_topics() creates it"
+        )
         return [failed("topic", subject, "there is no such topic", advice)]
     if topic.error_code and not topic.partitions:
         return [wrong("topic", broker_error(topic.error_code, operation="DESCRIBE", topic=name))]

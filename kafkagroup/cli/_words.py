@@ -1,0 +1,40 @@
+"""Texts of the library in the words of the command line.
+
+The library names what a Python program writes: options such as `ssl_ca_location`, and calls such as
+`Admin.list_topics()`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kafkagroup.cli._connection import option_words
+
+__all__ = ["in_shell_words"]
+
+_PHRASES = {
+    "Admin.create_topics()": "`kafkagroup topics create`",
+    "Admin.list_groups()": "`kafkagroup groups`",
+    "Admin.list_topics()": "`kafkagroup topics list`",
+    "security=None": "-X security.protocol=PLAINTEXT",
+    "a Security with ": "",
+}
+
+
+def in_shell_words(text: str) -> str:
+    """Return the text with flags for options, and commands for calls."""
+    for phrase, words in _PHRASES.items():
+        text = text.replace(phrase, words)
+    flags = option_words()
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if value is None:
+            return flags[name]
+        value = value.lower() if value in ("True", "False") else value.strip("\"'")
+        return f"{flags[name]}={value}"
+
+    names = "|".join(name for name in flags if "_" in name)
+    # "set NAME in security": a command line has no such object.
+    pattern = rf"""(?<![\w./-])({names})(?!\w)(?:=("[^"]*"|'[^']*'|\w+))?(?: in security\b)?"""
+    return re.sub(pattern, flag, text)
