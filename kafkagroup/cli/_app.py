@@ -6,6 +6,8 @@ A command is a file in this package with a click command named `command`, and it
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,6 +15,7 @@ from typing import IO, Any
 
 import click
 
+from kafkagroup.cli._suggestions import SuggestingGroup
 from kafkagroup.errors import ConfigurationError, KafkaGroupError, printable
 
 __all__ = ["COMMANDS", "app"]
@@ -75,17 +78,25 @@ def _one_line() -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:
         raise  # its message is the help text
     except click.UsageError as error:
+        if isinstance(error, click.BadParameter) and isinstance(error.param, click.Option):
+            # Only the first long name: an option may have a letter, and names of other tools.
+            error.param_hint = repr(next(o for o in error.param.opts if o.startswith("--")))
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
         raise _WrongUsage(where + error.format_message()) from error
     except ConfigurationError as error:
         raise _WrongUsage(str(error)) from error
     except KafkaGroupError as error:
         raise _Failed(str(error)) from error
+    except BrokenPipeError:
+        # The reader closed the pipe, as `head` does: not a failure. Python would report what is
+        # still buffered when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
     except (KeyboardInterrupt, click.Abort) as error:
         raise _Interrupted from error
 
 
-class _App(click.Group):
+class _App(SuggestingGroup):
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _one_line():
             return super().make_context(*args, **extra)

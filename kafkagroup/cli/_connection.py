@@ -110,6 +110,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the connection options to a command, which gets them as `connection`."""
 
     @click.option(
+        "-b",
         "--bootstrap-servers",
         "--bootstrap-server",
         "bootstrap_servers",

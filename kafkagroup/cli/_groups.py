@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import functools
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import redirect_stderr
+from fnmatch import fnmatchcase
 from io import StringIO
 from typing import Any, TypeVar, cast
 
 import anyio
+import attrs
 import click
 
 from kafkagroup import Admin
 from kafkagroup.cli._connection import Connection, connection_of
+from kafkagroup.cli._view import broker
 from kafkagroup.errors import ChangesRefusedError, KafkaGroupError
 
-__all__ = ["changed", "group_argument", "groups_argument", "groups_or_default", "split_results"]
+__all__ = [
+    "Groups",
+    "changed",
+    "complete_groups",
+    "failures",
+    "group_argument",
+    "groups_argument",
+    "matches",
+    "split_results",
+]
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -24,22 +38,74 @@ _TIMEOUT_MS = 2_000
 
 
 def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument `groups` to a command, any number of them; see `groups_or_default`."""
-    add = click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=_complete)
-    return add(command)
+    """Add the argument `groups` to a command, any number of them, and `--all-groups`."""
+
+    @click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
+    @click.option("-g", "--group", "more", metavar="GROUP", multiple=True, hidden=True)
+    @click.option(
+        "-a", "--all-groups", "all_groups", is_flag=True, help="All groups of the cluster."
+    )
+    @functools.wraps(command)
+    def with_groups(
+        *args: Any, groups: tuple[str, ...], more: tuple[str, ...], all_groups: bool, **rest: Any
+    ) -> Any:
+        named = tuple(dict.fromkeys((*groups, *more)))
+        if all_groups and named:
+            raise click.UsageError("give either groups or --all-groups")
+        return command(*args, groups=Groups(named, all_groups), **rest)
+
+    return with_groups
 
 
 def group_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument `group` to a command."""
-    return click.argument("group", metavar="GROUP", shell_complete=_complete)(command)
+    """Add the argument `group` to a command, which may also be given as `--group`."""
+
+    @click.argument("group", metavar="GROUP", required=False, shell_complete=complete_groups)
+    @click.option(
+        "-g", "--group", "same", metavar="GROUP", hidden=True, shell_complete=complete_groups
+    )
+    @functools.wraps(command)
+    def with_group(*args: Any, group: str | None, same: str | None, **rest: Any) -> Any:
+        if group is None and same is None:
+            raise click.UsageError("Missing argument 'GROUP'.")
+        if group is not None and same is not None:
+            raise click.UsageError("the group is given twice")
+        return command(*args, group=group if same is None else same, **rest)
+
+    return with_group
 
 
-def groups_or_default(groups: Sequence[str], connection: Connection) -> list[str]:
-    """Return the given groups without duplicates, or the profile's. Raises: UsageError."""
-    found = list(dict.fromkeys(groups)) or [connection.group_id or ""]
-    if not all(found):
-        raise click.UsageError("give a group, or group.id in the profile")
-    return found
+@attrs.frozen
+class Groups:
+    """The groups that a command is about."""
+
+    named: tuple[str, ...]
+    every: bool
+    """Whether all groups of the cluster are meant, and none is named."""
+
+    def or_default(self, connection: Connection) -> Groups:
+        """Return these, or if none is given the profile's. Raises: UsageError."""
+        if self.named or self.every:
+            return self
+        if not connection.group_id:
+            raise click.UsageError("give a group, or group.id in the profile, or --all-groups")
+        return Groups((connection.group_id,), every=False)
+
+    async def of(self, admin: Admin) -> tuple[list[str], dict[str, str]]:
+        """Return their ids, and the errors of brokers that could not list theirs, by broker."""
+        if not self.every:
+            return [*self.named], {}
+        found = await admin.list_groups()
+        errors = {broker(node): str(error) for node, error in found.errors.items()}
+        return sorted(group.group_id for group in found.groups), errors
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether the name matches a pattern of shells, or contains a text that is none."""
+    return any(
+        fnmatchcase(name, pattern) if re.search(r"[*?[]", pattern) else pattern in name
+        for pattern in patterns
+    )
 
 
 def split_results(
@@ -65,7 +131,14 @@ def changed(change: Callable[[], Iterable[K]]) -> tuple[list[K], dict[K, str]]:
         return [cast(K, key) for key in refused.done], errors
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def failures(errors: Mapping[str, str], unlisted: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each group's error, and for each broker that did not list its groups."""
+    yield from (f"group {group!r}: {error}" for group, error in errors.items())
+    yield from (f"broker {name}: {error}" for name, error in unlisted.items())
+
+
+def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the ids of groups that begin so; a callback of click."""
     try:
         with redirect_stderr(StringIO()):
             return anyio.run(_ids, connection_of(ctx.params), incomplete)

@@ -42,10 +42,16 @@ _PIPE_WIDTH = 120
 """The width of tables if stdout is no terminal and COLUMNS is not set."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the program, which ends without a failure; rich exits with code 1."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Return a console for stdout, a terminal or not."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=_PIPE_WIDTH if piped else None, highlight=False)
+    return _Console(width=_PIPE_WIDTH if piped else None, highlight=False)
 
 
 def plain(text: str) -> Text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from functools import partial
 
 import anyio
@@ -14,10 +15,12 @@ from kafkagroup import Admin, CommitFailedError, Consumer, Record, TopicPartitio
 from kafkagroup._signals import open_signal_receiver
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
+from kafkagroup.cli._log_ends import LogEnds
 from kafkagroup.cli._pipes import write_stdout
 from kafkagroup.cli._record_json import record_to_json
 from kafkagroup.cli._record_text import FIELDS, formatter
-from kafkagroup.errors import BrokerError, ErrorCode, NotAssignedError
+from kafkagroup.cli._starts import Start, offset_or_end, since
+from kafkagroup.errors import BrokerError, ErrorCode
 
 __all__ = ["command"]
 
@@ -33,9 +36,13 @@ also move past markers, which are no records."""
 
 
 @click.command("consume", short_help="Print the records of topics.")
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--group", metavar="GROUP", help="Join this group, and commit the printed records.")
+@click.argument("topics", nargs=-1, metavar="TOPIC...")
+@click.option("-t", "--topic", "more_topics", metavar="TOPIC", multiple=True, hidden=True)
 @click.option(
+    "-G", "-g", "--group", metavar="GROUP", help="Join this group, and commit the printed records."
+)
+@click.option(
+    "-p",
     "--partition",
     "partitions",
     type=click.IntRange(0),
@@ -49,7 +56,38 @@ also move past markers, which are no records."""
     help="Start at the oldest record; in a group, only without a committed offset. Default: start"
     " at the next record.",
 )
-@click.option("--max-records", type=click.IntRange(1), metavar="N", help="End after N records.")
+@click.option(
+    "-o",
+    "--offset",
+    callback=offset_or_end,
+    metavar="N",
+    help="Start at this offset of each partition: N, -N for N before the end, earliest or latest.",
+)
+@click.option(
+    "--tail",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Start N offsets before the end of each partition; with --exit-at-end, print only these.",
+)
+@click.option(
+    "--since",
+    "at",
+    callback=since,
+    metavar="WHEN",
+    help="Start at the first record of the last 90s, 10m, 2h or 7d, or since a time such as"
+    " 2026-01-31T12:00:00Z.",
+)
+@click.option("-k", "--key", metavar="TEXT", help="Print only records with this key.")
+@click.option(
+    "-c",
+    "-n",
+    "--max-records",
+    "--max-messages",
+    "max_records",
+    type=click.IntRange(1),
+    metavar="N",
+    help="End after N records.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(0.0, min_open=True),
@@ -57,9 +95,13 @@ also move past markers, which are no records."""
     help="End after this time without a record.",
 )
 @click.option(
-    "--exit-at-end", is_flag=True, help="End at the log ends of the time when reading began."
+    "-e",
+    "--exit-at-end",
+    is_flag=True,
+    help="End at the log ends of the time when reading began.",
 )
 @click.option(
+    "-f",
     "--format",
     "form",
     metavar="FORMAT",
@@ -68,13 +110,20 @@ also move past markers, which are no records."""
     help=f"The format of a record: {', '.join(f'{{{name}}}' for name in FIELDS)}, \\n, \\t, \\0 and"
     " other text.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, as `produce` reads it.")
+@click.option(
+    "-J", "--json", "as_json", is_flag=True, help="Print lines of JSON, as `produce` reads it."
+)
 @connected
 def command(
     topics: tuple[str, ...],
+    more_topics: tuple[str, ...],
     group: str | None,
     partitions: tuple[int, ...],
     from_beginning: bool,
+    offset: int | str | None,
+    tail: int | None,
+    at: datetime | None,
+    key: str | None,
     max_records: int | None,
     timeout: float | None,
     exit_at_end: bool,
@@ -91,6 +140,23 @@ def command(
     control characters are escaped. In JSON, UTF-8 is a string, other bytes {"base64": "..."}; in
     names of headers they are \\udcNN.
     """
+    topics += more_topics
+    if not topics:
+        raise click.UsageError("Missing argument 'TOPIC...'.")
+    starts: dict[str, object] = {
+        "--from-beginning": from_beginning or None,
+        "--offset": offset,
+        "--tail": tail,
+        "--since": at,
+    }
+    given = [name for name, value in starts.items() if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other; give one")
+    start = Start(offset if tail is None else -tail, at)
+    if start and group is not None:
+        raise click.UsageError(
+            f"{given[0]} is without --group: `reset-offsets` moves a group, while it has no members"
+        )
     if partitions and len(topics) > 1:
         raise click.UsageError("--partition is for one topic")
     text_form = formatter(form, for_terminal=sys.stdout.isatty())
@@ -101,10 +167,12 @@ def command(
     }
     printer = _Printer(
         (lambda record: record_to_json(record) + "\n") if as_json else text_form,
+        start=start,
+        key=None if key is None else key.encode(errors="surrogateescape"),
         commits=group is not None,
         max_records=max_records,
         timeout=timeout,
-        exit_at_end=exit_at_end,
+        ends=LogEnds(connection) if exit_at_end else None,
     )
 
     async def run() -> None:
@@ -138,18 +206,20 @@ class _Printer:
         self,
         form: Callable[[Record], str],
         *,
+        start: Start,
+        key: bytes | None,
         commits: bool,
         max_records: int | None,
         timeout: float | None,
-        exit_at_end: bool,
+        ends: LogEnds | None,
     ) -> None:
         self._form = form
+        self._start = start
+        self._key = key
         self._commits = commits
         self._left = max_records
         self._timeout = timeout
-        self._exit_at_end = exit_at_end
-        self._ends: dict[TopicPartition, int] = {}
-        """The end of each partition's log when it was assigned."""
+        self._ends = ends
         self._writing = False
         """Whether records are being written."""
         self._written = anyio.Event()
@@ -184,8 +254,12 @@ class _Printer:
     async def _all(self, consumer: Consumer) -> None:
         """Print records, and return at the requested end."""
         await consumer.wait_assignment()
+        if self._start:
+            await self._start.seek(consumer)
         last_record_at = anyio.current_time()
         while self._left is None or self._left > 0:
+            if self._ends is not None and await self._ends.are_reached(consumer):
+                break
             records = await self._take(consumer, last_record_at)
             if records:
                 await self._write(records)
@@ -194,18 +268,24 @@ class _Printer:
             elapsed = anyio.current_time() - last_record_at
             if self._timeout is not None and elapsed >= self._timeout:
                 break
-            if self._exit_at_end and await self._at_end(consumer):
-                break
 
     async def _take(self, consumer: Consumer, last_record_at: float) -> list[Record]:
         timeout = float("inf")
         if self._timeout:
             timeout = max(0.0, last_record_at + self._timeout - anyio.current_time())
-        if self._exit_at_end:
+        if self._ends is not None:
             timeout = min(timeout, _END_CHECK_INTERVAL)
-        most = _MAX_BATCH if self._left is None else min(_MAX_BATCH, self._left)
+        most = _MAX_BATCH
+        if self._left is not None and (self._commits or self._key is None):
+            most = min(most, self._left)  # what is not printed is not committed
         found = await consumer.getmany(most, timeout)
-        return [record for records in found.values() for record in records]
+        if self._ends is not None and found:
+            records = await self._ends.cut(consumer, found)
+        else:
+            records = [record for records in found.values() for record in records]
+        if self._key is not None:
+            records = [record for record in records if record.key == self._key][: self._left]
+        return records
 
     async def _write(self, records: list[Record]) -> None:
         self._writing, self._written = True, anyio.Event()
@@ -216,15 +296,3 @@ class _Printer:
         self._written.set()
         if self._left is not None:
             self._left -= len(records)
-
-    async def _at_end(self, consumer: Consumer) -> bool:
-        assigned = consumer.assignment()
-        if new := assigned - self._ends.keys():
-            self._ends |= await consumer.end_offsets(new)
-        try:
-            for tp in assigned:
-                if await consumer.position(tp) < self._ends[tp]:
-                    return False
-        except NotAssignedError:
-            return False  # a rebalance revoked a partition in the meantime
-        return True

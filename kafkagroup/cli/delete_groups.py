@@ -7,7 +7,7 @@ import click
 from kafkagroup.admin import Admin, GroupDescription
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import changed, groups_argument
+from kafkagroup.cli._groups import changed, complete_groups
 from kafkagroup.cli._members import in_the_way
 from kafkagroup.cli._view import exit_with, print_json, print_line
 from kafkagroup.errors import ErrorCode
@@ -16,7 +16,7 @@ __all__ = ["command"]
 
 
 @click.command("delete-groups", short_help="Delete groups with their committed offsets.")
-@groups_argument
+@click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
 @yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected

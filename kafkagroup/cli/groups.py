@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import attrs
 import click
 
 from kafkagroup.admin import GroupList, GroupListing, GroupState, GroupType
 from kafkagroup.cli._connection import Connection, connected
+from kafkagroup.cli._groups import complete_groups, matches
 from kafkagroup.cli._view import (
     add_row,
     broker,
@@ -24,6 +26,7 @@ _TYPES = [kind.value for kind in GroupType if kind is not GroupType.UNKNOWN]
 
 
 @click.command("groups", short_help="List groups with their types and states.")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=complete_groups)
 @click.option(
     "--state",
     "states",
@@ -41,9 +44,14 @@ _TYPES = [kind.value for kind in GroupType if kind is not GroupType.UNKNOWN]
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connected
 def command(
-    states: tuple[str, ...], types: tuple[str, ...], as_json: bool, connection: Connection
+    patterns: tuple[str, ...],
+    states: tuple[str, ...],
+    types: tuple[str, ...],
+    as_json: bool,
+    connection: Connection,
 ) -> None:
-    """List the groups of all brokers.
+    """List the groups of all brokers, or those whose id matches a PATTERN, such as 'orders-*'; a
+    PATTERN without * ? [ is a part of the id.
 
     If a broker does not answer, its groups are missing: it is named on stderr, and the exit code is
     1.
@@ -54,6 +62,9 @@ def command(
             types=[GroupType(kind) for kind in types],
         )
     )
+    if patterns:
+        chosen = [group for group in found.groups if matches(group.group_id, patterns)]
+        found = attrs.evolve(found, groups=tuple(chosen))
     if as_json:
         print_json(_value(found))
     else:

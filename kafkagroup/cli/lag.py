@@ -13,7 +13,7 @@ from rich.live import Live
 from kafkagroup import TopicPartition
 from kafkagroup.admin import Admin
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import groups_argument, groups_or_default, split_results
+from kafkagroup.cli._groups import Groups, failures, groups_argument, split_results
 from kafkagroup.cli._lag_view import Lags, lag_line, lag_table, lag_value, live_table
 from kafkagroup.cli._live import run_live, stamp, ticks
 from kafkagroup.cli._view import console, exit_with, plain, print_json, print_line, print_message
@@ -27,8 +27,8 @@ _TABLE_LINES = 8
 """The lines of a live table besides partitions: title, head, rule, the others, the total, empty
 ones."""
 
-_Sample = tuple[dict[str, Lags], dict[str, str]]
-"""Group -> its lags, and group -> the error."""
+_Sample = tuple[dict[str, Lags], list[str], dict[str, str]]
+"""Group -> its lags; the errors as lines; and the errors by group or broker."""
 
 
 @click.command("lag", short_help="Show the lag of a group in offsets and in seconds.")
@@ -45,16 +45,14 @@ _Sample = tuple[dict[str, Lags], dict[str, str]]
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line each.")
 @connected
-def command(
-    groups: tuple[str, ...], every: float | None, as_json: bool, connection: Connection
-) -> None:
+def command(groups: Groups, every: float | None, as_json: bool, connection: Connection) -> None:
     """Show the lag of each partition in offsets, and in seconds: the age of the first record that
     the group has not processed.
 
     A group that does not exist, or whose lag cannot be read, is named on stderr, and the exit code
     is 1.
     """
-    wanted = groups_or_default(groups, connection)
+    wanted = groups.or_default(connection)
     if every is None:
         _once(connection.run(lambda admin: _lags(admin, wanted)), as_json)
     elif as_json or not console().is_terminal:
@@ -64,62 +62,68 @@ def command(
 
 
 def _once(sample: _Sample, as_json: bool) -> None:
-    lags, errors = sample
+    lags, lines, errors = sample
     if as_json:
         print_json({"groups": [lag_value(*one) for one in lags.items()], "errors": errors})
     else:
         for group, group_lags in lags.items():
             console().print(lag_table(group, group_lags))
-    exit_with(f"group {group!r}: {error}" for group, error in errors.items())
+    exit_with(lines)
 
 
-async def _lags(admin: Admin, groups: list[str]) -> _Sample:
-    """Return the lags of groups. A group that does not exist is an error: a misspelt name would
-    otherwise look like a group without lag."""
-    lags, errors = split_results(await admin.lag(groups))
+async def _lags(admin: Admin, groups: Groups) -> _Sample:
+    """Return the lags of groups. A named group that does not exist is an error: a misspelt name
+    would otherwise look like a group without lag. Of all groups, those that have committed
+    something are shown."""
+    names, unlisted = await groups.of(admin)
+    lags, errors = split_results(await admin.lag(names))
     uncommitted = [group for group, group_lags in lags.items() if not group_lags]
-    _, missing = split_results(await admin.describe_groups(uncommitted))
-    return {group: lags[group] for group in lags if group not in missing}, errors | missing
+    if groups.every:
+        left_out = set(uncommitted)
+    else:
+        _, missing = split_results(await admin.describe_groups(uncommitted))
+        left_out, errors = {*missing}, errors | missing
+    shown: dict[str, Lags] = {group: lags[group] for group in lags if group not in left_out}
+    return shown, [*failures(errors, unlisted)], errors | unlisted
 
 
-async def _sampled(admin: Admin, groups: list[str]) -> _Sample:
-    """Return a sample for a live view. If the cluster does not answer, that is each group's error:
-    it may answer later."""
+async def _sampled(admin: Admin, groups: Groups) -> _Sample:
+    """Return a sample for a live view. If the cluster does not answer, that is its error: it may
+    answer later."""
     try:
         return await _lags(admin, groups)
     except (TransportError, AuthenticationError) as error:
         if isinstance(error, AuthenticationError) and error.is_refusal:
             raise
-        return {}, dict.fromkeys(groups, str(error))
+        errors = dict.fromkeys(groups.named, str(error))
+        return {}, [*failures(errors, {})] or [str(error)], errors
 
 
-async def _lines(groups: list[str], connection: Connection, every: float, as_json: bool) -> None:
+async def _lines(groups: Groups, connection: Connection, every: float, as_json: bool) -> None:
     async with Admin(**connection.options(Admin)) as admin:
         async for _ in ticks(every):
             at = stamp()
-            lags, errors = await _sampled(admin, groups)
+            lags, errors, _by_name = await _sampled(admin, groups)
             for group, group_lags in lags.items():
                 if as_json:
                     print_json({"time": at, **lag_value(group, group_lags)}, one_line=True)
                 else:
                     print_line(f"{at}  {lag_line(group, group_lags)}")
-            for group, error in errors.items():
-                print_message(f"{at}  group {group!r}: {error}")
+            for line in errors:
+                print_message(f"{at}  {line}")
 
 
-async def _live(groups: list[str], connection: Connection, every: float) -> None:
+async def _live(groups: Groups, connection: Connection, every: float) -> None:
     shown = console()
-    history: dict[str, deque[Mapping[TopicPartition, int | None]]] = {
-        group: deque(maxlen=_SAMPLES) for group in groups
-    }
+    history: dict[str, deque[Mapping[TopicPartition, int | None]]] = {}
     async with Admin(**connection.options(Admin)) as admin:
         with Live(console=shown, auto_refresh=False, vertical_overflow="crop") as view:
             async for _ in ticks(every):
-                lags, errors = await _sampled(admin, groups)
+                lags, errors, _by_name = await _sampled(admin, groups)
                 for group, group_lags in lags.items():
-                    history[group].append({tp: one.lag for tp, one in group_lags.items()})
-                rows = (shown.height - len(errors) - 1) // len(groups) - _TABLE_LINES
+                    samples = history.setdefault(group, deque(maxlen=_SAMPLES))
+                    samples.append({tp: one.lag for tp, one in group_lags.items()})
+                rows = (shown.height - len(errors) - 1) // max(len(lags), 1) - _TABLE_LINES
                 tables = [live_table(group, lags[group], history[group], rows) for group in lags]
-                lines = [f"group {group!r}: {error}" for group, error in errors.items()]
-                lines.append(f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it")
+                lines = [*errors, f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it"]
                 view.update(Group(*tables, *map(plain, lines)), refresh=True)

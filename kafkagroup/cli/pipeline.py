@@ -16,12 +16,17 @@ from typing import Any
 import click
 
 from kafkagroup.cli._connection import Connection, connected
+from kafkagroup.cli._suggestions import SuggestingGroup
 from kafkagroup.errors import ConfigurationError, KafkaGroupError
 
 __all__ = ["cause_of", "command", "session"]
 
 
-@click.group("pipeline", short_help="Compute tables and a report of the health of groups.")
+@click.group(
+    "pipeline",
+    cls=SuggestingGroup,
+    short_help="Compute tables and a report of the health of groups.",
+)
 def command() -> None:
     """Compute tables of the groups in __consumer_offsets, with PySpark in this process.
 

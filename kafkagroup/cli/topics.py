@@ -10,6 +10,7 @@ from kafkagroup.admin import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import changed, split_results
+from kafkagroup.cli._suggestions import SuggestingGroup
 from kafkagroup.cli._view import (
     add_row,
     broker,
@@ -51,7 +52,11 @@ class _Config(click.ParamType[tuple[str, str]]):
         return name, setting
 
 
-@click.group("topics", short_help="List, describe, create and delete topics; add partitions.")
+@click.group(
+    "topics",
+    cls=SuggestingGroup,
+    short_help="List, describe, create and delete topics; add partitions.",
+)
 def command() -> None:
     """List, describe, create, delete and grow topics.
 

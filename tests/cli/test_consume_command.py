@@ -128,6 +128,87 @@ def test_partitions(kafka: EmbeddedKafka) -> None:
     assert kafka.committed("g", "t") == {0: 1, 1: 1}
 
 
+@pytest.fixture
+def ten(kafka: EmbeddedKafka) -> EmbeddedKafka:
+    """Provide ten records in partition 0, one a minute until now, whose offsets begin with 2."""
+    now = time.time() * 1000
+    kafka.produce("t", ["lost", "lost"], partition=0)
+    for n in range(2, 12):
+        at = round(now - (11 - n) * 60_000)
+        kafka.produce("t", [NewRecord(b"ab"[n % 2 :][:1], b"%d" % n, at)], partition=0)
+    kafka.delete_records("t", 0, before=2)
+    return kafka
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        (("--offset", "5"), 5),
+        (("-o", "-3"), 9),
+        (("-o", "beginning"), 2),
+        (("--offset", "latest"), 12),
+        (("--tail", "4"), 8),
+        (("--tail", "99"), 2),
+        (("--since", "150s"), 9),
+        (("--since", "2030-01-01T00:00:00Z"), 12),
+        (("--since", "2020-01-01T00:00:00Z"), 2),
+    ],
+)
+def test_starts_where_an_option_says(
+    ten: EmbeddedKafka, start: tuple[str, ...], first: int
+) -> None:
+    servers = ("-b", ten.bootstrap_servers)
+    done = run("consume", "-t", "t", "-p", "0", *servers, *start, "-e", "-f", r"{offset}\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().split() == [str(n) for n in range(first, 12)]
+
+
+@pytest.mark.parametrize(("offset", "nearest"), [("0", 2), ("77", 12)])
+def test_an_offset_outside_of_the_log_is_replaced_and_reported(
+    ten: EmbeddedKafka, offset: str, nearest: int
+) -> None:
+    done = consume(ten, "-p", "0", "--offset", offset, "-e", "--format", r"{offset}\n")
+    assert done.stdout.decode().split() == [str(n) for n in range(nearest, 12)]
+    assert done.stderr.decode() == (
+        f"kafkagroup: warning: t/0 has the offsets 2 to 12, not {offset}: starting at {nearest}\n"
+    )
+
+
+def test_only_records_with_a_key_are_printed_and_counted(ten: EmbeddedKafka) -> None:
+    options = ("--from-beginning", "-k", "b", "-c", "3")
+    assert consume(ten, *options).stdout == b"3\n5\n7\n"
+    # In a group the records between are processed, and those after the last are not.
+    assert consume(ten, *options, "-g", "g").stdout == b"3\n5\n7\n"
+    assert ten.committed("g", "t")[0] == 8
+
+
+def test_ends_while_others_keep_writing(kafka: EmbeddedKafka) -> None:
+    """It once ended only when a fetch found nothing. What came later stays with the group."""
+    kafka.produce("t", ["old"] * 3, partition=0)
+    servers = ("-b", kafka.bootstrap_servers)
+    with running("consume", "t", *servers, *ALL, "-g", "g") as process:
+        end = time.monotonic() + TIMEOUT
+        while process.poll() is None and time.monotonic() < end:
+            # Fewer than a pipe holds, and always some that are not fetched yet.
+            kafka.produce("t", ["new"] * 5, partition=0)
+            time.sleep(0.02)
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    committed = kafka.committed("g", "t")[0]
+    assert len(out.split()) == committed < kafka.log_end("t", 0)
+    assert out.split()[:3] == [b"old"] * 3
+
+
+def test_ends_where_the_last_offsets_have_no_batch(kafka: EmbeddedKafka) -> None:
+    """Compaction leaves such a log: no fetch moves the position to its end."""
+    for partition in (0, 1):
+        kafka.produce("t", ["kept"], partition=partition)
+        kafka.produce("t", ["compacted", "compacted"], partition=partition)
+        kafka._partition("t", partition).log._batches.pop()
+    done = consume(kafka, *ALL)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"kept\nkept\n", b"")
+
+
 def test_an_empty_topic_ends_at_once(kafka: EmbeddedKafka) -> None:
     assert (done := consume(kafka, *ALL)).stdout == b""
     assert done.returncode == 0
@@ -216,6 +297,13 @@ def test_a_missing_topic_is_an_error(kafka: EmbeddedKafka) -> None:
         (("a", "--timeout", "0"), "consume: Invalid value for '--timeout': 0.0 is not in the r"),
         (("a", "--max-records", "0"), "consume: Invalid value for '--max-records': 0 is not in"),
         (("a", "--group", ""), "group_id is empty; give a name"),
+        (
+            ("a", "-o", "x"),
+            "consume: Invalid value for '--offset': 'x' is not an offset, such as 4",
+        ),
+        (("a", "--since", "ago"), "consume: Invalid value for '--since': 'ago' is not a duration"),
+        (("a", "--tail", "1", "-o", "2"), "consume: --offset and --tail exclude each other"),
+        (("a", "--tail", "1", "-g", "g"), "consume: --tail is without --group: `reset-offsets`"),
     ],
 )
 def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -> None:

@@ -1,0 +1,102 @@
+"""The ends that logs had when reading began, and whether a consumer has reached them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+
+from kafkagroup import Admin, Broker, ClientOptions, Consumer, KafkaGroupError, Record
+from kafkagroup.cli._connection import Connection
+from kafkagroup.errors import NotAssignedError
+from kafkagroup.types import TopicPartition
+
+__all__ = ["LogEnds"]
+
+_STALLED = 1.0
+"""Seconds without a record after which the brokers are asked whether there is one at all."""
+
+
+class LogEnds:
+    """The end of each partition's log at the time when it was assigned."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._ends: dict[TopicPartition, int] = {}
+        self._without_batch: set[TopicPartition] = set()
+        """Partitions without a batch from the consumer's position to the end."""
+        self._look_at = -1.0
+        """When to look for such partitions next."""
+
+    async def cut(
+        self, consumer: Consumer, found: Mapping[TopicPartition, list[Record]]
+    ) -> list[Record]:
+        """Return the records below the ends; the consumer then goes back to the ends, and fetches
+        no more of these partitions."""
+        await self._note_new(consumer)
+        kept: list[Record] = []
+        for tp, records in found.items():
+            end = self._ends.get(tp)
+            if end is None or records[-1].offset < end - 1:
+                kept += records
+                continue
+            kept += [record for record in records if record.offset < end]
+            if tp in consumer.assignment():
+                consumer.pause(tp)
+                consumer.seek(tp, end)
+        self._look_at = anyio.current_time() + _STALLED
+        return kept
+
+    async def are_reached(self, consumer: Consumer) -> bool:
+        """Whether no record below the ends is left."""
+        await self._note_new(consumer)
+        try:
+            left = {
+                tp: position
+                for tp in consumer.assignment() - self._without_batch
+                if (position := await consumer.position(tp)) < self._ends[tp]
+            }
+        except NotAssignedError:
+            return False  # a rebalance revoked a partition in the meantime
+        if left and anyio.current_time() >= self._look_at:
+            self._without_batch |= await self._empty(left)
+            self._look_at = anyio.current_time() + _STALLED
+        return not left.keys() - self._without_batch
+
+    async def _note_new(self, consumer: Consumer) -> None:
+        if new := consumer.assignment() - self._ends.keys():
+            self._ends |= await consumer.end_offsets(new)
+            self._look_at = anyio.current_time() + _STALLED
+
+    async def _empty(self, positions: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Return the partitions whose leader has no batch from the position to the end. Compaction
+        leaves such a log: no fetch response then moves the position."""
+        empty: set[TopicPartition] = set()
+        options = self._connection.options()
+        try:
+            async with Admin(**self._connection.options(Admin)) as admin:
+                topics = await admin.describe_topics({tp.topic for tp in positions})
+            for topic in topics.values():
+                if isinstance(topic, KafkaGroupError):
+                    continue
+                for one in topic.partitions:
+                    tp = TopicPartition(topic.name, one.partition)
+                    if tp not in positions or one.leader is None:
+                        continue
+                    security = ClientOptions(security=options["security"])
+                    leader = one.leader
+                    async with Broker.open(leader.host, leader.port, options=security) as broker:
+                        if await self._is_empty(broker, tp, positions[tp]):
+                            empty.add(tp)
+        except KafkaGroupError:
+            pass  # asked again after _STALLED
+        return empty
+
+    async def _is_empty(self, broker: Broker, tp: TopicPartition, position: int) -> bool:
+        answer = await broker.fetch_messages({tp: position}, max_wait=0, partition_max_bytes=1)
+        (data,) = answer.responses[0].partitions
+        if data.error_code:
+            return False
+        # The first eight bytes are the offset of the first batch.
+        first = bytes((data.records or b"")[:8])
+        return not first or int.from_bytes(first) >= self._ends[tp]

@@ -1,0 +1,48 @@
+"""Groups of commands that suggest a name for an unknown one."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+
+__all__ = ["SuggestingGroup"]
+
+_OTHER_NAMES = {
+    "cat": ("consume",),
+    "create": ("topics create",),
+    "list": ("groups", "topics list"),
+    "ls": ("groups", "topics list"),
+    "members": ("describe",),
+    "offsets": ("lag", "describe"),
+    "read": ("consume",),
+    "reset": ("reset-offsets",),
+    "seek": ("reset-offsets",),
+    "status": ("describe", "doctor"),
+    "tail": ("consume",),
+    "write": ("produce",),
+}
+"""A word of other tools -> the commands that it may mean."""
+
+
+class SuggestingGroup(click.Group):
+    """A group of commands."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = self._near(ctx, name.lower())
+            path = ctx.command_path
+            hint = f"Did you mean {' or '.join(near)}?" if near else f"See {path} --help."
+            raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _near(self, ctx: click.Context, name: str) -> list[str]:
+        known = self.list_commands(ctx)
+        if name in _OTHER_NAMES and ctx.parent is None:
+            return [*_OTHER_NAMES[name]]
+        # As "delete", and as "list-groups" of Kafka's own tools.
+        parts = [one for one in known if name in one.split("-") or one in name.split("-")]
+        return parts or get_close_matches(name, known, 2, 0.7) or get_close_matches(name, known, 1)
