@@ -79,8 +79,8 @@ def _one_line() -> Iterator[None]:
         raise  # its message is the help text
     except click.UsageError as error:
         if isinstance(error, click.BadParameter) and isinstance(error.param, click.Option):
-            # Only the first long name: an option may have a letter, and names of other tools.
-            error.param_hint = repr(next(o for o in error.param.opts if o.startswith("--")))
+            # Without its letters, which say less.
+            error.param_hint = [name for name in error.param.opts if name.startswith("--")]
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
         raise _WrongUsage(where + error.format_message()) from error
     except ConfigurationError as error:

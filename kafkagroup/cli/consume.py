@@ -82,8 +82,6 @@ also move past markers, which are no records."""
     "-c",
     "-n",
     "--max-records",
-    "--max-messages",
-    "max_records",
     type=click.IntRange(1),
     metavar="N",
     help="End after N records.",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -16,10 +17,11 @@ from kafkagroup import Codec, NewRecord
 from kafkagroup._signals import open_signal_receiver
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
+from kafkagroup.cli._live import ticks
 from kafkagroup.cli._pipes import read_stdin
 from kafkagroup.cli._record_json import Placed, record_from_json
 from kafkagroup.cli._view import count, print_message
-from kafkagroup.errors import KafkaGroupError, NotWrittenError
+from kafkagroup.errors import KafkaGroupError, NotWrittenError, printable
 from kafkagroup.producer import Producer
 from kafkagroup.types import Headers
 
@@ -33,6 +35,9 @@ _CHUNKS_AHEAD = 4
 
 _MAX_LINE = 16 << 20
 """Most bytes of one line; brokers accept a megabyte by default."""
+
+_PROGRESS_INTERVAL = 0.5
+"""Seconds between two updates of the progress on a terminal."""
 
 _GRACE = 3.0
 """Seconds after a signal in which brokers may still acknowledge the records in flight."""
@@ -59,13 +64,16 @@ class _Header(click.ParamType[tuple[str, bytes]]):
 
 
 @click.command("produce", short_help="Write lines of stdin to a topic.")
-@click.argument("topic")
+@click.argument("topic", required=False)
+@click.option("-t", "--topic", "same", hidden=True)
 @click.option(
+    "-K",
     "--key-separator",
     metavar="TEXT",
     help="The part of a line before it is the key. Default: no keys.",
 )
 @click.option(
+    "-H",
     "--headers",
     "--header",
     "headers",
@@ -75,6 +83,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
     help="A header of every record; repeatable.",
 )
 @click.option(
+    "-p",
     "--partition",
     type=click.IntRange(0),
     metavar="N",
@@ -86,16 +95,20 @@ class _Header(click.ParamType[tuple[str, bytes]]):
     help="With --json: use the partitions in the lines, not the keys.",
 )
 @click.option(
+    "-z",
     "--compression",
     type=click.Choice([codec.name.lower() for codec in Codec]),
     default="none",
     show_default=True,
     help="The compression of batches.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Read lines as `consume --json` prints them.")
+@click.option(
+    "-J", "--json", "as_json", is_flag=True, help="Read lines as `consume --json` prints them."
+)
 @connected
 def command(
-    topic: str,
+    topic: str | None,
+    same: str | None,
     key_separator: str | None,
     headers: tuple[tuple[str, bytes], ...],
     partition: int | None,
@@ -116,6 +129,9 @@ def command(
     Keys and values are strings, null, or {"base64": "..."}. "topic", "partition" and "offset" are
     ignored.
     """
+    if (topic is None) == (same is None):
+        raise click.UsageError("Missing argument 'TOPIC'." if same is None else "one TOPIC only")
+    topic = topic or same or ""
     if key_separator == "":
         raise click.UsageError("--key-separator is empty")
     if as_json and key_separator is not None:
@@ -166,6 +182,7 @@ class _Writer:
         """How many records, and so lines, were written."""
         self.unknown_count = 0
         """How many sent records were not acknowledged in time after a signal."""
+        self._progress_shown = False
         self._failure: KafkaGroupError | None = None
         """Why lines were not written."""
         self._sending: anyio.CancelScope | None = None
@@ -181,13 +198,29 @@ class _Writer:
             async with self._producer:
                 # An unknown topic is reported at once, not after the first line of input.
                 await self._producer.partition_count(self._topic)
-                code = await first(
+                works: list[Callable[[], Awaitable[int]]] = [
                     partial(self._wait_for_signal, signals),
                     partial(self._copy_stdin, sender, receiver),
-                )
+                ]
+                if sys.stderr.isatty() and not sys.stdin.isatty():
+                    works.append(self._show_progress)
+                try:
+                    code = await first(*works)
+                finally:
+                    if self._progress_shown:
+                        click.echo("\r\x1b[K", nl=False, err=True)
                 if self._failure is not None:
                     raise self._failure
                 return code
+
+    async def _show_progress(self) -> int:
+        """Write the count over itself, until cancelled."""
+        async for _ in ticks(_PROGRESS_INTERVAL):
+            if self.written_count:
+                self._progress_shown = True
+                text = f"{count(self.written_count, 'record')} written to {self._topic}"
+                click.echo(f"\r\x1b[K{printable(text)}", nl=False, err=True)
+        raise AssertionError("ticks never end")
 
     async def _wait_for_signal(self, signals: AsyncIterator[signal.Signals]) -> int:
         """Wait for a signal, limit the write in progress, and return the exit code."""

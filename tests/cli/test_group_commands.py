@@ -20,6 +20,7 @@ from pathlib import Path
 import anyio
 import click
 import pytest
+from cli.programs import TIMEOUT, running
 from click.testing import CliRunner, Result
 
 from kafkagroup import Admin, Consumer, TopicPartition
@@ -384,6 +385,60 @@ def test_ctrl_c_at_the_confirmation_aborts_quietly(
     monkeypatch.setattr("kafkagroup.cli.delete_groups.confirm_or_exit", confirm_or_exit)
     result = run("delete-groups", "idle", "--bootstrap-servers", kafka.bootstrap_servers)
     assert (result.exit_code, result.output) == (130, "")
+
+
+def test_all_groups_are_read(kafka: EmbeddedKafka) -> None:
+    async def alter() -> None:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+            await admin.alter_offsets("other", {TopicPartition("orders", 0): 5})
+
+    anyio.run(alter)
+    servers = ("-b", kafka.bootstrap_servers)
+    for name in ("lag", "describe"):
+        found = run(name, "--all-groups", "--json", *servers)
+        assert (found.exit_code, found.stderr) == (0, "")
+        groups = json.loads(found.stdout)["groups"]
+        assert {group["group_id"]: group["lag"] for group in groups} == {"idle": 6, "other": 0}
+        one = json.loads(run(name, "-g", "idle", "--json", *servers).stdout)
+        assert [group["group_id"] for group in one["groups"]] == ["idle"]
+        assert_failed(run(name, "idle", "-a", *servers), 2, f"{name}: give either groups or --all")
+
+
+def test_groups_are_listed_by_pattern(kafka: EmbeddedKafka) -> None:
+    for pattern, found in (("i*", ["idle"]), ("dl", ["idle"]), ("dl*", []), ("[ij]dle", ["idle"])):
+        listed = run("groups", pattern, "--json", "-b", kafka.bootstrap_servers)
+        assert [one["group_id"] for one in json.loads(listed.stdout)["groups"]] == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("lga",), "No such command 'lga'. Did you mean lag?"),
+        (("list-groups",), "No such command 'list-groups'. Did you mean groups?"),
+        (("delete",), "No such command 'delete'. Did you mean delete-groups or delete-offsets?"),
+        (("list",), "No such command 'list'. Did you mean groups or topics list?"),
+        (("topics", "lst"), "topics: No such command 'lst'. Did you mean list?"),
+        (("zzz",), "No such command 'zzz'. See kafkagroup --help."),
+        (("lag", "--wach"), "lag: No such option '--wach'. Did you mean '--watch'?"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(arguments: tuple[str, ...], line: str) -> None:
+    result = CliRunner().invoke(app, arguments, prog_name="kafkagroup")
+    assert (result.exit_code, result.stderr) == (2, f"kafkagroup: {line}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("lag", "idle", "--watch", "0.1", "--json"), ("lag", "idle", "--watch", "0.1"), ("groups",)],
+)
+def test_a_closed_pipe_ends_a_command_with_success(
+    kafka: EmbeddedKafka, arguments: tuple[str, ...]
+) -> None:
+    with running(*arguments, "-b", kafka.bootstrap_servers) as process:
+        if arguments != ("groups",):
+            process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(TIMEOUT), process.stderr.read()) == (0, b"")
 
 
 def test_members_in_the_way_are_reported_before_the_prompt(kafka: EmbeddedKafka) -> None:

@@ -4,14 +4,17 @@ the line."""
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
-from cli.programs import TIMEOUT, run, running
+from cli.programs import KAFKAGROUP, TIMEOUT, environment, run, running
 from click.testing import CliRunner
 
 from kafkagroup import NewRecord
@@ -256,3 +259,27 @@ def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"kafkagroup: {line}")
     assert found.stderr.count("\n") == 1
+
+
+def test_progress_is_shown_on_a_terminal(kafka: EmbeddedKafka) -> None:
+    """stdin is a pipe that stays open, and stderr a terminal."""
+    ours, theirs = pty.openpty()
+    command = [*KAFKAGROUP, "produce", "t", "-b", kafka.bootstrap_servers]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stderr=theirs, env=environment()) as process:
+        os.close(theirs)
+        process.stdin.write(b"a\nb\n")
+        process.stdin.flush()
+        shown = b""
+        while b"2 records written to t" not in shown:
+            shown += os.read(ours, 1000)
+        process.stdin.close()
+        assert process.wait(TIMEOUT) == 0
+    rest = b""
+    with suppress(OSError):  # the terminal has no other end any more
+        while data := os.read(ours, 1000):
+            rest += data
+    os.close(ours)
+    assert shown == b"\r\x1b[K2 records written to t"
+    # The last line replaces it.
+    assert rest.endswith(b"\r\x1b[Kkafkagroup: 2 records written to t\r\n")
