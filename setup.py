@@ -31,7 +31,7 @@ SOURCES = (
     "kafkagroup/consume/progress.py",
     "kafkagroup/consume/conversion.py",
     "kafkagroup/consume/delivery.py",
-    "kafkagroup/runtime/reader.py",
+    "kafkagroup/runtime/consume/reader.py",
 )
 """The modules to compile. Beside each, a .pxd file declares the C types."""
 

@@ -72,12 +72,12 @@ if TYPE_CHECKING:
         TroubleReported,
     )
     from kafkagroup.group import GroupMember, GroupProtocol
-    from kafkagroup.runtime.busy import ConsumerBusyError
-    from kafkagroup.runtime.event_feed import GroupEvents
-    from kafkagroup.runtime.generations import Generation
-    from kafkagroup.runtime.health import Health, HealthFinding, HealthProblem
-    from kafkagroup.runtime.loads_file import LoadsFile
-    from kafkagroup.runtime.metrics import GroupMetrics, RequestMetrics
+    from kafkagroup.runtime.consume.busy import ConsumerBusyError
+    from kafkagroup.runtime.consume.health import Health, HealthFinding, HealthProblem
+    from kafkagroup.runtime.consume.loads_file import LoadsFile
+    from kafkagroup.runtime.member.event_feed import GroupEvents
+    from kafkagroup.runtime.member.generations import Generation
+    from kafkagroup.runtime.member.metrics import GroupMetrics, RequestMetrics
     from kafkagroup.transport.metadata import Node
     from kafkagroup.transport.options import ClientOptions
     from kafkagroup.transport.sasl.oauthbearer import Token
@@ -202,11 +202,11 @@ _HOMES = {
     "ClientOptions": "transport.options",
     "Codec": "wire.compression",
     "Consumer": "consumer",
-    "ConsumerBusyError": "runtime.busy",
-    "Generation": "runtime.generations",
+    "ConsumerBusyError": "runtime.consume.busy",
+    "Generation": "runtime.member.generations",
     "GroupMember": "group",
     "GroupMetadata": "types",
-    "GroupMetrics": "runtime.metrics",
+    "GroupMetrics": "runtime.member.metrics",
     "GroupProtocol": "group",
     "RebalanceCause": "events",
     "CoordinatorFound": "events",
@@ -219,15 +219,15 @@ _HOMES = {
     "GroupEvent": "events",
     "TroubleEnded": "events",
     "TroubleReported": "events",
-    "GroupEvents": "runtime.event_feed",
-    "HealthFinding": "runtime.health",
-    "Health": "runtime.health",
-    "HealthProblem": "runtime.health",
+    "GroupEvents": "runtime.member.event_feed",
+    "HealthFinding": "runtime.consume.health",
+    "Health": "runtime.consume.health",
+    "HealthProblem": "runtime.consume.health",
     "Election": "coordination",
     "Leader": "coordination",
     "Leaders": "coordination",
     "Leadership": "coordination",
-    "LoadsFile": "runtime.loads_file",
+    "LoadsFile": "runtime.consume.loads_file",
     "MemberOptions": "coordination",
     "NewRecord": "wire.batch_writing",
     "Node": "transport.metadata",
@@ -235,7 +235,7 @@ _HOMES = {
     "OffsetAndTimestamp": "types",
     "InsecureConnectionWarning": "transport.security",
     "Record": "types",
-    "RequestMetrics": "runtime.metrics",
+    "RequestMetrics": "runtime.member.metrics",
     "Security": "transport.security",
     "Shards": "coordination",
     "ShardAssignment": "coordination",

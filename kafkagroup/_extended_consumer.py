@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from kafkagroup._values import evolve
+from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consumer import Consumer
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.coalescing_task import Spawn
-from kafkagroup.runtime.engine import Engine
-from kafkagroup.runtime.interfaces import SupportedProtocols
-from kafkagroup.runtime.subscriber import Subscriber
+from kafkagroup.runtime.consume.engine import Engine
+from kafkagroup.runtime.consume.subscriber import Subscriber
+from kafkagroup.runtime.member.interfaces import SupportedProtocols
 from kafkagroup.transport.cluster import Cluster
 
 __all__ = ["ExtendedConsumer", "Extension"]

@@ -21,8 +21,8 @@ from kafkagroup.member.requests import (
     sync_request,
 )
 from kafkagroup.member.state import Config, Member
-from kafkagroup.runtime.late_modules import LateModules
-from kafkagroup.runtime.offset_requests import commit_offsets, fetch_offsets
+from kafkagroup.runtime.client.late_modules import LateModules
+from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.transport.broker import MAIN, BrokerClient
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition

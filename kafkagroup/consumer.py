@@ -21,6 +21,7 @@ from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup._public import public
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
+from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consume.conversion import Conversion
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lag import behind
@@ -52,18 +53,17 @@ from kafkagroup.options import (
     OffsetReset,
     PartitionLoads,
 )
-from kafkagroup.runtime.batches import ArrowBatches, Batches
-from kafkagroup.runtime.coalescing_task import Spawn
-from kafkagroup.runtime.engine import Engine
-from kafkagroup.runtime.event_feed import GroupEvents
-from kafkagroup.runtime.interfaces import AssignedCallback, Membership, PartitionsCallback
-from kafkagroup.runtime.late_modules import late_modules_of_consumer
-from kafkagroup.runtime.log_offsets import EARLIEST, LATEST
-from kafkagroup.runtime.metrics import GroupMetrics
-from kafkagroup.runtime.reader import NothingArrived, Reader, Records
-from kafkagroup.runtime.service import Service
-from kafkagroup.runtime.session import Session
-from kafkagroup.runtime.subscriber import Callbacks
+from kafkagroup.runtime.client.late_modules import late_modules_of_consumer
+from kafkagroup.runtime.client.service import Service
+from kafkagroup.runtime.consume.batches import ArrowBatches, Batches
+from kafkagroup.runtime.consume.engine import Engine
+from kafkagroup.runtime.consume.reader import NothingArrived, Reader, Records
+from kafkagroup.runtime.consume.session import Session
+from kafkagroup.runtime.consume.subscriber import Callbacks
+from kafkagroup.runtime.member.event_feed import GroupEvents
+from kafkagroup.runtime.member.interfaces import AssignedCallback, Membership, PartitionsCallback
+from kafkagroup.runtime.member.metrics import GroupMetrics
+from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers
@@ -80,7 +80,7 @@ from kafkagroup.wire.arrow import schema
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from kafkagroup.runtime.health import Checkup, Health
+    from kafkagroup.runtime.consume.health import Checkup, Health
     from kafkagroup.transport.security import Security
 
 __all__ = ["Consumer"]
@@ -842,7 +842,12 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         process that was forked from the one that started the consumer, the consumer does not run.
         """
         # Imported here: many applications never call this.
-        from kafkagroup.runtime.health import Checkup, HealthProblem, health_of_consumer, not_well
+        from kafkagroup.runtime.consume.health import (
+            Checkup,
+            HealthProblem,
+            health_of_consumer,
+            not_well,
+        )
 
         if fork := self._fork:
             return not_well(HealthProblem.NOT_RUNNING, fork)

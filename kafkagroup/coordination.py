@@ -43,8 +43,8 @@ from kafkagroup.errors import (
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
 from kafkagroup.member.vocabulary import GenerationInfo
-from kafkagroup.runtime.interfaces import Membership
-from kafkagroup.runtime.membership_log import counted, first_few
+from kafkagroup.runtime.member.interfaces import Membership
+from kafkagroup.runtime.member.membership_log import counted, first_few
 from kafkagroup.transport.security import Security
 from kafkagroup.wire.codec import decode_prefix, encode
 from kafkagroup.wire.schema import BYTES, INT32, STRING, array, field, message, struct

@@ -15,6 +15,7 @@ from kafkagroup._client_name import client_name
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup._values import evolve, frozen
+from kafkagroup.concurrency.clock import current_time, lease_clock
 from kafkagroup.errors import (
     ClusterChangedError,
     ConfigurationError,
@@ -26,20 +27,25 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.options import GroupMemberOptions
-from kafkagroup.runtime.close_sequence import LEAVE_FRACTION
-from kafkagroup.runtime.driver import Driver
-from kafkagroup.runtime.event_feed import GroupEvents
-from kafkagroup.runtime.generations import Generation, GenerationQueue, Strategies
-from kafkagroup.runtime.health import Checkup, Health, HealthProblem, check_troubles, not_well
-from kafkagroup.runtime.history import History
-from kafkagroup.runtime.interfaces import Membership, Running, SupportedProtocols
-from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.late_modules import LateModules
-from kafkagroup.runtime.membership_log import MembershipLog
-from kafkagroup.runtime.metrics import GroupMetrics
-from kafkagroup.runtime.service import Service
-from kafkagroup.runtime.threaded import ThreadedDriver
-from kafkagroup.transport.clock import current_time, lease_clock
+from kafkagroup.runtime.client.late_modules import LateModules
+from kafkagroup.runtime.client.service import Service
+from kafkagroup.runtime.consume.close_sequence import LEAVE_FRACTION
+from kafkagroup.runtime.consume.health import (
+    Checkup,
+    Health,
+    HealthProblem,
+    check_troubles,
+    not_well,
+)
+from kafkagroup.runtime.member.driver import Driver
+from kafkagroup.runtime.member.event_feed import GroupEvents
+from kafkagroup.runtime.member.generations import Generation, GenerationQueue, Strategies
+from kafkagroup.runtime.member.history import History
+from kafkagroup.runtime.member.interfaces import Membership, Running, SupportedProtocols
+from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.metrics import GroupMetrics
+from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers

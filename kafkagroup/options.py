@@ -47,7 +47,11 @@ if TYPE_CHECKING:
     import re
     from datetime import timedelta
 
-    from kafkagroup.runtime.interfaces import AssignedCallback, Membership, PartitionsCallback
+    from kafkagroup.runtime.member.interfaces import (
+        AssignedCallback,
+        Membership,
+        PartitionsCallback,
+    )
     from kafkagroup.transport.security import Security
 
 __all__ = [

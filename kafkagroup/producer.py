@@ -14,7 +14,6 @@ import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._timestamps import check_timestamp
-from kafkagroup.admin.calls import CallingService
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
@@ -26,8 +25,9 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.options import ProducerOptions
-from kafkagroup.runtime.appending import append
-from kafkagroup.runtime.late_modules import PRODUCE
+from kafkagroup.runtime.client.calls import CallingService
+from kafkagroup.runtime.client.late_modules import PRODUCE
+from kafkagroup.runtime.produce.appending import append
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.security import Security
 from kafkagroup.types import NO_TIMESTAMP, TopicPartition

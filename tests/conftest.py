@@ -19,9 +19,10 @@ import pytest
 import trio.testing
 from hypothesis import settings
 
-from kafkagroup.runtime import late_modules
+from kafkagroup.concurrency import clock
+from kafkagroup.runtime.client import late_modules
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.transport import clock, dialing
+from kafkagroup.transport import dialing
 from kafkagroup.transport.names import Names, Resolved
 
 _TIMEOUT = 5.0

@@ -30,7 +30,7 @@ from kafkagroup import (
     encode_batch,
 )
 from kafkagroup.assign.loads import MeasuredLoads, encode_loads
-from kafkagroup.runtime.loads_file import LoadsFile
+from kafkagroup.runtime.consume.loads_file import LoadsFile
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import TopicPartition
 

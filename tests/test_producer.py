@@ -19,7 +19,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
 )
 from kafkagroup.producer import Producer
-from kafkagroup.runtime.appending import _refusal
+from kafkagroup.runtime.produce.appending import _refusal
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Swallow
 from kafkagroup.wire.messages.produce import (

@@ -20,8 +20,8 @@ from kafkagroup.cli._app import app
 from kafkagroup.consume.plan import ACTIONS, ErrorAction
 from kafkagroup.exporters._instruments import INSTRUMENTS
 from kafkagroup.member import consumer_state, state
-from kafkagroup.runtime import health
-from kafkagroup.runtime.offsets import RETRIED_LOOK_UPS
+from kafkagroup.runtime.consume import health
+from kafkagroup.runtime.offsets.group_offsets import RETRIED_LOOK_UPS
 from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
 
 __all__ = [

@@ -17,7 +17,7 @@ from unittest import mock
 import anyio
 from anyio.abc import ByteStream
 
-from kafkagroup.runtime import late_modules
+from kafkagroup.runtime.client import late_modules
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport import dialing
 from kafkagroup.transport.names import Names, Resolved

@@ -12,7 +12,6 @@ from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin import topics as topic_requests
-from kafkagroup.admin.calls import CallingService, ChangeAttempts, changed, checked_group_ids
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.values import (
@@ -28,6 +27,12 @@ from kafkagroup.assign import GroupSpec
 from kafkagroup.consume.partitions import ByPartition, Partitions, offsets_of, partitions_of
 from kafkagroup.errors import ConfigurationError, IllegalStateError, KafkaGroupError
 from kafkagroup.options import AdminOptions
+from kafkagroup.runtime.client.calls import (
+    CallingService,
+    ChangeAttempts,
+    changed,
+    checked_group_ids,
+)
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import require_cluster
 from kafkagroup.transport.metadata import Node

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, KafkaGroupError, RemoteProtocolError, broker_error
-from kafkagroup.runtime.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.client.calls import RetriedCalls
+from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata, Node
 from kafkagroup.types import OffsetAndMetadata, TopicPartition

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafkagroup.admin.calls import ChangeAttempts, RetriedCalls
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.errors import (
     BrokerError,
@@ -17,13 +16,14 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     broker_error,
 )
-from kafkagroup.runtime.offset_requests import fetch_offsets
-from kafkagroup.runtime.offsets import (
+from kafkagroup.runtime.client.calls import ChangeAttempts, RetriedCalls
+from kafkagroup.runtime.offsets.group_offsets import (
     NO_MEMBERSHIP,
     GroupOffsets,
     answered_partitions,
     committed_offset,
 )
+from kafkagroup.runtime.offsets.offset_requests import fetch_offsets
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offset_delete import (

@@ -5,7 +5,6 @@ If the response to an attempt is lost, the next one finds no such member or grou
 
 from __future__ import annotations
 
-from kafkagroup.admin.calls import ChangeAttempts
 from kafkagroup.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -13,6 +12,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
+from kafkagroup.runtime.client.calls import ChangeAttempts
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.wire.messages.group import (
     DeleteGroupsRequest,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.admin.describing import CONSUMER
 from kafkagroup.admin.values import GroupDescription, GroupState
 from kafkagroup.assign import GroupSpec, MemberSpec
 from kafkagroup.assign.cooperative_sticky import generation_in
 from kafkagroup.errors import ErrorCode, IllegalStateError, broker_error
+from kafkagroup.runtime.client.calls import RetriedCalls
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.merging import merge
 from kafkagroup.transport.metadata import ClusterMetadata

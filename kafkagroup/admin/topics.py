@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from kafkagroup._values import define
-from kafkagroup.admin.calls import ChangeAttempts
 from kafkagroup.admin.values import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.errors import (
     BrokerError,
@@ -21,6 +20,7 @@ from kafkagroup.errors import (
     broker_error,
     escaped,
 )
+from kafkagroup.runtime.client.calls import ChangeAttempts
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.merging import ABSENT

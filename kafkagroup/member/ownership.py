@@ -17,7 +17,7 @@ Each protocol has one rule for which acknowledgement extends the lease, and for 
 An event loop that stalls needs no rule. A request is sent in a step, so a lease never ends later
 than one `lease_timeout` after the last step: a member that stalls for so long finds it expired. So
 does one whose system was suspended, as the times are on a clock that counts it
-(`transport/clock.py`).
+(`concurrency/clock.py`).
 
 The runtime passes the value on to the reader, commits, health checks and metrics. With a heartbeat
 thread, other threads read it at any time, so it is never changed in place.

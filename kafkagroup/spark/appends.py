@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import anyio
 
 from kafkagroup.errors import BrokerError, ErrorCode, broker_error
-from kafkagroup.runtime.appending import append
+from kafkagroup.runtime.produce.appending import append
 from kafkagroup.spark.cluster import Session
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import TopicPartition

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from kafkagroup._values import frozen
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     AuthenticationError,
@@ -29,7 +30,6 @@ from kafkagroup.transport.connection import IDENTITY_REQUEST, BrokerConnection
 from kafkagroup.transport.identity import ClusterIdentity, ForeignClusterError, MisdirectedError
 from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.names import Names, UnresolvedError
-from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.origin import Origin
 from kafkagroup.transport.retry import part_of

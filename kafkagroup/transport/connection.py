@@ -37,6 +37,8 @@ import anyio
 from kafkagroup._backoff import backoff
 from kafkagroup._values import define, field
 from kafkagroup._version import SOFTWARE_VERSION
+from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import (
     AuthenticationError,
     BrokerError,
@@ -50,11 +52,9 @@ from kafkagroup.errors import (
 )
 from kafkagroup.transport import dialing
 from kafkagroup.transport.channel import Channel
-from kafkagroup.transport.clock import loop_clock
 from kafkagroup.transport.identity import ClusterIdentity, MisdirectedError
 from kafkagroup.transport.keepalive import keep_alive
 from kafkagroup.transport.names import Names
-from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.os_errors import reason
 from kafkagroup.transport.threads import ThreadTimeoutError, ThreadWait

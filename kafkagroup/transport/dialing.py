@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import ConnectionLostError
 from kafkagroup.transport.names import Names, Resolved
-from kafkagroup.transport.one_shot_event import OneShotEvent
 from kafkagroup.transport.os_errors import reason
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 
 from kafkagroup._backend import asyncio_loop
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import RequestTimeoutError
-from kafkagroup.transport.one_shot_event import OneShotEvent
 
 __all__ = ["Job", "Post", "ThreadTimeoutError", "ThreadWait", "WorkerThreads", "post_to_loop"]
 

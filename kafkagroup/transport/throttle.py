@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkagroup.transport.clock import loop_clock
+from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.transport.options import Address
 
 __all__ = ["BrokerThrottle"]

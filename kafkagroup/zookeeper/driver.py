@@ -1,6 +1,6 @@
 """Run a membership in ZooKeeper: pass events to `step`, and execute its effects.
 
-As in `runtime.driver`, one task steps, each request has a task of its own, and one task calls the
+As in `runtime.member.driver`, one task steps, each request has a task of its own, and one task calls the
 application, in the order of the effects. kazoo's threads keep the session alive: a blocked event
 loop does not end the membership, but the ownership lease may expire.
 """
@@ -15,6 +15,9 @@ import anyio
 import attrs
 from anyio.abc import TaskGroup
 
+from kafkagroup.concurrency.clock import lease_clock
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.concurrency.unrequested_end import unrequested_end
 from kafkagroup.errors import CommitFailedError, KafkaGroupError
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
@@ -41,14 +44,11 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Disconnect,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.driver import PollTimer, run_compute
-from kafkagroup.runtime.interfaces import Application, SupportedProtocols
-from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.membership_log import MembershipLog
-from kafkagroup.runtime.threaded import running_loop
-from kafkagroup.runtime.unrequested_end import unrequested_end
-from kafkagroup.transport.clock import lease_clock
-from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.runtime.member.driver import PollTimer, run_compute
+from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.threaded import running_loop
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session

@@ -15,9 +15,9 @@ from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.runtime.interfaces import Application, SupportedProtocols
-from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.membership_log import MembershipLog
+from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles

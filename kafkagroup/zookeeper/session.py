@@ -24,6 +24,7 @@ from typing import Any
 
 import anyio
 
+from kafkagroup.concurrency.clock import lease_clock
 from kafkagroup.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -55,7 +56,6 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionFailed,
     ZooKeeperEvent,
 )
-from kafkagroup.transport.clock import lease_clock
 from kafkagroup.transport.threads import Post
 from kafkagroup.zookeeper.needs import kazoo_needed
 

@@ -26,7 +26,7 @@ import attrs
 
 from kafkagroup import Broker, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, weighted_sticky
-from kafkagroup.runtime.loads_file import LoadsFile
+from kafkagroup.runtime.consume.loads_file import LoadsFile
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsPartition,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kafkagroup.cli._app import app
 from kafkagroup.cli._connection import option_words
 from kafkagroup.cli._words import in_shell_words
-from kafkagroup.runtime import uncompiled
+from kafkagroup.runtime.client import uncompiled
 from kafkagroup.testing import EmbeddedKafka
 
 ADVICE = (

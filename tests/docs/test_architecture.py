@@ -76,8 +76,10 @@ def test_paths_and_names_cited_by_an_item_exist(item: str) -> None:
 
 def test_the_check_detects_missing_paths_and_names() -> None:
     assert missing("`runtime/driven.py`, `NoSuchName`") == ["runtime/driven.py", "NoSuchName"]
-    assert missing("`runtime/driver.py`: `Fetcher`") == ["Fetcher"]
-    assert missing("`runtime/fetcher.py`: `Fetcher`, `Fetcher.no_such`") == ["Fetcher.no_such"]
+    assert missing("`runtime/member/driver.py`: `Fetcher`") == ["Fetcher"]
+    assert missing("`runtime/consume/fetcher.py`: `Fetcher`, `Fetcher.no_such`") == [
+        "Fetcher.no_such"
+    ]
 
 
 def test_the_table_has_every_package_of_the_picture() -> None:

@@ -76,7 +76,7 @@ async def test_a_group_is_assigned_without_loads_when_they_cannot_be_read(
         Worker(bootstrap, name, assignors=[weighted_sticky()], partition_loads=broken)
         for _ in range(2)
     )
-    with caplog.at_level(logging.WARNING, "kafkagroup.runtime.leader"):
+    with caplog.at_level(logging.WARNING, "kafkagroup.runtime.consume.leader"):
         async with group(first, second):
             await until(lambda: len(first.owns) == len(second.owns) == 2)
     assert (

@@ -5,7 +5,7 @@ import pytest
 
 from kafkagroup import Consumer, TopicPartition
 from kafkagroup.admin import Admin
-from kafkagroup.runtime.slices import SLICE_SIZE
+from kafkagroup.concurrency.slices import SLICE_SIZE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 

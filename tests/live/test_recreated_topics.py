@@ -8,7 +8,7 @@ from brokers import FAST, TRIO_IS_LONG
 from kafkagroup import Consumer
 from kafkagroup.admin import Admin
 from kafkagroup.errors import BrokerError, CommitFailedError, ErrorCode
-from kafkagroup.runtime import offsets
+from kafkagroup.runtime.offsets import group_offsets as offsets
 from kafkagroup.wire.batch_writing import NewRecord
 
 pytestmark = [

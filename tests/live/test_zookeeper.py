@@ -29,7 +29,7 @@ from kafkagroup import (
 from kafkagroup.assign import range_assignor, roundrobin_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.zookeeper_nodes import Paths
-from kafkagroup.runtime.threaded import running_loop
+from kafkagroup.runtime.member.threaded import running_loop
 from kafkagroup.testing import EmbeddedKafka, LocalZooKeeper
 from kafkagroup.testing.local import LocalKafkaUnavailable
 from kafkagroup.zookeeper.session import Access, Session

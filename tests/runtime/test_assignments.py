@@ -27,15 +27,15 @@ PER_RECORD = {
     ("consume/delivery.py", "_read_converted", "owned.leader_epoch"),
     ("consume/delivery.py", "_read_converted", "owned.position"),
     ("consume/delivery.py", "mark_processed", "owned.processed"),
-    ("runtime/reader.py", "ready", "self._lease.last_poll"),
+    ("runtime/consume/reader.py", "ready", "self._lease.last_poll"),
 }
 
 # Classes of Python and anyio that have no verb for it.
 FOREIGN = {
     ("consume/conversion.py", "_error", "error.__cause__"),
-    ("runtime/generations.py", "_extend", "scope.deadline"),
-    ("runtime/service.py", "_start_error", "failure.__cause__"),
-    ("runtime/service.py", "_run_engine", "tasks.cancel_scope.shield"),
+    ("runtime/member/generations.py", "_extend", "scope.deadline"),
+    ("runtime/client/service.py", "_start_error", "failure.__cause__"),
+    ("runtime/client/service.py", "_run_engine", "tasks.cancel_scope.shield"),
 }
 
 

@@ -20,9 +20,9 @@ from kafkagroup import (
     TopicPartition,
     ZooKeeperMembership,
 )
+from kafkagroup.concurrency import slices
 from kafkagroup.errors import ErrorCode, KafkaGroupError
-from kafkagroup.runtime import slices
-from kafkagroup.runtime.offsets import GroupOffsets
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Throttle
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions

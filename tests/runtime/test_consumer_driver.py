@@ -22,7 +22,7 @@ from kafkagroup import (
 )
 from kafkagroup.errors import ErrorCode, TransportError, UnsupportedVersionError
 from kafkagroup.member import consumer_target
-from kafkagroup.runtime import large_jobs
+from kafkagroup.runtime.consume import large_jobs
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.threads import WorkerThreads

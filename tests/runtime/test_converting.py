@@ -282,7 +282,7 @@ async def test_other_tasks_run_between_records_that_are_converted_at_once(
                 return clock() + passed
 
             c._session.clock = ticking
-            monkeypatch.setattr("kafkagroup.runtime.reader.anyio.current_time", ticking)
+            monkeypatch.setattr("kafkagroup.runtime.consume.reader.anyio.current_time", ticking)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(count)
                 batch = await anext(aiter(c.batches(3_000)))

@@ -14,7 +14,7 @@ from kafkagroup.errors import (
     NoOffsetError,
     broker_error,
 )
-from kafkagroup.runtime.error_channel import ErrorChannel
+from kafkagroup.runtime.consume.error_channel import ErrorChannel
 from kafkagroup.types import TopicPartition
 
 TP = TopicPartition("t", 0)

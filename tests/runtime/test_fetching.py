@@ -15,8 +15,8 @@ import pytest
 
 from kafkagroup import Consumer, HealthProblem, TroubleEnded, TroubleReported
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime.fetcher import Fetcher
-from kafkagroup.runtime.session import Session
+from kafkagroup.runtime.consume.fetcher import Fetcher
+from kafkagroup.runtime.consume.session import Session
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.connection import BrokerConnection

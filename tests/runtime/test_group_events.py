@@ -31,7 +31,7 @@ from kafkagroup import (
 from kafkagroup._values import evolve, fields
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ConsumerClosedError, ErrorCode, IllegalStateError
-from kafkagroup.runtime.event_feed import EventFeed
+from kafkagroup.runtime.member.event_feed import EventFeed
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -10,7 +10,7 @@ import trio
 
 from kafkagroup import Consumer, GroupMember, GroupProtocol, IllegalStateError
 from kafkagroup._backend import asyncio_loop
-from kafkagroup.runtime.processing import Processing
+from kafkagroup.runtime.consume.processing import Processing
 from kafkagroup.testing import EmbeddedKafka
 
 PROTOCOL = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))

@@ -23,8 +23,8 @@ from kafkagroup import (
 )
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime.health import Checkup
-from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.consume.health import Checkup
+from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest

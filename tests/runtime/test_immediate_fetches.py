@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
-from kafkagroup.runtime import slices
+from kafkagroup.concurrency import slices
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkagroup.runtime.lag import LoopLag
+from kafkagroup.runtime.member.lag import LoopLag
 
 
 def test_the_largest_loop_lag_of_the_last_minute_is_kept() -> None:

@@ -14,7 +14,7 @@ import pytest
 from loop_threads import LoopThreads
 
 from kafkagroup import Consumer, TopicPartition
-from kafkagroup.runtime import late_modules
+from kafkagroup.runtime.client import late_modules
 from kafkagroup.testing import EmbeddedKafka
 
 PROGRAM = Path(__file__).parents[1] / "first_use.py"
@@ -49,7 +49,7 @@ async def test_a_client_starts_where_no_thread_can(
     """The process has as many threads as it may have: the first use imports the modules."""
     threads.refused_count = 10
     monkeypatch.delitem(sys.modules, "kafkagroup.transport.plain_stream")
-    monkeypatch.delitem(sys.modules, "kafkagroup.runtime.renewal")
+    monkeypatch.delitem(sys.modules, "kafkagroup.runtime.consume.renewal")
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         with anyio.fail_after(60):

@@ -23,7 +23,7 @@ from kafkagroup import (
     Shards,
 )
 from kafkagroup.producer import Producer
-from kafkagroup.runtime.service import Service
+from kafkagroup.runtime.client.service import Service
 from kafkagroup.testing import EmbeddedKafka
 
 PROTOCOL = GroupProtocol("work", "all", b"", lambda members: {})

@@ -12,8 +12,8 @@ import pytest
 
 from kafkagroup.assign.loads import MeasuredLoads, encode_loads
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.runtime import loads_file
-from kafkagroup.runtime.loads_file import LoadsFile
+from kafkagroup.runtime.consume import loads_file
+from kafkagroup.runtime.consume.loads_file import LoadsFile
 from kafkagroup.types import TopicPartition
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from rebalance_kinds import KINDS
 
 from kafkagroup import Batch, CommitFailedError, Consumer, TopicPartition
 from kafkagroup.errors import ErrorCode, TransportError
-from kafkagroup.runtime import subscriber
+from kafkagroup.runtime.consume import subscriber
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from kafkagroup.runtime.coalescing_task import CoalescingTask
-from kafkagroup.runtime.mailbox import Mailbox
+from kafkagroup.concurrency.coalescing_task import CoalescingTask
+from kafkagroup.concurrency.mailbox import Mailbox
 
 pytestmark = pytest.mark.anyio
 

@@ -30,8 +30,8 @@ from kafkagroup import (
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.vocabulary import GenerationInfo
-from kafkagroup.runtime import membership_log
-from kafkagroup.runtime.membership_log import MembershipLog
+from kafkagroup.runtime.member import membership_log
+from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.testing.embedded import Close, EmbeddedKafka
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest

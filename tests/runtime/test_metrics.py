@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from kafkagroup.runtime.metrics import GroupMeters, GroupMetrics, Meter, RequestMetrics
+from kafkagroup.runtime.member.metrics import GroupMeters, GroupMetrics, Meter, RequestMetrics
 
 
 def test_a_meter_without_measurements() -> None:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer, TopicPartition
-from kafkagroup.runtime.processing import Processing
+from kafkagroup.runtime.consume.processing import Processing
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio

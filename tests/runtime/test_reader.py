@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
+from kafkagroup.concurrency.clock import LeaseClock
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.transport.clock import LeaseClock
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.records import read_batches

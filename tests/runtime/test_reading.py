@@ -29,7 +29,7 @@ from kafkagroup.errors import (
     OffsetOutOfRangeError,
     broker_error,
 )
-from kafkagroup.runtime import fetch_response, fetch_sources
+from kafkagroup.runtime.consume import fetch_response, fetch_sources
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import schema
@@ -118,7 +118,7 @@ async def test_the_reset_policy(reading: Any, policy: Any, start: int) -> None:
 async def test_a_duration_starts_at_the_first_young_enough_record(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkagroup.runtime.positions.time.time", lambda: 10.0)
+    monkeypatch.setattr("kafkagroup.runtime.consume.positions.time.time", lambda: 10.0)
     async with reading() as (_, consumer):
         assert await read(consumer(auto_offset_reset=timedelta(seconds=4.5)), 2) == [6, 7]
 
@@ -128,7 +128,7 @@ async def test_each_partition_is_reset_on_its_own(
 ) -> None:
     """Some have young enough records, others only older ones, or none; and of one the log starts
     later."""
-    monkeypatch.setattr("kafkagroup.runtime.positions.time.time", lambda: 10.0)
+    monkeypatch.setattr("kafkagroup.runtime.consume.positions.time.time", lambda: 10.0)
     partitions = [TopicPartition("t", number) for number in range(3)]
     async with reading() as (kafka, consumer):
         kafka.produce("t", [NewRecord(None, b"old", 2_000)] * 3, partition=1)

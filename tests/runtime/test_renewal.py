@@ -13,7 +13,7 @@ from zookeeper.fake_sessions import FakeSession, fake_sessions
 
 from kafkagroup import Consumer, OffsetAndMetadata, TopicPartition, ZooKeeperMembership
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime.offsets import GroupOffsets
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.metadata import MetadataRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest

@@ -18,8 +18,8 @@ from anyio.abc import TaskGroup
 
 from kafkagroup import Consumer
 from kafkagroup.errors import ConnectionLostError, IllegalStateError, NoBrokersAvailableError
-from kafkagroup.runtime import service
-from kafkagroup.runtime.service import Service
+from kafkagroup.runtime.client import service
+from kafkagroup.runtime.client.service import Service
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.transport import origin
 

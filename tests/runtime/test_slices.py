@@ -11,12 +11,13 @@ import anyio.lowlevel
 import pytest
 
 from kafkagroup import CommitFailedError, Consumer
+from kafkagroup.concurrency import slices
+from kafkagroup.concurrency.slices import Slices
 from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import ErrorCode, RequestTimeoutError
-from kafkagroup.runtime import positions, slices, subscriber
-from kafkagroup.runtime.fetcher import Fetcher
-from kafkagroup.runtime.slices import Slices
+from kafkagroup.runtime.consume import positions, subscriber
+from kafkagroup.runtime.consume.fetcher import Fetcher
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest

@@ -18,7 +18,7 @@ from kafkagroup.assign import (
     sticky_assignor,
 )
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime import large_jobs, leader, subscriber
+from kafkagroup.runtime.consume import large_jobs, leader, subscriber
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.types import TopicPartition

@@ -15,7 +15,7 @@ from zookeeper.fake_sessions import SESSION as ZOOKEEPER_SESSION
 from zookeeper.fake_sessions import fake_sessions
 
 from kafkagroup import CommitFailedError, Consumer, HealthProblem, ZooKeeperMembership
-from kafkagroup.runtime.offsets import GroupOffsets
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest

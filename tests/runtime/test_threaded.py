@@ -36,13 +36,14 @@ from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime import membership_log, service
-from kafkagroup.runtime import threaded as threaded_driver
-from kafkagroup.runtime.history import History
-from kafkagroup.runtime.interfaces import OverduePoll, SupportedProtocols
-from kafkagroup.runtime.lag import LoopLag
-from kafkagroup.runtime.membership_log import MembershipLog
-from kafkagroup.runtime.threaded import ThreadedDriver
+from kafkagroup.runtime.client import service
+from kafkagroup.runtime.member import membership_log
+from kafkagroup.runtime.member import threaded as threaded_driver
+from kafkagroup.runtime.member.history import History
+from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
+from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.transport import plain_stream
 from kafkagroup.transport.cluster import Cluster
@@ -644,7 +645,7 @@ async def test_without_a_thread_loop_lag_is_measured_by_heartbeats(
     recorder = RecordingConsumer(kafka, heartbeat_thread=False)
     async with recorder.consumer as consumer:
         await consumer.getone()
-        with caplog.at_level(logging.WARNING, "kafkagroup.runtime.lag"):
+        with caplog.at_level(logging.WARNING, "kafkagroup.runtime.member.lag"):
             block(SESSION)
             await until(lambda: caplog.messages)
         assert SESSION / 2 < consumer.loop_lag < 20

@@ -15,12 +15,12 @@ import pytest
 import kafkagroup
 from kafkagroup import Admin, Consumer, Health, HealthFinding, HealthProblem
 from kafkagroup.admin.doctor import Finding, Status, examine
-from kafkagroup.runtime import uncompiled
+from kafkagroup.runtime.client import uncompiled
 from kafkagroup.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
 
-LOGGER = "kafkagroup.runtime.uncompiled"
+LOGGER = "kafkagroup.runtime.client.uncompiled"
 TEXT = "kafkagroup is not compiled: records take up to 6 times as much CPU"
 INSTALL = (
     "install a wheel for this platform; or install a C compiler and Python's headers (on Debian,"

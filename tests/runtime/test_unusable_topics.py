@@ -25,7 +25,7 @@ from kafkagroup import (
     TroubleReported,
 )
 from kafkagroup.errors import AuthorizationError, ErrorCode
-from kafkagroup.runtime.log_offsets import LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions

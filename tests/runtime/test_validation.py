@@ -12,7 +12,7 @@ import pytest
 
 from kafkagroup import Consumer
 from kafkagroup.errors import BrokerError, ErrorCode, OffsetOutOfRangeError, broker_error
-from kafkagroup.runtime.offsets import CommittedOffsets, GroupOffsets
+from kafkagroup.runtime.offsets.group_offsets import CommittedOffsets, GroupOffsets
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.types import OffsetAndMetadata, TopicPartition

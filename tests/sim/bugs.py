@@ -24,28 +24,22 @@ from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.state import Phase
-from kafkagroup.runtime import (
-    close_sequence,
-    committer,
-    fetch_sources,
-    generations,
-    log_offsets,
-    refusals,
-)
-from kafkagroup.runtime import driver as drivers
-from kafkagroup.runtime import engine as engines
-from kafkagroup.runtime import fetch_response as fetch_responses
-from kafkagroup.runtime import fetcher as fetchers
-from kafkagroup.runtime import leader as leaders
-from kafkagroup.runtime import offsets as group_offsets
-from kafkagroup.runtime import positions as position_lookups
-from kafkagroup.runtime import reader as readers
-from kafkagroup.runtime import service as services
-from kafkagroup.runtime import session as sessions
-from kafkagroup.runtime import subscriber as subscribers
-from kafkagroup.runtime import validation as validations
-from kafkagroup.runtime.committer import Committer
-from kafkagroup.runtime.current_membership import CurrentMembership
+from kafkagroup.runtime.client import service as services
+from kafkagroup.runtime.consume import close_sequence, committer, fetch_sources, refusals
+from kafkagroup.runtime.consume import engine as engines
+from kafkagroup.runtime.consume import fetch_response as fetch_responses
+from kafkagroup.runtime.consume import fetcher as fetchers
+from kafkagroup.runtime.consume import leader as leaders
+from kafkagroup.runtime.consume import positions as position_lookups
+from kafkagroup.runtime.consume import reader as readers
+from kafkagroup.runtime.consume import session as sessions
+from kafkagroup.runtime.consume import subscriber as subscribers
+from kafkagroup.runtime.consume import validation as validations
+from kafkagroup.runtime.consume.committer import Committer
+from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.member import driver as drivers
+from kafkagroup.runtime.member import generations
+from kafkagroup.runtime.offsets import group_offsets, log_offsets
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata

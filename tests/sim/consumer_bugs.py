@@ -13,9 +13,9 @@ from kafkagroup.errors import BrokerError, ErrorCode
 from kafkagroup.member import consumer_protocol, consumer_requests, consumer_state
 from kafkagroup.member.consumer_state import Phase
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.runtime import driver as drivers
-from kafkagroup.runtime import offsets as group_offsets
-from kafkagroup.runtime.current_membership import CurrentMembership
+from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.member import driver as drivers
+from kafkagroup.runtime.offsets import group_offsets
 
 from . import bugs
 from .planting import Bug, around, bug, heartbeats_while_waiting, replace

@@ -11,10 +11,10 @@ from unittest import mock
 import anyio
 import attrs
 
+from kafkagroup.concurrency import clock
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Action, Close, Fault, Swallow
-from kafkagroup.transport import clock
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import LeaveGroupRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest

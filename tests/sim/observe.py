@@ -18,10 +18,10 @@ from kafkagroup.assign import cooperative_sticky_assignor, protocol_name, sticky
 from kafkagroup.assign.spec import read_user_data
 from kafkagroup.errors import ErrorCode, RemoteProtocolError
 from kafkagroup.member.vocabulary import RejoinRequested, Replied, Send
-from kafkagroup.runtime import driver as drivers
-from kafkagroup.runtime import leader as leaders
-from kafkagroup.runtime.committer import Committer
-from kafkagroup.runtime.offsets import GroupOffsets
+from kafkagroup.runtime.consume import leader as leaders
+from kafkagroup.runtime.consume.committer import Committer
+from kafkagroup.runtime.member import driver as drivers
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.testing.embedded.broker import Incoming, read_request
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.transport.broker import BrokerClient

@@ -9,9 +9,9 @@ import attrs
 
 from kafkagroup.consume import plan as remedies
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.runtime import committer
-from kafkagroup.runtime import fetch_response as fetch_responses
-from kafkagroup.runtime.refusals import Refusals
+from kafkagroup.runtime.consume import committer
+from kafkagroup.runtime.consume import fetch_response as fetch_responses
+from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.transport import merging
 from kafkagroup.transport.identity import ClusterIdentity
 from kafkagroup.transport.metadata import TopicMetadata

@@ -11,7 +11,7 @@ from unittest import mock
 
 import attrs
 
-from kafkagroup.runtime import driver as drivers
+from kafkagroup.runtime.member import driver as drivers
 
 __all__ = ["Bug", "Planter", "around", "bug", "heartbeats_while_waiting", "replace"]
 

@@ -23,7 +23,8 @@ import attrs
 
 from kafkagroup import OffsetAndMetadata, TopicPartition
 from kafkagroup.errors import ErrorCode
-from kafkagroup.runtime import engine, late_modules
+from kafkagroup.runtime.client import late_modules
+from kafkagroup.runtime.consume import engine
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import server
 from kafkagroup.testing.embedded.faults import (

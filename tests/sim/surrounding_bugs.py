@@ -8,10 +8,11 @@ from typing import Any
 
 from anyio import to_thread
 
+from kafkagroup.concurrency import clock
 from kafkagroup.member import classic, consumer_protocol, coordinated
-from kafkagroup.runtime import offsets
-from kafkagroup.runtime import reader as readers
-from kafkagroup.transport import broker, clock, logins, names, threads
+from kafkagroup.runtime.consume import reader as readers
+from kafkagroup.runtime.offsets import group_offsets as offsets
+from kafkagroup.transport import broker, logins, names, threads
 
 from .planting import Bug, around, bug, replace
 

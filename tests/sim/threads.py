@@ -19,7 +19,7 @@ import anyio
 import attrs
 from anyio import to_thread
 
-from kafkagroup.runtime import large_jobs
+from kafkagroup.runtime.consume import large_jobs
 from kafkagroup.transport import names, threads
 from kafkagroup.transport.names import Names, Resolved, SocketAddress
 from kafkagroup.transport.threads import Job

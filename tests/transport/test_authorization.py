@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from kafkagroup import Consumer, TopicPartition
 from kafkagroup.errors import AuthenticationError, AuthorizationError, ErrorCode
-from kafkagroup.runtime.service import Service
+from kafkagroup.runtime.client.service import Service
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup.transport.clock import LeaseClock, lease_clock, loop_clock
+from kafkagroup.concurrency.clock import LeaseClock, lease_clock, loop_clock
 
 BACKENDS: list[tuple[str, dict[str, Any]]] = [("asyncio", {}), ("trio", {})]
 if sys.platform != "win32":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kafkagroup.transport.one_shot_event import OneShotEvent
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
 
 pytestmark = pytest.mark.anyio
 

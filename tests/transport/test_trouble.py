@@ -30,7 +30,7 @@ from kafkagroup import (
 )
 from kafkagroup.errors import ErrorCode
 from kafkagroup.producer import Producer
-from kafkagroup.runtime.threaded import _TroublesProxy
+from kafkagroup.runtime.member.threaded import _TroublesProxy
 from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.wire.batch_writing import encode_batch

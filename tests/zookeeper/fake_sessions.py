@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from kafkagroup.concurrency.clock import lease_clock
 from kafkagroup.member.zookeeper_nodes import MemberNode
 from kafkagroup.member.zookeeper_vocabulary import (
     Claim,
@@ -27,7 +28,6 @@ from kafkagroup.member.zookeeper_vocabulary import (
     SessionEstablished,
     SessionExpired,
 )
-from kafkagroup.transport.clock import lease_clock
 from kafkagroup.zookeeper import driver as drivers
 
 SESSION = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafkagroup.admin.doctor.findings import Finding, warning
-from kafkagroup.runtime import uncompiled
+from kafkagroup.runtime.client import uncompiled
 
 __all__ = ["examine_installation"]
 

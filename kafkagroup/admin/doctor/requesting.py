@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import anyio
 
-from kafkagroup.admin.calls import RetriedCalls
 from kafkagroup.errors import KafkaGroupError
+from kafkagroup.runtime.client.calls import RetriedCalls
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import Address, ClientOptions
 

@@ -1,0 +1,244 @@
+"""Calls with retries until a timeout, and the base class of clients that only make such calls.
+
+A call for many groups or brokers runs them concurrently, with one deadline: each key has its own
+result or error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kafkagroup._client_name import client_name
+from kafkagroup._values import define, evolve
+from kafkagroup.errors import (
+    RETRIED_ERRORS,
+    BrokerError,
+    ChangesRefusedError,
+    ConfigurationError,
+    ConsumerClosedError,
+    DecodeError,
+    KafkaGroupError,
+    NotStartedError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+)
+from kafkagroup.options import CommonOptions
+from kafkagroup.runtime.client.late_modules import LateModules
+from kafkagroup.runtime.client.service import Service
+from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import ClientOptions, client_options, parse_servers
+from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.wire.schema import Request
+
+__all__ = ["CallingService", "ChangeAttempts", "RetriedCalls", "changed", "checked_group_ids"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+_MAX_CONCURRENT = 64
+"""The limit of concurrent calls in `each`: every one has requests in a broker's queue."""
+
+
+@define
+class ChangeAttempts:
+    """The attempts to change something, in one call of the application."""
+
+    is_lost: bool = False
+    """Whether the change may have been made by an attempt that failed: there was no response."""
+
+    async def send(self, broker: BrokerClient, request: Request[R], **options: Any) -> R:
+        """Send the request of one attempt."""
+        try:
+            return await broker.request(request, **options)
+        except (TransportError, RemoteProtocolError):
+            self.is_lost = True
+            raise
+
+
+class RetriedCalls:
+    """Calls to one cluster, with retries until a timeout."""
+
+    def __init__(self, options: ClientOptions, timeout: float) -> None:
+        """`timeout` bounds each call with all its retries, in seconds."""
+        self.options = options
+        self.timeout = timeout
+        self.cluster: Cluster | None = None
+        """None before the client is opened, and after it is closed."""
+        self._was_opened = False
+        self._check: Callable[[], None] = lambda: None
+
+    def open(self, cluster: Cluster, check: Callable[[], None] = lambda: None) -> None:
+        """Send the calls to `cluster`. `check` raises where the client may not be used."""
+        self.cluster, self._was_opened, self._check = cluster, True, check
+
+    def close(self) -> None:
+        """Refuse further calls. The cluster's owner closes the cluster."""
+        self.cluster = None
+
+    def opened(self) -> Cluster:
+        """Return the cluster. Raises: NotStartedError; ConsumerClosedError."""
+        if self.cluster is not None:
+            return self.cluster
+        if self._was_opened:
+            raise ConsumerClosedError("the client is closed; make a new one")
+        raise NotStartedError("the client is not started; use `async with` or start()")
+
+    async def once(
+        self,
+        call: Callable[[Cluster], Awaitable[T]],
+        deadline: float = math.inf,
+        *,
+        final: Collection[int] = (),
+    ) -> T:
+        """Call `call` until it returns; return its result. Raises: errors that are not retriable,
+        such as a BrokerError with a code in `final`; ClusterChangedError; AuthenticationError when
+        a broker refuses the credentials; TransportError, AuthenticationError or the last retriable
+        BrokerError, after the timeout; IllegalStateError in another process or event loop than the
+        client's."""
+        self._check()
+        cluster = self.opened()
+        pauses = RetryBackoff(self.options)
+        troubles, key = cluster.troubles, object()
+        last: Exception | None = None
+        try:
+            with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + self.timeout)):
+                while True:
+                    try:
+                        result = await call(cluster)
+                        if troubles.open:
+                            troubles.succeeded(key, anyio.current_time())
+                        return result
+                    except BrokerError as error:
+                        if not error.retriable or error.code in final:
+                            raise
+                        last = error
+                        troubles.failed(key, anyio.current_time(), _refused(error))
+                    except DecodeError:
+                        raise  # a retry returns the same bytes
+                    except RETRIED_ERRORS as error:
+                        if cluster.logins.is_final(error):
+                            raise
+                        if (change := cluster.cluster_change) is not None:
+                            raise change from error
+                        last = error
+                    await pauses.wait()
+        finally:
+            troubles.forget(key)
+        raise last or RequestTimeoutError(f"no response within {self.timeout:g} s")
+
+    async def each(
+        self,
+        keys: Iterable[K],
+        call: Callable[[Cluster, K], Awaitable[T]],
+        *,
+        final: Collection[int] = (),
+    ) -> dict[K, T | KafkaGroupError]:
+        """Return each key's result, or the error that `once` would raise, in the order of keys."""
+        self._check()
+        self.opened()
+        wanted = tuple(dict.fromkeys(keys))
+        results: dict[K, T | KafkaGroupError] = {}
+        deadline = anyio.current_time() + self.timeout
+        limiter = anyio.CapacityLimiter(_MAX_CONCURRENT)
+
+        async def call_one(key: K) -> None:
+            async with limiter:
+                try:
+                    results[key] = await self.once(
+                        lambda cluster: call(cluster, key), deadline, final=final
+                    )
+                except KafkaGroupError as error:
+                    results[key] = error
+
+        async with anyio.create_task_group() as tasks:
+            for key in wanted:
+                tasks.start_soon(call_one, key)
+        return {key: results[key] for key in wanted}
+
+    async def change(
+        self,
+        doing: str,
+        keys: Iterable[K],
+        call: Callable[[Cluster, K], Awaitable[object]],
+        *,
+        final: Collection[int] = (),
+    ) -> tuple[K, ...]:
+        """Change each key, and return the keys. `doing`: what that is, for the error. Raises:
+        ChangesRefusedError if one was not changed, after all others."""
+        return changed(doing, await self.each(keys, call, final=final))
+
+
+def changed(doing: str, results: Mapping[K, object]) -> tuple[K, ...]:
+    """Return the keys of the results. Raises: ChangesRefusedError if some are errors."""
+    errors: dict[Hashable, KafkaGroupError] = {
+        key: result for key, result in results.items() if isinstance(result, KafkaGroupError)
+    }
+    done = tuple(key for key in results if key not in errors)
+    if errors:
+        raise ChangesRefusedError(doing, errors, done)
+    return done
+
+
+def _refused(error: BrokerError) -> Problem:
+    """Describe a refused request. A broker that does not respond is reported by its connection."""
+    return Problem(
+        subject="a request of the client",
+        cause=str(error),
+        advice="it is retried until its call times out; check the brokers",
+    )
+
+
+class CallingService(Service):
+    """A client that makes calls with retries, and has no background tasks."""
+
+    def __init__(
+        self, options: CommonOptions, call_timeout: float, late_modules: Iterable[str] = ()
+    ) -> None:
+        """`call_timeout` bounds each call with all its retries, in seconds. `late_modules`: what
+        the calls need, besides connections."""
+        super().__init__(
+            options.close_timeout,
+            f"client_id={options.client_id!r}",
+            LateModules(afterwards=late_modules, secured=options.security is not None),
+        )
+        self._servers = parse_servers(options.bootstrap_servers)
+        name = client_name(type(self).__name__.lower(), options.client_id)
+        connecting = client_options(options, name)
+        # A call has time for a second attempt, whatever the application has set.
+        attempt_timeout = min(connecting.request_timeout, max(call_timeout / 2, 1.0))
+        connecting = evolve(connecting, request_timeout=attempt_timeout)
+        self._calls = RetriedCalls(connecting, call_timeout)
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        cluster = Cluster(self._servers, self._calls.options, tasks)
+        self._calls.open(cluster, self._check_origin)
+        await cluster.refresh()
+
+    async def _close(self) -> None:
+        if (cluster := self._calls.cluster) is not None:
+            self._cancel_requests()
+            self._calls.close()  # before closing: later calls must not open a connection
+            await cluster.aclose()
+
+    def _crashed(self, error: Exception) -> None:
+        """Do nothing: there are no background tasks that could fail."""
+
+
+def checked_group_ids(group_ids: Iterable[str]) -> list[str]:
+    """Return the group ids without duplicates. Raises: ConfigurationError for one string, or an
+    empty id."""
+    if isinstance(group_ids, str):
+        raise ConfigurationError(f"expected several group ids, not {group_ids!r} alone")
+    found = list(dict.fromkeys(group_ids))
+    if not all(found):
+        raise ConfigurationError("group_id is empty")
+    return found

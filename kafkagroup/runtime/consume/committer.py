@@ -1,0 +1,504 @@
+"""Commit the offsets of the partitions that a consumer owns, one commit at a time.
+
+A commit belongs to the assignment in which it was called. It waits for the earlier ones, and one of
+these may belong to a revocation: after each wait its partitions must still be owned, as the same
+objects. A partition that was released and assigned again has another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+
+from kafkagroup._values import evolve
+from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.slices import process_in_slices, slices
+from kafkagroup.consume.commits import (
+    Commit,
+    by_topic_id,
+    check_assigned,
+    check_floors,
+    of_assignment,
+    topic_ids,
+)
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.losses import Losses
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import (
+    RETRIED_ERRORS,
+    BrokerError,
+    CommitFailedError,
+    ConfigurationError,
+    ErrorCode,
+    KafkaGroupError,
+    RequestTimeoutError,
+)
+from kafkagroup.options import ConsumerOptions
+from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.member.metrics import Meter
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets, Identity
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+__all__ = ["Committer"]
+
+logger = logging.getLogger(__name__)
+
+_JUST_REPORTED = 1.0
+"""Seconds for which a member does not commit again what the coordinator has reported to it."""
+
+_RENEWAL_INTERVAL = 1.0
+"""Seconds between two searches, by `commit(offsets)`, for other offsets to renew."""
+
+
+class Committer:
+    """The commits of one consumer."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        delivery: Delivery,
+        membership: CurrentMembership,
+        changed: ChangeSignal,
+        meter: Meter,
+        is_in_callback: Callable[[], bool],
+        lease_now: Callable[[], float],
+    ) -> None:
+        """`changed`: signals when partitions are lost. `is_in_callback`: whether the current task
+        runs a rebalance listener. `lease_now`: returns the time on the lease clock."""
+        self.group_offsets: GroupOffsets | None = None
+        """Sends the commits; None without a group."""
+        self.is_automatic = options.enable_auto_commit
+        """Whether processed records are committed automatically."""
+        self._options = options
+        self._max_age = options.committed_offsets_max_age
+        self._delivery = delivery
+        self._membership = membership
+        self._changed = changed
+        self._meter = meter
+        self._is_in_callback = is_in_callback
+        self._lease_now = lease_now
+        self._losses = Losses()
+        """The partitions that were lost with delivered records not committed."""
+        self._renewed_at = -math.inf
+        """When `_renew` last ran, on the loop's clock."""
+        self._is_handling_loss = False
+        """Whether partitions were lost and `on_partitions_lost` has not returned yet."""
+        self._waiting_commit_count = 0
+        """The number of `commit_delivered` calls that the application waits for."""
+        self._committing: anyio.Lock
+        """Held while a commit is in flight. Set by `bind`: a constructor that creates it in a loop
+        would import anyio's backend there."""
+
+    def bind(self, group_offsets: GroupOffsets) -> None:
+        """Send commits with `group_offsets`."""
+        self.group_offsets = group_offsets
+        self._committing = anyio.Lock()
+
+    def disable_auto_commit(self) -> None:
+        """Commit only what the application commits explicitly."""
+        self.is_automatic = False
+
+    # ------------------------------------------------------------ lost partitions
+
+    def begin_loss(self) -> None:
+        """Note that partitions are lost; the rebalance listener is called next."""
+        self._is_handling_loss = True
+
+    def end_loss(self) -> None:
+        """Note that the rebalance listener has returned, or that a rebalance without a loss
+        begins."""
+        self._is_handling_loss = False
+
+    def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
+        """Note partitions before they are released against the application's will."""
+        # With auto-commit, report only the loss of records in flight, unless a `commit()` waits.
+        reports_all = self._waiting_commit_count > 0 or not self._options.enable_auto_commit
+        delivery = self._delivery
+        for tp in partitions if reports_all else delivery.in_flight_among(partitions):
+            if (owned := delivery.owned.get(tp)) is not None:
+                self._losses.add(owned, reason)
+
+    def on_poll(self) -> None:
+        """With auto-commit, forget the losses, unless a `commit()` waits: by polling, the
+        application leaves earlier records to the auto-commit."""
+        if self._options.enable_auto_commit and not self._waiting_commit_count:
+            self._losses.forget()
+
+    # ------------------------------------------------------------ commits
+
+    async def commit_processed(
+        self,
+        timeout: float,
+        note: str = "",
+        among: Mapping[TopicPartition, OwnedPartition] | None = None,
+        *,
+        max_age: float = math.inf,
+    ) -> None:
+        """Commit the processed offsets that are not committed yet: of all owned partitions, or of
+        those in `among` that are still owned. Then renew the others, see `_renew`. `timeout`,
+        `note` and errors are as for `commit`."""
+        async with self._exclusive(timeout) as deadline:
+            owned = self._delivery.owned
+            pending = (owned if among is None else among).values()
+            for some in slices(await process_in_slices(_with_offsets, pending)):
+                # Read now: the previous commit may have been that of a revocation, and while many
+                # partitions are committed, others may be released.
+                if offsets := self._delivery.to_commit(some):
+                    commits = of_assignment(owned, offsets, is_automatic=self.is_automatic)
+                    await self._commit_with_note(commits, _seconds_until(deadline), note)
+            await self._renew(pending, max_age, deadline)
+
+    async def commit_delivered(self, timeout: float, note: str = "") -> None:
+        """Commit the processed records; raise an error if delivered records were lost before. The
+        caller has marked the records in flight as processed.
+
+        Raises: CommitFailedError with the partitions lost since the last call, after the owned
+        partitions are committed and the rebalance listener has returned. A call by the listener
+        itself does not raise it. Also what `commit` raises.
+        """
+        if self._is_in_callback():
+            return await self.commit_processed(timeout, note, max_age=self._max_age)
+        deadline = anyio.current_time() + timeout
+        self._waiting_commit_count += 1
+        try:
+            await self._commit_owned(deadline, note)
+            while self._is_handling_loss and anyio.current_time() < deadline:
+                await self._changed.wait(deadline)
+        finally:
+            self._waiting_commit_count -= 1
+        if (error := self._losses.take(self._delivery.owned)) is not None:
+            raise error
+        return None
+
+    async def _commit_owned(self, deadline: float, note: str) -> None:
+        # Without partitions that are assigned meanwhile: none of their records was delivered yet.
+        owned: Mapping[TopicPartition, OwnedPartition] = dict(self._delivery.owned)
+        while True:
+            owned, identity = self._still_owned(owned), self._membership.identity
+            try:
+                left = max(deadline - anyio.current_time(), 0.0)
+                return await self.commit_processed(left, note, owned, max_age=self._max_age)
+            except CommitFailedError:
+                if not await self._were_lost(owned, identity, deadline):
+                    raise
+
+    def _still_owned(
+        self, before: Mapping[TopicPartition, OwnedPartition]
+    ) -> dict[TopicPartition, OwnedPartition]:
+        """Return the partitions that were owned throughout, not released and assigned again."""
+        owned = self._delivery.owned
+        return {tp: partition for tp, partition in before.items() if owned.get(tp) is partition}
+
+    async def _were_lost(
+        self,
+        before: Mapping[TopicPartition, OwnedPartition],
+        identity: Identity,
+        deadline: float,
+    ) -> bool:
+        """Return whether partitions of `before` were lost. Wait until the member must know it, at
+        most until `deadline`."""
+        driver = self._membership.driver
+        if driver is None:
+            return False
+        interval = driver.heartbeat_interval
+        heartbeat_by = anyio.current_time() + 2 * interval
+        while (now := anyio.current_time()) < deadline:
+            if len(self._still_owned(before)) < len(before):
+                return True
+            # The coordinator may have refused the commit because it has removed the member, which
+            # learns that from its next heartbeat: wait for two intervals.
+            may_be_unaware = self._membership.may_commit and self._membership.identity is identity
+            if driver.lease_left > 0.0 and (not may_be_unaware or now >= heartbeat_by):
+                return False
+            until = heartbeat_by if now < heartbeat_by else now + interval
+            await self._changed.wait(min(until, deadline))
+        return False
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout: float,
+        note: str = "",
+    ) -> None:
+        """Commit `offsets` within `timeout` seconds. Offsets without metadata get `note` as their
+        metadata, unless the broker finds it too long.
+
+        Raises: what `prepare` and `send` raise.
+        """
+        await self.send(self.prepare(offsets), timeout, note)
+
+    def prepare(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Sequence[Commit]:
+        """Return the commits of `offsets` in the present assignment, for `send`.
+
+        Raises: ConfigurationError without a group; CommitFailedError for partitions that are not
+        owned, and for offsets below the floor of the assignment.
+        """
+        self._require_group()
+        owned = self._delivery.owned
+        if not_owned := sorted(tp for tp in offsets if tp not in owned):
+            is_early = self._membership.driver is not None and not self._membership.is_stable
+            advice = "await wait_assignment() first" if is_early else "their owner commits them"
+            raise CommitFailedError(
+                f"not assigned to this consumer: {', '.join(map(str, not_owned))}; {advice}",
+                tuple(not_owned),
+            )
+        commits = of_assignment(owned, offsets)
+        self._check(commits)
+        return commits
+
+    async def send(self, commits: Sequence[Commit], timeout: float, note: str = "") -> None:
+        """Commit what `prepare` returned, as `commit` does; then renew the offsets of the other
+        partitions, see `_renew`.
+
+        Raises: RequestTimeoutError if earlier commits, or the first of many partitions, take all
+        the time; CommitFailedError for partitions that were released since `prepare`, or while the
+        group rebalances; what `GroupOffsets.commit` raises. After an error, some of many partitions
+        may be committed.
+        """
+        async with self._exclusive(timeout) as deadline:
+            self._check(commits)  # all before any is committed
+            for some in slices(commits):
+                await self._commit_with_note(some, _seconds_until(deadline), note)
+            # An application may commit each record.
+            is_due = anyio.current_time() >= self._renewed_at + _RENEWAL_INTERVAL
+            if is_due or self._is_in_callback():
+                await self._renew(self._delivery.owned.values(), self._max_age, deadline)
+
+    async def _commit_with_note(self, commits: Sequence[Commit], timeout: float, note: str) -> None:
+        deadline = anyio.current_time() + timeout
+        if note:
+            noted = [
+                c if c.offset.metadata else evolve(c, offset=evolve(c.offset, metadata=note))
+                for c in commits
+            ]
+            try:
+                return await self._commit(noted, timeout)
+            except BrokerError as error:
+                if error.code != ErrorCode.OFFSET_METADATA_TOO_LARGE:
+                    raise
+                logger.warning("committing without the note: %s", error)
+        return await self._commit(commits, deadline - anyio.current_time())
+
+    async def wait_for_commits(self, timeout: float) -> None:
+        """Wait for the commits that were requested before, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            async with self._committing:
+                pass
+
+    @asynccontextmanager
+    async def _exclusive(self, timeout: float) -> AsyncIterator[float]:
+        """Hold the commit lock, in the order of the calls; yield the deadline.
+
+        Waiting for earlier commits counts towards the deadline: closing must not wait for commits
+        to a dead coordinator.
+        """
+        deadline = anyio.current_time() + timeout
+        try:
+            with anyio.fail_after(timeout):
+                await self._committing.acquire()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"the commits before this one were not answered within {timeout:g} s"
+            ) from None
+        try:
+            yield deadline
+        finally:
+            self._committing.release()
+
+    async def _commit(self, commits: Sequence[Commit], timeout: float) -> None:
+        deadline = anyio.current_time() + timeout
+        failure: BrokerError | None = None
+        for some in by_topic_id(commits):
+            try:
+                await self._commit_part(some, deadline)
+            except BrokerError as error:
+                # The positions in a deleted topic must not keep those in its successor from being
+                # committed.
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _commit_part(self, commits: Sequence[Commit], deadline: float) -> None:
+        """Commit offsets that have one topic id for each topic name."""
+        group_offsets, membership = self._require_group(), self._membership
+        # A released partition must not be marked as being committed: it would count as a loss.
+        self._check(commits)
+        if not membership.may_commit:
+            raise CommitFailedError(
+                "the group is rebalancing; commit again after the rebalance, for the partitions"
+                " that are still assigned"
+            )
+        identity, driver = membership.identity, membership.driver
+
+        def is_current() -> bool:
+            self._check(commits)
+            return membership.identity is identity and membership.may_commit
+
+        def newest() -> Mapping[TopicPartition, OffsetAndMetadata]:
+            offsets = {commit.tp: commit.newest for commit in commits}
+            for commit in commits:
+                commit.owned.begin_commit(offsets[commit.tp].offset)
+            return offsets
+
+        offsets = newest()
+        confirmed_until = math.inf
+
+        def may_send() -> bool:
+            if self._lease_now() >= confirmed_until:
+                raise CommitFailedError("the claims were confirmed too long ago")
+            return is_current()
+
+        while True:
+            if driver is not None:
+                left = deadline - anyio.current_time()
+                confirmed_until = await driver.confirm(offsets.keys(), left)
+            left = min(deadline - anyio.current_time(), confirmed_until - self._lease_now())
+            try:
+                acknowledged = await group_offsets.commit(
+                    identity,
+                    offsets,
+                    timeout=left,
+                    is_current=may_send,
+                    epoch=lambda: membership.generation_id,
+                    topic_ids=topic_ids(commits),
+                    meter=self._meter,
+                    newest=newest,
+                )
+                break
+            except (*RETRIED_ERRORS, BrokerError, CommitFailedError):
+                # Without a coordinator, ownership must be confirmed again before the next attempt.
+                is_unconfirmed = self._lease_now() >= confirmed_until
+                if not (is_unconfirmed and is_current() and anyio.current_time() < deadline):
+                    raise
+        now = anyio.current_time()
+        for commit in commits:
+            # A response for a deleted topic must not count for the one that has replaced it.
+            if not commit.owned.is_recreated(commit.topic_id):
+                commit.owned.acknowledge(acknowledged[commit.tp], now)
+
+    def _require_group(self) -> GroupOffsets:
+        """Return what sends the commits. Raises: ConfigurationError without a group."""
+        if self.group_offsets is None:
+            raise ConfigurationError("a consumer without group_id cannot commit; give group_id")
+        return self.group_offsets
+
+    def _check(self, commits: Sequence[Commit]) -> None:
+        """Raises: CommitFailedError unless all are of the present assignment."""
+        check_assigned(commits, self._delivery.owned)
+        # With `assign()`, no other member can have committed since: the application may rewind.
+        if self._membership.driver is not None:
+            check_floors(commits)
+
+    # ------------------------------------------------------------ renewal
+
+    async def _renew(
+        self, among: Collection[OwnedPartition], max_age: float, deadline: float
+    ) -> None:
+        """Send again what the coordinator acknowledged `max_age` seconds ago or before, and of
+        partitions that were revoked since, everything: the broker may have deleted it. A member
+        sends it at once, others only if a look-up does not find it. An error is logged, and the
+        next attempt follows as much later."""
+        now, is_member = anyio.current_time(), self._membership.commits_as_member
+        last, self._renewed_at = now - max_age, now
+        # In a series of rebalances, each would commit what it has just looked up.
+        reported_by = now - _JUST_REPORTED if is_member else now
+        to_renew = partial(_to_renew, last, reported_by)
+        for some in slices(await process_in_slices(to_renew, among)):
+            if is_member and not self._membership.may_commit:
+                return
+            for owned in some:
+                owned.note_renewal(now)
+            acknowledged = [Commit(o, o.acknowledged, o.topic_id) for o in some if o.acknowledged]
+            for part in by_topic_id(acknowledged):
+                try:
+                    with anyio.CancelScope(deadline=deadline):
+                        await self._renew_part(part, deadline, is_member=is_member)
+                except KafkaGroupError as error:
+                    first = min(commit.tp for commit in part)
+                    logger.warning("the committed offset of %s is not renewed: %s", first, error)
+
+    async def _renew_part(
+        self, part: Sequence[Commit], deadline: float, *, is_member: bool
+    ) -> None:
+        group_offsets = self._require_group()
+        if not is_member:
+            # Every consumer imports this module, and only those without a membership renew so.
+            from kafkagroup.runtime.consume.renewal import find_missing
+
+            part = await find_missing(group_offsets, part)
+        owned, ids = self._delivery.owned, topic_ids(part)
+        current = [
+            commit
+            for commit in part
+            if commit.is_assigned(owned)
+            and commit.owned.acknowledged is commit.offset
+            # With a deleted topic the coordinator deletes its offsets; its successor has others.
+            and group_offsets.has_topic(commit.tp.topic, ids)
+        ]
+        if current:
+            await self._commit_part(current, deadline)
+
+    # ------------------------------------------------------------ auto-commit
+
+    def _not_revoked(self) -> Mapping[TopicPartition, OwnedPartition]:
+        """Return the partitions that are not being revoked. A revocation commits the others itself,
+        and would have to wait for an auto-commit that included them."""
+        owned = self._delivery.owned
+        if not any(o.revoked for o in owned.values()):
+            return owned
+        return {tp: o for tp, o in owned.items() if not o.revoked}
+
+    async def auto_commit(self, report: Callable[[BrokerError], None]) -> None:
+        """Commit processed records at each `auto_commit_interval`. `report` is called with a
+        BrokerError that is not retriable. Raises: FencedError, and other errors that end the
+        consumer."""
+        while True:
+            await anyio.sleep(self._options.auto_commit_interval)
+            if not (self._membership.may_commit and self.is_automatic):
+                continue  # no warning: this is normal during a rebalance
+            try:
+                # The coordinator keeps the offsets of a group with members.
+                max_age = math.inf if self._membership.commits_as_member else self._max_age
+                await self.commit_processed(
+                    self._options.request_timeout, among=self._not_revoked(), max_age=max_age
+                )
+            except CommitFailedError as error:
+                logger.warning("auto-commit: %s", error)
+            except RETRIED_ERRORS as error:
+                # If it lasts, the connection logs a warning.
+                logger.info("auto-commit: %s", error)
+            except BrokerError as error:
+                if error.retriable:
+                    # The next commit covers this one. An error would end an application that could
+                    # continue. GroupOffsets warns of the refusal.
+                    logger.info("auto-commit: %s", error)
+                else:
+                    report(error)
+
+
+def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    """Return the partitions that have an offset to commit."""
+    return [o for o in owned if o.to_commit() is not None]
+
+
+def _to_renew(
+    last: float, reported_by: float, owned: Iterable[OwnedPartition]
+) -> list[OwnedPartition]:
+    """Return the partitions whose acknowledged offsets were renewed at `last` or before."""
+    return [o for o in owned if o.needs_renewal(last, reported_by)]
+
+
+def _seconds_until(deadline: float) -> float:
+    """Return the seconds until a commit's deadline. Raises: RequestTimeoutError after it: the
+    first of many partitions have taken all the time."""
+    left = deadline - anyio.current_time()
+    if left < 0:
+        raise RequestTimeoutError(
+            "commit failed: its deadline passed before all partitions were sent; commit again"
+        )
+    return left

@@ -1,0 +1,142 @@
+"""Where partitions are fetched from: the broker, and the lane over which it is asked.
+
+The metadata has the leaders; a leader may have named a nearer replica (KIP-392). While a partition
+has no leader, the metadata is requested again. What is fetched, and when, is the fetcher's part.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import RETRIED_ERRORS
+from kafkagroup.runtime.consume.validation import needs_validation
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import TopicPartition
+
+__all__ = ["FetchSources"]
+
+logger = logging.getLogger(__name__)
+
+
+class FetchSources:
+    """The brokers that the partitions of a `Delivery` are fetched from."""
+
+    def __init__(
+        self, cluster: Cluster, delivery: Delivery, *, lane_count: int, spawn: Spawn
+    ) -> None:
+        """`lane_count`: how many long polls a broker has in flight."""
+        self._cluster = cluster
+        self._delivery = delivery
+        self._lane_count = lane_count
+        self._clock = loop_clock()
+        self._finding_leaders = CoalescingTask(spawn, self._find_leaders, "leaders")
+        self._refreshing = CoalescingTask(spawn, self._try_refresh, "metadata for fetching")
+
+    def refresh(self) -> None:
+        """Refresh the metadata in a task of its own: the broker that is asked for it may not
+        answer, while the brokers that are fetched from do."""
+        self._refreshing.ensure_running()
+
+    def find_leaders(self) -> None:
+        """Refresh the metadata while an owned partition has no leader, in a task."""
+        if not self._have_leaders():
+            self._finding_leaders.ensure_running()
+
+    def lanes(self, owned: Collection[OwnedPartition]) -> set[tuple[int, int]]:
+        """Return the brokers to fetch these partitions from, each with the number of the lane."""
+        nodes = self._cluster.metadata.nodes
+        return {lane for lane in map(self.lane_of, owned) if lane[0] in nodes}
+
+    def lane_of(self, owned: OwnedPartition) -> tuple[int, int]:
+        """Return the broker to fetch a partition from, and the number of its lane there, which is
+        always the same: two long polls would return its records twice."""
+        return self.source_of(owned), self._number_of(owned)
+
+    def source_of(self, owned: OwnedPartition) -> int:
+        """Return the broker to fetch from: the replica that the leader has named (KIP-392), else
+        the leader."""
+        leader = self._leader_of(owned.tp)
+        if owned.replica < 0:
+            return leader
+        has_replica = leader >= 0 and owned.replica in self._cluster.metadata.nodes
+        return owned.replica if has_replica and self._clock() < owned.replica_until else leader
+
+    def rack_for(self, owned: Collection[OwnedPartition], rack: str | None) -> str:
+        """Return the rack to name in a request for these partitions; "" if one of them is read from
+        its leader because replicas do not serve it: the leader would name such a replica again."""
+        if not rack:
+            return ""
+        now = self._clock()
+        return "" if any(now < o.leader_until for o in owned) else rack
+
+    def fetched_from(
+        self, node_id: int, lane: int | None, owned: Collection[OwnedPartition]
+    ) -> list[OwnedPartition]:
+        """Return the partitions that are fetched from a broker, over one lane; None: over any."""
+        return [
+            o
+            for o in owned
+            if (lane is None or self._number_of(o) == lane) and self.source_of(o) == node_id
+        ]
+
+    def valid(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
+        """Return the partitions whose positions need no validation (KIP-320)."""
+        metadata = self._cluster.metadata
+        return [o for o in led if not needs_validation(metadata, o)]
+
+    def _number_of(self, owned: OwnedPartition) -> int:
+        return owned.tp.partition % self._lane_count
+
+    def _leader_of(self, tp: TopicPartition) -> int:
+        leader = self._cluster.metadata.leader(tp)
+        return -1 if leader is None else leader.leader
+
+    def _have_leaders(self) -> bool:
+        return next(self._cluster.metadata.without_leader(self._delivery.owned), None) is None
+
+    async def _find_leaders(self) -> None:
+        """Request metadata while an owned partition has no leader: during an election, no other
+        task requests it before the metadata is old."""
+        pauses, troubles = RetryBackoff(self._cluster.options), self._cluster.troubles
+        while not self._have_leaders():
+            if (problem := self._no_leader()) is not None:
+                troubles.failed("leaders", self._clock(), problem)
+            else:
+                troubles.forget("leaders")
+            await pauses.wait()
+            if not self._have_leaders():
+                await self._try_refresh()
+        troubles.succeeded("leaders", self._clock())
+
+    def _no_leader(self) -> Problem | None:
+        """Describe why owned partitions cannot be fetched; None where only their topics are
+        unknown, which the engine reports."""
+        metadata = self._cluster.metadata
+        leaderless = list(metadata.without_leader(self._delivery.owned))
+        # Once for each topic: all of 90,000 partitions may be without a leader.
+        counts = metadata.partition_counts({tp.topic for tp in leaderless})
+        existing = [tp for tp in leaderless if tp.topic in counts]
+        if not existing:
+            return None
+        tp = min(existing)
+        count = counts[tp.topic]
+        others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
+        if metadata.leader(tp) is None:
+            cause = f"it does not exist: topic {tp.topic} has {count} partitions"
+            advice = "check what assigns it, and whether the topic was recreated"
+        else:
+            cause, advice = "it has no leader", "check that a broker with a replica of it is alive"
+        return Problem(subject=f"fetching {tp}{others}", cause=cause, advice=advice)
+
+    async def _try_refresh(self) -> None:
+        try:
+            await self._cluster.refresh()
+        except RETRIED_ERRORS as error:
+            logger.info("metadata: %s", error)

@@ -1,0 +1,343 @@
+"""Looks up where to start each partition: at its committed offset, else by the reset policy.
+
+Once records were read, a position moves only when its leader confirms that it must: the log was
+truncated (`validation`), the offset is out of range (`range_check`), or the leader refuses the id
+of the position's topic and the metadata has another one.
+
+A failed look-up must not count as "no offset": it is repeated, and a refusal is raised to the
+application too. A response is dropped if the application has sought, or released the partition,
+since.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import compress
+from operator import not_
+from uuid import UUID
+
+import anyio
+
+from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices, slices
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
+from kafkagroup.errors import (
+    RETRIED_ERRORS,
+    ErrorCode,
+    NoOffsetError,
+    OffsetOutOfRangeError,
+)
+from kafkagroup.options import OffsetReset
+from kafkagroup.runtime.consume.range_check import RangeCheck
+from kafkagroup.runtime.consume.refusals import Refusals
+from kafkagroup.runtime.consume.validation import Validation
+from kafkagroup.runtime.member.membership_log import counted, first_few
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets, Identity
+from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, Found, LogOffsets
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+__all__ = ["Positions"]
+
+logger = logging.getLogger(__name__)
+
+
+class Positions:
+    """Looks up the position of each partition that has none, or that needs a reset."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        delivery: Delivery,
+        offsets: GroupOffsets | None,
+        log_offsets: LogOffsets,
+        policy: OffsetReset,
+        refusals: Refusals,
+        *,
+        member: Callable[[], Identity | None] = lambda: None,
+        is_new: Callable[[TopicPartition], bool] = lambda _: False,
+        commit_start: Callable[[OwnedPartition], None] = lambda _: None,
+        spawn: Spawn,
+        found: Callable[[], None],
+        failed: Callable[[OwnedPartition, Exception], None],
+    ) -> None:
+        self._cluster = cluster
+        self._delivery = delivery
+        self._offsets = offsets
+        self._log_offsets = log_offsets
+        self._policy = policy
+        self._refusals = refusals
+        self._member = member
+        self._is_new = is_new
+        self._commit_start = commit_start
+        self._found = found
+        self._failed = failed
+        self._validation = Validation(
+            cluster,
+            delivery,
+            policy,
+            refusals,
+            spawn=spawn,
+            on_validated=found,
+            reset=self.look_up,
+            failed=failed,
+        )
+        self._range_check = RangeCheck(
+            cluster,
+            delivery,
+            self._validation,
+            refusals,
+            spawn=spawn,
+            reset=self.look_up,
+            found=found,
+        )
+        self._looking_up = CoalescingTask(spawn, self._look_up_all, "positions")
+        self._woken = OneShotEvent()
+        self._clock = loop_clock()
+        self._unknown: dict[TopicPartition, int] = {}
+        """How often in a row the coordinator reported the topic as unknown."""
+
+    def look_up(self) -> None:
+        """Start looking up missing positions, and validating those that need it."""
+        if any(map(self._needs_position, self._delivery.owned.values())):
+            self._looking_up.ensure_running()
+            self._woken.set()
+            self._woken = OneShotEvent()
+        self._range_check.wake()
+        self._validation.wake()
+
+    async def _look_up_all(self) -> None:
+        offsets = self._offsets
+        pauses = RetryBackoff(self._cluster.options) if offsets is None else offsets.pauses()
+        owned = self._delivery.owned
+        while pending := await process_in_slices(self._without_position, owned.values()):
+            now = self._clock()
+            # Those that are refused wait by themselves: not all partitions for a denied one.
+            due = [o for o in pending if o.look_up_at <= now]
+            if not due:
+                await self._woken.wait(min(o.look_up_at for o in pending))
+                continue
+            try:
+                await self._look_up(due)
+            except RETRIED_ERRORS as error:
+                logger.info("positions: %s", error)
+            left = await process_in_slices(self._without_position, due)
+            if any(o.look_up_at <= now for o in left):
+                await pauses.wait()
+            else:
+                pauses.reset()
+
+    async def _look_up(self, pending: list[OwnedPartition]) -> None:
+        if unknown := await self._look_up_known(pending):
+            await self._cluster.refresh()
+            await self._look_up_known(unknown)
+
+    async def _look_up_known(self, pending: list[OwnedPartition]) -> list[OwnedPartition]:
+        """Look up positions in topics that the metadata has as they were assigned.
+
+        Returns the other partitions. If a topic was recreated after the assignment, the coordinator
+        may assign the new one to another member, and this one only waits until the old one is
+        revoked. While the metadata has no topic of that name, an offset that is found may be of a
+        topic that is recreated meanwhile, and nothing would tell.
+        """
+        # Read before the request: the topic may be recreated before the response arrives.
+        topic_ids = self._topic_ids(pending)
+        is_known = await process_in_slices(partial(_are_known, topic_ids=topic_ids), pending)
+        if any(is_known):
+            await self._look_up_in(topic_ids, list(compress(pending, is_known)))
+        return list(compress(pending, map(not_, is_known)))
+
+    async def _look_up_in(
+        self, topic_ids: Mapping[str, UUID], pending: list[OwnedPartition]
+    ) -> None:
+        await apply_in_slices(partial(self._check_topics, topic_ids), pending)
+        new = [o for o in pending if o.position == UNKNOWN and not o.reset]
+        if new and self._offsets is not None:
+            for some in slices(new):
+                if not await self._read_committed(self._offsets, some, topic_ids):
+                    break  # the coordinator would not report the others either; pause first
+            # The log may have been truncated since the commit.
+            self._validation.wake()
+            self._found()
+        else:
+            for owned in new:
+                owned.request_reset()
+        to_reset = [o for o in pending if o.reset and self._needs_position(o)]
+        if self._policy == "none":
+            for owned in to_reset:
+                if not self._starts_new(owned):
+                    self._failed(owned, _no_policy(owned))
+            to_reset = [o for o in to_reset if not o.failed]
+        for some in slices(to_reset):
+            await self._reset(some, topic_ids)
+        if to_reset:
+            self._found()
+
+    def _check_topics(
+        self, topic_ids: Mapping[str, UUID], pending: Iterable[OwnedPartition]
+    ) -> None:
+        for owned in pending:
+            if not owned.revoked:  # its position is that of its last commit
+                self._check_topic(owned, topic_ids[owned.tp.topic])
+
+    def _check_topic(self, owned: OwnedPartition, topic_id: UUID) -> None:
+        """Note whether the position is of a deleted topic; `topic_id`: the topic's present id."""
+        if owned.is_of_deleted_topic and not owned.is_of_other_topic(topic_id):
+            owned.note_topic_is_back()
+            self._found()
+        if not owned.is_of_other_topic(topic_id):
+            return
+        if owned.topic_evidence is TopicEvidence.NONE:
+            owned.forget_position()
+            return
+        if owned.is_recreated(topic_id) and not owned.is_of_deleted_topic:
+            logger.warning(
+                "topic %s was recreated: position %d is of the deleted topic, and is reset",
+                *(owned.tp.topic, owned.position),
+            )
+            owned.request_reset()
+        if owned.reset:
+            owned.note_deleted_topic()
+
+    async def _read_committed(
+        self,
+        offsets: GroupOffsets,
+        new: Sequence[OwnedPartition],
+        topic_ids: Mapping[str, UUID],
+    ) -> bool:
+        """Start at the committed offsets; return whether the coordinator would report others."""
+        found = await offsets.fetch_once([o.tp for o in new], self._unknown, self._member())
+        for owned in new:
+            if not self._needs_position(owned):
+                continue
+            if (error := found.errors.get(owned.tp)) is not None:
+                about = "group" if found.is_refused_as_whole else None
+                self._refusals.refuse_look_up(owned, error, about)
+            elif owned.tp in found.offsets:
+                self._start_at_committed(owned, found.offsets[owned.tp], topic_ids)
+        return bool(found.offsets or (found.errors and not found.is_refused_as_whole))
+
+    def _start_at_committed(
+        self,
+        owned: OwnedPartition,
+        committed: OffsetAndMetadata | None,
+        topic_ids: Mapping[str, UUID],
+    ) -> None:
+        self._refusals.end(owned)
+        if committed is None:
+            owned.request_reset()
+            return
+        owned.start_at(committed.offset, leader_epoch=committed.leader_epoch)
+        owned.note_committed(committed, anyio.current_time())
+        owned.note_topic(topic_ids[owned.tp.topic])
+
+    async def _reset(
+        self, pending: Sequence[OwnedPartition], topic_ids: Mapping[str, UUID]
+    ) -> None:
+        timestamp = _timestamp(self._policy)
+        found = await self._log_offsets.request_once(
+            {o.tp: EARLIEST if self._starts_new(o) else timestamp for o in pending}
+        )
+        if timestamp >= 0:
+            # No record is that recent: start at the end, where the next one will be.
+            without_record = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
+            ends = await self._log_offsets.request_once(dict.fromkeys(without_record, LATEST))
+            found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
+        started: dict[str, list[OwnedPartition]] = {}
+        for owned in pending:
+            if self._is_back(owned) or not self._needs_position(owned):
+                continue
+            if (error := found.errors.get(owned.tp)) is not None:
+                self._refusals.refuse_look_up(owned, error)
+            elif (at := found.offsets.get(owned.tp)) is not None and at.offset >= 0:
+                reason = "new partition" if self._starts_new(owned) else "auto_offset_reset"
+                self._start(owned, at.offset, topic_ids)
+                started.setdefault(reason, []).append(owned)
+        if logger.isEnabledFor(logging.INFO):
+            self._log_starts(started)
+
+    def _log_starts(self, started: Mapping[str, list[OwnedPartition]]) -> None:
+        for reason, some in started.items():
+            starts = first_few((f"{o.tp} at {o.position}" for o in some), len(some))
+            name, count = self._cluster.options.name, counted(len(some), "partition")
+            logger.info("%s: start of %s (%s): %s", name, count, reason, starts)
+
+    def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
+        is_new = self._starts_new(owned)
+        self._refusals.end(owned)
+        failures = owned.attempts, owned.retry_at
+        # Without this, a batch that is still being read would set the position to its end.
+        self._delivery.relocate(owned.tp, offset)
+        topic_id = topic_ids[owned.tp.topic]
+        if self._policy == "latest" and topic_id != owned.topic_id:
+            # The leader was asked by name, so the end that it reported is of the topic that it
+            # serves. If the metadata has an older id, a second look-up would skip new records.
+            topic_id = owned.assigned_topic_id
+        owned.note_topic(topic_id)
+        # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
+        owned.restore_backoff(*failures)
+        if is_new:
+            self._commit_start(owned)
+
+    def _starts_new(self, owned: OwnedPartition) -> bool:
+        """Return whether to read a partition from its beginning: it is new, and has no position of
+        its topic."""
+        has_none = owned.position == UNKNOWN or owned.is_of_deleted_topic
+        return has_none and self._is_new(owned.tp)
+
+    def _without_position(self, partitions: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        return [owned for owned in partitions if self._needs_position(owned)]
+
+    def _needs_position(self, owned: OwnedPartition) -> bool:
+        if owned.revoked or owned.failed:
+            return False
+        if owned.position == UNKNOWN or owned.reset:
+            return True
+        topic = self._cluster.metadata.topics.get(owned.tp.topic)
+        return topic is not None and owned.is_recreated(topic.topic_id)
+
+    def _is_back(self, owned: OwnedPartition) -> bool:
+        """Return whether the topic of the position counted as deleted, and the metadata has its id
+        again."""
+        topic = self._cluster.metadata.topics.get(owned.tp.topic)
+        if topic is None or not owned.is_of_deleted_topic:
+            return False
+        return not owned.is_of_other_topic(topic.topic_id)
+
+    def _topic_ids(self, partitions: Iterable[OwnedPartition]) -> dict[str, UUID]:
+        """Return the ids of the partitions' topics, by name, for the topics that exist."""
+        known = self._cluster.metadata.topics
+        names = {o.tp.topic for o in partitions}
+        return {
+            name: topic.topic_id
+            for name in names
+            if (topic := known.get(name)) is not None
+            and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+
+
+def _are_known(partitions: Iterable[OwnedPartition], topic_ids: Mapping[str, UUID]) -> list[bool]:
+    """Return for each partition whether its topic is the one that was assigned."""
+    return [
+        (topic_id := topic_ids.get(owned.tp.topic)) is not None and owned.is_assigned_in(topic_id)
+        for owned in partitions
+    ]
+
+
+def _no_policy(owned: OwnedPartition) -> Exception:
+    if owned.position == UNKNOWN:
+        return NoOffsetError((owned.tp,))
+    return OffsetOutOfRangeError({owned.tp: owned.position})
+
+
+def _timestamp(policy: OffsetReset) -> int:
+    if not isinstance(policy, str):
+        return max(0, round((time.time() - policy.total_seconds()) * 1000))
+    return EARLIEST if policy == "earliest" else LATEST

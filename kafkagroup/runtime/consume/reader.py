@@ -1,0 +1,276 @@
+"""The application's side of a consumer: one task at a time polls for records.
+
+A poll acknowledges the records in flight as processed. Every await, that of a coroutine
+deserializer too, comes before a record is taken, and taking it is synchronous: a cancellation loses
+nothing. Compiled where possible, with the types in `reader.pxd`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from threading import get_ident
+from typing import Any, TypeVar
+
+import anyio
+
+from kafkagroup.concurrency.clock import LeaseClock
+from kafkagroup.errors import ConsumerClosedError, NotStartedError
+from kafkagroup.runtime.consume.busy import ConsumerBusyError
+from kafkagroup.runtime.consume.preparation import Preparation
+from kafkagroup.runtime.consume.session import Session
+from kafkagroup.transport.origin import Origin
+from kafkagroup.types import Record
+
+try:
+    import cython
+except ImportError:  # Cython is needed to compile, not to run: users do not have it
+    from kafkagroup import _uncompiled as cython
+
+__all__ = ["NothingArrived", "Reader", "Records"]
+
+T = TypeVar("T")
+
+_MAX_BLOCKED = 0.001
+"""Seconds that delivering records may keep the event loop, which heartbeats need too."""
+
+_NO_SYSTEM_CLOCK = -1
+
+
+class NothingArrived(Exception):
+    """No record arrived in time. Not a TimeoutError: the application's own code may raise that."""
+
+
+class Reader:
+    """Delivers the records of a session to the application."""
+
+    def __init__(self, session: Session, rejoin: Callable[[], None]) -> None:
+        """`rejoin`: called when the application polls after its member was expelled."""
+        self._session = session
+        self._rejoin = rejoin
+        self._polls = session.polls
+        self._errors = session.errors
+        self._lease = session.lease
+        self._processing = session.processing
+        self._current_task = session.processing.current
+        self._task = session.processing.task
+        self.iterator: Records | None = None
+        """The iterator that took the last record. One task uses it, so its next records need no
+        look at the task, which takes a tenth of the time of a record."""
+        self._delivery = session.delivery
+        self._preparation = Preparation(session)
+        self.use_clock(session.lease_clock)
+        self._reading = False
+        self._checkpoint_at = float("-inf")
+        self._thread_id = 0
+
+    def ready(self) -> Any:
+        """Return the next record, of the types that the consumer's deserializers return, while the
+        lease lasts; None where the caller must await `next`.
+
+        Raises: what taking a record raises.
+        """
+        # Not the loop's clock, which may have stood still while the system was suspended.
+        now = self._now() if cython.compiled else self._lease_now()
+        if now >= self._lease.until:
+            return None
+        self._delivery.mark_processed()
+        record = self._delivery.next_record()
+        if record is not None:
+            self._lease.last_poll = now - self._lease.ahead
+        return record
+
+    def bind(self, origin: Origin) -> None:
+        """Deliver to callers in this loop."""
+        self._thread_id = origin.thread_id
+        self._processing.bind()
+        self._current_task = self._processing.current
+        self.use_clock(self._session.lease_clock)
+
+    def use_clock(self, clock: LeaseClock) -> None:
+        """Read the time of leases from this clock."""
+        self._lease_now = clock.now
+        self._system_clock_id = _NO_SYSTEM_CLOCK if clock.system_id is None else clock.system_id
+
+    def _now(self) -> float:
+        """Return the time on the lease clock."""
+        # Each record reads it, and a call of `time.clock_gettime` takes three times as long.
+        if cython.compiled and self._system_clock_id != _NO_SYSTEM_CLOCK:
+            now: float = system_time(self._system_clock_id)  # type: ignore[name-defined]  # noqa: F821
+            return now
+        return self._lease_now()
+
+    def ready_here(self) -> Any:
+        """The same as `ready`; None for another task than the one that polled last, and for callers
+        in another loop: `next` notes the one, and must not serve the others."""
+        if cython.compiled:
+            thread_id = PyThread_get_thread_ident()  # type: ignore[name-defined]  # noqa: F821
+        else:
+            thread_id = get_ident()
+        # A thread runs one loop at a time. To ask asyncio for it would be a system call.
+        if thread_id != self._thread_id or (task := self._current_task()) is None:
+            return None
+        if task is not self._task():
+            return None
+        return self.ready()
+
+    async def next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
+        """Poll: return the next `T`, and wait for one until a time on the loop's clock.
+
+        The time does not limit a coroutine deserializer, which would begin again with each call,
+        and never end.
+
+        Raises: NothingArrived; ConsumerClosedError; the errors of background tasks;
+        ConsumerBusyError while another task waits here.
+        """
+        session = self._session
+        self._raise_if_reading()
+        if self._processing.note_poll():
+            self._task, self.iterator = self._processing.task, None
+        session.on_poll()
+        now = session.clock()
+        if now - self._checkpoint_at > _MAX_BLOCKED:
+            now = await self._checkpoint()
+        # An earlier call may have begun the preparation, and was cancelled.
+        is_prepared_by_await = self._preparation.resume(self._delivery.heavy)
+        waited = False
+        while True:
+            if session.closing.has_begun:
+                raise session.closing.error()
+            # Errors in data after a batch are raised after the batch: so not between decompressing
+            # it, or converting one of its records, and delivering the record.
+            if not is_prepared_by_await and self._errors.is_pending:
+                # This call is a poll: an application that gets an error each time is not away.
+                self._polls.note_poll(now)
+                self._errors.raise_next()
+            # After the process, the loop or the system was stopped, other members may own our
+            # partitions: without this check of the lease, two would process the same records.
+            driver = session.membership.driver
+            owns = driver is None or driver.lease_left > 0.0
+            heavy = self._delivery.heavy if owns else None
+            is_prepared_by_await = heavy is not None
+            if heavy is not None:
+                if self._preparation.take(heavy):
+                    self._delivery.drop_heavy(heavy)
+                    continue
+                if waited and now >= until:
+                    raise NothingArrived
+                # Not only for the thread: the batch may be revoked, or the consumer closed.
+                look_at = now + self._preparation.begin(heavy)
+                now = await self._wait(min(until, look_at), owns=owns)
+                waited = True
+                continue
+            if owns and (taken := take()) is not None:
+                self._polls.note_poll(now)
+                self._grant()
+                return taken
+            if owns and self._delivery.heavy is not None:
+                continue
+            is_prepared_by_await = owns and self._delivery.unconverted is not None
+            if is_prepared_by_await:
+                now = await self._convert(now)
+                continue
+            if self._errors.is_pending:
+                continue  # an error of a partition whose last record was delivered before
+            if waited and now >= until:
+                raise NothingArrived
+            now = await self._wait(until, owns=owns)
+            waited = True
+
+    def _raise_if_reading(self) -> None:
+        if self._reading:
+            raise ConsumerBusyError
+
+    def _grant(self) -> None:
+        """Grant the lease, so that `ready` may skip these checks: until other tasks need the loop,
+        or the ownership lease expires. Any change before then ends it."""
+        session = self._session
+        if session.is_draining:
+            return
+        # The loop's clock last: a suspend between the two must not lengthen the lease.
+        ahead = self._now() - session.clock()
+        until = self._checkpoint_at + _MAX_BLOCKED + ahead
+        if session.membership.driver is not None:
+            until = min(until, session.membership.driver.ownership.lease_expires_at)
+        self._lease.grant(until, ahead)
+
+    async def _checkpoint(self) -> float:
+        """Let other tasks run; return the time afterwards."""
+        return await self._run_others(anyio.lowlevel.checkpoint)
+
+    async def _convert(self, now: float) -> float:
+        """Await a coroutine deserializer for the next record, which is not delivered meanwhile."""
+        if now - self._checkpoint_at > _MAX_BLOCKED:
+            # A deserializer that finds everything in a cache never lets other tasks run.
+            return await self._checkpoint()
+        delivery = self._delivery
+        raw, conversion = delivery.unconverted, delivery.conversion
+        assert raw is not None
+        assert conversion is not None
+        # The application's own code runs now: if it hangs, the member must lose its partitions.
+        self._polls.note_poll(now)
+        self._reading = True
+        self._lease.end()
+        try:
+            made = await conversion.later(raw)
+        except Exception as error:
+            delivery.conversion_failed(raw, error)
+        else:
+            delivery.converted(raw, made)
+        finally:
+            self._reading = False
+        return anyio.current_time()
+
+    async def _run_others(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
+        """Let other tasks run until `meanwhile` is done; return the time afterwards."""
+        self._reading = True
+        self._lease.end()
+        try:
+            await meanwhile()
+        finally:
+            self._reading = False
+        self._checkpoint_at = anyio.current_time()
+        return self._checkpoint_at
+
+    async def _wait(self, until: float, *, owns: bool) -> float:
+        session = self._session
+        self._reading = True
+        self._polls.begin_wait(owns=owns)
+        self._lease.end()
+        try:
+            if session.membership.is_expelled:
+                self._rejoin()
+            with anyio.move_on_at(until) if until < math.inf else nullcontext():
+                await session.changed.wait()
+        finally:
+            self._checkpoint_at = session.clock()
+            self._polls.end_wait(self._checkpoint_at)
+            self._reading = False
+        return self._checkpoint_at
+
+
+class Records:
+    """The async iterator of a consumer: compiled, and without any checks while the lease lasts."""
+
+    def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record[Any, Any]]]) -> None:
+        self._reader = reader
+        self._wait = wait
+
+    def __aiter__(self) -> Records:
+        return self
+
+    async def __anext__(self) -> Record[Any, Any]:
+        """As `Consumer.__anext__`."""
+        reader = self._reader
+        record: Record[Any, Any] | None = reader.ready() if reader.iterator is self else None
+        if record is not None:
+            return record
+        try:
+            record = await self._wait()
+        except NotStartedError:
+            raise
+        except ConsumerClosedError:
+            raise StopAsyncIteration from None
+        reader.iterator = self
+        return record

@@ -1,0 +1,82 @@
+"""What follows when a broker refuses a request about a partition: the error is raised and reported,
+and the request is repeated after a back-off.
+
+A refusal is no property of the position: an ACL is granted, a disk is replaced. So only what the
+library itself finds damaged, or what only the application can decide, waits for a seek.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Hashable
+
+from kafkagroup._backoff import backoff
+from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.errors import AuthorizationError, BrokerError, escaped
+from kafkagroup.runtime.consume.error_channel import ErrorChannel
+from kafkagroup.transport.options import ClientOptions
+from kafkagroup.transport.trouble import Problem, Troubles
+
+__all__ = ["Refusals", "retry_time"]
+
+
+class Refusals:
+    """The refusals of one consumer's partitions."""
+
+    def __init__(self, errors: ErrorChannel, troubles: Troubles, options: ClientOptions) -> None:
+        self._errors = errors
+        self._troubles = troubles
+        self._options = options
+        self._clock = loop_clock()
+
+    def refuse(
+        self, owned: OwnedPartition, error: BrokerError, about: Hashable | None = None
+    ) -> None:
+        """Raise and report a refusal. The caller repeats the request after a back-off.
+
+        `about`: what is refused, if not this partition alone: the error is raised once for all.
+        """
+        if owned.revoked:
+            return
+        self._errors.refuse_partition(owned, error, owned.tp if about is None else about)
+        problem = Problem(
+            subject=f"reading topic {escaped(owned.tp.topic)}",
+            cause=str(BrokerError(error.code)),
+            advice=_advice(error),
+            has_own_finding=True,
+        )
+        self._troubles.failed(("refused", owned.tp), self._clock(), problem)
+
+    def refuse_look_up(
+        self, owned: OwnedPartition, error: BrokerError, about: Hashable | None = None
+    ) -> None:
+        """As `refuse`, of a request about the position, which is repeated from `look_up_at` on."""
+        now = self._clock()
+        owned.delay_look_up(retry_time(self._options, owned.count_failure(), now))
+        self.refuse(owned, error, about)
+
+    def end(self, owned: OwnedPartition) -> None:
+        """Note that a request about the partition has succeeded."""
+        owned.end_refusal()
+        if self._troubles.open:
+            self._troubles.succeeded(("refused", owned.tp), self._clock())
+
+
+def retry_time(options: ClientOptions, attempts: int, now: float) -> float:
+    """Return when to repeat the requests about a partition, after this number of failures in a row.
+
+    Rounded up to full ticks, so that one request repeats those about a hundred partitions; ticks
+    grow with the back-off, or a cluster of ten brokers would get more requests than one.
+    """
+    first, most = options.retry_backoff, options.retry_backoff_max
+    pause = backoff(attempts, first, most, random.random())
+    tick = max(2 * first, backoff(attempts, first, most, 0.5) / 2)
+    return math.ceil((now + pause) / tick) * tick
+
+
+def _advice(error: BrokerError) -> str:
+    if isinstance(error, AuthorizationError) and error.operation:
+        return f"allow this principal {error.operation} on {error.resource}; the client asks again"
+    return "check the logs of the partition's brokers; the client asks again"

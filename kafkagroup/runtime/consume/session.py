@@ -1,0 +1,205 @@
+"""What the tasks of one running consumer share.
+
+Each part has a file of its own: the membership, the commits, the errors, the polls, the close.
+`Session` joins them where a change of one must wake a task or end the lease on records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import anyio
+
+from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.clock import LeaseClock, current_time, lease_clock
+from kafkagroup.consume.delivery import Delivery
+from kafkagroup.consume.lease import Lease
+from kafkagroup.consume.partitions import offset_of
+from kafkagroup.errors import IllegalStateError, NotAssignedError
+from kafkagroup.options import ConsumerOptions
+from kafkagroup.runtime.consume.close_sequence import CloseSequence
+from kafkagroup.runtime.consume.committer import Committer
+from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.consume.error_channel import ErrorChannel
+from kafkagroup.runtime.consume.poll_state import PollState
+from kafkagroup.runtime.consume.processing import Processing
+from kafkagroup.runtime.member.history import History
+from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.transport.trouble import Troubles
+from kafkagroup.types import TopicPartition
+
+__all__ = ["Session"]
+
+_TASK_CHECK_INTERVAL = 0.1
+"""Seconds between two looks at the task that processes the records in flight."""
+
+
+_callbacks: ContextVar[frozenset[object]] = ContextVar("kafkagroup callbacks", default=frozenset())
+"""The calls of rebalance listeners, of any consumers, that the current task belongs to."""
+
+
+class Session:
+    """Shared state of a consumer, from construction to close."""
+
+    def __init__(self, options: ConsumerOptions, delivery: Delivery) -> None:
+        self.options = options
+        self.delivery = delivery
+        self.membership = CurrentMembership()
+        self.lease = Lease()
+        """Lets `Reader.ready` deliver records without checks; any change that `Reader.next` checks
+        for ends it."""
+        self.changed = ChangeSignal()
+        """Notified whenever a waiting task should check again."""
+        self.errors = ErrorChannel(self.notify)
+        self.clock: Callable[[], float] = current_time
+        """The loop's clock, bound to the loop once it runs."""
+        self.lease_clock = LeaseClock(current_time, current_time)
+        """The clock of leases, bound as well: each record reads it."""
+        self.polls = PollState(self.lease)
+        self.processing = Processing()
+        self._resume_logins: Callable[[], None] = lambda: None
+        self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
+        self._is_draining = False
+        self._callback: object | None = None
+        """Stands for the call of a rebalance listener that runs now."""
+        self.lag = LoopLag(
+            options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
+        )
+        """The delays of the event loop."""
+        self.log = MembershipLog("consumer", options.client_id, options.group_id)
+        """The log lines of the membership."""
+        self.history = History()
+        self.troubles = Troubles(self.history.feed.publish)
+        self.committer = Committer(
+            options,
+            delivery,
+            self.membership,
+            self.changed,
+            self.history.meters.commit,
+            lambda: self.is_in_callback,
+            lambda: self.lease_clock.now(),
+        )
+
+    def bind_clock(self) -> Callable[[], float]:
+        """Use the clocks of the loop that runs now; return the loop's."""
+        self.lease_clock = lease_clock()
+        self.clock = self.lease_clock.loop_now
+        return self.clock
+
+    def bind_logins(self, resume: Callable[[], None]) -> None:
+        """Call `resume` whenever the application goes on."""
+        self._resume_logins = resume
+
+    def resume_logins(self) -> None:
+        """Note that the application goes on: refused credentials are tried again."""
+        self._resume_logins()
+
+    def begin_close(self) -> None:
+        """Deliver no more records; a waiting application gets ConsumerClosedError."""
+        self.closing.begin()
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake all waiting tasks, and have the next record checked by `Reader.next`."""
+        self.lease.end()
+        self.changed.notify()
+
+    def mark_processed(self) -> None:
+        """Count the records in flight as processed."""
+        self.delivery.mark_processed()
+        if self._is_draining:
+            self.notify()
+
+    def drop_in_flight(self) -> None:
+        """Forget the records in flight: the application will not process them."""
+        self.delivery.drop_in_flight()
+        if self._is_draining:
+            self.notify()
+
+    def on_poll(self) -> None:
+        """Note a poll: the application has processed the records in flight."""
+        self.mark_processed()
+        self.resume_logins()
+        self.committer.on_poll()
+
+    @contextmanager
+    def caller_waits(self) -> Iterator[None]:
+        """A context in which the current task waits for the group: a rebalance does not wait for
+        its records in flight, which do not count as processed."""
+        with self.processing.caller_waits():
+            if self._is_draining:
+                self.notify()
+            yield
+
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether the current task runs a rebalance listener, or was started by one that runs."""
+        return self._callback is not None and self._callback in _callbacks.get()
+
+    def refuse_in_callback(self, call: str) -> None:
+        """Raises: IllegalStateError if the current task runs a rebalance listener. The rebalance
+        waits for the listener, and `call` would wait for the rebalance."""
+        if self.is_in_callback:
+            raise IllegalStateError(
+                f"{call} in a rebalance callback would wait for that callback to return: call it"
+                " after the rebalance, from another task"
+            )
+
+    @contextmanager
+    def running_callback(self) -> Iterator[None]:
+        """A context in which the current task runs a rebalance listener."""
+        self._callback = object()
+        # A task has a copy of the context of the one that started it.
+        before = _callbacks.set(_callbacks.get() | {self._callback})
+        try:
+            yield
+        finally:
+            _callbacks.reset(before)
+            self._callback = None
+
+    # ------------------------------------------------------------ ownership
+
+    def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
+        """Note partitions before they are released against the application's will."""
+        self.committer.note_lost(partitions, reason)
+        # The next record must count as a poll.
+        self.lease.end()
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Continue at `offset`. Raises: ConfigurationError, NotAssignedError."""
+        offset = offset_of(tp, offset)
+        owned = self.delivery.owned.get(tp)
+        if owned is None or owned.revoked:
+            raise self.not_assigned(tp)
+        self.delivery.seek(tp, offset)
+
+    def not_assigned(self, tp: TopicPartition) -> NotAssignedError:
+        """Return the error of a call for a partition that is not assigned."""
+        is_early = self.membership.driver is not None and not self.membership.is_stable
+        advice = (
+            ": the group has not assigned partitions yet; await wait_assignment() first"
+            if is_early
+            else ""
+        )
+        return NotAssignedError(f"{tp} is not assigned to this consumer{advice}")
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether a task waits for the records in flight to be processed."""
+        return self._is_draining
+
+    async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
+        """Wait until the records in flight of these partitions are processed, at most until
+        `deadline`, and no longer than their task may yet process them."""
+        self._is_draining = True
+        self.lease.end()
+        try:
+            with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
+                while self.delivery.has_in_flight(partitions) and self.processing.may_end:
+                    # Nothing tells when a task of trio ends.
+                    await self.changed.wait(anyio.current_time() + _TASK_CHECK_INTERVAL)
+        finally:
+            self._is_draining = False

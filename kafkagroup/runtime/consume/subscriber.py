@@ -1,0 +1,528 @@
+"""The group application of a consumer: applies assignments and revokes partitions.
+
+The order of a revocation matters: stop delivering records, wait for those in flight, commit, call
+the rebalance listener, and only then let the rebalance continue.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import anyio
+
+from kafkagroup._user_code import USER_ERRORS, user_error
+from kafkagroup._values import frozen
+from kafkagroup.assign import (
+    protocol_name,
+)
+from kafkagroup.assign.spec import is_cooperative, user_data
+from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.partitions import partition_of
+from kafkagroup.errors import (
+    KafkaGroupError,
+    escaped,
+)
+from kafkagroup.events import RebalanceCause
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.consume.large_jobs import run_job
+from kafkagroup.runtime.consume.leader import Leader
+from kafkagroup.runtime.consume.session import Session
+from kafkagroup.runtime.member.interfaces import (
+    AssignedCallback,
+    OverduePoll,
+    PartitionsCallback,
+    SupportedProtocols,
+)
+from kafkagroup.runtime.offsets.group_offsets import Identity
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.group_log import (
+    Subscription,
+    assigned_partitions,
+    decode_assignment,
+    encode_subscription,
+)
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["Callbacks", "Subscriber"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_SHARE = 0.75
+"""How much of the rebalance timeout a cooperative revocation may wait for records in flight."""
+
+_PARTITION_BYTES = 4
+"""The size of a partition's number in an encoded assignment."""
+
+_COMMIT_SHARE = 0.5
+"""How much of the time left before a deadline the last commit may take; callbacks need some too."""
+
+
+@frozen
+class Callbacks:
+    """The rebalance listener of the application."""
+
+    assigned: AssignedCallback | None = None
+    revoked: PartitionsCallback | None = None
+    lost: PartitionsCallback | None = None
+
+
+class Subscriber:
+    """Applies a member's assignments and revocations to the partitions of a consumer."""
+
+    def __init__(
+        self,
+        session: Session,
+        cluster: Cluster,
+        callbacks: Callbacks,
+        on_assigned: Callable[[], None],
+        *,
+        claims: bool,
+    ) -> None:
+        self.topics: frozenset[str] = frozenset()
+        """The subscribed topics."""
+        self.pattern: re.Pattern[str] | None = None
+        """The subscribed regular expression, which the coordinator may match."""
+        self._session = session
+        self._cluster = cluster
+        self._callbacks = callbacks
+        self._on_assigned = on_assigned
+        self._assignors = {protocol_name(a): a for a in session.options.assignors}
+        self._claims = claims
+        """Whether partitions are claimed one by one, in ZooKeeper: the claims define the owners, no
+        member leads, and the metadata need not have the owned partitions."""
+        self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
+        """Whether partitions are kept while the group rebalances: only if every assignor is
+        cooperative."""
+        self._has_lost_all = False
+        """Whether all partitions are lost, and the listener was not called yet."""
+        self._revocation_wait: anyio.CancelScope | None = None
+        """The wait before a revocation; cancelled when all partitions are lost."""
+        self._last_assignment: tuple[Sequence[TopicPartition], int] = ((), -1)
+        """The last assignment, sorted, and its generation; kept through revocations."""
+        self._revoked_in = -1
+        """The generation in which partitions were revoked, until the member rejoins; else -1."""
+        self._is_reassigned = False
+        """Whether that generation was assigned a second time."""
+        self._unsubscribed_since = -1
+        """The first generation of several in a row whose assignment has topics that are not
+        subscribed to; else -1."""
+        self._assigned_topics: frozenset[str] = frozenset()
+        """The topics of the coordinator's last assignment (KIP-848)."""
+        self._leader = Leader(session, cluster, claims=claims)
+        self._pauses = RetryBackoff(cluster.options)
+
+    @property
+    def protocol_type(self) -> str:
+        """The kind of group."""
+        return "consumer"
+
+    def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Subscribe to these topics, or by a pattern, from the next join on."""
+        self.topics, self.pattern = topics, pattern
+
+    def subscribes(self, topic: str) -> bool:
+        """Return whether the application subscribes to a topic, which may be absent."""
+        pattern = self.pattern
+        return topic in self.topics or (pattern is not None and bool(pattern.fullmatch(topic)))
+
+    @property
+    def topics_in_use(self) -> frozenset[str]:
+        """The topics whose metadata the member needs, besides those that it subscribes to and owns:
+        those of its next assignment, and as leader those of all members."""
+        driver = self._session.membership.driver
+        if driver is None or driver.closed.is_set():
+            return frozenset()
+        return self._assigned_topics | self._leader.watched_topics
+
+    def protocols(self) -> SupportedProtocols:
+        """Return the supported protocols: every assignor, with the same subscription."""
+        session = self._session
+        owned, last_assignment = tuple(sorted(session.delivery.owned)), self._last_assignment
+        if self._claims:
+            owned, last_assignment = (), ((), -1)
+        # The topics of owned partitions stay in the metadata until those are revoked: assignors
+        # ignore owned partitions of other topics, and would assign them to another member.
+        topics = self.topics | {tp.topic for tp in owned}
+        # The coordinator rebalances for a member whose metadata differs from that of its last join:
+        # the generation makes the difference.
+        names_generation = owned or self._is_reassigned
+        generation = (
+            session.membership.identity.generation_id
+            if names_generation
+            else self._unsubscribed_since
+        )
+        data = {name: user_data(a, *last_assignment) for name, a in self._assignors.items()}
+        # Once for all assignors that add the same, mostly nothing: it may list 90,000 partitions.
+        encoded = {
+            added: encode_subscription(
+                Subscription(
+                    topics=tuple(topics),
+                    user_data=added,
+                    owned=owned,
+                    generation=generation,
+                    rack=session.options.client_rack,
+                )
+            )
+            for added in set(data.values())
+        }
+        return tuple((name, encoded[added]) for name, added in data.items())
+
+    async def follow_topics(self) -> None:
+        """As leader: request a rebalance if topics changed since the assignment was computed."""
+        await self._leader.follow_topics()
+
+    # ------------------------------------------------------------ called by the driver, at once
+
+    def on_generation_end(self, *, lost: bool) -> None:
+        """Stop delivering the partitions to revoke, at once, even while a callback runs."""
+        self._session.membership.begin_rebalance()
+        self._has_lost_all = lost
+        if lost:
+            self._session.committer.begin_loss()
+        else:
+            self._session.committer.end_loss()
+        if lost and self._revocation_wait is not None:
+            self._revocation_wait.cancel()
+        self._session.delivery.revoke(self._partitions_to_revoke(lost=lost))
+        self._session.notify()
+
+    def _partitions_to_revoke(self, *, lost: bool) -> list[TopicPartition]:
+        """Return the partitions to revoke before the next join."""
+        owned = self._session.delivery.owned
+        if not self.cooperative or lost or self._session.membership.uses_consumer_protocol:
+            return sorted(owned)
+        # Those whose delivery has stopped, too: the application may have subscribed to their topic
+        # again since. Only a release lets them be assigned, and delivered, again.
+        return sorted(tp for tp, one in owned.items() if one.revoked or tp.topic not in self.topics)
+
+    def on_lease_extended(self) -> None:
+        """Wake an application that waits for the ownership lease, which was extended, or for the
+        assignment of a changed subscription, which the same heartbeat may have confirmed."""
+        membership = self._session.membership
+        # A classic member's generation counts only once it is applied.
+        is_followed = membership.uses_consumer_protocol and membership.follow_subscription()
+        if is_followed or self._session.polls.is_waiting_for_ownership:
+            self._session.notify()
+
+    def on_fatal_error(self, error: Exception) -> None:
+        """Raise an error at every call of the application."""
+        self._session.errors.fail(error)
+
+    def on_error(self, error: Exception) -> None:
+        """Raise an error at the application's next call."""
+        self._session.errors.report(error)
+
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        """Return when the next poll is due. A member without partitions need not poll; while the
+        application waits in the client, only the event loop must run."""
+        session = self._session
+        # In this order: a wait that ends in between has updated `last_poll_at` already.
+        since = loop_ran_at if session.polls.is_waiting else session.polls.last_poll_at
+        if not session.delivery.owned:
+            since = anyio.current_time()
+        return since + session.options.max_poll_interval
+
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        """Return why the next poll is overdue."""
+        session = self._session
+        limit = f"max_poll_interval_ms is {session.options.max_poll_interval * 1000:.0f}"
+        if session.polls.is_waiting:
+            return OverduePoll(
+                reason="the application blocked its event loop",
+                detail=f"its event loop has been blocked for {now - loop_ran_at:.1f} s; {limit}",
+                advice="run what blocks it in a thread, for example with"
+                " anyio.to_thread.run_sync, or raise max_poll_interval_ms",
+            )
+        seconds = now - session.polls.last_poll_at
+        return OverduePoll(
+            reason="the application stopped polling",
+            detail=f"the application has not requested records for {seconds:.1f} s; {limit}",
+            advice="process records faster, take fewer at a time, or raise max_poll_interval_ms",
+        )
+
+    # ------------------------------------------------------------ called by the driver, in order
+
+    async def revoke(self, deadline: float) -> SupportedProtocols:
+        """Drain, commit, call the listener, and release: all partitions, or of a cooperative member
+        those of unsubscribed topics."""
+        revoked = self._partitions_to_revoke(lost=False)
+        # Again: since `on_generation_end`, an assignment of the ended generation may have been
+        # applied.
+        self._session.delivery.revoke(revoked)
+        await self._drain_and_release(
+            revoked, deadline, call_listener=bool(revoked) or not self.cooperative
+        )
+        return self.protocols()
+
+    async def lose(self, reason: str) -> SupportedProtocols:
+        """Release all partitions without a commit, which would be refused, or overwrite that of the
+        new owner."""
+        partitions = self._partitions_to_revoke(lost=True)
+        self._session.log.lost(partitions, reason)
+        await self._release(partitions, reason)
+        self._has_lost_all, self._unsubscribed_since = False, -1
+        await self._call_listener(self._callbacks.lost, partitions)
+        self._session.committer.end_loss()
+        self._session.notify()
+        return self.protocols()
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        """Apply the assignment of a generation, call the listener, and look up positions."""
+        session = self._session
+        # From here on: a thread that decodes a large assignment may take seconds, in which the
+        # group waits for the revocation as well.
+        deadline = anyio.current_time() + session.options.rebalance_timeout * _DRAIN_SHARE
+        assigned = await run_job(self._cluster, *_decoding(generation))
+        if session.membership.uses_consumer_protocol:
+            self._note_new_partitions(assigned)
+            # Also topics that the coordinator found by matching a pattern. Do not wait for their
+            # metadata: the next assignment may revoke partitions, and would wait, too.
+            self._assigned_topics = frozenset(generation.topic_ids)
+        if await self._rejoin_if_unsubscribed(generation, assigned):
+            return
+        self._identify(generation)
+        self._last_assignment = (assigned, generation.generation_id)
+        await self._leader.follow_assignment(generation)
+        if not session.membership.had_partitions:
+            # The application had nothing to poll for, so its time begins now. Otherwise an
+            # assignment must not count as a poll: a stuck application would keep its partitions for
+            # as long as the group rebalances.
+            session.polls.note_poll(anyio.current_time())
+        revoked_count = await self._revoke_others(generation, assigned, deadline)
+        if await self._own(generation, assigned):
+            await self._complete_rebalance(revoked_count)
+
+    async def _rejoin_if_unsubscribed(
+        self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
+    ) -> bool:
+        """Rejoin if the assignment has topics that are not subscribed to; return whether it has."""
+        session, membership = self._session, self._session.membership
+        may_rejoin = not membership.uses_consumer_protocol and membership.driver is not None
+        unsubscribed = sorted({tp.topic for tp in assigned} - self.topics) if may_rejoin else []
+        if not unsubscribed or membership.driver is None:
+            self._unsubscribed_since = -1
+            self._pauses.reset()
+            return False
+        if self._unsubscribed_since >= 0:
+            await self._pauses.wait()  # or a leader that repeats this causes rebalances in a loop
+        else:
+            self._unsubscribed_since = generation.generation_id
+        # Either the subscription changed while the group rebalanced, and the leader had the old
+        # one. Or this is a static member that was away: the coordinator stored its new subscription
+        # and returned its old assignment (KIP-345), and would do so again for equal metadata.
+        names = escaped(", ".join(unsubscribed))
+        reason = f"assigned topics that are not subscribed: {names}"
+        session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
+        membership.driver.rejoin(reason)
+        return True
+
+    def _identify(self, generation: GenerationInfo) -> None:
+        """Commit as a member of this generation from now on."""
+        membership = self._session.membership
+        # KIP-848: the epoch grows within one membership, and commits in flight for partitions that
+        # stay must not fail for that.
+        is_same_member = (
+            membership.uses_consumer_protocol
+            and generation.member_id == membership.identity.member_id
+        )
+        if not self._claims and not is_same_member:
+            instance_id = self._session.options.group_instance_id
+            membership.identify(
+                Identity(generation.generation_id, generation.member_id, instance_id)
+            )
+
+    async def _revoke_others(
+        self, generation: GenerationInfo, assigned: Sequence[TopicPartition], deadline: float
+    ) -> int:
+        """Revoke the owned partitions that are not assigned any more; return their number."""
+        session = self._session
+        kept, ids = set(assigned), generation.topic_ids
+
+        def others(owned: Iterable[OwnedPartition]) -> list[TopicPartition]:
+            return [
+                one.tp
+                for one in owned
+                # Another topic may have been created under the same name (KIP-848).
+                if one.tp not in kept or not one.is_assigned_in(ids.get(one.tp.topic, NO_ID))
+            ]
+
+        revoked = sorted(await process_in_slices(others, session.delivery.owned.values()))
+        self._is_reassigned = generation.generation_id == self._revoked_in
+        self._revoked_in = generation.generation_id if revoked else -1
+        if revoked:
+            session.delivery.revoke(revoked)
+            now = anyio.current_time()
+            await self._drain_and_release(revoked, deadline, call_listener=True)
+            session.history.note_revocation_time(anyio.current_time() - now)
+        return len(revoked)
+
+    async def _own(self, generation: GenerationInfo, assigned: Sequence[TopicPartition]) -> bool:
+        """Own the partitions and call the listener. Return False if the member was fenced
+        meanwhile, and owns none of them."""
+        session, membership = self._session, self._session.membership
+        create = partial(session.delivery.create, topic_ids=generation.topic_ids)
+        created = await process_in_slices(create, assigned)
+        if self._has_lost_all or (
+            membership.uses_consumer_protocol
+            and not membership.is_in_generation(generation.generation_id)
+        ):
+            return False
+        membership.note_assignment(has_partitions=bool(assigned))
+        session.delivery.assign(created)
+        session.log.assigned(assigned, created, generation)
+        await self._report_assigned(created)
+        membership.complete_rebalance(generation.generation_id)
+        self._on_assigned()
+        return True
+
+    async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:
+        """Call the listener about new partitions, and start where it says. Meanwhile the positions
+        of those may be looked up, for the listener itself, and nothing is read of them."""
+        if self._callbacks.assigned is None:
+            return
+        added = [owned.tp for owned in created]
+        for owned in created:
+            owned.await_listener()
+        try:
+            self._start_at(await self._call_listener(self._callbacks.assigned, added))
+        finally:
+            for owned in created:
+                owned.end_listener()
+
+    async def _complete_rebalance(self, revoked_count: int) -> None:
+        """Rejoin if partitions were revoked, so that other members get them; otherwise follow
+        changes of the topics."""
+        session, driver = self._session, self._session.membership.driver
+        if session.membership.uses_consumer_protocol:
+            return  # KIP-848: the next heartbeat reports what is owned
+        # KIP-429: a second rebalance assigns what was revoked. A static member that was away when
+        # it should have rejoined, and is assigned the same generation again (KIP-345), must rejoin
+        # now: otherwise no member gets these partitions.
+        if (revoked_count or self._is_reassigned) and not self._claims and driver is not None:
+            reason = f"revoked {revoked_count or 'some'} partitions"
+            session.history.note_rejoin_request(RebalanceCause.HANDOVER, reason)
+            driver.rejoin(reason)
+        else:
+            # Topics may have changed since the assignment was computed.
+            await self.follow_topics()
+
+    def _note_new_partitions(self, assigned: Sequence[TopicPartition]) -> None:
+        """Record new partitions as the cause of an assignment that has some which the metadata does
+        not have yet."""
+        most = {tp.topic: tp.partition + 1 for tp in assigned}  # sorted: each topic's last remains
+        known = self._cluster.metadata.partition_counts(most)
+        for topic, count in most.items():
+            if 0 < (before := known.get(topic, 0)) < count:
+                reason = f"topic {topic} went from {before} to {count} partitions or more"
+                self._session.history.note_cause(RebalanceCause.TOPICS, reason)
+
+    async def compute(self, work: Compute) -> dict[str, bytes]:
+        """As leader: assign the partitions of every topic that any member subscribes to."""
+        return await self._leader.compute(self._assignors[work.protocol_name], work)
+
+    # ------------------------------------------------------------ revocation and the listener
+
+    async def _drain_and_release(
+        self, revoked: Sequence[TopicPartition], deadline: float, *, call_listener: bool
+    ) -> None:
+        """Wait for the records in flight, commit, call the listener, and release the partitions.
+
+        If all is lost meanwhile, the listener is called for a loss instead. A commit would be
+        refused, and over a dead connection it would keep the member from rejoining.
+        """
+        session = self._session
+        with anyio.CancelScope() as self._revocation_wait:
+            if self._has_lost_all:
+                return
+            await session.drain(revoked, deadline)
+            if session.committer.is_automatic:
+                await self._commit_before_release(self._commit_timeout(deadline))
+            else:
+                await session.committer.wait_for_commits(self._commit_timeout(deadline))
+        if self._has_lost_all:
+            return
+        if call_listener:
+            await self._call_listener(self._callbacks.revoked, revoked)
+            with anyio.CancelScope() as self._revocation_wait:
+                # Commits that the callback began: in the next generation they would be refused.
+                await session.committer.wait_for_commits(self._commit_timeout(deadline))
+        await self._release(revoked, "a rebalance revoked it")
+        session.log.revoked(revoked)
+
+    async def _release(self, partitions: Sequence[TopicPartition], reason: str) -> None:
+        """Release partitions. Their delivered records without a commit count as lost, unless the
+        application has unsubscribed from the topic."""
+        session = self._session
+        lost = frozenset(filter(self.subscribes, {tp.topic for tp in partitions}))
+        session.note_lost([tp for tp in partitions if tp.topic in lost], reason)
+        await apply_in_slices(session.delivery.release, partitions)
+
+    def _commit_timeout(self, deadline: float) -> float:
+        """Return the seconds that a commit may take before the deadline, or before the end of
+        closing: even if the coordinator cannot be reached, there must be time for the listener."""
+        left = min(deadline, self._session.closing.leave_deadline) - anyio.current_time()
+        return max(left, 1.0) * _COMMIT_SHARE
+
+    async def _commit_before_release(self, left: float) -> None:
+        try:
+            await self._session.committer.commit_processed(left)
+        except KafkaGroupError as error:
+            # The rebalance continues.
+            logger.warning(
+                "the commit before the revocation failed: %s; the new owner continues from the last"
+                " committed offset",
+                error,
+            )
+
+    async def _call_listener(
+        self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]
+    ) -> object:
+        """Call the rebalance listener; return its result."""
+        if callback is None:
+            return None
+        session = self._session
+        with session.running_callback():
+            try:
+                result = callback(list(partitions))
+                return await result if inspect.isawaitable(result) else result
+            except USER_ERRORS as error:
+                # A callback has no veto: the rebalance completes, then its error surfaces.
+                session.errors.report(user_error(error, "a rebalance callback"))
+                return None
+
+    def _start_at(self, offsets: object) -> None:
+        """Start at the offsets that the listener returned, if any."""
+        if not isinstance(offsets, Mapping):
+            return
+        session = self._session
+        for partition, given in offsets.items():
+            offset = given.offset if isinstance(given, OffsetAndMetadata) else given
+            try:
+                tp = partition_of(partition)
+                owned = session.delivery.owned.get(tp)
+                if offset is None or (owned is not None and owned.revoked):
+                    continue  # revoked while the callback ran: the next owner decides
+                session.seek(tp, offset)
+            except KafkaGroupError as error:
+                session.errors.report(error)
+
+
+def _decoding(generation: GenerationInfo) -> tuple[Callable[[], Sequence[TopicPartition]], int]:
+    """Return the job that lists the assigned partitions, sorted, and its size in bytes as `run_job`
+    counts them. The job raises: DecodeError."""
+    topics = generation.topics
+    if topics is None:
+        encoded = generation.assignment
+        return partial(decode_assignment, encoded), len(encoded)
+    count = sum(map(len, topics.values()))
+    return partial(assigned_partitions, topics.items()), _PARTITION_BYTES * count

@@ -1,0 +1,226 @@
+"""What the parts of the runtime require of each other: interfaces, and types named in them.
+
+`Running` is a group member, as consumers and `GroupMember` use it; Kafka's is `driver.Driver`.
+`Application` is what a running member calls. Nothing here imports a module that implements one of
+these, also not for type checkers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Protocol
+
+from kafkagroup._values import frozen
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.member.ownership import Ownership
+from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.trouble import Troubles
+from kafkagroup.types import TopicPartition
+
+__all__ = [
+    "Application",
+    "AssignedCallback",
+    "Membership",
+    "OverduePoll",
+    "PartitionsCallback",
+    "Running",
+    "SupportedProtocols",
+]
+
+SupportedProtocols = tuple[tuple[str, bytes], ...]
+"""Protocol name and metadata, the preferred first."""
+
+PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
+"""A plain function or a coroutine function. It gets a sorted list, which it may change."""
+
+AssignedCallback = PartitionsCallback
+"""As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
+start; None leaves a partition where it would start anyway."""
+
+
+@frozen(kw_only=True)
+class OverduePoll:
+    """Why a member leaves its group although the application has not asked for that."""
+
+    reason: str
+    """What the application did, for the coordinator and for events."""
+    detail: str
+    """For how long, and the limit."""
+    advice: str
+    """What to change."""
+
+
+class Application(Protocol):
+    """What a running member calls.
+
+    The member calls plain functions at once. It awaits coroutines one at a time, in order.
+    """
+
+    def on_generation_end(self, *, lost: bool) -> None:
+        """Stop delivering what is revoked: the generation ends, or has ended (`lost`)."""
+
+    def on_lease_extended(self) -> None:
+        """Note that the coordinator has acknowledged the membership."""
+
+    def on_error(self, error: Exception) -> None:
+        """Note an error that the member survives."""
+
+    def on_fatal_error(self, error: Exception) -> None:
+        """Note that the member has left the group because of this error."""
+
+    def poll_due_at(self, loop_ran_at: float) -> float:
+        """Return when the next poll is due. `loop_ran_at`: when the application's loop last ran.
+
+        Reads only. It may run in another thread than the other functions.
+        """
+
+    def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
+        """Return why the next poll is overdue. Reads only, as `poll_due_at`."""
+        ...
+
+    async def revoke(self, deadline: float) -> SupportedProtocols | None:
+        """Process what is in flight, commit and release, by `deadline` on the loop's clock.
+
+        Returns the protocols to support at the next join, None for the same as before.
+        """
+
+    async def lose(self, reason: str) -> SupportedProtocols | None:
+        """Release without committing: others may own the partitions by now. Returns as `revoke`."""
+
+    async def assign(self, generation: GenerationInfo) -> None:
+        """Apply the assignment of a new generation."""
+
+    async def compute(self, work: Compute) -> Mapping[str, bytes]:
+        """Compute each member's assignment, as the leader."""
+
+
+class Running(Protocol):
+    """One member of one group."""
+
+    @property
+    def closed(self) -> OneShotEvent:
+        """Set once the member has left or failed."""
+        ...
+
+    @property
+    def ownership(self) -> Ownership:
+        """What the member owns, and until when, on the member's clock."""
+        ...
+
+    @property
+    def lease_left(self) -> float:
+        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
+        ...
+
+    @property
+    def member_id(self) -> str:
+        """The member's id in the group; "" before it has joined."""
+        ...
+
+    @property
+    def generation_id(self) -> int:
+        """The member's generation."""
+        ...
+
+    @property
+    def protocols(self) -> SupportedProtocols:
+        """The protocols that the member supports."""
+        ...
+
+    @property
+    def leads(self) -> bool:
+        """Whether the member requests a new generation when what it computed from has changed."""
+        ...
+
+    @property
+    def coordinator(self) -> Node | None:
+        """The broker that coordinates the group; None while there is none or it is unknown."""
+        ...
+
+    @property
+    def heartbeat_interval(self) -> float:
+        """Seconds between two heartbeats of a stable member."""
+        ...
+
+    @property
+    def last_heartbeat(self) -> float:
+        """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
+        ...
+
+    def is_current(self, generation_id: int) -> bool:
+        """Whether this is the member's current generation, with all of its assignment applied."""
+        ...
+
+    @property
+    def follows_subscription(self) -> bool:
+        """Whether the assignment was computed from the subscription that was requested last."""
+        ...
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the group accepts commits of this member now."""
+        ...
+
+    @property
+    def is_expelled(self) -> bool:
+        """Whether the member left because the application did not poll in time."""
+        ...
+
+    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
+        """Request a new generation, perhaps with other metadata."""
+
+    def invalidate_coordinator(self, reason: str) -> None:
+        """Look up the coordinator again, if there is one."""
+
+    def leave(
+        self,
+        reason: str,
+        *,
+        leave_group: bool | None = None,
+        lost: bool = False,
+        deadline: float = math.inf,
+    ) -> None:
+        """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
+
+    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+        """Return until when commits of these may be sent, on the lease clock.
+
+        Where no coordinator refuses late commits, check first, within `timeout` seconds, that the
+        member still owns them. Raises: CommitFailedError.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Join, and return when the member has left or failed."""
+
+
+class Membership(Protocol):
+    """How to join a group whose members Kafka does not keep."""
+
+    def begin(
+        self,
+        application: Application,
+        *,
+        group_id: str,
+        protocol_type: str,
+        protocols: SupportedProtocols,
+        whole: bool,
+        client_id: str | None,
+        rebalance_timeout: float,
+        retry_backoff: float,
+        retry_backoff_max: float,
+        max_retries: int | None,
+        lag: LoopLag,
+        log: MembershipLog,
+        troubles: Troubles,
+    ) -> Running:
+        """Return a member that is not running yet.
+
+        `whole`: members use one generation at a time; otherwise each partition has
+        one owner at a time. `troubles` records what fails and is retried.
+        """
+        ...

@@ -1,0 +1,651 @@
+"""Commit and fetch a group's offsets, on the main connection to the coordinator, where no JoinGroup
+in its purgatory delays them.
+
+The sets of error codes below define how each code is handled; a code in none of them is permanent.
+A commit succeeds or fails as a whole; a look-up has a result for each partition. The caller sends
+one commit at a time: see `committer`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from uuid import UUID
+
+import anyio
+
+from kafkagroup._values import define, field, frozen
+from kafkagroup.errors import (
+    COORDINATOR_MOVED,
+    RETRIED_ERRORS,
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    FencedError,
+    KafkaGroupError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+    broker_error,
+    escaped,
+)
+from kafkagroup.runtime.member.metrics import Meter
+from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
+from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.options import Address
+from kafkagroup.transport.retry import RetryBackoff, part_of
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartitions,
+)
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = [
+    "NO_MEMBERSHIP",
+    "RETRIED_LOOK_UPS",
+    "CommittedOffsets",
+    "GroupOffsets",
+    "Identity",
+    "answered_partitions",
+    "committed_offset",
+]
+
+logger = logging.getLogger(__name__)
+
+_RETRIABLE = frozenset(
+    (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
+    )
+)
+"""Retried until the caller's timeout, like COORDINATOR_MOVED."""
+_UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
+"""A look-up retries these codes `_MAX_ATTEMPTS` times at most. So does a commit, if the metadata
+does not have the topic either."""
+_MEMBERSHIP_ENDED = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+: the member's group no longer exists
+    )
+)
+_MEMBER_CHANGED = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    )
+)
+"""A look-up that names a member is retried: a heartbeat will return the new epoch, or report that
+the member lost its partitions."""
+RETRIED_LOOK_UPS = _RETRIABLE | COORDINATOR_MOVED | _MEMBER_CHANGED
+"""A look-up repeats these codes without raising them, an unknown topic's for a few times."""
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+_READING = "reading"
+
+_PENDING_TRANSACTION = (
+    "a producer has a transaction open that commits these offsets: check that it is alive; the"
+    " broker aborts it after its transaction.timeout.ms"
+)
+"""The advice while a pending transaction may still change the offsets (KIP-447)."""
+
+_RECHECK_INTERVAL = 1.0
+"""Seconds between metadata refreshes for a topic that commits have found deleted."""
+
+_LEAST_TIMEOUT = 1.0
+"""Seconds for a commit, however close its deadline is."""
+
+_MAX_ATTEMPTS = 5
+"""How often in a row a topic may be unknown: not all brokers know a new topic at once."""
+
+
+@frozen
+class Identity:
+    """The generation and the member that a commit or a look-up names."""
+
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+NO_MEMBERSHIP = Identity(-1, "")
+"""The identity of a consumer that is not a member, with partitions assigned by the application."""
+
+
+@define
+class CommittedOffsets:
+    """The result of one OffsetFetch request. Partitions in neither field need another request."""
+
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(factory=dict)
+    """None where nothing is committed."""
+    errors: dict[TopicPartition, BrokerError] = field(factory=dict)
+    """Refusals, which a retry changes only if their cause is removed."""
+    is_refused_as_whole: bool = False
+    """Whether the error is of the group, and so the same for all partitions."""
+
+
+class _Retry(Exception):
+    """The request must be retried after a pause."""
+
+    def __init__(self, error: BrokerError) -> None:
+        self.error = error
+
+
+class GroupOffsets:
+    """The committed offsets of one group."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        *,
+        max_retries: int | None = None,
+        backoff: float | None = None,
+    ) -> None:
+        """A failed commit is retried `max_retries` times; None: until its timeout. The first pause
+        takes `backoff` seconds; None: the cluster's `retry_backoff`."""
+        self.coordinator: Node | None = None
+        """The group's coordinator; None while it must be looked up."""
+        self._cluster = cluster
+        self._group_id = group_id
+        self._max_retries = max_retries
+        self._backoff = backoff
+        self._deleted_counts: dict[tuple[str, UUID], int] = {}
+        """How often in a row commits were refused for a topic, by name and id, that the metadata
+        did not have either. Kept between commits: each commit of a revocation and of a rejoin
+        would retry again, and the group waits for them."""
+        self._unanswered: set[TopicPartition] = set()
+        """The partitions of commits without a response, which the coordinator may still execute."""
+        self._refreshed_at = float("-inf")
+        """When the metadata was last refreshed for such a topic."""
+
+    def invalidate_coordinator(self) -> None:
+        """Look the coordinator up again before the next request."""
+        self.coordinator = None
+
+    def forget_cluster(self) -> None:
+        """Forget what is of the earlier cluster: another one is adopted."""
+        self.coordinator = None
+        self._deleted_counts.clear()
+        self._unanswered.clear()
+
+    async def connect(self) -> None:
+        """Connect to the coordinator. For while the member joins, so that looking up its positions
+        takes fewer round trips; a request tries again what fails here."""
+        with suppress(_Retry, BrokerError, *RETRIED_ERRORS):
+            await (await self._coordinator()).ready()
+
+    def pauses(self) -> RetryBackoff:
+        """Return the pauses between retries at the coordinator."""
+        return RetryBackoff(self._cluster.options, self._backoff)
+
+    async def commit(
+        self,
+        identity: Identity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout: float,
+        is_current: Callable[[], bool] = lambda: True,
+        epoch: Callable[[], int] | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
+        meter: Meter | None = None,
+        newest: Callable[[], Offsets] | None = None,
+    ) -> Offsets:
+        """Commit offsets; return those that the coordinator has acknowledged. Retry until `timeout`
+        seconds have passed or the retries are used up.
+
+        `is_current` returns whether the identity is still a member of its generation; the commit is
+        not sent once it is not, or once it raises a CommitFailedError of its own. `epoch` returns
+        the member's current epoch, which replaces the identity's generation (KIP-848). `topic_ids`:
+        the ids of the topics that the offsets were read from, where known; other topics have the
+        ids in the current metadata. `newest` is called before each attempt and returns the offsets
+        to send now, of the same partitions.
+
+        Raises: CommitFailedError when the identity is no longer a member of the generation,
+        FencedError, BrokerError, AuthenticationError, TransportError.
+        """
+        # The ids of the positions are used even if metadata has another id or none: offsets of a
+        # deleted topic must not be committed to a new topic of the same name.
+        ids = self._topic_ids(offsets, topic_ids)
+        deadline = anyio.current_time() + timeout
+        deleted = await self._deleted_topics({tp.topic for tp in offsets}, ids, deadline)
+        rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in deleted}
+        acknowledged: Offsets = {}
+        if rest:
+
+            def to_send() -> Offsets:
+                return (
+                    rest if newest is None else {tp: o for tp, o in newest().items() if tp in rest}
+                )
+
+            slow = set[Address]()
+            send = partial(
+                self._commit_once, identity, to_send, ids, is_current, epoch, meter, slow
+            )
+            acknowledged = await self._commit_with_retries(send, rest, ids, deadline, timeout)
+        if deleted:
+            # Not sent: an application that commits each record would send as many requests.
+            raise self._deleted_error(min(deleted), ids)
+        return acknowledged
+
+    async def _commit_with_retries(
+        self,
+        send: Callable[[float], Awaitable[Offsets]],
+        offsets: Iterable[TopicPartition],
+        ids: Mapping[str, UUID],
+        deadline: float,
+        timeout: float,
+    ) -> Offsets:
+        last: Exception | None = None
+        pauses = self.pauses()
+        with anyio.CancelScope(deadline=deadline):
+            for retry in count():
+                if retry:
+                    if self._max_retries is not None and retry > self._max_retries:
+                        break
+                    logger.info("group %s: the commit is retried: %s", self._group_id, last)
+                    await pauses.wait()
+                try:
+                    acknowledged = await send(deadline - anyio.current_time())
+                except _Retry as again:
+                    last = again.error
+                    self._report_failure("committing", again.error)
+                    topic = await self._find_deleted_topic(again.error, offsets, ids)
+                    if topic is None:
+                        self._reset_deleted_counts(offsets, ids)
+                    elif self._count_deleted(topic, ids) >= _MAX_ATTEMPTS:
+                        raise self._deleted_error(topic, ids) from None
+                except RETRIED_ERRORS as error:
+                    self._cluster.logins.raise_suspended()
+                    self.coordinator = None
+                    last = error
+                else:
+                    self._reset_deleted_counts(offsets, ids)
+                    self._report_success("committing")
+                    return await self._commit_once_more(send, acknowledged, deadline)
+        if last is not None and not isinstance(last, RequestTimeoutError):
+            raise last
+        raise RequestTimeoutError(
+            f"the coordinator did not answer the commit of group {self._group_id!r} within"
+            f" {timeout:g} s: check its broker, or allow more time"
+        ) from last
+
+    async def _commit_once_more(
+        self,
+        send: Callable[[float], Awaitable[Offsets]],
+        acknowledged: Offsets,
+        deadline: float,
+    ) -> Offsets:
+        """Repeat a commit that has succeeded, if there was no response to an earlier one: the
+        coordinator may have executed that one last. Return the acknowledged offsets."""
+        if self._unanswered.isdisjoint(acknowledged):
+            return acknowledged
+        try:
+            repeated = await send(part_of(deadline - anyio.current_time()))
+        except (_Retry, KafkaGroupError) as error:
+            logger.info("group %s: the commit is not repeated: %s", self._group_id, error)
+            return acknowledged
+        self._unanswered.difference_update(repeated)
+        return repeated
+
+    async def _deleted_topics(
+        self, topics: Collection[str], ids: Mapping[str, UUID], deadline: float
+    ) -> set[str]:
+        """Return the topics that were deleted or recreated, as earlier commits have found. The
+        metadata is refreshed for them once a second at most, and not beyond the deadline."""
+        keys = {topic: (topic, ids.get(topic, NO_ID)) for topic in topics}
+        deleted = {
+            t for t, key in keys.items() if self._deleted_counts.get(key, 0) >= _MAX_ATTEMPTS
+        }
+        if deleted and anyio.current_time() >= self._refreshed_at + _RECHECK_INTERVAL:
+            with anyio.CancelScope(deadline=deadline):
+                await self.refresh_metadata(deleted)
+        for topic in sorted(deleted):
+            if not self._cluster.was_deleted_or_recreated(*keys[topic]):
+                deleted.remove(topic)
+                del self._deleted_counts[keys[topic]]
+        return deleted
+
+    async def refresh_metadata(self, topics: Collection[str]) -> bool:
+        """Refresh the metadata, also of these topics; return whether that succeeded."""
+        self._refreshed_at = anyio.current_time()
+        try:
+            with self._cluster.topics.during(topics):
+                await self._cluster.refresh()
+        except RETRIED_ERRORS:
+            return False
+        return True
+
+    def has_topic(self, topic: str, ids: Mapping[str, UUID]) -> bool:
+        """Return whether the topic exists with its id in `ids`, if it has one, as of the metadata.
+        A broker before 4.1 does not check the ids of commits."""
+        return not self._cluster.was_deleted_or_recreated(topic, ids.get(topic, NO_ID))
+
+    def _deleted_error(self, topic: str, ids: Mapping[str, UUID]) -> BrokerError:
+        has_id = ids.get(topic, NO_ID) != NO_ID
+        return BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_ID if has_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"committing topic {topic!r} of group {self._group_id!r}: it was deleted, or recreated,"
+            " after it was read",
+        )
+
+    async def _find_deleted_topic(
+        self,
+        error: BrokerError,
+        offsets: Iterable[TopicPartition],
+        topic_ids: Mapping[str, UUID],
+    ) -> str | None:
+        """Return a deleted or recreated topic, if the error is an unknown topic; None if all exist.
+
+        A topic may exist although the coordinator does not know it yet.
+        """
+        topics = {tp.topic for tp in offsets}
+        if error.code not in _UNKNOWN_TOPIC or not await self.refresh_metadata(topics):
+            return None
+        for topic in sorted(topics):
+            if self._cluster.was_deleted_or_recreated(topic, topic_ids.get(topic, NO_ID)):
+                return topic
+        return None
+
+    def _reset_deleted_counts(
+        self, offsets: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> None:
+        for topic in {tp.topic for tp in offsets}:
+            self._deleted_counts.pop((topic, topic_ids.get(topic, NO_ID)), None)
+
+    def _count_deleted(self, topic: str, topic_ids: Mapping[str, UUID]) -> int:
+        """Count a commit that was refused for a deleted topic; return how often in a row it was."""
+        key = topic, topic_ids.get(topic, NO_ID)
+        self._deleted_counts[key] = self._deleted_counts.get(key, 0) + 1
+        return self._deleted_counts[key]
+
+    async def _commit_once(
+        self,
+        identity: Identity,
+        to_send: Callable[[], Offsets],
+        topic_ids: Mapping[str, UUID],
+        is_current: Callable[[], bool],
+        epoch: Callable[[], int] | None,
+        meter: Meter | None,
+        slow: set[Address],
+        left: float,
+    ) -> Offsets:
+        """Send one commit; return its offsets. `slow`: the brokers that have not answered in time,
+        to be added to; `left`: seconds for all attempts."""
+        broker = await self._coordinator()
+        # Also waits while the broker throttles: the checks below must directly precede the request.
+        await broker.ready()
+        offsets = to_send()
+        if not is_current():
+            # The member left the generation meanwhile: the coordinator would refuse the commit. If
+            # this static member has rejoined, the code would be FENCED_INSTANCE_ID, as if another
+            # process had replaced it.
+            raise CommitFailedError(
+                f"commit of {min(offsets)} failed: group {self._group_id!r} has rebalanced since"
+                f" generation {identity.generation_id}; the next owner of the partition starts at"
+                " the last commit that succeeded"
+            )
+        # A connection may be dead, without a word. A broker that has not answered over one may be
+        # slow: it gets what is left.
+        timeout = left if broker.address in slow else part_of(left)
+        sent_at = anyio.current_time()
+        try:
+            response = await commit_offsets(
+                broker,
+                self._group_id,
+                identity.generation_id if epoch is None else epoch(),
+                identity.member_id,
+                offsets,
+                group_instance_id=identity.group_instance_id,
+                topic_ids=topic_ids,
+                # At the deadline the caller cancels it: a timeout would close the connection.
+                timeout=min(max(timeout, _LEAST_TIMEOUT), self._cluster.options.request_timeout),
+            )
+        except (TransportError, RemoteProtocolError) as error:
+            self._unanswered.update(offsets)
+            if isinstance(error, RequestTimeoutError):
+                slow.add(broker.address)
+            raise
+        if meter is not None:
+            meter.record(anyio.current_time(), anyio.current_time() - sent_at)
+        try:
+            self._check_commit(response, offsets)
+        except FencedError:
+            if is_current():
+                raise
+            raise CommitFailedError(
+                f"commit of {min(offsets)} failed: this static member has rejoined group"
+                f" {self._group_id!r} since the commit began; commit again in the new generation"
+            ) from None
+        return offsets
+
+    def _check_commit(
+        self, response: OffsetCommitResponse, offsets: Iterable[TopicPartition]
+    ) -> None:
+        unanswered = set(offsets)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                if tp not in unanswered:
+                    continue
+                unanswered.remove(tp)
+                if (code := partition.error_code) == ErrorCode.NONE:
+                    continue
+                where = f"committing {escaped(topic.name)}/{partition.partition_index}"
+                if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    raise CommitFailedError(
+                        f"{where}: {BrokerError(code)}: commit again when the member has rejoined,"
+                        " if it still owns the partition"
+                    )
+                if code in _MEMBERSHIP_ENDED:
+                    raise CommitFailedError(
+                        f"{where}: {BrokerError(code)}: the group has rebalanced; the partition's"
+                        " next owner starts at the last commit that succeeded"
+                    )
+                if code == ErrorCode.FENCED_INSTANCE_ID:
+                    raise FencedError(f"{where}: another member took this group_instance_id")
+                self._raise_error(code, where, "READ", topic.name)
+        if unanswered:
+            raise RemoteProtocolError(f"the coordinator did not answer for {min(unanswered)}")
+
+    def _raise_error(self, code: int, what: str, operation: str, topic: str | None = None) -> None:
+        error = self._error(code, what, operation, topic)
+        raise _Retry(error) if self._is_retriable(code) else error
+
+    def _error(self, code: int, what: str, operation: str, topic: str | None) -> BrokerError:
+        group = self._group_id
+        return broker_error(
+            code, f"{what} of group {group!r}", operation=operation, topic=topic, group=group
+        )
+
+    def _is_retriable(self, code: int) -> bool:
+        """Return whether a retry may succeed; invalidate a coordinator that has moved."""
+        self._note_coordinator_moved(code)
+        return code in COORDINATOR_MOVED or code in _RETRIABLE
+
+    def _note_coordinator_moved(self, code: int) -> None:
+        if code in COORDINATOR_MOVED:
+            self.coordinator = None
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offset of each partition; None for a partition without one.
+
+        Retries until all are reported, without a timeout. Raises: BrokerError, which names a
+        partition, for an error that a retry would not change; AuthenticationError when no broker
+        accepts the credentials.
+        """
+        wanted = tuple(dict.fromkeys(partitions))
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        unknown: dict[TopicPartition, int] = {}
+        pauses = self.pauses()
+        while missing := [tp for tp in wanted if tp not in found]:
+            result = await self.fetch_once(missing, unknown)
+            if result.errors:
+                raise result.errors[min(result.errors)]
+            found |= result.offsets
+            if len(found) < len(wanted):
+                self._cluster.logins.raise_suspended()
+                await pauses.wait()
+        return found
+
+    async def fetch_once(
+        self,
+        partitions: Collection[TopicPartition],
+        unknown: MutableMapping[TopicPartition, int],
+        member: Identity | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
+    ) -> CommittedOffsets:
+        """Send one OffsetFetch request; never raise an error of the network or the broker.
+
+        A failed look-up must never count as "no offset". `unknown` counts how often in a row the
+        coordinator did not know a partition's topic; pass the same mapping with each retry.
+        `member` names a member to a coordinator that checks its epoch (KIP-848). `topic_ids` as in
+        `commit`.
+        """
+        try:
+            broker = await self._coordinator()
+            # KIP-447: without require_stable the coordinator returns an offset that a pending
+            # transaction is about to change.
+            response = await fetch_offsets(
+                broker,
+                self._group_id,
+                partitions,
+                require_stable=True,
+                member=None if member is None else (member.member_id, member.generation_id),
+                topic_ids=self._topic_ids(partitions, topic_ids),
+            )
+            found = self._parse(response, partitions, unknown)
+            if len(found.offsets) == len(partitions):
+                self._report_success(_READING)
+            if any(tp in unknown for tp in partitions):
+                # The topic may have been recreated; the next request then has its new id.
+                await self.refresh_metadata({tp.topic for tp in partitions})
+            return found
+        except _Retry as retry:
+            self._report_failure(_READING, retry.error)
+            logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
+        except RETRIED_ERRORS as error:
+            self.coordinator = None
+            logger.info("group %s: committed offsets: %s", self._group_id, error)
+        except BrokerError as error:
+            errors = dict.fromkeys(partitions, error)
+            return CommittedOffsets(errors=errors, is_refused_as_whole=True)
+        return CommittedOffsets()
+
+    def _parse(
+        self,
+        response: OffsetFetchResponse,
+        partitions: Collection[TopicPartition],
+        unknown: MutableMapping[TopicPartition, int],
+    ) -> CommittedOffsets:
+        """Sort a response into offsets and errors. Raises the error of the group as a whole."""
+        for group in response.groups:
+            if code := group.error_code:
+                self._note_coordinator_moved(code)
+                error = self._error(code, "reading offsets", "DESCRIBE", None)
+                raise _Retry(error) if code in RETRIED_LOOK_UPS else error
+        found = CommittedOffsets()
+        unanswered = set(partitions)
+        for tp, data in answered_partitions(response):
+            if tp not in unanswered:
+                continue
+            unanswered.remove(tp)
+            code, times = data.error_code, unknown.pop(tp, 0) + 1
+            self._note_coordinator_moved(code)
+            if code == ErrorCode.NONE:
+                found.offsets[tp] = committed_offset(data)
+                continue
+            error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
+            if code in _UNKNOWN_TOPIC and times < _MAX_ATTEMPTS:
+                unknown[tp] = times
+            elif code in _UNKNOWN_TOPIC or code not in RETRIED_LOOK_UPS:
+                found.errors[tp] = error
+                continue
+            self._report_failure(_READING, error)
+            logger.info("%s", error)
+        if unanswered:
+            missing = RemoteProtocolError(f"no answer for the offset of {min(unanswered)}")
+            self._report_failure(_READING, missing)
+            logger.info("group %s: no answer for the offset of %s", self._group_id, min(unanswered))
+        return found
+
+    def _report_failure(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
+        """Report a request that is retried. A connection reports a coordinator that does not
+        respond."""
+        problem = Problem(
+            subject=f"{what} offsets of group {self._group_id}",
+            cause=str(error),
+            advice=_PENDING_TRANSACTION
+            if getattr(error, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+            else "check the coordinator's broker, and __consumer_offsets with its leaders",
+        )
+        key = self._group_id, what
+        self._cluster.troubles.failed(key, anyio.current_time(), problem)
+
+    def _report_success(self, what: str) -> None:
+        if (troubles := self._cluster.troubles).open:
+            troubles.succeeded((self._group_id, what), anyio.current_time())
+
+    def _topic_ids(
+        self, partitions: Iterable[TopicPartition], known: Mapping[str, UUID] | None = None
+    ) -> Mapping[str, UUID]:
+        """Return all topic ids, or {} if one is unknown: a request has either names or ids."""
+        known = known or {}
+        others = {tp.topic for tp in partitions} - known.keys()
+        found = self._cluster.topic_ids(others)
+        return {**found, **known} if len(found) == len(others) else {}
+
+    async def _coordinator(self) -> BrokerClient:
+        if self.coordinator is None:
+            try:
+                self.coordinator = await self._cluster.find_coordinator(self._group_id)
+            except BrokerError as error:
+                if error.retriable:
+                    raise _Retry(error) from None
+                raise
+        return self._cluster.broker(self.coordinator)
+
+
+def answered_partitions(
+    response: OffsetFetchResponse,
+) -> Iterator[tuple[TopicPartition, OffsetFetchResponsePartitions]]:
+    """Yield each partition of a response, with its result."""
+    for group in response.groups:
+        for topic in group.topics:
+            for data in topic.partitions:
+                yield TopicPartition(topic.name, data.partition_index), data
+
+
+def committed_offset(data: OffsetFetchResponsePartitions) -> OffsetAndMetadata | None:
+    """Return the committed offset of a partition; None without one."""
+    # Every negative offset means that nothing is committed, not only -1.
+    if data.committed_offset < 0:
+        return None
+    return OffsetAndMetadata(
+        data.committed_offset, data.metadata or "", data.committed_leader_epoch
+    )

@@ -1,0 +1,4 @@
+"""Sends batches of records to the leaders of their partitions.
+
+Nothing here knows consumers or groups.
+"""
