@@ -29,7 +29,7 @@ _CORE = {
     "assign",
 }
 _OPTIONS = {"options", "_option_kinds", "_foreign_options", "_hidden_values"}
-_LOOP = {"_backend", "_user_code"}
+_LOOP = {"_backend", "_user_code", "concurrency"}
 _EXPLAINED = {"_explained", "_foreign_names"}
 _TRANSPORT = {
     "_backoff",
@@ -46,13 +46,21 @@ _TRANSPORT = {
     "transport",
 }
 _TRANSPORT |= _LOOP
-_ENGINE = (
+_RUNTIME = {
+    "runtime.client",
+    "runtime.member",
+    "runtime.offsets",
+    "runtime.consume",
+    "runtime.produce",
+}
+_BASE = (
     _CORE
     | _OPTIONS
     | _LOOP
     | _EXPLAINED
-    | {"_client_name", "_timestamps", "events", "member", "consume", "transport", "runtime"}
+    | {"_client_name", "_timestamps", "_uncompiled", "events", "transport"}
 )
+_ENGINE = _BASE | _RUNTIME | {"member", "consume"}
 _PUBLIC = {
     "",
     "_timestamps",
@@ -70,6 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_uncompiled": set(),
     "_values": set(),
     "_backend": set(),
+    "concurrency": {"_backend", "errors"},
     "_backoff": set(),
     "_client_name": {"errors"},
     "_public": set(),
@@ -95,7 +104,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "consume": _CORE,
     "events": {"_public", "_values"},
     "transport": _TRANSPORT,
-    "runtime": _ENGINE | {"_uncompiled"},
+    "runtime": set(),
+    "runtime.client": _BASE,
+    "runtime.member": _BASE | {"member"},
+    "runtime.offsets": _BASE | {"consume", "runtime.member"},
+    "runtime.produce": _BASE,
+    "runtime.consume": _ENGINE - {"runtime.produce"},
     "consumer": _ENGINE,
     "group": _ENGINE,
     "coordination": _ENGINE | {"group"},
@@ -109,19 +123,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_extras", "_values"},
     "__main__": {"cli"},
-    "zookeeper": {
-        "_foreign_options",
-        "_public",
-        "types",
-        "errors",
-        "member",
-        "transport",
-        "runtime",
-    },
+    "zookeeper": _CORE
+    | {"_foreign_options", "concurrency", "member", "transport", "runtime.member"},
     "spark": _ENGINE | {"_extras", "coordination"},
     "testing": _ENGINE,
 }
-"""Part of the package -> the other parts that it may import; "" is `kafkagroup` itself."""
+"""Part of the package -> the other parts that it may import; "" is `kafkagroup` itself, and each
+package in `runtime` is a part."""
 
 IO = {"anyio", "asyncio", "trio", "socket", "ssl", "selectors", "threading", "subprocess"}
 """Nothing below `transport` may start, wait or send."""
@@ -154,7 +162,10 @@ def violations(package: Path) -> list[str]:
 
 
 def part_of(parts: tuple[str, ...]) -> str:
-    return "" if parts in ((), ("__init__",)) else parts[0]
+    if parts in ((), ("__init__",)):
+        return ""
+    is_in_runtime = parts[0] == "runtime" and parts[1:] not in ((), ("__init__",))
+    return ".".join(parts[:2]) if is_in_runtime else parts[0]
 
 
 def imports(path: Path, package: Path) -> Iterator[str]:

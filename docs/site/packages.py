@@ -42,6 +42,7 @@ _PLACES: Mapping[str, tuple[float, int]] = {
     "transport": (5, 5),
     "assign": (1, 6),
     "wire": (3, 6),
+    "concurrency": (4, 6),
     "events": (5, 6),
     "types, errors": (2, 7),
 }
@@ -55,6 +56,11 @@ _ONE = {
     "types": "types, errors",
     "errors": "types, errors",
     "_option_kinds": "options",
+    "runtime.client": "runtime",
+    "runtime.member": "runtime",
+    "runtime.offsets": "runtime",
+    "runtime.consume": "runtime",
+    "runtime.produce": "runtime",
 }
 """Parts that are drawn as one."""
 

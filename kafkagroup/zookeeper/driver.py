@@ -1,8 +1,8 @@
 """Run a membership in ZooKeeper: pass events to `step`, and execute its effects.
 
-As in `runtime.member.driver`, one task steps, each request has a task of its own, and one task calls the
-application, in the order of the effects. kazoo's threads keep the session alive: a blocked event
-loop does not end the membership, but the ownership lease may expire.
+As in `runtime.member.driver`, one task steps, each request has a task of its own, and one task
+calls the application, in the order of the effects. kazoo's threads keep the session alive: a
+blocked event loop does not end the membership, but the ownership lease may expire.
 """
 
 from __future__ import annotations
