@@ -385,15 +385,6 @@ class ErrorCode(IntEnum):
 RETRIED_ERRORS = (TransportError, RemoteProtocolError, AuthenticationError)
 """What a request raises that got no response. A client that has started repeats such requests."""
 
-COORDINATOR_MOVED: frozenset[int] = frozenset(
-    (
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.REQUEST_TIMED_OUT,
-    )
-)
-"""Codes that invalidate the coordinator: the client finds it again."""
-
 _RETRIABLE = frozenset(
     (
         ErrorCode.CORRUPT_MESSAGE,

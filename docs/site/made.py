@@ -17,12 +17,11 @@ from option_list import options_of_a_consumer
 
 from kafkagroup import errors, events
 from kafkagroup.cli._app import app
-from kafkagroup.consume.plan import ACTIONS, ErrorAction
 from kafkagroup.exporters._instruments import INSTRUMENTS
 from kafkagroup.member import consumer_state, state
 from kafkagroup.runtime.consume import health
-from kafkagroup.runtime.offsets.group_offsets import RETRIED_LOOK_UPS
 from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
+from kafkagroup.wire.error_codes import FETCH_ACTIONS, RETRIED_LOOK_UPS, FetchAction
 
 __all__ = [
     "causes",
@@ -145,11 +144,11 @@ def errors_one_by_one() -> str:
 
 
 _REACTIONS = {
-    ErrorAction.RETRY: "asks the same broker again, after a back-off",
-    ErrorAction.REFRESH: "refreshes the metadata, and asks the leader that it names",
-    ErrorAction.RESET: "applies `auto_offset_reset` to the position of a fetch; as the next row for"
+    FetchAction.RETRY: "asks the same broker again, after a back-off",
+    FetchAction.REFRESH: "refreshes the metadata, and asks the leader that it names",
+    FetchAction.RESET: "applies `auto_offset_reset` to the position of a fetch; as the next row for"
     " the other two requests",
-    ErrorAction.RAISE: "raises the error, and asks again after a back-off",
+    FetchAction.RAISE: "raises the error, and asks again after a back-off",
 }
 
 
@@ -157,7 +156,7 @@ def refusals() -> str:
     """What the client does after each error code about a partition."""
     leader, coordinator = "Fetch, ListOffsets, OffsetForLeaderEpoch", "OffsetFetch"
     rows = [
-        (leader, _codes(c for c, action in ACTIONS.items() if action is chosen), text)
+        (leader, _codes(c for c, action in FETCH_ACTIONS.items() if action is chosen), text)
         for chosen, text in _REACTIONS.items()
     ]
     rows[-1] = (leader, f"{rows[-1][1]}, every other code", rows[-1][2])
@@ -167,7 +166,7 @@ def refusals() -> str:
             _codes(RETRIED_LOOK_UPS),
             "asks again after a back-off; raises an unknown topic's error at the fifth attempt",
         ),
-        (coordinator, "every other code", _REACTIONS[ErrorAction.RAISE]),
+        (coordinator, "every other code", _REACTIONS[FetchAction.RAISE]),
     ]
     return _table(("response to", "code", "the client"), rows)
 

@@ -38,6 +38,7 @@ from kafkagroup.transport.identity import require_cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.security import Security
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.error_codes import MISSING_TOPIC
 from kafkagroup.wire.messages.group import MemberIdentity
 
 __all__ = ["Admin"]
@@ -202,7 +203,7 @@ class Admin(CallingService):
         """Return each topic's description, or its error: BrokerError UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION; AuthorizationError."""
         return await self._calls.each(
-            _topic_names(topics), topic_requests.describe, final=topic_requests.FINAL
+            _topic_names(topics), topic_requests.describe, final=MISSING_TOPIC
         )
 
     async def create_topics(
@@ -241,7 +242,7 @@ class Admin(CallingService):
             await topic_requests.delete(cluster, name, attempts[name])
 
         return await self._calls.change(
-            "deleting topics", _topic_names(topics), delete, final=topic_requests.FINAL
+            "deleting topics", _topic_names(topics), delete, final=MISSING_TOPIC
         )
 
     async def add_partitions(
@@ -264,7 +265,7 @@ class Admin(CallingService):
             )
 
         return await self._calls.change(
-            "adding partitions to topics", counts, add, final=topic_requests.FINAL
+            "adding partitions to topics", counts, add, final=MISSING_TOPIC
         )
 
     # ------------------------------------------------------------ committed offsets

@@ -30,6 +30,7 @@ from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import NO_SUCH_GROUP
 from kafkagroup.wire.group_log import Subscription, decode_assignment, decode_subscription
 from kafkagroup.wire.messages import consumer_describe, share_describe
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
@@ -52,8 +53,6 @@ _DEAD = "Dead"
 """The state of a missing group in DescribeGroups 0 to 5; version 6 has an error code."""
 
 _DESCRIBABLE = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE)
-
-_NOT_FOUND_CODES = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 async def list_groups(
@@ -98,7 +97,7 @@ async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
         except UnsupportedVersionError:
             continue  # KIP-848 groups need Kafka 4.0, share groups 4.1
         except BrokerError as error:
-            if error.code not in _NOT_FOUND_CODES:
+            if error.code not in NO_SUCH_GROUP:
                 raise
     for listed in await list_groups(broker, node):
         if listed.group_id == group_id and listed.type not in _DESCRIBABLE:

@@ -23,9 +23,9 @@ from kafkagroup.errors import (
 from kafkagroup.runtime.client.calls import ChangeAttempts
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.merging import ABSENT
 from kafkagroup.transport.metadata import Node, nodes_of
 from kafkagroup.types import MAX_INT16, MAX_INT32
+from kafkagroup.wire.error_codes import ABSENT
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -40,11 +40,7 @@ from kafkagroup.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
-__all__ = ["FINAL", "Attempts", "add_partitions", "create", "delete", "describe", "list_all"]
-
-FINAL = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
-"""Codes that are not retried. Consumers wait for a topic to be created; a caller that names a topic
-wants to know that it does not exist."""
+__all__ = ["Attempts", "add_partitions", "create", "delete", "describe", "list_all"]
 
 _NO_CONTROLLER = "the cluster has no controller at the moment"
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from kafkagroup._values import frozen
 from kafkagroup.errors import ErrorCode
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import ENDED_FETCH_SESSION
 from kafkagroup.wire.messages.fetch import FetchPartition
 from kafkagroup.wire.schema import NO_ID
 
@@ -21,14 +22,6 @@ _NO_SESSION = 0
 _NO_SESSION_EPOCH = -1
 _FIRST_EPOCH = 0
 _LAST_EPOCH = 2**31 - 1
-
-_SESSION_ERRORS = frozenset(
-    (
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    )
-)
 
 
 @frozen
@@ -129,4 +122,4 @@ class FetchSession:
     @staticmethod
     def is_session_error(error_code: int) -> bool:
         """Return whether an error concerns the session only: a full request resolves it at once."""
-        return error_code in _SESSION_ERRORS
+        return error_code in ENDED_FETCH_SESSION

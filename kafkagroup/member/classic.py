@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any, assert_never
 
 from kafkagroup.errors import (
-    COORDINATOR_MOVED,
     RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
@@ -60,6 +59,7 @@ from kafkagroup.member.vocabulary import (
     Started,
     Woke,
 )
+from kafkagroup.wire.error_codes import COORDINATOR_MOVED
 from kafkagroup.wire.messages.group import (
     HeartbeatResponse,
     JoinGroupResponse,

@@ -15,7 +15,6 @@ from typing import Any, assert_never
 from uuid import UUID
 
 from kafkagroup.errors import (
-    COORDINATOR_MOVED,
     RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
@@ -68,6 +67,13 @@ from kafkagroup.member.vocabulary import (
     Started,
     Woke,
 )
+from kafkagroup.wire.error_codes import (
+    COORDINATOR_MOVED,
+    MAY_HAVE_JOINED,
+    MEMBERSHIP_LOST,
+    PROTOCOL_UNAVAILABLE,
+    UNKNOWN_MEMBER,
+)
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
 from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
@@ -83,34 +89,6 @@ _ASSIGNMENT_TIMEOUT = 3.0
 _MAX_ATTEMPTS = 5
 """How often in a row a member sends a heartbeat at once to report a change, or joins at once after
 it was removed. Then it backs off: a group that is never stable must not flood the coordinator."""
-
-_MEMBERSHIP_LOST = frozenset(
-    (
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    )
-)
-"""The membership has ended. The coordinator has removed the member, or has never known it; or it
-still counts the member, in another epoch."""
-
-_UNKNOWN = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND))
-"""The coordinator does not count the member."""
-
-_MAY_HAVE_JOINED = frozenset((ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT))
-"""Errors of a join that may succeed nevertheless: it is not replicated yet."""
-
-_PROTOCOL_UNAVAILABLE = frozenset(
-    (
-        ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.INVALID_REGULAR_EXPRESSION,
-    )
-)
-"""Errors of a join: the broker has disabled this protocol, cannot upgrade the classic group, or
-cannot match the pattern, which Python can. They count once the next join repeats one: a member that
-falls back alone turns an empty group into a classic one, which locks the others out."""
 
 
 def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEffect, ...]]:
@@ -203,7 +181,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         elif token == member.abandoned_heartbeat:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             # The next heartbeat gets any error, but a lost membership must not wait for the lookup.
-            if message.error_code in _MEMBERSHIP_LOST:
+            if message.error_code in MEMBERSHIP_LOST:
                 self._on_error(message)
         elif token == member.pending and member.phase is Phase.JOINING:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
@@ -398,16 +376,16 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         self._set(acknowledged_state=None, state_in_flight=None)
         config, code, error = self.member.config, answer.error_code, self._error(answer)
         joining = self.member.phase is Phase.JOINING
-        if joining and code not in _MAY_HAVE_JOINED and (self._releases or not error.retriable):
+        if joining and code not in MAY_HAVE_JOINED and (self._releases or not error.retriable):
             self._set(may_be_known=False)
         was_unavailable = self.member.is_unavailable
-        self._set(is_unavailable=joining and code in _PROTOCOL_UNAVAILABLE)
+        self._set(is_unavailable=joining and code in PROTOCOL_UNAVAILABLE)
         match code:
             case _ if self.member.is_unavailable and not was_unavailable:
                 self._retry(error)
             case _ if self.member.is_unavailable:
                 self._fall_back(error) if config.may_fall_back else self._on_refusal(error)
-            case _ if code in _MEMBERSHIP_LOST:
+            case _ if code in MEMBERSHIP_LOST:
                 self._on_membership_lost(error)
             case ErrorCode.FENCED_INSTANCE_ID:
                 self._fail(self._fenced())
@@ -439,7 +417,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _on_membership_lost(self, error: BrokerError) -> None:
         """Join again after the coordinator has removed the member; the first times without a
         pause."""
-        may_be_known = error.code not in _UNKNOWN and self.member.phase is not Phase.JOINING
+        may_be_known = error.code not in UNKNOWN_MEMBER and self.member.phase is not Phase.JOINING
         self._set(loss_count=self.member.loss_count + 1, may_be_known=may_be_known)
         if self.member.phase is Phase.JOINING or self.member.loss_count > _MAX_ATTEMPTS:
             self._back_off(error)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from kafkagroup._backoff import backoff
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import (
-    COORDINATOR_MOVED,
     RETRIED_ERRORS,
     AuthenticationError,
     BrokerError,
@@ -33,10 +32,11 @@ from kafkagroup.member.vocabulary import (
     Send,
     WakeAt,
 )
+from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FINAL, NOT_A_MEMBER
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkagroup.wire.schema import Request
 
-__all__ = ["DRAIN_SHARE", "FINAL", "CoordinatedConfig", "CoordinatedMember", "CoordinatedStep"]
+__all__ = ["DRAIN_SHARE", "CoordinatedConfig", "CoordinatedMember", "CoordinatedStep"]
 
 DRAIN_SHARE = 0.75
 """The share of the rebalance timeout in which the application processes the records in flight; the
@@ -46,16 +46,6 @@ _LEAVE_SHARE = 0.5
 """How much of the time left for leaving one attempt may take: a coordinator that does not respond
 must not use up all of it."""
 
-_NOT_A_MEMBER = frozenset(
-    (
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.FENCED_INSTANCE_ID,
-    )
-)
-"""The codes of a member that has left, was removed before, or was replaced by another process."""
-
 _MIN_ATTEMPT = 1.0
 """Seconds that each attempt to leave gets at least."""
 
@@ -63,18 +53,6 @@ _ATTEMPT_SHARE = 1 / 3
 """The share of its time that the first of several heartbeats has to be answered: its connection may
 be dead, and another attempt needs time too. The next one has the rest, as the coordinator may be
 slow."""
-
-FINAL: frozenset[int] = frozenset(
-    (
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.GROUP_MAX_SIZE_REACHED,
-        ErrorCode.INVALID_REGULAR_EXPRESSION,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.UNSUPPORTED_ASSIGNOR,
-    )
-)
-"""Codes that always end a membership. What the application gave causes them, or another member that
-stays."""
 
 _REPORT_INTERVAL = 60.0
 """Seconds between two reports of the same refusal: the request is repeated each second."""
@@ -383,7 +361,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     def _on_leave_answer(self, error: BrokerError) -> None:
         """End the membership, or leave again if the coordinator could not handle the request."""
-        if error.code in _NOT_A_MEMBER:
+        if error.code in NOT_A_MEMBER:
             return self._left()
         if not error.retriable:
             return self._left(str(error))

@@ -12,6 +12,7 @@ from kafkagroup.spark.cluster import Session
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_splitting import halves
+from kafkagroup.wire.error_codes import BEING_CREATED
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 __all__ = ["Appends"]
@@ -19,12 +20,6 @@ __all__ = ["Appends"]
 
 _CREATION_TIMEOUT = 10.0
 """Seconds that a topic may take to be created: brokers do not tell "not yet" from "not allowed"."""
-
-_BEING_CREATED = (
-    ErrorCode.NONE,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-)
 
 
 class Appends(Session):
@@ -46,7 +41,7 @@ class Appends(Session):
         request = MetadataRequest(topics=(MetadataRequestTopic(name=topic),))
         response = await self._cluster.request_any(request)
         for found in response.topics:
-            if found.error_code not in _BEING_CREATED:
+            if found.error_code not in BEING_CREATED:
                 what = f"topic {topic!r} does not exist, and cannot be created"
                 raise broker_error(found.error_code, what, operation="CREATE", topic=topic)
         pauses = RetryBackoff(self._cluster.options)
@@ -67,7 +62,7 @@ class Appends(Session):
         found = (await self._cluster.refresh()).topics.get(topic)
         if found is None:
             return 0
-        if found.error_code not in _BEING_CREATED:
+        if found.error_code not in BEING_CREATED:
             raise broker_error(found.error_code, f"topic {topic!r}", operation="WRITE", topic=topic)
         return len(found.partitions)
 

@@ -29,10 +29,10 @@ from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.planning import LogEnds, same_topic
 from kafkagroup.spark.ranges import DataLossError, Positions
 from kafkagroup.transport.broker import BrokerClient
-from kafkagroup.transport.merging import ABSENT
 from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.error_codes import ABSENT
 from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from kafkagroup.wire.schema import NO_ID
 

@@ -14,8 +14,8 @@ import attrs
 from kafkagroup.errors import BrokerError
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import Positions
-from kafkagroup.transport.merging import ABSENT
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import ABSENT
 
 __all__ = ["LogEnds", "Plan", "planned", "same_topic"]
 

@@ -45,7 +45,7 @@ from kafkagroup.transport.identity import (
     RebootstrapRequiredError,
 )
 from kafkagroup.transport.logins import Logins
-from kafkagroup.transport.merging import ABSENT, NOTHING_UNCONFIRMED, Unconfirmed, merge
+from kafkagroup.transport.merging import NOTHING_UNCONFIRMED, Unconfirmed, merge
 from kafkagroup.transport.metadata import ClusterMetadata, NamedLeaders, Node
 from kafkagroup.transport.names import Names
 from kafkagroup.transport.options import Address, ClientOptions
@@ -55,6 +55,7 @@ from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.topics_in_use import TopicsInUse
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import ABSENT
 from kafkagroup.wire.messages.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

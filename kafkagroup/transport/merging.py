@@ -21,6 +21,7 @@ from kafkagroup.transport.metadata import (
     TopicMetadata,
     nodes_of,
 )
+from kafkagroup.wire.error_codes import ABSENT, REFUSED_TOPIC
 from kafkagroup.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -28,14 +29,7 @@ from kafkagroup.wire.messages.metadata import (
 )
 from kafkagroup.wire.schema import NO_ID
 
-__all__ = ["ABSENT", "NOTHING_UNCONFIRMED", "Unconfirmed", "merge"]
-
-_REFUSED = frozenset((ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION))
-"""The topic may not be described. The error is known at once; the partitions stay until it is
-confirmed."""
-
-ABSENT = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
-"""The codes of a topic that the broker does not know."""
+__all__ = ["NOTHING_UNCONFIRMED", "Unconfirmed", "merge"]
 
 _MAX_OFFLINE_RACKS = 1_000
 """The limit of nodes whose rack is kept while no response lists them: a broker may name others in
@@ -47,7 +41,7 @@ class _Claim:
     """What one response says of a topic in contradiction to what is known."""
 
     error_code: int = 0
-    """One of `_REFUSED`, or UNKNOWN_TOPIC_OR_PARTITION for a topic that is absent."""
+    """One of `REFUSED_TOPIC`, or UNKNOWN_TOPIC_OR_PARTITION for a topic that is absent."""
     successor: TopicMetadata | None = None
     """The topic as the response describes it under another id."""
     partitions: frozenset[int] | None = None
@@ -179,7 +173,7 @@ def _topic(
     code, topic_id = response.error_code, response.topic_id
     if known is None or not known.partitions:
         return _described(response, shared), None
-    if code in _REFUSED:
+    if code in REFUSED_TOPIC:
         claim = _Claim(error_code=code)
         if claim == before:
             return _described(response, shared), None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import ErrorAction, action_for, wanted
+from kafkagroup.consume.plan import wanted
 from kafkagroup.errors import ErrorCode, NoOffsetError
 from kafkagroup.types import TopicPartition
 
@@ -59,33 +57,3 @@ def test_a_partition_in_backoff_is_omitted() -> None:
     waiting = owned(0, retry_at=10.5)
     assert ask(waiting, now=10.25) == []
     assert ask(waiting, now=10.5) == [0]
-
-
-def test_every_fetch_error_has_a_reaction_and_unknown_errors_are_raised() -> None:
-    rows: Mapping[ErrorAction, set[ErrorCode]] = {
-        ErrorAction.REFRESH: {
-            E.NOT_LEADER_OR_FOLLOWER,
-            E.REPLICA_NOT_AVAILABLE,
-            E.KAFKA_STORAGE_ERROR,
-            E.FENCED_LEADER_EPOCH,
-            E.UNKNOWN_LEADER_EPOCH,
-            E.UNKNOWN_TOPIC_OR_PARTITION,
-            E.UNKNOWN_TOPIC_ID,
-            E.INCONSISTENT_TOPIC_ID,
-            E.LEADER_NOT_AVAILABLE,
-        },
-        ErrorAction.RETRY: {
-            E.OFFSET_NOT_AVAILABLE,
-            E.REQUEST_TIMED_OUT,
-            E.UNKNOWN_SERVER_ERROR,
-            E.FETCH_SESSION_ID_NOT_FOUND,
-            E.INVALID_FETCH_SESSION_EPOCH,
-            E.FETCH_SESSION_TOPIC_ID_ERROR,
-        },
-        ErrorAction.RESET: {E.OFFSET_OUT_OF_RANGE},
-    }
-    expected = {code: row for row, codes in rows.items() for code in codes}
-    assert {code: action_for(code) for code in ErrorCode} == {
-        code: expected.get(code, ErrorAction.RAISE) for code in ErrorCode
-    }
-    assert action_for(999) is ErrorAction.RAISE

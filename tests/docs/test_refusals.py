@@ -5,7 +5,7 @@ from __future__ import annotations
 from doc_blocks import ROOT
 
 from kafkagroup.errors import error_name
-from kafkagroup.member.coordinated import FINAL
+from kafkagroup.wire.error_codes import FINAL
 
 
 def test_the_page_names_every_final_code() -> None:

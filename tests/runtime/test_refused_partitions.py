@@ -17,12 +17,12 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer, HealthProblem
-from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import AuthorizationError, BrokerError, ErrorCode
 from kafkagroup.events import TroubleEnded, TroubleReported
 from kafkagroup.testing.embedded import Change, EmbeddedKafka
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord
+from kafkagroup.wire.error_codes import FetchAction, fetch_action
 from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse
 from kafkagroup.wire.messages.offsets import (
     ListOffsetsRequest,
@@ -203,8 +203,8 @@ def is_raised(api: Any, code: int) -> bool:
             E.GROUP_AUTHORIZATION_FAILED,
             NEWER,
         )
-    action = action_for(code)
-    return action is ErrorAction.RAISE or (action is ErrorAction.RESET and api is not FetchRequest)
+    action = fetch_action(code)
+    return action is FetchAction.RAISE or (action is FetchAction.RESET and api is not FetchRequest)
 
 
 @EACH_API
@@ -336,7 +336,7 @@ async def test_a_fetch_that_is_refused_as_a_whole_is_reported(refusing: Any, cod
             except BrokerError as error:
                 raised.append(error)
         assert found == [(other, n) for n in range(COUNT)]
-        is_refusal = action_for(code) is ErrorAction.RAISE
+        is_refusal = fetch_action(code) is FetchAction.RAISE
         assert [e.code for e in raised] == ([code] * 3 if is_refusal else [])
         assert str(BrokerError(code)) in str(c.health())
         assert max(counted.values()) <= 20

@@ -17,7 +17,6 @@ import anyio
 import attrs
 
 from kafkagroup import assign as assignors
-from kafkagroup.consume import plan as remedies
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
@@ -43,6 +42,7 @@ from kafkagroup.runtime.offsets import group_offsets, log_offsets
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
+from kafkagroup.wire import error_codes
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
 from . import process
@@ -702,7 +702,7 @@ def starts_new_partitions_at_their_end(stack: ExitStack) -> None:
 @_bug("S8", "S7")
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
     """Any fetch error triggers the reset policy."""
-    _replace(stack, fetch_responses, "action_for", lambda code: remedies.ErrorAction.RESET)
+    _replace(stack, fetch_responses, "fetch_action", lambda code: error_codes.FetchAction.RESET)
     _replace(stack, OwnedPartition, "doubt_range", OwnedPartition.request_reset)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import attrs
 
-from kafkagroup.consume import plan as remedies
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.runtime.consume import committer
 from kafkagroup.runtime.consume import fetch_response as fetch_responses
@@ -15,6 +14,7 @@ from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.transport import merging
 from kafkagroup.transport.identity import ClusterIdentity
 from kafkagroup.transport.metadata import TopicMetadata
+from kafkagroup.wire import error_codes
 from kafkagroup.wire.schema import NO_ID
 
 from .planting import Bug, around, bug, replace
@@ -124,15 +124,15 @@ def commits_offsets_of_an_earlier_assignment(stack: ExitStack) -> None:
 def is_silent_about_a_refusal(stack: ExitStack) -> None:
     """A refusal that does not pass by itself is retried, and never raised."""
 
-    def make(action_for: Any) -> Any:
+    def make(fetch_action: Any) -> Any:
         def faulty(code: int) -> Any:
-            action = action_for(code)
-            is_raised = action is remedies.ErrorAction.RAISE
-            return remedies.ErrorAction.RETRY if is_raised else action
+            action = fetch_action(code)
+            is_raised = action is error_codes.FetchAction.RAISE
+            return error_codes.FetchAction.RETRY if is_raised else action
 
         return faulty
 
-    around(stack, fetch_responses, "action_for", make)
+    around(stack, fetch_responses, "fetch_action", make)
 
 
 @bug(BUGS, "classic", "L2", kinds=["refusals"])

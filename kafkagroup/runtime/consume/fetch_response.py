@@ -12,13 +12,11 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.fetch_budget import FetchBudget
 from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import ACTIONS, ErrorAction, action_for
 from kafkagroup.consume.transactions import AbortedTransactions
 from kafkagroup.errors import (
     BrokerError,
     CorruptRecordError,
     DecodeError,
-    ErrorCode,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
@@ -32,6 +30,7 @@ from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import NamedLeaders, Node
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import FETCH_ACTIONS, REFUSED_TOPIC_ID, FetchAction, fetch_action
 from kafkagroup.wire.messages.fetch import FetchResponse, PartitionData
 from kafkagroup.wire.records import RecordBatch, read_batches
 
@@ -58,7 +57,6 @@ _MAX_REPLICA_REFUSALS = 2
 """How often in a row a replica may not serve a partition before it is read from the leader for a
 while. The leader would name the same replica for ever."""
 
-_ID_REFUSED = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
 """The codes of a leader that does not have the topic id in the request (Fetch 13 and later)."""
 
 _Found = tuple[list[RecordBatch], DecodeError | None]
@@ -145,7 +143,7 @@ class ResponseHandler:
             # Other tasks ran meanwhile: the position may have changed.
             if fetch.find(tp) is owned:
                 topic_id = fetch.topic_ids[tp.topic]
-                if data.error_code in _ID_REFUSED and self._is_leader(tp, node.node_id):
+                if data.error_code in REFUSED_TOPIC_ID and self._is_leader(tp, node.node_id):
                     owned.note_refused(topic_id)
                     self._look_up()
                 elif not data.error_code:
@@ -169,7 +167,7 @@ class ResponseHandler:
     def _raise_error_of_all(self, fetch: FetchInFlight, code: int, node: Node) -> NoReturn:
         """Report the error of a response as a whole. Raises: TransportError."""
         broker = self._cluster.broker(node)
-        if action_for(code) is ErrorAction.RAISE:
+        if fetch_action(code) is FetchAction.RAISE:
             error = broker_error(code, f"fetching from {broker}")
             for owned in fetch.partitions:
                 if fetch.covers(owned):
@@ -301,7 +299,7 @@ class ResponseHandler:
         return leader is not None and leader.leader == node_id
 
     def _act_on(self, owned: OwnedPartition, code: int, node_id: int) -> bool:
-        action = action_for(code)
+        action = fetch_action(code)
         error = broker_error(
             code,
             f"fetching {owned.tp} at {owned.fetch_offset}",
@@ -309,15 +307,15 @@ class ResponseHandler:
             topic=owned.tp.topic,
         )
         # `RangeCheck` logs what follows from a position out of range.
-        level = logging.DEBUG if action is ErrorAction.RESET else logging.INFO
+        level = logging.DEBUG if action is FetchAction.RESET else logging.INFO
         logger.log(level, "%s: %s", self._cluster.options.name, error)
-        if action is ErrorAction.RAISE:
+        if action is FetchAction.RAISE:
             self._refusals.refuse(owned, error)
             self._back_off(owned)
-            return code not in ACTIONS  # the code of a newer broker may be about its leader
+            return code not in FETCH_ACTIONS  # the code of a newer broker may be about its leader
         self._back_off(owned)
         # Only once all buffered records are delivered: they are still valid.
-        if action is ErrorAction.RESET and owned.position == owned.fetch_offset:
+        if action is FetchAction.RESET and owned.position == owned.fetch_offset:
             if self._is_leader(owned.tp, node_id):
                 owned.doubt_range()
                 self._look_up()
@@ -328,7 +326,7 @@ class ResponseHandler:
             advice="check that the topic exists, and that the brokers agree on its leaders",
         )
         self._troubles.failed(("fetch", owned.tp), self._clock(), problem)
-        return action is ErrorAction.REFRESH
+        return action is FetchAction.REFRESH
 
     def _back_off(self, owned: OwnedPartition) -> None:
         owned.back_off(retry_time(self._cluster.options, owned.count_failure(), self._clock()))

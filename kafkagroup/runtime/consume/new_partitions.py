@@ -16,9 +16,9 @@ from kafkagroup.errors import BrokerError, KafkaGroupError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.merging import ABSENT
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.error_codes import ABSENT
 from kafkagroup.wire.messages.metadata import MetadataRequest
 
 __all__ = ["NewPartitionWatch", "StartCommits"]

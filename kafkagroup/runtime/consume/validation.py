@@ -23,7 +23,6 @@ from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.slices import are_many, process_in_slices, slices
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
-from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
@@ -39,6 +38,7 @@ from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import FetchAction, fetch_action
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kafkagroup.wire.messages.offsets import (
     EpochEndOffset,
@@ -307,8 +307,8 @@ class Validation:
                 # The metadata may have an epoch that is too high. When it falls, this position has
                 # not been checked at the leader of the lower epoch.
                 owned.note_leader(-1)
-            action = action_for(end.error_code)
-            if action in (ErrorAction.RAISE, ErrorAction.RESET):
+            action = fetch_action(end.error_code)
+            if action in (FetchAction.RAISE, FetchAction.RESET):
                 self._refusals.refuse_look_up(owned, error)
             else:
                 problem = Problem(
@@ -318,7 +318,7 @@ class Validation:
                 )
                 key = "validation", owned.tp
                 self._cluster.troubles.failed(key, anyio.current_time(), problem)
-            return action is ErrorAction.REFRESH
+            return action is FetchAction.REFRESH
         if (troubles := self._cluster.troubles).open:
             troubles.succeeded(("validation", owned.tp), anyio.current_time())
         if owned.refusal is not None:

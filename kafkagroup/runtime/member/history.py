@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafkagroup._values import evolve, frozen
-from kafkagroup.errors import COORDINATOR_MOVED, ErrorCode
+from kafkagroup.errors import ErrorCode
 from kafkagroup.events import (
     CoordinatorFound,
     GroupLeft,
@@ -36,6 +36,7 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.runtime.member.event_feed import EventFeed
 from kafkagroup.runtime.member.metrics import GroupMeters, GroupMetrics
+from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FENCED
 
 if TYPE_CHECKING:
     from kafkagroup.member.consumer_state import Member as ConsumerMember
@@ -61,18 +62,6 @@ _STAGES = {
     "member": "taking_up",
 }
 """Phase -> the field of RebalancePhases that its time counts for."""
-
-_FENCING = frozenset(
-    (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    )
-)
-"""Error codes by which the coordinator removes a member."""
 
 
 @frozen
@@ -271,7 +260,7 @@ def _cause(event: object) -> RebalanceCause | None:
             return RebalanceCause.COORDINATOR
         case Replied(message=message):
             code = getattr(message, "error_code", None)
-            if code in _FENCING:
+            if code in FENCED:
                 return RebalanceCause.FENCED
             if code in COORDINATOR_MOVED or code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return RebalanceCause.COORDINATOR

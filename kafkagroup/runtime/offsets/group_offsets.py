@@ -27,7 +27,6 @@ import anyio
 
 from kafkagroup._values import define, field, frozen
 from kafkagroup.errors import (
-    COORDINATOR_MOVED,
     RETRIED_ERRORS,
     BrokerError,
     CommitFailedError,
@@ -49,6 +48,13 @@ from kafkagroup.transport.options import Address
 from kafkagroup.transport.retry import RetryBackoff, part_of
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.error_codes import (
+    ABSENT,
+    COORDINATOR_MOVED,
+    MEMBERSHIP_ENDED,
+    RETRIED_COMMITS,
+    RETRIED_LOOK_UPS,
+)
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
@@ -58,7 +64,6 @@ from kafkagroup.wire.schema import NO_ID
 
 __all__ = [
     "NO_MEMBERSHIP",
-    "RETRIED_LOOK_UPS",
     "CommittedOffsets",
     "GroupOffsets",
     "Identity",
@@ -67,40 +72,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-_RETRIABLE = frozenset(
-    (
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
-    )
-)
-"""Retried until the caller's timeout, like COORDINATOR_MOVED."""
-_UNKNOWN_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
-"""A look-up retries these codes `_MAX_ATTEMPTS` times at most. So does a commit, if the metadata
-does not have the topic either."""
-_MEMBERSHIP_ENDED = frozenset(
-    (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.GROUP_ID_NOT_FOUND,  # version 9+: the member's group no longer exists
-    )
-)
-_MEMBER_CHANGED = frozenset(
-    (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    )
-)
-"""A look-up that names a member is retried: a heartbeat will return the new epoch, or report that
-the member lost its partitions."""
-RETRIED_LOOK_UPS = _RETRIABLE | COORDINATOR_MOVED | _MEMBER_CHANGED
-"""A look-up repeats these codes without raising them, an unknown topic's for a few times."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -363,7 +334,7 @@ class GroupOffsets:
         A topic may exist although the coordinator does not know it yet.
         """
         topics = {tp.topic for tp in offsets}
-        if error.code not in _UNKNOWN_TOPIC or not await self.refresh_metadata(topics):
+        if error.code not in ABSENT or not await self.refresh_metadata(topics):
             return None
         for topic in sorted(topics):
             if self._cluster.was_deleted_or_recreated(topic, topic_ids.get(topic, NO_ID)):
@@ -460,7 +431,7 @@ class GroupOffsets:
                         f"{where}: {BrokerError(code)}: commit again when the member has rejoined,"
                         " if it still owns the partition"
                     )
-                if code in _MEMBERSHIP_ENDED:
+                if code in MEMBERSHIP_ENDED:
                     raise CommitFailedError(
                         f"{where}: {BrokerError(code)}: the group has rebalanced; the partition's"
                         " next owner starts at the last commit that succeeded"
@@ -484,7 +455,7 @@ class GroupOffsets:
     def _is_retriable(self, code: int) -> bool:
         """Return whether a retry may succeed; invalidate a coordinator that has moved."""
         self._note_coordinator_moved(code)
-        return code in COORDINATOR_MOVED or code in _RETRIABLE
+        return code in RETRIED_COMMITS
 
     def _note_coordinator_moved(self, code: int) -> None:
         if code in COORDINATOR_MOVED:
@@ -581,9 +552,9 @@ class GroupOffsets:
                 found.offsets[tp] = committed_offset(data)
                 continue
             error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
-            if code in _UNKNOWN_TOPIC and times < _MAX_ATTEMPTS:
+            if code in ABSENT and times < _MAX_ATTEMPTS:
                 unknown[tp] = times
-            elif code in _UNKNOWN_TOPIC or code not in RETRIED_LOOK_UPS:
+            elif code in ABSENT or code not in RETRIED_LOOK_UPS:
                 found.errors[tp] = error
                 continue
             self._report_failure(_READING, error)

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping
 import anyio
 
 from kafkagroup._values import define, field
-from kafkagroup.consume.plan import ErrorAction, action_for
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
@@ -22,6 +21,7 @@ from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.transport.unusable_topics import partition_error
 from kafkagroup.types import OffsetAndTimestamp, TopicPartition
+from kafkagroup.wire.error_codes import FetchAction, fetch_action
 from kafkagroup.wire.messages.offsets import ListOffsetsResponse
 
 __all__ = ["EARLIEST", "LATEST", "READ_UNCOMMITTED", "Found", "LogOffsets"]
@@ -173,9 +173,9 @@ class LogOffsets:
                     if troubles.open:
                         troubles.succeeded(("log offsets", tp), anyio.current_time())
                     continue
-                action = ErrorAction.REFRESH if is_missing else action_for(p.error_code)
-                stale |= action is ErrorAction.REFRESH
-                if action in (ErrorAction.RAISE, ErrorAction.RESET):
+                action = FetchAction.REFRESH if is_missing else fetch_action(p.error_code)
+                stale |= action is FetchAction.REFRESH
+                if action in (FetchAction.RAISE, FetchAction.RESET):
                     found.errors[tp] = broker_error(
                         p.error_code, f"offsets of {tp}", operation="DESCRIBE", topic=tp.topic
                     )

@@ -1,0 +1,211 @@
+"""What a client does when a broker refuses a request: one table of error codes for each request.
+
+The class of each code in itself, `BrokerError.retriable`, is in `errors`. The tables here say where
+a request differs from that.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from kafkagroup.errors import ErrorCode
+
+__all__ = [
+    "ABSENT",
+    "BEING_CREATED",
+    "COORDINATOR_MOVED",
+    "ENDED_FETCH_SESSION",
+    "FENCED",
+    "FETCH_ACTIONS",
+    "FINAL",
+    "MAY_HAVE_JOINED",
+    "MEMBERSHIP_ENDED",
+    "MEMBERSHIP_LOST",
+    "MISSING_TOPIC",
+    "NOT_A_MEMBER",
+    "NO_SUCH_GROUP",
+    "PROTOCOL_UNAVAILABLE",
+    "REFUSED_TOPIC",
+    "REFUSED_TOPIC_ID",
+    "RETRIED_COMMITS",
+    "RETRIED_LOOK_UPS",
+    "UNKNOWN_MEMBER",
+    "FetchAction",
+    "fetch_action",
+]
+
+Codes = frozenset[int]
+
+# ------------------------------------------------------------ Metadata
+
+ABSENT: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
+"""The broker does not know the topic."""
+
+MISSING_TOPIC: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+"""To an administrator's request, which does not retry it. Consumers wait for a topic to be created;
+a caller that names a topic wants to know that it does not exist."""
+
+BEING_CREATED: Codes = frozenset(
+    (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+)
+"""The answer to a request that creates the topic may be that it does not exist yet."""
+
+REFUSED_TOPIC: Codes = frozenset(
+    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
+)
+"""The topic may not be described. The error is known at once; the partitions stay until it is
+confirmed."""
+
+# ------------------------------------------------------------ Fetch, requests about offsets of logs
+
+
+class FetchAction(Enum):
+    """The reaction to a partition's error in a response to a fetch or offsets request."""
+
+    RETRY = "retry"
+    """Ask the same broker again, after a back-off."""
+    REFRESH = "refresh"
+    """Metadata is stale: refresh it, then ask the leader that it names."""
+    RESET = "reset"
+    """The position is not in the log, as this broker reports: ask the leader where the log starts
+    and ends, and apply `auto_offset_reset` if the position is outside."""
+    RAISE = "raise"
+    """The broker refuses: raise it to the application, and ask again after a back-off. The cause
+    may pass without the application, so it never ends the reading."""
+
+
+FETCH_ACTIONS: dict[int, FetchAction] = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: FetchAction.REFRESH,
+    ErrorCode.REPLICA_NOT_AVAILABLE: FetchAction.REFRESH,
+    ErrorCode.KAFKA_STORAGE_ERROR: FetchAction.REFRESH,
+    ErrorCode.FENCED_LEADER_EPOCH: FetchAction.REFRESH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: FetchAction.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: FetchAction.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_ID: FetchAction.REFRESH,
+    ErrorCode.INCONSISTENT_TOPIC_ID: FetchAction.REFRESH,
+    ErrorCode.LEADER_NOT_AVAILABLE: FetchAction.REFRESH,
+    ErrorCode.OFFSET_NOT_AVAILABLE: FetchAction.RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: FetchAction.RETRY,
+    ErrorCode.UNKNOWN_SERVER_ERROR: FetchAction.RETRY,
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: FetchAction.RETRY,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH: FetchAction.RETRY,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: FetchAction.RETRY,
+    ErrorCode.OFFSET_OUT_OF_RANGE: FetchAction.RESET,
+    ErrorCode.CORRUPT_MESSAGE: FetchAction.RAISE,
+    ErrorCode.INVALID_FETCH_SIZE: FetchAction.RAISE,
+    ErrorCode.MESSAGE_TOO_LARGE: FetchAction.RAISE,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: FetchAction.RAISE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: FetchAction.RAISE,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: FetchAction.RAISE,
+    ErrorCode.UNSUPPORTED_VERSION: FetchAction.RAISE,
+    ErrorCode.INVALID_REQUEST: FetchAction.RAISE,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: FetchAction.RAISE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: FetchAction.RAISE,
+    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: FetchAction.RAISE,
+}
+"""The codes that a broker may legally send for a partition in a response to Fetch, ListOffsets or
+OffsetForLeaderEpoch, or for a Fetch as a whole."""
+
+
+def fetch_action(code: int) -> FetchAction:
+    """Return the action for an error code; RAISE for a code that is not in the table, such as one
+    of a newer broker."""
+    return FETCH_ACTIONS.get(code, FetchAction.RAISE)
+
+
+REFUSED_TOPIC_ID: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
+"""If the leader answers a Fetch so, the topic was deleted, or recreated."""
+
+ENDED_FETCH_SESSION: Codes = frozenset(
+    (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    )
+)
+"""For a Fetch as a whole: the next one begins a session (KIP-227)."""
+
+# ------------------------------------------------------------ every request to a coordinator
+
+COORDINATOR_MOVED: Codes = frozenset(
+    (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    )
+)
+"""The client looks the coordinator up again."""
+
+NO_SUCH_GROUP: Codes = frozenset((ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION))
+"""To a request that describes one type of group: the group is of another type, or the coordinator
+does not know the type."""
+
+# ------------------------------------------------------------ JoinGroup, SyncGroup, Heartbeat,
+#                                                              LeaveGroup, ConsumerGroupHeartbeat
+
+FINAL: Codes = frozenset(
+    (
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_ASSIGNOR,
+    )
+)
+"""Always end a membership. What the application gave causes them, or another member that stays."""
+
+UNKNOWN_MEMBER: Codes = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND))
+"""The coordinator does not count the member."""
+
+MEMBERSHIP_LOST: Codes = UNKNOWN_MEMBER | {
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+}
+"""To a ConsumerGroupHeartbeat: the membership has ended. The coordinator has removed the member, or
+has never known it; or it still counts the member, in another epoch. (To a commit or a look-up a
+stale epoch is not the end: the next heartbeat returns the new one.)"""
+
+FENCED: Codes = MEMBERSHIP_LOST | {ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+"""By these codes the coordinator has removed a member, of either protocol."""
+
+NOT_A_MEMBER: Codes = UNKNOWN_MEMBER | {ErrorCode.NONE, ErrorCode.FENCED_INSTANCE_ID}
+"""To a request to leave: the member has left, was removed before, or was replaced by another
+process."""
+
+MAY_HAVE_JOINED: Codes = frozenset(
+    (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+)
+"""To a join of KIP-848, which may succeed nevertheless: it is not replicated yet."""
+
+PROTOCOL_UNAVAILABLE: Codes = frozenset(
+    (
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+    )
+)
+"""Errors of a join: the broker has disabled this protocol, cannot upgrade the classic group, or
+cannot match the pattern, which Python can. They count once the next join repeats one: a member that
+falls back alone turns an empty group into a classic one, which locks the others out."""
+
+# ------------------------------------------------------------ OffsetCommit, OffsetFetch
+
+RETRIED_COMMITS: Codes = COORDINATOR_MOVED | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
+}
+"""Retried until the caller's timeout; an unknown topic's for a few times only."""
+
+RETRIED_LOOK_UPS: Codes = RETRIED_COMMITS | UNKNOWN_MEMBER | {ErrorCode.FENCED_MEMBER_EPOCH}
+"""Retried without raising them, an unknown topic's for a few times. A look-up that names a member
+is retried: a heartbeat will return the new epoch, or report that the member lost its partitions."""
+
+MEMBERSHIP_ENDED: Codes = UNKNOWN_MEMBER | {
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+}
+"""To a commit: it fails, as the partitions may have another owner. GROUP_ID_NOT_FOUND from version
+9 on: the member's group no longer exists."""
