@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     )
     from kafkagroup.wire.batch_writing import NewRecord, encode_batch
     from kafkagroup.wire.compression import Codec
-    from kafkagroup.wire.group_log import (
+    from kafkagroup.wire.embedded_protocol import (
         Subscription,
         decode_assignment,
         decode_subscription,
@@ -239,16 +239,16 @@ _HOMES = {
     "Security": "transport.security",
     "Shards": "coordination",
     "ShardAssignment": "coordination",
-    "Subscription": "wire.group_log",
+    "Subscription": "wire.embedded_protocol",
     "TimestampType": "types",
     "Token": "transport.sasl.oauthbearer",
     "TopicPartition": "types",
-    "decode_assignment": "wire.group_log",
+    "decode_assignment": "wire.embedded_protocol",
     "decode_records": "wire.record_decoding",
-    "decode_subscription": "wire.group_log",
-    "encode_assignment": "wire.group_log",
+    "decode_subscription": "wire.embedded_protocol",
+    "encode_assignment": "wire.embedded_protocol",
     "encode_batch": "wire.batch_writing",
-    "encode_subscription": "wire.group_log",
+    "encode_subscription": "wire.embedded_protocol",
     "open_signal_receiver": "_signals",
     "ZooKeeperMembership": "zookeeper.membership",
 }

@@ -14,13 +14,13 @@ import anyio
 
 from kafkagroup._explained import Explained, explains_unknown_keywords
 from kafkagroup._public import public
-from kafkagroup.member.requests import (
+from kafkagroup.member.classic_requests import (
     heartbeat_request,
     join_request,
     leave_request,
     sync_request,
 )
-from kafkagroup.member.state import Config, Member
+from kafkagroup.member.classic_state import Config, Member
 from kafkagroup.runtime.client.late_modules import LateModules
 from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.transport.broker import MAIN, BrokerClient

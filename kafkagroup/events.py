@@ -72,7 +72,7 @@ class GroupEvent:
 class RebalancePhases:
     """How long each phase of a rebalance took, in seconds; 0.0 for a phase that was skipped."""
 
-    letting_go: float = 0.0
+    revoking: float = 0.0
     """Revoking: the record in flight, the commit, the application's callback."""
     waiting: float = 0.0
     """Finding the coordinator, and the backoff before retries."""
@@ -82,7 +82,7 @@ class RebalancePhases:
     """Running the assignor, on the leader."""
     syncing: float = 0.0
     """SyncGroup: waiting for the leader's assignment."""
-    taking_up: float = 0.0
+    assigning: float = 0.0
     """Applying the assignment: the application's callback, or notifying a GroupMember."""
 
 

@@ -24,7 +24,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.state import Config, Member
+from kafkagroup.member.classic_state import Config, Member
 from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.options import GroupMemberOptions
 from kafkagroup.runtime.client.late_modules import LateModules

@@ -252,7 +252,7 @@ def test_assignors_and_wire_work_without_anyio() -> None:
     program = (
         "import sys\n"
         "sys.modules['anyio'] = None\n"
-        "import kafkagroup.assign, kafkagroup.wire.records, kafkagroup.wire.group_log\n"
+        "import kafkagroup.assign, kafkagroup.wire.records, kafkagroup.wire.embedded_protocol\n"
         "import kafkagroup.member.classic, kafkagroup.consume.delivery\n"
         "print('fine')\n"
     )

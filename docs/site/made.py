@@ -18,7 +18,8 @@ from option_list import options_of_a_consumer
 from kafkagroup import errors, events
 from kafkagroup.cli._app import app
 from kafkagroup.exporters._instruments import INSTRUMENTS
-from kafkagroup.member import consumer_state, state
+from kafkagroup.member import classic_state as state
+from kafkagroup.member import consumer_state
 from kafkagroup.runtime.consume import health
 from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
 from kafkagroup.wire.error_codes import FETCH_ACTIONS, RETRIED_LOOK_UPS, FetchAction

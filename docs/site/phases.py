@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from svg import GREY, INK, PAPER, Svg
 
-from kafkagroup.member import consumer_state, state
+from kafkagroup.member import classic_state as state
+from kafkagroup.member import consumer_state
 
 __all__ = ["classic", "consumer"]
 

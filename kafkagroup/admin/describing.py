@@ -30,8 +30,8 @@ from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.embedded_protocol import Subscription, decode_assignment, decode_subscription
 from kafkagroup.wire.error_codes import NO_SUCH_GROUP
-from kafkagroup.wire.group_log import Subscription, decode_assignment, decode_subscription
 from kafkagroup.wire.messages import consumer_describe, share_describe
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.group import (

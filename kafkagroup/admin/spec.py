@@ -13,7 +13,7 @@ from kafkagroup.runtime.client.calls import RetriedCalls
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.merging import merge
 from kafkagroup.transport.metadata import ClusterMetadata
-from kafkagroup.wire.group_log import Subscription
+from kafkagroup.wire.embedded_protocol import Subscription
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 __all__ = ["group_spec", "topics_metadata"]

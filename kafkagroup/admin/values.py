@@ -14,7 +14,7 @@ import attrs
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import Subscription
+from kafkagroup.wire.embedded_protocol import Subscription
 
 __all__ = [
     "GroupDescription",

@@ -11,7 +11,11 @@ from collections.abc import Mapping
 
 from kafkagroup.errors import DecodeError
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import assigned_user_data, decode_assignment, encode_assignment
+from kafkagroup.wire.embedded_protocol import (
+    assigned_user_data,
+    decode_assignment,
+    encode_assignment,
+)
 
 __all__ = ["basis_in", "encode_basis"]
 

@@ -19,14 +19,13 @@ from kafkagroup.errors import (
     ErrorCode,
     broker_error,
 )
-from kafkagroup.member.coordinated import CoordinatedStep
-from kafkagroup.member.requests import (
+from kafkagroup.member.classic_requests import (
     heartbeat_request,
     join_request,
     leave_request,
     sync_request,
 )
-from kafkagroup.member.state import (
+from kafkagroup.member.classic_state import (
     COMMITTING,
     ENDED,
     HEARTBEATING,
@@ -36,6 +35,7 @@ from kafkagroup.member.state import (
     Member,
     Phase,
 )
+from kafkagroup.member.coordinated import CoordinatedStep
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,

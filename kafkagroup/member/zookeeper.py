@@ -73,7 +73,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     ZooKeeperEffect,
     ZooKeeperEvent,
 )
-from kafkagroup.wire.group_log import decode_assignment, encode_assignment
+from kafkagroup.wire.embedded_protocol import decode_assignment, encode_assignment
 
 __all__ = ["step"]
 

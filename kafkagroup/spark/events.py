@@ -12,8 +12,8 @@ from uuid import UUID
 
 from kafkagroup.errors import DecodeError
 from kafkagroup.wire.coordinator import classic, consumer, offsets, share, streams
-from kafkagroup.wire.group_history import Undecoded, decode_group_record
-from kafkagroup.wire.group_log import decode_assignment, decode_subscription
+from kafkagroup.wire.embedded_protocol import decode_assignment, decode_subscription
+from kafkagroup.wire.group_log import Undecoded, decode_group_record
 from kafkagroup.wire.schema import NO_ID
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from kafkagroup.wire.coordinator.classic import (
     MemberMetadata,
 )
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey, OffsetCommitValue
-from kafkagroup.wire.group_log import Subscription
+from kafkagroup.wire.embedded_protocol import Subscription
 
 from . import broker
 from .processes import memory

@@ -16,7 +16,7 @@ from kafkagroup.cli import _app
 from kafkagroup.cli._app import app
 from kafkagroup.group import GroupMember, GroupProtocol
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.wire.group_log import Subscription, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_subscription
 
 SPEC = {
     "members": {

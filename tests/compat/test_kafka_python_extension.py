@@ -19,7 +19,7 @@ from kafkagroup.compat.kafka_python import (
 )
 from kafkagroup.errors import BrokerError, ConfigurationError, ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.wire.group_log import decode_assignment, encode_assignment
+from kafkagroup.wire.embedded_protocol import decode_assignment, encode_assignment
 from kafkagroup.wire.messages.group import JoinGroupRequest
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 
 from kafkagroup.consume.basis import basis_in, encode_basis
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import decode_assignment, encode_assignment
+from kafkagroup.wire.embedded_protocol import decode_assignment, encode_assignment
 
 OWNED = (TopicPartition("t", 0), TopicPartition("u", 3))
 

@@ -41,7 +41,7 @@ from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.codec import decode, encode
 from kafkagroup.wire.compression import Codec, compress, decompress
 from kafkagroup.wire.connection import Connection
-from kafkagroup.wire.group_log import (
+from kafkagroup.wire.embedded_protocol import (
     Subscription,
     decode_assignment,
     decode_subscription,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kafkagroup.wire.group_log import Subscription, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_subscription
 from kafkagroup.wire.messages.group import (
     HeartbeatRequest,
     HeartbeatResponse,

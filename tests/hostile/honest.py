@@ -15,7 +15,7 @@ import attrs
 
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
-from kafkagroup.wire.group_log import encode_assignment
+from kafkagroup.wire.embedded_protocol import encode_assignment
 from kafkagroup.wire.messages import fetch, group, metadata, offsets
 from kafkagroup.wire.schema import Request
 

@@ -17,7 +17,7 @@ from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.compression import Codec, compress
-from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_assignment, encode_subscription
 from kafkagroup.wire.messages import (
     consumer_heartbeat,
     fetch,

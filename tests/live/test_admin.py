@@ -48,7 +48,7 @@ from kafkagroup.testing.embedded.faults import Swallow
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.transport.metadata import Node
-from kafkagroup.wire.group_log import Subscription, encode_assignment, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_assignment, encode_subscription
 from kafkagroup.wire.messages import consumer_describe, share_describe
 from kafkagroup.wire.messages.group import (
     DescribedGroup,

@@ -36,7 +36,7 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Delay
 from kafkagroup.types import Assignment
-from kafkagroup.wire.group_log import (
+from kafkagroup.wire.embedded_protocol import (
     Subscription,
     decode_assignment,
     decode_subscription,
@@ -128,9 +128,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "line_23": (CLASSIC + "test_line_23_each_attempt_sends_all_protocols_in_one_join",),
     "line_24": (
-        "wire/test_group_log.py::test_line_24_newer_versions_parse_as_the_newest_known",
-        "wire/test_group_log.py::test_line_24_topics_and_partitions_are_sorted",
-        "wire/test_group_log.py::test_line_24_an_empty_rack_is_none",
+        "wire/test_embedded_protocol.py::test_line_24_newer_versions_parse_as_the_newest_known",
+        "wire/test_embedded_protocol.py::test_line_24_topics_and_partitions_are_sorted",
+        "wire/test_embedded_protocol.py::test_line_24_an_empty_rack_is_none",
     ),
     "line_25": (
         STICKY + "test_line_25_the_claim_of_the_higher_generation_wins",

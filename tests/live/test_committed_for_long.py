@@ -10,7 +10,7 @@ from brokers import FAST, is_embedded, until
 from kafkagroup import Admin, CommitFailedError, Consumer, OffsetAndMetadata, TopicPartition
 from kafkagroup.errors import ChangesRefusedError, ErrorCode
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey
-from kafkagroup.wire.group_history import decode_group_record
+from kafkagroup.wire.group_log import decode_group_record
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ from brokers import FAST, Worker, until
 
 from kafkagroup import Admin, FencedError, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
-from kafkagroup.wire.group_log import Subscription, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_subscription
 
 pytestmark = pytest.mark.anyio
 

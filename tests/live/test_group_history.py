@@ -21,7 +21,7 @@ from kafkagroup.cli._app import app
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.wire.coordinator.classic import GroupMetadataKey
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey
-from kafkagroup.wire.group_history import Undecoded, decode_group_record
+from kafkagroup.wire.group_log import Undecoded, decode_group_record
 
 pytestmark = pytest.mark.anyio
 

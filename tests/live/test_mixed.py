@@ -32,7 +32,7 @@ from kafkagroup.assign import (
 )
 from kafkagroup.assign.cooperative_sticky import generation_in
 from kafkagroup.testing._jars import LocalKafkaUnavailable
-from kafkagroup.wire.group_log import decode_subscription
+from kafkagroup.wire.embedded_protocol import decode_subscription
 from kafkagroup.wire.messages.group import DescribeGroupsRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 

@@ -26,7 +26,7 @@ from uuid import UUID
 
 import attrs
 
-from kafkagroup.wire.group_log import Subscription, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_subscription
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -29,7 +29,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.member import classic
-from kafkagroup.member.state import HEARTBEATING, MOVES, PURGATORY, Config, Member, Phase
+from kafkagroup.member.classic_state import HEARTBEATING, MOVES, PURGATORY, Config, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,

@@ -71,7 +71,7 @@ from kafkagroup.member.vocabulary import (
     Woke,
 )
 from kafkagroup.types import TopicPartition, by_topic
-from kafkagroup.wire.group_log import assigned_partitions
+from kafkagroup.wire.embedded_protocol import assigned_partitions
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,

@@ -28,7 +28,7 @@ import pytest
 from kafkagroup.assign import GroupSpec, MemberSpec, cooperative_sticky_assignor
 from kafkagroup.errors import ConnectionLostError, ErrorCode, RequestTimeoutError, error_name
 from kafkagroup.member.classic import step
-from kafkagroup.member.state import Config, Member, Phase
+from kafkagroup.member.classic_state import Config, Member, Phase
 from kafkagroup.member.vocabulary import (
     Assign,
     Compute,

@@ -80,7 +80,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     ZooKeeperEvent,
 )
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import encode_assignment
+from kafkagroup.wire.embedded_protocol import encode_assignment
 
 CONFIG = Config(
     group_id="g",

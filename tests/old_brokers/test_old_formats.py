@@ -25,7 +25,7 @@ from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.coordinator.classic import GroupMetadataKey
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey
-from kafkagroup.wire.group_history import decode_group_record
+from kafkagroup.wire.group_log import decode_group_record
 from kafkagroup.wire.records import read_batches
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers]

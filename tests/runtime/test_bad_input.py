@@ -32,7 +32,7 @@ from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 from kafkagroup.wire.compression import Codec, compress
-from kafkagroup.wire.group_log import Subscription, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_subscription
 from kafkagroup.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 from kafkagroup.wire.messages.metadata import MetadataRequest
 

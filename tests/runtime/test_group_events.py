@@ -160,7 +160,7 @@ async def test_the_first_join_reports_the_duration_of_its_phases(network: Any) -
         (Cause.JOINING,),
         "",
         8.0,
-        RebalancePhases(joining=2.0, syncing=2.0, taking_up=4.0),
+        RebalancePhases(joining=2.0, syncing=2.0, assigning=4.0),
     )
 
 
@@ -253,7 +253,7 @@ async def test_a_cooperative_member_reports_both_rebalances(network: Any) -> Non
         (Cause.MEMBER_JOINED,),
         "",
         3.0,
-        RebalancePhases(letting_go=3.0),
+        RebalancePhases(revoking=3.0),
     )
     assert plain(second)[:2] == ((Cause.HANDOVER,), "revoked 2 partitions")
 
@@ -280,7 +280,7 @@ async def test_the_consumer_protocol_reports_no_cause(network: Any) -> None:
                 pass
             fenced = await rebalanced(events)
     assert plain(joined) == ((Cause.JOINING,), "", 0.0, RebalancePhases())
-    assert plain(other) == ((Cause.UNKNOWN,), "", 3.0, RebalancePhases(letting_go=3.0))
+    assert plain(other) == ((Cause.UNKNOWN,), "", 3.0, RebalancePhases(revoking=3.0))
     assert plain(mine)[:2] == ((Cause.SUBSCRIPTION,), "the subscription changed")
     assert (lost.cause, fenced.causes) == (Cause.FENCED, (Cause.FENCED,))
 

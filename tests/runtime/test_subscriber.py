@@ -22,7 +22,7 @@ from kafkagroup.runtime.consume import large_jobs, leader, subscriber
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import Subscription, encode_subscription
+from kafkagroup.wire.embedded_protocol import Subscription, encode_subscription
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 

@@ -34,7 +34,7 @@ from kafkagroup import (
 from kafkagroup.assign import GroupSpec
 from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
-from kafkagroup.member.state import Config, Member
+from kafkagroup.member.classic_state import Config, Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.client import service
 from kafkagroup.runtime.member import membership_log

@@ -21,8 +21,8 @@ from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
+from kafkagroup.member.classic_state import Phase
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.member.state import Phase
 from kafkagroup.runtime.client import service as services
 from kafkagroup.runtime.consume import close_sequence, committer, fetch_sources, refusals
 from kafkagroup.runtime.consume import engine as engines

@@ -27,7 +27,7 @@ from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.wire.codec import decode
-from kafkagroup.wire.group_log import decode_assignment, decode_subscription
+from kafkagroup.wire.embedded_protocol import decode_assignment, decode_subscription
 from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -5,8 +5,8 @@ import pytest
 from kafkagroup._values import evolve
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member import classic
+from kafkagroup.member.classic_state import Config, Member, Phase
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.member.state import Config, Member, Phase
 from kafkagroup.member.vocabulary import Coordinator, Replied
 from kafkagroup.wire.messages.group import HeartbeatResponse
 from sim.observe import _is_used

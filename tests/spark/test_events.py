@@ -27,7 +27,7 @@ from kafkagroup.wire.coordinator.consumer import (
     TopicPartitions,
 )
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey, OffsetCommitValue
-from kafkagroup.wire.group_log import Subscription
+from kafkagroup.wire.embedded_protocol import Subscription
 
 pa = pytest.importorskip("pyarrow")
 

@@ -12,7 +12,7 @@ from brokers import numbered
 from kafkagroup import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey
-from kafkagroup.wire.group_history import GroupRecord, decode_group_record
+from kafkagroup.wire.group_log import GroupRecord, decode_group_record
 
 
 def table(spark: Any, address: str, **options: str) -> Any:

@@ -21,7 +21,7 @@ from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.group_log import encode_assignment
+from kafkagroup.wire.embedded_protocol import encode_assignment
 from kafkagroup.zookeeper.access import Access
 from kafkagroup.zookeeper.driver import ZooKeeperDriver
 

@@ -29,7 +29,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.state import Config, Member
+from kafkagroup.member.classic_state import Config, Member
 from kafkagroup.options import ConsumerProtocol
 from kafkagroup.runtime.consume.fetcher import Fetcher
 from kafkagroup.runtime.consume.large_jobs import run_job

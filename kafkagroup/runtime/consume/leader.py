@@ -36,7 +36,7 @@ from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata, Racks
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import Assignment, TopicPartition
-from kafkagroup.wire.group_log import Subscription, decode_subscription, encode_assignment
+from kafkagroup.wire.embedded_protocol import Subscription, decode_subscription, encode_assignment
 
 __all__ = ["Leader"]
 

@@ -43,7 +43,7 @@ from kafkagroup.runtime.offsets.group_offsets import Identity
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.group_log import (
+from kafkagroup.wire.embedded_protocol import (
     Subscription,
     assigned_partitions,
     decode_assignment,

@@ -31,6 +31,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
 )
 from kafkagroup.member import classic
+from kafkagroup.member.classic_state import Member
 from kafkagroup.member.consumer_vocabulary import (
     ConsumerEffect,
     ConsumerEvent,
@@ -41,7 +42,6 @@ from kafkagroup.member.consumer_vocabulary import (
     TopicsNamed,
 )
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.member.state import Member
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,

@@ -39,8 +39,8 @@ from kafkagroup.runtime.member.metrics import GroupMeters, GroupMetrics
 from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FENCED
 
 if TYPE_CHECKING:
+    from kafkagroup.member.classic_state import Member
     from kafkagroup.member.consumer_state import Member as ConsumerMember
-    from kafkagroup.member.state import Member
     from kafkagroup.runtime.member.interfaces import Running
 
     State: TypeAlias = Member | ConsumerMember
@@ -56,10 +56,10 @@ _STAGES = {
     "computing": "computing",
     "syncing": "syncing",
     "synced": "syncing",
-    "revoking": "letting_go",
-    "losing": "letting_go",
-    "stable": "taking_up",
-    "member": "taking_up",
+    "revoking": "revoking",
+    "losing": "revoking",
+    "stable": "assigning",
+    "member": "assigning",
 }
 """Phase -> the field of RebalancePhases that its time counts for."""
 
@@ -126,8 +126,8 @@ class History:
 
     def note_revocation_time(self, seconds: float) -> None:
         """Count this part of the time since the assignment as revocation."""
-        self._add_time("letting_go", seconds)
-        self._add_time("taking_up", -seconds)
+        self._add_time("revoking", seconds)
+        self._add_time("assigning", -seconds)
 
     def on_step(self, step: Step) -> None:
         """Note a step of the member."""

@@ -29,7 +29,7 @@ from kafkagroup._user_code import USER_ERRORS, is_own_cancellation
 from kafkagroup._values import evolve
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import AuthenticationError
-from kafkagroup.member.state import Member
+from kafkagroup.member.classic_state import Member
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.member.driver import Driver, DriverEvent
 from kafkagroup.runtime.member.history import History

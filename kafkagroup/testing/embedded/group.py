@@ -16,7 +16,7 @@ import attrs
 
 from kafkagroup.errors import DecodeError
 from kafkagroup.testing.embedded.java_hash import bucket
-from kafkagroup.wire.group_log import decode_subscription
+from kafkagroup.wire.embedded_protocol import decode_subscription
 from kafkagroup.wire.messages.group import (
     JoinGroupRequestProtocol,
     JoinGroupResponse,

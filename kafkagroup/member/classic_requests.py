@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kafkagroup.member.state import Member
+from kafkagroup.member.classic_state import Member
 from kafkagroup.wire.messages.group import (
     HeartbeatRequest,
     JoinGroupRequest,
