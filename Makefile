@@ -14,11 +14,11 @@ VERSIONS := 3.11 3.12 3.13
 COMPILED := $(shell sed -nE 's/^    "(kafkagroup\/.*\.py)",$$/\1/p' setup.py)
 # Spark is half a gigabyte, and of no use without Java.
 SPARK := $(if $(shell command -v java),.venv/spark.stamp)
-# Rooms whose tests neither wait nor need a broker: the CPU is what limits them.
+# Tests that neither wait nor need a broker: the CPU is what limits them.
 FAST := tests/assign tests/consume tests/member tests/wire $(wildcard tests/sim/test_checker*.py) \
   $(patsubst %,tests/test_%.py,errors layers options stories types values workers)
 # Those that let virtual time pass, too.
-ROOMS := $(FAST) $(addprefix tests/,model runtime sim transport zookeeper)
+VIRTUAL := $(FAST) $(addprefix tests/,model runtime sim transport zookeeper)
 # What the lowest versions are tried with, besides: what waits, and what uses an extra.
 LOWEST := $(addprefix tests/runtime/test_,guest_mode.py leaving.py service.py user_code.py) \
   tests/exporters tests/test_threads.py tests/transport/test_connection.py
@@ -29,7 +29,7 @@ LONG := tests/live $(filter-out tests/live/%,$(shell grep -lrE 'mark\.long|_IS_L
 # A worker of pytest-xdist for each CPU.
 PARALLEL := -n auto --maxprocesses 8
 # One more: some of these tests block their thread for seconds.
-ROOMS_WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+VIRTUAL_WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # Brokers are waited for: more workers than CPUs, each with a Kafka of its own.
 WAITING_WORKERS := 6
 # Tests of tables, which do without streams: PySpark 4.1 has none for sources in Python.
@@ -80,7 +80,7 @@ wheel: .venv/check.stamp ## a wheel for this platform, the one for all others, a
 	KAFKAGROUP_PURE=1 $(BIN)/python -m build --quiet --wheel --outdir dist build/pure
 	@ls dist
 
-test-fast: .venv/fast.stamp ## the pure rooms, in under a minute; needs no Java, no compiler and no other client
+test-fast: .venv/fast.stamp ## the pure packages, in under a minute; needs no Java, no compiler and no other client
 	KAFKAGROUP_PURE=1 $(BIN)/python -m pytest $(PARALLEL) -m "not (brokers or long or serial or slow)" $(FAST)
 
 test-lowest: .venv-lowest/stamp ## the quick tests on the lowest versions that pyproject.toml promises, of all its extras for users
@@ -97,8 +97,8 @@ test: .venv/compiled.stamp $(SPARK) ## all but the long tests, on real Kafka, Zo
 	@$(if $(SPARK),,echo "NO JAVA: no test meets a real Kafka")
 	@rm -f .venv/tests-*
 	@$(if $(SPARK),$(BIN)/python tests/jars.py)
-	$(call pytest,rooms,-n $(ROOMS_WORKERS) --maxprocesses 8 -m "not (brokers or long or serial)" $(ROOMS))
-	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(ROOMS)))
+	$(call pytest,virtual,-n $(VIRTUAL_WORKERS) --maxprocesses 8 -m "not (brokers or long or serial)" $(VIRTUAL))
+	$(call pytest,waiting,-n $(WAITING_WORKERS) -m "not (brokers or long or serial)" $(addprefix --ignore=,$(VIRTUAL)))
 	$(call pytest,serial,-m "serial and not (brokers or long)" $(SERIAL))
 	@echo "== make test passed on $$($(BIN)/python --version); $$($(COMPILED_OR_NOT)); the Kafka of those that share one:"
 	@cat .venv/tests-*.log | sed -nE 's/^((not|taken)[ :].*)/     \1/p' | sort -u

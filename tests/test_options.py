@@ -314,13 +314,13 @@ def test_contradictory_options_are_refused(changes: dict[str, Any], message: str
     assert str(caught.value) == message
 
 
-def test_line_40_auto_is_classic_with_a_client_side_assignor() -> None:
+def test_auto_is_classic_with_a_client_side_assignor() -> None:
     assert checked(group_protocol="auto").group_protocol is ConsumerProtocol.AUTO
     given = checked(group_protocol="auto", assignors=[range_assignor])
     assert given.group_protocol is ConsumerProtocol.CLASSIC
 
 
-def test_line_41_a_pattern_goes_to_the_server_with_its_flags() -> None:
+def test_a_pattern_goes_to_the_server_with_its_flags() -> None:
     patterns = (re.compile("a.*"), re.compile("a.*", re.IGNORECASE | re.DOTALL))
     assert [server_pattern(p) for p in patterns] == ["a.*", "(?is)a.*"]
 

@@ -129,7 +129,7 @@ def run_command(
             namespace=namespace,
             allowed=allowed,
             retention=None if retention is None else timedelta(days=retention),
-            told=_progress,
+            on_step=_progress,
         )
         for group, file in loads:
             count = write_loads(tables.read("weights"), group, file)

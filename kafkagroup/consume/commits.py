@@ -121,5 +121,5 @@ def by_topic_id(commits: Iterable[Commit]) -> list[Sequence[Commit]]:
 
 
 def _topic_id(commit: Commit) -> UUID:
-    # A fetch since the request may have told the id.
+    # A fetch since the request may have returned the id.
     return commit.owned.topic_id if commit.topic_id == NO_ID else commit.topic_id

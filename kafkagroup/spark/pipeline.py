@@ -112,7 +112,7 @@ def run(
     horizon: float = 300.0,
     patience: float = 300.0,
     retention: timedelta | None = None,
-    told: Callable[[str], object] = lambda step: None,
+    on_step: Callable[[str], object] = lambda step: None,
 ) -> Tables:
     """Read new records, sample the lag, and write the tables.
 
@@ -120,8 +120,8 @@ def run(
     positions are always under `out`. The job commits its offsets to `group`; each run commits them
     again, so that they do not expire. `allowed`, in records of lag, and `horizon`, in seconds, are
     as in `evaluation` and `weights`. `retention`: how long the rows of growing tables are kept at
-    least; older events are kept if the state of a group depends on them. `told` is called with the
-    name of each step. A second run with the same `out` waits `patience` seconds for the first.
+    least; older events are kept if the state of a group depends on them. `on_step` is called with
+    the name of each step. A second run with the same `out` waits `patience` seconds for the first.
 
     Raises: ConfigurationError in a session of Spark Connect, if `out` has tables of an earlier
     version, or if `retention` is given and the tables cannot be replaced safely; IllegalStateError
@@ -138,10 +138,10 @@ def run(
         )
     register(spark)
     parsed, name = parse_options({**options, "subscribe": history.TOPIC}), election_of(group, out)
-    told("turn")
+    on_step("turn")
     with turn(parsed, name, patience) as check_turn:
         locked = attrs.evolve(tables, before_write=check_turn)
-        _run(locked, options, group, allowed, horizon, retention, told)
+        _run(locked, options, group, allowed, horizon, retention, on_step)
     return tables
 
 
@@ -152,9 +152,9 @@ def _run(
     allowed: int,
     horizon: float,
     retention: timedelta | None,
-    told: Callable[[str], object],
+    on_step: Callable[[str], object],
 ) -> None:
-    told("events")
+    on_step("events")
     batch = _read(tables, options, group)
     now = datetime.now(UTC)
     this = _Run.next(tables)
@@ -164,17 +164,17 @@ def _run(
     for name, rows in chain(
         _grown(this, others, options), _states_of_groups(this, events, others, before)
     ):
-        told(name)
+        on_step(name)
         this.add(name, rows)
     for name, rows, unfinished in _timeline_tables(this):
-        told(name)
+        on_step(name)
         this.add(name, rows)
         tables.replace_part(name, unfinished, "run", _UNFINISHED)
     for name, rows in _replaced(this, now, allowed, horizon):
-        told(name)
+        on_step(name)
         tables.replace(name, rows)
     this.finish(batch)
-    told("cleanup")
+    on_step("cleanup")
     if tables.is_safe:  # else a run that is killed here would lose a table
         if retention is not None:
             _prune(this, batch, now, retention)

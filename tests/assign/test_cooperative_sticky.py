@@ -50,20 +50,20 @@ def test_owned_partitions_are_kept() -> None:
     assert assigned({"a": 5}, x=x, y=y) == {"x": "a3 a4", "y": "a0 a1 a2"}
 
 
-def test_line_26_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it() -> None:
+def test_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it() -> None:
     x = member("a", "a0 a1 a2 a3", 7)
     assert assigned({"a": 4}, x=x, y=member("a")) == {"x": "a0 a1", "y": ""}
     x = member("a", "a0 a1", 8)
     assert assigned({"a": 4}, x=x, y=member("a", "", 8)) == {"x": "a0 a1", "y": "a2 a3"}
 
 
-def test_line_25_the_claim_of_the_higher_generation_wins() -> None:
+def test_the_claim_of_the_higher_generation_wins() -> None:
     """y missed a generation: the partitions that it claims were assigned to x meanwhile."""
     x, y = member("a", "a0 a1", 8), member("a", "a0 a1", 7)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
 
 
-def test_line_25_equal_claims_are_both_void_and_the_partition_is_assigned_later() -> None:
+def test_equal_claims_are_both_void_and_the_partition_is_assigned_later() -> None:
     """Both may be processing it, so both revoke it; then one of them gets it."""
     x, y = member("a", "a0 a1", 7), member("a", "a0", 7)
     spec = GroupSpec(members={"x": x, "y": y}, partitions={"a": 2})
@@ -73,14 +73,14 @@ def test_line_25_equal_claims_are_both_void_and_the_partition_is_assigned_later(
     assert second == {"x": tps("a1"), "y": tps("a0")}
 
 
-def test_line_26_a_stale_claim_does_not_hide_a_move() -> None:
+def test_a_stale_claim_does_not_hide_a_move() -> None:
     """y once had a1. Balance assigns it to y again, but its owner x must revoke it first."""
     x = member("a", "a0 a1 a2 a3", 8)
     y = member("a", "a2 a3", 5)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": ""}
 
 
-def test_line_26_a_stale_claim_beside_a_newer_one_leaves_no_partition_unassigned() -> None:
+def test_a_stale_claim_beside_a_newer_one_leaves_no_partition_unassigned() -> None:
     x, y = member("a", "a0", 8), member("a", "a0 a1", 5)
     assert assigned({"a": 2}, x=x, y=y) == {"x": "a0", "y": "a1"}
 
@@ -149,7 +149,7 @@ def claimants(spec: GroupSpec) -> dict[TopicPartition, dict[str, int]]:
 @pytest.mark.slow
 @repeatable
 @given(groups())
-def test_line_26_no_member_gets_a_partition_that_another_may_still_process(spec: GroupSpec) -> None:
+def test_no_member_gets_a_partition_that_another_may_still_process(spec: GroupSpec) -> None:
     claims = claimants(spec)
     for name, held in cooperative_sticky_assignor(spec).items():
         for tp in held:
@@ -241,5 +241,5 @@ def test_the_name_and_user_data_of_the_assignor() -> None:
         (encode_user_data(tps("a0 a1 b0"), 7), 7),
     ],
 )
-def test_line_25_generation_in_user_data(data: bytes | None, generation: int) -> None:
+def test_generation_in_user_data(data: bytes | None, generation: int) -> None:
     assert generation_in(data) == generation

@@ -174,19 +174,19 @@ def test_no_members_and_no_partitions() -> None:
 # ---------------------------------------------------------------- claims
 
 
-def test_line_25_the_claim_of_the_higher_generation_is_valid() -> None:
+def test_the_claim_of_the_higher_generation_is_valid() -> None:
     """y missed a generation: the partitions that it claims were assigned to x meanwhile."""
     y, x = member("a", "a0 a1", 7), member("a", "a0 a1", 8)
     assert assigned({"a": 4}, x=x, y=y) == {"x": "a0 a1", "y": "a2 a3"}
     assert assigned({"a": 4}, b=x, a=y) == {"b": "a0 a1", "a": "a2 a3"}
 
 
-def test_line_25_equal_claims_invalidate_each_other() -> None:
+def test_equal_claims_invalidate_each_other() -> None:
     x, y, z = member("a", "a0 a1"), member("a", "a0"), member("a", "a2")
     assert assigned({"a": 3}, x=x, y=y, z=z) == {"x": "a1", "y": "a0", "z": "a2"}
 
 
-def test_line_25_a_newer_claim_is_valid_beside_two_equal_older_ones() -> None:
+def test_a_newer_claim_is_valid_beside_two_equal_older_ones() -> None:
     x, y, z = member("a", "a0", 5), member("a", "a0", 5), member("a", "a0", 6)
     for order in ("xyz", "zxy", "xzy"):
         members = dict(zip("klm", ({"x": x, "y": y, "z": z}[name] for name in order), strict=True))
@@ -194,7 +194,7 @@ def test_line_25_a_newer_claim_is_valid_beside_two_equal_older_ones() -> None:
         assert assigned({"a": 1}, **members)[newest] == "a0"
 
 
-def test_line_25_an_older_claim_is_invalid_beside_two_equal_newer_ones() -> None:
+def test_an_older_claim_is_invalid_beside_two_equal_newer_ones() -> None:
     members = {"v": member("a", "a0", 5), "w": member("a", "a0", 5), "x": member("a", "a0", 4)}
     none = {"y": member("a", "", -1), "z": member("a", "", -1)}
     assert assigned({"a": 1}, **members, **none)["v"] == "a0"

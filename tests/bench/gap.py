@@ -46,7 +46,7 @@ CALM = 1.0
 
 CLIENTS = ("ours_cooperative", "aiokafka_sticky", "librdkafka_cooperative")
 TARGET = Target(99, 100.0)
-"""Milliseconds; behaviours, L1."""
+"""Milliseconds; invariant L1."""
 
 Read = tuple[float, int]
 """When a record was read, on the clock of `time.perf_counter`, and by which member."""

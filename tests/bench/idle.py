@@ -42,7 +42,7 @@ WARM_UP = 2
 """Seconds until all members, started at once on one loop, have done what starting takes."""
 
 TARGET = Target(100, 20.0)
-"""Requests in a second of a member under a permanent error; behaviours, L6."""
+"""Requests in a second of a member under a permanent error; invariant L6."""
 
 CLIENTS = ("ours", "aiokafka", "librdkafka")
 

@@ -69,131 +69,125 @@ STICKY = "assign/test_cooperative_sticky.py::"
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "line_1": (
         "transport/test_broker.py::test_a_pending_join_does_not_block_other_connections",
-        CLASSIC + "test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join",
+        CLASSIC + "test_leave_is_sent_on_another_connection_than_a_pending_join",
     ),
-    "line_2": (
-        CLASSIC + "test_line_2_the_join_timeout_is_the_longer_of_request_and_rebalance_timeout",
-    ),
-    "line_3": (CLASSIC + "test_line_3_heartbeats_start_after_a_successful_join_before_sync",),
+    "line_2": (CLASSIC + "test_the_join_timeout_is_the_longer_of_request_and_rebalance_timeout",),
+    "line_3": (CLASSIC + "test_heartbeats_start_after_a_successful_join_before_sync",),
     "line_4": (
-        CLASSIC + "test_line_4_rebalance_in_progress_extends_the_session_and_revokes",
-        CLASSIC + "test_line_4_heartbeats_continue_while_the_application_drains",
+        CLASSIC + "test_rebalance_in_progress_extends_the_session_and_revokes",
+        CLASSIC + "test_heartbeats_continue_while_the_application_drains",
     ),
-    "line_5": (CLASSIC + "test_line_5_a_session_without_responses_rediscovers_the_coordinator",),
+    "line_5": (CLASSIC + "test_a_session_without_responses_rediscovers_the_coordinator",),
     "line_6": (
-        CLASSIC + "test_line_6_an_application_that_did_not_poll_loses_and_leaves",
+        CLASSIC + "test_an_application_that_did_not_poll_loses_and_leaves",
         "live/test_rebalancing.py::test_an_application_that_stops_polling_loses_its_partitions",
         "runtime/test_threaded.py::test_a_loop_blocked_beyond_max_poll_interval_leaves_and_rejoins",
     ),
     "line_7": (
-        CLASSIC + "test_line_7_a_sync_response_read_late_does_not_extend_the_lease",
+        CLASSIC + "test_a_sync_response_read_late_does_not_extend_the_lease",
         CLASSIC + "test_when_the_lease_expires",
         "live/test_blocking.py::test_a_loop_blocked_for_twice_the_session_stays_a_member_only_with_a_thread",
     ),
-    "line_8": (CLASSIC + "test_line_8_member_id_required_rejoins_at_once_with_the_id",),
+    "line_8": (CLASSIC + "test_member_id_required_rejoins_at_once_with_the_id",),
     "line_9": (
-        CLASSIC + "test_line_9_a_stable_member_revokes_then_leaves",
+        CLASSIC + "test_a_stable_member_revokes_then_leaves",
         "live/test_cancellation.py::test_a_consumer_cancelled_before_the_first_assignment_continues",
     ),
     "line_10": (
-        CLASSIC + "test_line_10_a_join_or_sync_error_resets_the_generation",
-        CLASSIC + "test_line_10_a_heartbeat_error_loses_the_assignment",
+        CLASSIC + "test_a_join_or_sync_error_resets_the_generation",
+        CLASSIC + "test_a_heartbeat_error_loses_the_assignment",
     ),
-    "line_11": (CLASSIC + "test_line_11_a_stale_response_changes_nothing",),
+    "line_11": (CLASSIC + "test_a_stale_response_changes_nothing",),
     "line_12": (
-        CLASSIC + "test_line_12_fenced_instance_id_is_fatal_everywhere",
-        CLASSIC + "test_line_12_fenced_by_a_heartbeat_sent_before_a_join_is_fatal",
+        CLASSIC + "test_fenced_instance_id_is_fatal_everywhere",
+        CLASSIC + "test_fenced_by_a_heartbeat_sent_before_a_join_is_fatal",
         OFFSETS + "test_a_commit_by_a_fenced_static_member_is_fatal",
     ),
-    "line_13": (CLASSIC + "test_line_13_while_sync_is_in_flight_its_result_is_discarded",),
+    "line_13": (CLASSIC + "test_while_sync_is_in_flight_its_result_is_discarded",),
     "line_14": (
-        CLASSIC + "test_line_14_a_group_of_another_type_is_refused",
-        CLASSIC + "test_line_14_an_assignment_of_another_protocol_is_refused",
+        CLASSIC + "test_a_group_of_another_type_is_refused",
+        CLASSIC + "test_an_assignment_of_another_protocol_is_refused",
     ),
     "line_15": (
         "live/test_positions.py::test_a_pattern_matches_present_and_later_topics",
-        SUBSCRIBER
-        + "test_line_15_a_restarted_static_member_with_another_subscription_gets_its_topics",
+        SUBSCRIBER + "test_a_restarted_static_member_with_another_subscription_gets_its_topics",
         "live/test_cooperative.py::test_a_restarted_static_member_with_another_subscription_gets_its_topics",
     ),
-    "line_17": (CLASSIC + "test_line_17_skip_assignment_syncs_with_an_empty_list",),
+    "line_17": (CLASSIC + "test_skip_assignment_syncs_with_an_empty_list",),
     "line_18": (
-        CLASSIC + "test_line_18_owned_partitions_are_revoked_before_joining",
+        CLASSIC + "test_owned_partitions_are_revoked_before_joining",
         "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
     ),
     "line_21": ("live/test_cooperative.py::test_only_moving_partitions_are_revoked",),
     "line_22": (
-        CLASSIC + "test_line_22_reset_while_leaving_is_lost_not_revoked",
-        CLASSIC + "test_line_22_closing_in_a_cooperative_rebalance_loses_partitions",
+        CLASSIC + "test_reset_while_leaving_is_lost_not_revoked",
+        CLASSIC + "test_closing_in_a_cooperative_rebalance_loses_partitions",
     ),
-    "line_23": (CLASSIC + "test_line_23_each_attempt_sends_all_protocols_in_one_join",),
+    "line_23": (CLASSIC + "test_each_attempt_sends_all_protocols_in_one_join",),
     "line_24": (
-        "wire/test_embedded_protocol.py::test_line_24_newer_versions_parse_as_the_newest_known",
-        "wire/test_embedded_protocol.py::test_line_24_topics_and_partitions_are_sorted",
-        "wire/test_embedded_protocol.py::test_line_24_an_empty_rack_is_none",
+        "wire/test_embedded_protocol.py::test_newer_versions_parse_as_the_newest_known",
+        "wire/test_embedded_protocol.py::test_topics_and_partitions_are_sorted",
+        "wire/test_embedded_protocol.py::test_an_empty_rack_is_none",
     ),
     "line_25": (
-        STICKY + "test_line_25_the_claim_of_the_higher_generation_wins",
-        STICKY + "test_line_25_equal_claims_are_both_void_and_the_partition_is_assigned_later",
-        STICKY + "test_line_25_generation_in_user_data",
+        STICKY + "test_the_claim_of_the_higher_generation_wins",
+        STICKY + "test_equal_claims_are_both_void_and_the_partition_is_assigned_later",
+        STICKY + "test_generation_in_user_data",
     ),
     "line_26": (
-        STICKY + "test_line_26_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it",
-        STICKY + "test_line_26_a_stale_claim_does_not_hide_a_move",
+        STICKY + "test_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it",
+        STICKY + "test_a_stale_claim_does_not_hide_a_move",
     ),
     "line_30": (
         "live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share_the_partitions",
     ),
     "line_31": (
-        NEW + "test_lines_31_and_32_the_first_heartbeat_has_a_generated_id_and_all_fields",
+        NEW + "test_the_first_heartbeat_has_a_generated_id_and_all_fields",
         NEW + "test_s11_the_member_id_is_kept_whatever_happens",
     ),
     "line_32": (
-        NEW + "test_lines_31_and_32_the_first_heartbeat_has_a_generated_id_and_all_fields",
-        NEW + "test_line_32_rack_instance_and_assignor_are_sent_if_set",
+        NEW + "test_the_first_heartbeat_has_a_generated_id_and_all_fields",
+        NEW + "test_rack_instance_and_assignor_are_sent_if_set",
     ),
     "line_33": (
-        NEW + "test_line_33_a_heartbeat_omits_unchanged_fields",
-        NEW + "test_line_33_after_an_error_all_fields_are_sent_again",
+        NEW + "test_a_heartbeat_omits_unchanged_fields",
+        NEW + "test_after_an_error_all_fields_are_sent_again",
     ),
     "line_34": (
-        NEW + "test_line_34_revoking_partitions_are_owned_until_the_application_releases_them",
-        NEW_CONSUMERS + "test_line_34_a_member_fenced_while_it_revokes_commits_and_assigns_nothing",
+        NEW + "test_revoking_partitions_are_owned_until_the_application_releases_them",
+        NEW_CONSUMERS + "test_a_member_fenced_while_it_revokes_commits_and_assigns_nothing",
     ),
     "line_35": (
-        NEW + "test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied",
-        NEW_CONSUMERS + "test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_later",
+        NEW + "test_unresolved_topic_ids_wait_and_the_rest_is_applied",
+        NEW_CONSUMERS + "test_partitions_of_a_topic_unknown_to_metadata_are_assigned_later",
     ),
-    "line_36": (
-        NEW_CONSUMERS + "test_line_36_buffered_records_of_revoking_partitions_are_not_delivered",
-    ),
+    "line_36": (NEW_CONSUMERS + "test_buffered_records_of_revoking_partitions_are_not_delivered",),
     "line_37": (
-        NEW + "test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_at_once",
-        NEW_CONSUMERS
-        + "test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id",
+        NEW + "test_a_fenced_member_loses_its_partitions_and_rejoins_at_once",
+        NEW_CONSUMERS + "test_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id",
     ),
     "line_38": (
-        NEW + "test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal",
-        NEW + "test_lines_38_and_40_permanent_errors_are_fatal",
-        NEW_CONSUMERS + "test_line_38_unauthorized_topics_are_reported_and_the_member_stays",
+        NEW + "test_an_unreleased_instance_id_is_retried_and_then_fatal",
+        NEW + "test_permanent_errors_are_fatal",
+        NEW_CONSUMERS + "test_unauthorized_topics_are_reported_and_the_member_stays",
     ),
     "line_39": (
-        NEW + "test_line_39_invalid_epochs_and_intervals_are_ignored",
-        NEW + "test_line_39_leaving_succeeds_if_the_coordinator_does_not_know_the_member",
+        NEW + "test_invalid_epochs_and_intervals_are_ignored",
+        NEW + "test_leaving_succeeds_if_the_coordinator_does_not_know_the_member",
     ),
     "line_40": (
-        NEW + "test_line_40_a_missing_protocol_counts_once_the_coordinator_repeats_it",
-        NEW_CONSUMERS + "test_line_40_auto_falls_back_when_the_broker_refuses_the_join",
-        NEW_LIVE + "test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
+        NEW + "test_a_missing_protocol_counts_once_the_coordinator_repeats_it",
+        NEW_CONSUMERS + "test_auto_falls_back_when_the_broker_refuses_the_join",
+        NEW_LIVE + "test_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
     ),
     "line_41": (
-        NEW + "test_line_41_an_assignment_of_unresolved_topics_alone_is_not_empty",
-        NEW_LIVE + "test_line_41_the_broker_matches_the_pattern_also_with_later_topics",
+        NEW + "test_an_assignment_of_unresolved_topics_alone_is_not_empty",
+        NEW_LIVE + "test_the_broker_matches_the_pattern_also_with_later_topics",
     ),
-    "line_42": (NEW_CONSUMERS + "test_line_42_a_poll_timeout_leaves_and_the_next_poll_rejoins",),
+    "line_42": (NEW_CONSUMERS + "test_a_poll_timeout_leaves_and_the_next_poll_rejoins",),
     "line_43": (
-        NEW + "test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent",
-        NEW + "test_line_43_an_idle_group_uses_our_interval_unless_the_broker_overrides_it",
+        NEW + "test_after_a_new_epoch_or_assignment_heartbeats_are_frequent",
+        NEW + "test_an_idle_group_uses_our_interval_unless_the_broker_overrides_it",
     ),
     "line_44": (
         "runtime/test_driver.py::test_auto_commit_waits_without_warnings_during_a_rebalance",
@@ -201,10 +195,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         CONSUMING + "test_commits_of_partitions_owned_by_others_are_refused",
     ),
     "line_45": (
-        NEW_CONSUMERS + "test_line_45_a_commit_with_a_stale_epoch_is_retried",
-        NEW_CONSUMERS + "test_line_45_a_retried_commit_carries_the_current_epoch",
-        NEW_CONSUMERS + "test_line_45_committed_offsets_are_fetched_with_the_current_epoch",
-        NEW_CONSUMERS + "test_line_45_an_offset_fetch_with_a_stale_epoch_is_retried",
+        NEW_CONSUMERS + "test_a_commit_with_a_stale_epoch_is_retried",
+        NEW_CONSUMERS + "test_a_retried_commit_carries_the_current_epoch",
+        NEW_CONSUMERS + "test_committed_offsets_are_fetched_with_the_current_epoch",
+        NEW_CONSUMERS + "test_an_offset_fetch_with_a_stale_epoch_is_retried",
         "testing/test_embedded_consumer_groups.py::test_only_members_with_the_current_epoch_may_commit",
     ),
     "line_46": (
@@ -213,17 +207,17 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         OFFSETS + "test_any_negative_offset_is_none",
     ),
     "line_47": (
-        POSITIONS + "test_line_47_only_unstable_offsets_are_awaited_and_fetched_again",
-        POSITIONS + "test_line_47_an_offset_fetch_requires_stable_offsets",
-        POSITIONS + "test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times",
-        POSITIONS + "test_line_47_offsets_are_fetched_once_an_unknown_topic_is_known",
-        POSITIONS + "test_line_47_an_offset_error_is_raised_and_the_others_continue",
-        POSITIONS + "test_line_47_committed_waits_for_unstable_offsets",
-        POSITIONS + "test_line_47_an_error_names_the_partition_whose_offset_cannot_be_read",
+        POSITIONS + "test_only_unstable_offsets_are_awaited_and_fetched_again",
+        POSITIONS + "test_an_offset_fetch_requires_stable_offsets",
+        POSITIONS + "test_offsets_of_an_unknown_topic_are_retried_a_few_times",
+        POSITIONS + "test_offsets_are_fetched_once_an_unknown_topic_is_known",
+        POSITIONS + "test_an_offset_error_is_raised_and_the_others_continue",
+        POSITIONS + "test_committed_waits_for_unstable_offsets",
+        POSITIONS + "test_an_error_names_the_partition_whose_offset_cannot_be_read",
     ),
     "line_48": (
-        CLASSIC + "test_line_48_a_loading_coordinator_is_kept_and_retried",
-        CLASSIC + "test_line_48_not_coordinator_looks_up_the_coordinator",
+        CLASSIC + "test_a_loading_coordinator_is_kept_and_retried",
+        CLASSIC + "test_not_coordinator_looks_up_the_coordinator",
         OFFSETS + "test_a_commit_is_retried_after_a_retriable_error",
     ),
     "line_49": (
@@ -275,7 +269,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "s9": (DELIVERY + "test_s9_nothing_is_delivered_from_a_revoked_partition",),
     "s10": (
-        CLASSIC + "test_line_11_a_stale_response_changes_nothing",
+        CLASSIC + "test_a_stale_response_changes_nothing",
         DELIVERY + "test_a_late_fetch_of_a_previous_assignment_is_dropped",
         "runtime/test_reading.py::test_a_fetch_response_from_before_a_seek_is_dropped",
     ),
@@ -378,7 +372,7 @@ def member_id(worker: Worker) -> str:
 # ---------------------------------------------------------------- joining and callbacks
 
 
-async def test_line_15_an_assignment_outside_the_subscription_is_refused(
+async def test_an_assignment_outside_the_subscription_is_refused(
     network: Network,
 ) -> None:
     """The leader assigned by the old subscription. The assignment is not applied."""
@@ -396,7 +390,7 @@ async def test_line_15_an_assignment_outside_the_subscription_is_refused(
     assert told == [[TopicPartition("u", 0)]]
 
 
-async def test_line_16_the_leader_watches_topics_that_only_others_subscribe_to(
+async def test_the_leader_watches_topics_that_only_others_subscribe_to(
     network: Network,
 ) -> None:
     async with broker(network, 1) as kafka:
@@ -412,7 +406,7 @@ async def test_line_16_the_leader_watches_topics_that_only_others_subscribe_to(
                 assert leader.assignment() == {TopicPartition("t", 0)}
 
 
-async def test_line_16_an_offline_replica_causes_no_rejoin(
+async def test_an_offline_replica_causes_no_rejoin(
     network: Network,
 ) -> None:
     async with broker(network, 4, nodes=2) as kafka:
@@ -430,7 +424,7 @@ async def test_line_16_an_offline_replica_causes_no_rejoin(
             assert worker.story == [("assigned", [0, 1, 2, 3])]
 
 
-async def test_line_16_the_leader_rejoins_when_racks_change(network: Network) -> None:
+async def test_the_leader_rejoins_when_racks_change(network: Network) -> None:
     racks = ["a"]
 
     class Racked(Leader):
@@ -461,7 +455,7 @@ async def test_line_16_the_leader_rejoins_when_racks_change(network: Network) ->
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, None, 1, 1.0),
     ],
 )
-async def test_line_19_the_last_commit_before_a_rebalance_ends_at_its_deadline(
+async def test_the_last_commit_before_a_rebalance_ends_at_its_deadline(
     wrong: ErrorCode,
     times: int | None,
     committed: int | None,
@@ -487,7 +481,7 @@ async def test_line_19_the_last_commit_before_a_rebalance_ends_at_its_deadline(
             tasks.cancel_scope.cancel()
 
 
-async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) -> None:
+async def test_a_callback_that_raises_does_not_veto(network: Network) -> None:
     """Its error is raised once, after the join is complete."""
 
     def revoked(partitions: object) -> None:
@@ -513,7 +507,7 @@ async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) ->
     ("options", "ends"),
     [({}, [("revoked", [])]), (COOPERATIVE, [])],
 )
-async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
+async def test_a_member_without_partitions_gets_an_empty_assignment(
     options: dict[str, Any], ends: list[tuple[str, list[int]]], network: Network
 ) -> None:
     """`assigned` is called once per rebalance, even without partitions; an empty `revoked` only for
@@ -535,7 +529,7 @@ async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
 # ---------------------------------------------------------------- cooperative
 
 
-async def test_line_27_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
+async def test_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
     network: Network,
 ) -> None:
     @named("faulty", cooperative=True)
@@ -554,7 +548,7 @@ async def test_line_27_a_cooperative_assignor_that_moves_owned_partitions_is_ref
                 await until(lambda: len(second.owns) == 2)
 
 
-async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network) -> None:
+async def test_after_revoking_a_member_rejoins_at_once(network: Network) -> None:
     joined: list[tuple[str, float]] = []
     async with broker(network, 2) as kafka:
         watch(
@@ -578,7 +572,7 @@ async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network)
                 await until(lambda: len(second.owns) == 1)
 
 
-async def test_line_29_partitions_assigned_back_while_the_application_drains_are_kept(
+async def test_partitions_assigned_back_while_the_application_drains_are_kept(
     network: Network,
 ) -> None:
     """The late release of the revoked partitions must not drop the new assignment."""
@@ -617,7 +611,7 @@ async def test_line_29_partitions_assigned_back_while_the_application_drains_are
         ([range_assignor, cooperative_sticky_assignor], 2),
     ],
 )
-async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
+async def test_a_member_is_eager_unless_every_assignor_is_cooperative(
     assignors: list[Assignor], revoked: int, network: Network
 ) -> None:
     async with broker(network, 2):
@@ -634,7 +628,7 @@ async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
 # ---------------------------------------------------------------- offsets
 
 
-async def test_line_47_an_unstable_offset_is_awaited_without_limit(
+async def test_an_unstable_offset_is_awaited_without_limit(
     network: Network,
 ) -> None:
     """The wait has no limit and can be cancelled; the reset policy is never applied."""

@@ -68,7 +68,7 @@ def block_until(bootstrap, group, state):
 async def test_a_loop_blocked_for_twice_the_session_stays_a_member_only_with_a_thread(
     bootstrap, name, fill
 ):
-    """behaviours, line 7: with a heartbeat thread the member stays, unless `max_poll_interval_ms`
+    """With a heartbeat thread the member stays, unless `max_poll_interval_ms`
     has passed; without one its session expires."""
     await fill(1, 3)
     steady = Group(bootstrap, name, f"{name}-steady", heartbeat_thread=True)

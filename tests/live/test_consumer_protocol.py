@@ -135,7 +135,7 @@ async def test_a_restarted_static_member_keeps_its_partitions(bootstrap, name, f
 
 
 @TRIO_IS_LONG
-async def test_line_41_the_broker_matches_the_pattern_also_with_later_topics(bootstrap, name, fill):
+async def test_the_broker_matches_the_pattern_also_with_later_topics(bootstrap, name, fill):
     await fill(2, 1)
     consumer = Consumer(
         pattern=re.compile(f"{name.upper()}(-more)?", re.IGNORECASE),
@@ -162,7 +162,7 @@ async def test_the_coordinator_uses_the_requested_assignor(bootstrap, name, fill
         assert (await describe(bootstrap, name))[1:] == ("range", [1, 1])
 
 
-async def test_line_38_an_unknown_assignor_is_fatal(bootstrap, name, fill):
+async def test_an_unknown_assignor_is_fatal(bootstrap, name, fill):
     await fill(1)
     worker = Worker(bootstrap, name, **NEW, group_remote_assignor="none-such")
     with pytest.raises(BrokerError) as caught:
@@ -195,9 +195,7 @@ async def test_auto_chooses_the_consumer_protocol_where_the_broker_has_it(bootst
 
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
-async def test_line_40_auto_chooses_classic_for_a_pattern_that_the_broker_refuses(
-    bootstrap, name, fill
-):
+async def test_auto_chooses_classic_for_a_pattern_that_the_broker_refuses(bootstrap, name, fill):
     """RE2J has no look-ahead."""
     if await is_embedded(bootstrap):
         pytest.skip("the embedded broker matches patterns as Python does")
@@ -211,9 +209,7 @@ async def test_line_40_auto_chooses_classic_for_a_pattern_that_the_broker_refuse
 
 
 @pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
-async def test_line_40_auto_chooses_classic_in_a_group_that_cannot_be_upgraded(
-    bootstrap, name, fill
-):
+async def test_auto_chooses_classic_in_a_group_that_cannot_be_upgraded(bootstrap, name, fill):
     """On the embedded broker, which never upgrades a group that has members."""
     await fill(2)
     classic = Worker(bootstrap, name, assignors=[range_assignor])

@@ -44,7 +44,7 @@ async def test_only_moving_partitions_are_revoked(bootstrap, name, fill):
 
 
 async def test_retained_partitions_are_not_interrupted(bootstrap, name, fill):
-    """behaviours, L1: a joining member takes some of the partitions; for the others there is no
+    """L1: a joining member takes some of the partitions; for the others there is no
     callback, no offset fetch, and no record is delivered twice."""
     await fill(3, 2_000)
     first = Worker(bootstrap, name, **COOPERATIVE)
@@ -139,7 +139,7 @@ async def test_nothing_is_lost_while_members_join_and_leave(bootstrap, name, fil
 
 
 async def test_an_eager_and_a_cooperative_member_share_the_partitions(bootstrap, name, fill):
-    """behaviours, line 30: members use the protocol that all of them support during an upgrade."""
+    """Members use the protocol that all of them support during an upgrade."""
     await fill(4, 100)
     old = Worker(bootstrap, name, assignors=[range_assignor, cooperative_sticky_assignor])
     new = Worker(bootstrap, name, **COOPERATIVE)

@@ -108,7 +108,7 @@ async def test_a_cancelled_consumer_leaves_the_group(bootstrap, name, fill):
 
 
 async def test_an_application_that_stops_polling_loses_its_partitions(bootstrap, name, fill):
-    """behaviours, line 6: the member leaves once, and its next poll rejoins."""
+    """The member leaves once, and its next poll rejoins."""
     await fill(2, 3)
     stuck = Worker(bootstrap, name, max_poll_interval_ms=300, auto_commit_interval_ms=50)
     other = Worker(bootstrap, name)
@@ -131,7 +131,7 @@ async def test_an_application_that_stops_polling_loses_its_partitions(bootstrap,
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_heartbeats_continue_while_the_application_awaits(bootstrap, name, fill):
-    """behaviours, L3: slow awaits longer than the session must not cost the membership."""
+    """L3: slow awaits longer than the session must not cost the membership."""
     await fill(2, 3)
     slow = Worker(bootstrap, name)
     async with slow.consumer:

@@ -1,7 +1,7 @@
 """The classic group protocol as a function: `step(member, event) == (member, effects)`.
 
-Tests are named after the lines of behaviours that they check; times are seconds on a clock that
-only events advance. Backoff is 1/8 s at jitter 0.5, so every sum of times is exact.
+Times are seconds on a clock that only events advance. Backoff is 1/8 s at jitter 0.5, so every sum
+of times is exact.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ def test_a_member_joins_as_soon_as_the_coordinator_is_known() -> None:
     )
 
 
-def test_line_2_the_join_timeout_is_the_longer_of_request_and_rebalance_timeout() -> None:
+def test_the_join_timeout_is_the_longer_of_request_and_rebalance_timeout() -> None:
     for rebalance, request, expected in ((60.0, 30.0, 65.0), (10.0, 30.0, 30.0)):
         config = evolve(CONFIG, rebalance_timeout=rebalance, request_timeout=request)
         _, effects = step(evolve(FINDING, config=config, member_id="m1"), reply(1, found()))
@@ -399,14 +399,14 @@ def test_nothing_is_sent_during_backoff() -> None:
     )
 
 
-def test_line_8_member_id_required_rejoins_at_once_with_the_id() -> None:
+def test_member_id_required_rejoins_at_once_with_the_id() -> None:
     assert step(JOINING, reply(2, joined(E.MEMBER_ID_REQUIRED))) == (
         evolve(REJOINING, member_id_token=2, ownership=JOINING.ownership),
         (join(3, "m1"),),
     )
 
 
-def test_line_8_a_repeated_member_id_required_is_backed_off() -> None:
+def test_a_repeated_member_id_required_is_backed_off() -> None:
     assert step(REJOINING, reply(3, joined(E.MEMBER_ID_REQUIRED, member_id="m9"))) == (
         evolve(
             REJOINING,
@@ -451,7 +451,7 @@ def test_the_leader_computes_the_assignment() -> None:
     )
 
 
-def test_line_17_skip_assignment_syncs_with_an_empty_list() -> None:
+def test_skip_assignment_syncs_with_an_empty_list() -> None:
     assert step(REJOINING, reply(3, joined(skip_assignment=True, **AS_LEADER))) == (
         evolve(COMPUTING, phase=Phase.SYNCING),
         (sync(4),),
@@ -493,7 +493,7 @@ def test_responses_without_a_protocol_name_are_accepted() -> None:
     assert step(SYNCING, reply(5, answer, now=12.0))[0] == evolve(STABLE, session_ends_at=22.0)
 
 
-def test_line_14_a_group_of_another_type_is_refused() -> None:
+def test_a_group_of_another_type_is_refused() -> None:
     error = BrokerError(
         E.INCONSISTENT_GROUP_PROTOCOL, "group 'g' is of type 'connect', not 'consumer'"
     )
@@ -510,9 +510,7 @@ def test_line_14_a_group_of_another_type_is_refused() -> None:
         (synced(protocol_name="sticky"), "'consumer'/'sticky'"),
     ],
 )
-def test_line_14_an_assignment_of_another_protocol_is_refused(
-    answer: SyncGroupResponse, what: str
-) -> None:
+def test_an_assignment_of_another_protocol_is_refused(answer: SyncGroupResponse, what: str) -> None:
     error = BrokerError(
         E.INCONSISTENT_GROUP_PROTOCOL, f"synced as {what}, joined as 'consumer'/'range'"
     )
@@ -543,7 +541,7 @@ def test_an_assignment_without_a_lease_is_applied_once_a_heartbeat_is_acknowledg
     )
 
 
-def test_line_7_a_sync_response_read_late_does_not_extend_the_lease() -> None:
+def test_a_sync_response_read_late_does_not_extend_the_lease() -> None:
     """The process stalled for an hour while SyncGroup was answered: its session has expired."""
     assert step(SYNCING, reply(5, synced(), now=3610.0)) == (
         evolve(
@@ -617,7 +615,7 @@ def test_a_member_that_closes_before_its_assignment_has_a_lease_leaves() -> None
 # ---------------------------------------------------------------- heartbeats
 
 
-def test_line_3_heartbeats_start_after_a_successful_join_before_sync() -> None:
+def test_heartbeats_start_after_a_successful_join_before_sync() -> None:
     member, effects = step(COMPUTING, Woke(now=13.0))
     assert (member, effects) == (
         evolve(
@@ -682,7 +680,7 @@ def test_the_session_counts_from_when_the_heartbeat_was_sent() -> None:
     )
 
 
-def test_line_4_rebalance_in_progress_extends_the_session_and_revokes() -> None:
+def test_rebalance_in_progress_extends_the_session_and_revokes() -> None:
     assert step(
         HEARTBEAT_SENT, reply(6, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)
     ) == (
@@ -701,7 +699,7 @@ def test_line_4_rebalance_in_progress_extends_the_session_and_revokes() -> None:
     )
 
 
-def test_line_4_heartbeats_continue_while_the_application_drains() -> None:
+def test_heartbeats_continue_while_the_application_drains() -> None:
     assert step(REVOKING, Woke(now=13.0)) == (DRAINING, (send_heartbeat(7, 7.0), WakeAt(time=20.0)))
     assert step(DRAINING, reply(7, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=13.5)) == (
         evolve(
@@ -716,7 +714,7 @@ def test_line_4_heartbeats_continue_while_the_application_drains() -> None:
 
 
 @pytest.mark.parametrize("member", [COMPUTING, STABLE, REVOKING], ids=lambda m: m.phase.value)
-def test_line_5_a_session_without_responses_rediscovers_the_coordinator(member: Member) -> None:
+def test_a_session_without_responses_rediscovers_the_coordinator(member: Member) -> None:
     token = member.last_token + 1
     member = evolve(member, heartbeat_in_flight=99, heartbeat_sent_at=13.0, next_heartbeat_at=16.0)
     assert step(member, Woke(now=20.0)) == (
@@ -763,7 +761,7 @@ def test_a_new_coordinator_gets_a_heartbeat_at_once() -> None:
 class TestLine10TheGenerationIsReset:
     """UNKNOWN_MEMBER_ID resets the id; ILLEGAL_GENERATION keeps it."""
 
-    def test_line_10_a_join_or_sync_error_resets_the_generation(
+    def test_a_join_or_sync_error_resets_the_generation(
         self, code: int, member_id: str, reason: str
     ) -> None:
         for member, token, message in (
@@ -785,7 +783,7 @@ class TestLine10TheGenerationIsReset:
                 (WakeAt(time=10.125),),
             )
 
-    def test_line_10_a_heartbeat_error_loses_the_assignment(
+    def test_a_heartbeat_error_loses_the_assignment(
         self, code: int, member_id: str, reason: str
     ) -> None:
         for member, token in ((HEARTBEAT_SENT, 6), (DRAINING, 7)):
@@ -804,7 +802,7 @@ class TestLine10TheGenerationIsReset:
                 (Lose(token=lose, reason=reason),),
             )
 
-    def test_line_13_while_sync_is_in_flight_its_result_is_discarded(
+    def test_while_sync_is_in_flight_its_result_is_discarded(
         self, code: int, member_id: str, reason: str
     ) -> None:
         """The response to a heartbeat sent while the leader computed arrives during SyncGroup."""
@@ -837,7 +835,7 @@ def test_the_member_rejoins_after_the_application_processed_the_loss() -> None:
     )
 
 
-def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
+def test_fenced_instance_id_is_fatal_everywhere() -> None:
     """The member sends no leave: the instance id belongs to the other member."""
     config = evolve(CONFIG, group_instance_id="i")
     error = Like(FencedError, "another member now has group_instance_id 'i'")
@@ -858,7 +856,7 @@ def test_line_12_fenced_instance_id_is_fatal_everywhere() -> None:
     assert (left.phase, effects) == (Phase.LEFT, (Leave(),))
 
 
-def test_line_12_fenced_by_a_heartbeat_sent_before_a_join_is_fatal() -> None:
+def test_fenced_by_a_heartbeat_sent_before_a_join_is_fatal() -> None:
     """A coordinator that had moved delayed its joins. A fenced member once continued to join."""
     config = evolve(CONFIG, group_instance_id="i")
     fenced = reply(7, heartbeat_response(E.FENCED_INSTANCE_ID), now=14.0)
@@ -875,7 +873,7 @@ def test_line_12_fenced_by_a_heartbeat_sent_before_a_join_is_fatal() -> None:
     assert (new.member_id, step(new, fenced)) == ("m3", (new, ()))
 
 
-def test_line_48_a_loading_coordinator_is_kept_and_retried() -> None:
+def test_a_loading_coordinator_is_kept_and_retried() -> None:
     code = E.COORDINATOR_LOAD_IN_PROGRESS
     waiting = {"attempts": 1, "retry_at": 10.125, "next_heartbeat_at": 10.125}
     for member, token, message in ((REJOINING, 3, joined(code)), (SYNCING, 5, synced(code))):
@@ -898,7 +896,7 @@ def test_line_48_a_loading_coordinator_is_kept_and_retried() -> None:
 @pytest.mark.parametrize(
     "code", [E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.REQUEST_TIMED_OUT]
 )
-def test_line_48_not_coordinator_looks_up_the_coordinator(code: int) -> None:
+def test_not_coordinator_looks_up_the_coordinator(code: int) -> None:
     waiting: dict[str, Any] = {
         "coordinator": None,
         "attempts": 1,
@@ -1146,7 +1144,7 @@ def test_losing_the_coordinator_during_the_assignment_restarts_the_join() -> Non
     ],
     ids=lambda e: type(e).__name__,
 )
-def test_line_11_a_stale_response_changes_nothing(member: Member, event: Event) -> None:
+def test_a_stale_response_changes_nothing(member: Member, event: Event) -> None:
     after, effects = step(member, event)
     assert after is member
     assert all(isinstance(effect, WakeAt) for effect in effects)
@@ -1170,7 +1168,7 @@ def test_a_closed_member_ignores_every_event(phase: Phase) -> None:
 # ---------------------------------------------------------------- rejoining
 
 
-def test_line_18_owned_partitions_are_revoked_before_joining() -> None:
+def test_owned_partitions_are_revoked_before_joining() -> None:
     event = RejoinRequested(now=10.0, reason="changed", protocols=(("range", b"new"),))
     offered = (("range", b"new"),)
     assert step(STABLE, event) == (
@@ -1209,7 +1207,7 @@ def test_before_a_pending_join_only_the_supported_protocols_change(member: Membe
     assert after == evolve(member, protocols=(("range", b"new"),))
 
 
-def test_line_23_each_attempt_sends_all_protocols_in_one_join() -> None:
+def test_each_attempt_sends_all_protocols_in_one_join() -> None:
     """Counted over a whole rebalance in which each request fails once."""
     broker = AnsweringBroker(
         {JoinGroupRequest: [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR]}
@@ -1233,7 +1231,7 @@ CLOSED = Leaving(now=10.0, reason="closed")
 COOPERATIVE = evolve(CONFIG, cooperative=True, settling_interval=0.25)
 
 
-def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
+def test_leaving_while_revoking_some_revokes_the_rest() -> None:
     """A cooperative member was closed while its last commit waited for a dead coordinator; it left
     with its kept partitions, and the application was not called for them."""
     revoking = evolve(REVOKING, config=COOPERATIVE)
@@ -1254,7 +1252,7 @@ def test_line_22_leaving_while_revoking_some_revokes_the_rest() -> None:
 
 
 @pytest.mark.parametrize("config", [CONFIG, COOPERATIVE], ids=["eager", "cooperative"])
-def test_line_6_a_poll_timeout_while_revoking_loses_everything_at_once(config: Any) -> None:
+def test_a_poll_timeout_while_revoking_loses_everything_at_once(config: Any) -> None:
     """An application stuck with a record kept its partitions for the rest of the revocation, up to
     most of the rebalance timeout."""
     revoking = evolve(REVOKING, config=config)
@@ -1268,7 +1266,7 @@ def test_line_6_a_poll_timeout_while_revoking_loses_everything_at_once(config: A
     )
 
 
-def test_line_9_a_stable_member_revokes_then_leaves() -> None:
+def test_a_stable_member_revokes_then_leaves() -> None:
     revoking = evolve(REVOKING, reason="closed", leaving=CLOSED, revokes_all=True)
     assert step(STABLE, CLOSED) == (
         revoking,
@@ -1293,7 +1291,7 @@ def test_line_9_a_stable_member_revokes_then_leaves() -> None:
 
 
 @pytest.mark.parametrize("member", [REJOINING, COMPUTING, SYNCING], ids=lambda m: m.phase.value)
-def test_lines_1_and_9_leave_is_sent_on_another_connection_than_a_pending_join(
+def test_leave_is_sent_on_another_connection_than_a_pending_join(
     member: Member,
 ) -> None:
     token = member.last_token + 1
@@ -1376,14 +1374,14 @@ def test_without_leave_on_close_no_leave_is_sent() -> None:
     )
 
 
-def test_line_22_closing_in_a_rebalance_waits_for_the_application() -> None:
+def test_closing_in_a_rebalance_waits_for_the_application() -> None:
     for member in (REVOKING, LOSING):
         after, effects = step(member, CLOSED)
         assert after == evolve(member, leaving=CLOSED)
         assert not any(isinstance(effect, Send | Revoke | Lose) for effect in effects)
 
 
-def test_line_22_reset_while_leaving_is_lost_not_revoked() -> None:
+def test_reset_while_leaving_is_lost_not_revoked() -> None:
     leaving = evolve(DRAINING, leaving=CLOSED)
     reason = "the coordinator does not know this member"
     lost = evolve(
@@ -1407,7 +1405,7 @@ def test_line_22_reset_while_leaving_is_lost_not_revoked() -> None:
     )
 
 
-def test_line_6_an_application_that_did_not_poll_loses_and_leaves() -> None:
+def test_an_application_that_did_not_poll_loses_and_leaves() -> None:
     event = Leaving(now=10.0, reason="asleep", lost=True)
     lost = evolve(LOSING, reason="asleep", leaving=event)
     assert step(STABLE, event) == (lost, (Lose(token=6, reason="asleep"),))
@@ -1598,7 +1596,7 @@ AWAITING_ID = evolve(JOINING, leaving=CLOSED, leave_by=12.0)
     [joined(E.MEMBER_ID_REQUIRED), joined(), joined(**AS_LEADER)],
     ids=["id", "joined", "leads"],
 )
-def test_line_9_a_member_that_closes_in_its_first_join_waits_for_its_id(
+def test_a_member_that_closes_in_its_first_join_waits_for_its_id(
     answer: JoinGroupResponse,
 ) -> None:
     """A group waited for the id of a consumer that was cancelled in its first JoinGroup, until that
@@ -1629,7 +1627,7 @@ def test_line_9_a_member_that_closes_in_its_first_join_waits_for_its_id(
     ],
     ids=["moved", "refused", "disconnected", "late"],
 )
-def test_line_9_a_member_whose_id_does_not_arrive_ends(event: Event, doubt: str) -> None:
+def test_a_member_whose_id_does_not_arrive_ends(event: Event, doubt: str) -> None:
     after, effects = step(AWAITING_ID, event)
     assert (after.phase, effects) == (Phase.LEFT, (Leave(doubt=doubt),))
 
@@ -1807,7 +1805,7 @@ def test_unknown_member_id_beside_the_pending_join_loses_retained_partitions() -
     )
 
 
-def test_line_12_fenced_beside_the_pending_join_is_fatal() -> None:
+def test_fenced_beside_the_pending_join_is_fatal() -> None:
     static = evolve(JOIN_AND_HEARTBEAT_SENT, config=evolve(COOPERATIVE, group_instance_id="i"))
     error = Like(FencedError, "another member now has group_instance_id 'i'")
     after, effects = step(static, reply(8, heartbeat_response(E.FENCED_INSTANCE_ID), now=15.5))
@@ -1985,7 +1983,7 @@ OLD_GENERATION = evolve(KEEPING, generation_id=5, assigned_generation=4)
     ],
     ids=["earlier generation", "syncing", "without a lease"],
 )
-def test_line_22_closing_in_a_cooperative_rebalance_loses_partitions(member: Member) -> None:
+def test_closing_in_a_cooperative_rebalance_loses_partitions(member: Member) -> None:
     lost = evolve(
         member,
         phase=Phase.LOSING,

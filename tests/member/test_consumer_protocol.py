@@ -1,7 +1,7 @@
 """The protocol of KIP-848 as a function: `step(member, event) == (member, effects)`.
 
-Tests are named after the lines of behaviours that they check; times are seconds on a clock that
-only events advance. Backoff is 1/8 s at jitter 0.5, so every sum of times is exact.
+Times are seconds on a clock that only events advance. Backoff is 1/8 s at jitter 0.5, so every sum
+of times is exact.
 """
 
 from __future__ import annotations
@@ -301,17 +301,17 @@ def test_a_started_member_asks_any_broker_for_its_coordinator() -> None:
     assert step(IDLE, Started(now=10.0)) == (FINDING, (find(1),))
 
 
-def test_lines_31_and_32_the_first_heartbeat_has_a_generated_id_and_all_fields() -> None:
+def test_the_first_heartbeat_has_a_generated_id_and_all_fields() -> None:
     assert step(FINDING, reply(1, found())) == (JOINING, (join(2),))
 
 
-def test_line_32_rack_instance_and_assignor_are_sent_if_set() -> None:
+def test_rack_instance_and_assignor_are_sent_if_set() -> None:
     config = evolve(CONFIG, group_instance_id="i", rack="r", assignor="range")
     _member, effects = step(evolve(FINDING, config=config), reply(1, found()))
     assert effects == (join(2, instance_id="i", rack_id="r", server_assignor="range"),)
 
 
-def test_line_41_a_pattern_is_sent_to_the_coordinator() -> None:
+def test_a_pattern_is_sent_to_the_coordinator() -> None:
     asking = evolve(FINDING, topics=(), pattern="t.*")
     member, effects = step(asking, reply(1, found()))
     assert effects == (join(2, subscribed_topic_names=(), subscribed_topic_regex="t.*"),)
@@ -332,7 +332,7 @@ def test_an_assignment_in_a_response_is_applied() -> None:
     )
 
 
-def test_line_21_a_first_empty_assignment_is_reported() -> None:
+def test_a_first_empty_assignment_is_reported() -> None:
     member, effects = step(JOINING, reply(2, answer(share={})))
     assert effects == (reconcile(3), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
@@ -341,7 +341,7 @@ def test_line_21_a_first_empty_assignment_is_reported() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_line_39_a_join_response_without_an_epoch_is_retried(epoch: int) -> None:
+def test_a_join_response_without_an_epoch_is_retried(epoch: int) -> None:
     member, effects = step(JOINING, reply(2, answer(epoch=epoch)))
     assert (member.phase, member.epoch, effects) == (Phase.UNJOINED, 0, (WakeAt(time=10.125),))
     assert step(member, Woke(now=10.125))[1] == (join(3, is_first=False),)
@@ -417,7 +417,7 @@ FATAL = [
 
 
 @pytest.mark.parametrize("code", FATAL)
-def test_lines_38_and_40_permanent_errors_are_fatal(code: int) -> None:
+def test_permanent_errors_are_fatal(code: int) -> None:
     member, effects = step(JOINING, reply(2, answer(code)))
     error = broker_error(code, operation="READ", group="g")
     assert (member.phase, effects) == (Phase.FAILED, (Fail(error=error),))
@@ -457,7 +457,7 @@ def test_a_refused_rejoin_is_reported_and_repeated(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [E.UNSUPPORTED_ASSIGNOR, E.GROUP_MAX_SIZE_REACHED])
-def test_line_38_permanent_errors_end_a_member_of_long_standing(code: int) -> None:
+def test_permanent_errors_end_a_member_of_long_standing(code: int) -> None:
     anew = evolve(JOINING, config=evolve(CONFIG, was_member=True))
     assert step(anew, reply(2, answer(code)))[1] == (Fail(error=BrokerError(code)),)
 
@@ -465,7 +465,7 @@ def test_line_38_permanent_errors_end_a_member_of_long_standing(code: int) -> No
 AUTO = evolve(JOINING, config=evolve(CONFIG, may_fall_back=True))
 
 
-def test_line_40_auto_falls_back_to_classic_where_no_broker_has_the_protocol() -> None:
+def test_auto_falls_back_to_classic_where_no_broker_has_the_protocol() -> None:
     event = SendFailed(now=10.0, token=2, error=UnsupportedVersionError("too old"))
     member, effects = step(AUTO, event)
     assert member.phase is Phase.LEFT
@@ -487,7 +487,7 @@ def rejoined(
 
 
 @pytest.mark.parametrize("code", UNAVAILABLE)
-def test_line_40_a_missing_protocol_counts_once_the_coordinator_repeats_it(code: int) -> None:
+def test_a_missing_protocol_counts_once_the_coordinator_repeats_it(code: int) -> None:
     """One false refusal once had a member fall back while the others were away: the group became a
     classic one, which was fatal to them."""
     member, effects = step(AUTO, reply(2, answer(code)))
@@ -514,7 +514,7 @@ def test_a_member_of_long_standing_reports_a_missing_protocol_and_repeats_its_jo
     assert (member.phase, effects[0]) == (Phase.UNJOINED, ReportError(error=error))
 
 
-def test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal() -> None:
+def test_an_unreleased_instance_id_is_retried_and_then_fatal() -> None:
     held = answer(E.UNRELEASED_INSTANCE_ID)
     static = evolve(JOINING, config=evolve(CONFIG, group_instance_id="i"))
     member, effects = step(static, reply(2, held))
@@ -536,7 +536,7 @@ def test_line_38_an_unreleased_instance_id_is_retried_and_then_fatal() -> None:
 # ---------------------------------------------------------------- heartbeats
 
 
-def test_line_33_a_heartbeat_omits_unchanged_fields() -> None:
+def test_a_heartbeat_omits_unchanged_fields() -> None:
     assert step(OWNING, Woke(now=13.0)) == (
         evolve(
             OWNING,
@@ -550,7 +550,7 @@ def test_line_33_a_heartbeat_omits_unchanged_fields() -> None:
     )
 
 
-def test_line_33_a_new_subscription_is_sent_at_once_and_alone() -> None:
+def test_a_new_subscription_is_sent_at_once_and_alone() -> None:
     event = Subscribed(now=11.0, topics=("t",), pattern=None)
     member, effects = step(evolve(OWNING, next_heartbeat_at=13.0), event)
     assert effects[0] == send_heartbeat(4, 5, 9.0, subscribed_topic_names=("t",))
@@ -612,7 +612,7 @@ def test_a_member_that_rejoins_follows_its_subscription_from_the_start() -> None
     assert (member.phase, member.outdated_epoch) == (Phase.LOSING, None)
 
 
-def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
+def test_after_an_error_all_fields_are_sent_again() -> None:
     loading = reply(4, answer(E.COORDINATOR_LOAD_IN_PROGRESS))
     member, effects = step(BEATING_, loading)
     assert (member.phase, member.acknowledged_state, effects) == (
@@ -634,7 +634,7 @@ def test_line_33_after_an_error_all_fields_are_sent_again() -> None:
     assert step(member, reply(5, found(), 11.0))[1][0] == repeated
 
 
-def test_line_33_a_full_heartbeat_follows_one_in_flight() -> None:
+def test_a_full_heartbeat_follows_one_in_flight() -> None:
     """Its response counted as the one to the new subscription, which was never sent."""
     member, effects = step(BEATING_, RejoinRequested(now=10.0, reason="x"))
     assert effects == (WakeAt(time=20.0),)
@@ -655,7 +655,7 @@ def test_changes_during_a_heartbeat_in_flight_count_as_unsent() -> None:
     assert effects[0] == send_heartbeat(5, 5, 9.0, subscribed_topic_names=("t",))
 
 
-def test_line_39_invalid_epochs_and_intervals_are_ignored() -> None:
+def test_invalid_epochs_and_intervals_are_ignored() -> None:
     member, _ = step(BEATING_, reply(4, answer(epoch=-1, interval=0)))
     assert (member.epoch, member.broker_interval) == (5, 5.0)
 
@@ -664,14 +664,14 @@ def test_line_39_invalid_epochs_and_intervals_are_ignored() -> None:
     ("requested", "pace"),
     [(0.0, 3.0), (1.0, 1.0), (4.0, 3.0), (5.0, 3.0), (5.5, 5.5), (60.0, 60.0)],
 )
-def test_line_43_an_idle_group_uses_our_interval_unless_the_broker_overrides_it(
+def test_an_idle_group_uses_our_interval_unless_the_broker_overrides_it(
     requested: float, pace: float
 ) -> None:
     member, _ = step(evolve(OWNING, broker_interval=requested), Woke(now=13.0))
     assert member.next_heartbeat_at == 13.0 + pace
 
 
-def test_line_43_after_a_new_epoch_or_assignment_heartbeats_are_frequent() -> None:
+def test_after_a_new_epoch_or_assignment_heartbeats_are_frequent() -> None:
     for news in (answer(epoch=6), answer(share={T: (0, 1, 2)})):
         member, _ = step(
             evolve(BEATING_, heartbeat_sent_at=20.0, next_heartbeat_at=23.0), reply(4, news, 20.0)
@@ -691,7 +691,7 @@ def test_heartbeats_are_immediate_again_once_the_member_is_stable(
     assert step(hurried, reply(4, answer()))[0].immediate_heartbeats == count
 
 
-def test_line_5_a_session_without_responses_rediscovers_the_coordinator() -> None:
+def test_a_session_without_responses_rediscovers_the_coordinator() -> None:
     member, effects = step(BEATING_, Woke(now=20.0))
     assert (member.coordinator, member.heartbeat_in_flight, member.acknowledged_state) == (
         None,
@@ -706,7 +706,7 @@ def test_invalidating_the_coordinator_keeps_the_membership() -> None:
     assert (member.phase, member.coordinator, effects[0]) == (Phase.MEMBER, None, find(4))
 
 
-def test_line_38_denied_topics_are_reported_once_and_the_member_stays() -> None:
+def test_denied_topics_are_reported_once_and_the_member_stays() -> None:
     denied = answer(E.TOPIC_AUTHORIZATION_FAILED)
     error = broker_error(E.TOPIC_AUTHORIZATION_FAILED, operation="READ", group="g")
     member, effects = step(BEATING_, reply(4, denied))
@@ -729,7 +729,7 @@ def test_a_requested_rejoin_sends_all_fields_at_once() -> None:
 # ---------------------------------------------------------------- reconciling
 
 
-def test_line_34_an_applied_assignment_is_acknowledged_at_once() -> None:
+def test_an_applied_assignment_is_acknowledged_at_once() -> None:
     assert step(TAKING, AssignmentApplied(now=10.0, token=3)) == (
         evolve(
             TAKING,
@@ -746,7 +746,7 @@ def test_line_34_an_applied_assignment_is_acknowledged_at_once() -> None:
     )
 
 
-def test_line_34_partitions_assigned_and_withdrawn_at_once_are_reported_as_released() -> None:
+def test_partitions_assigned_and_withdrawn_at_once_are_reported_as_released() -> None:
     """The coordinator took partitions back while the member was applying them. In the end the
     member owned what it had reported before, so it reported nothing, and the coordinator expired
     it."""
@@ -763,7 +763,7 @@ def test_line_34_partitions_assigned_and_withdrawn_at_once_are_reported_as_relea
     assert effects[0] == send_heartbeat(6, 5, 10.0, topic_partitions=())
 
 
-def test_line_34_revoking_partitions_are_owned_until_the_application_releases_them() -> None:
+def test_revoking_partitions_are_owned_until_the_application_releases_them() -> None:
     member, effects = step(BEATING_, reply(4, answer(share={T: (0,)})))
     assert effects == (reconcile(5, T0), WakeAt(time=10.25))
     assert (member.owned, member.next_owned) == (MINE, {T: (0,)})
@@ -792,7 +792,7 @@ def test_an_unchanged_target_is_not_reported_to_the_application() -> None:
     assert effects == (WakeAt(time=10.25),)
 
 
-def test_line_35_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
+def test_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
     member, effects = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
@@ -813,7 +813,7 @@ def test_partitions_reported_as_released_in_flight_are_assigned_after_the_respon
     assert effects[0] == reconcile(5, T0, TopicPartition("v", 1), epoch=6)
 
 
-def test_line_35_unresolved_topic_ids_that_are_withdrawn_are_reported_as_released() -> None:
+def test_unresolved_topic_ids_that_are_withdrawn_are_reported_as_released() -> None:
     member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     member, _ = step(member, reply(4, answer()))
@@ -835,7 +835,7 @@ def test_names_of_topics_that_are_not_assigned_any_more_are_forgotten() -> None:
     assert member.names.keys() == {T, V}
 
 
-def test_line_41_an_assignment_of_unresolved_topics_alone_is_not_empty() -> None:
+def test_an_assignment_of_unresolved_topics_alone_is_not_empty() -> None:
     member, effects = step(JOINING, reply(2, answer(share={V: (0,)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), WakeAt(time=10.25))
     assert not member.ownership.is_assigned
@@ -892,7 +892,7 @@ GONE = [E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID]
 
 
 @pytest.mark.parametrize("code", [*GONE, E.GROUP_ID_NOT_FOUND, E.STALE_MEMBER_EPOCH])
-def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_at_once(code: int) -> None:
+def test_a_fenced_member_loses_its_partitions_and_rejoins_at_once(code: int) -> None:
     member, effects = step(BEATING_, reply(4, answer(code)))
     reason = str(BrokerError(code))
     # The epoch alone may be wrong: the coordinator then still counts the member.
@@ -927,7 +927,7 @@ def test_a_late_heartbeat_response_may_end_the_membership(code: int) -> None:
     assert step(heartbeat_in_flight, reply(4, answer(code)))[0] == heartbeat_in_flight
 
 
-def test_line_34_an_assignment_applied_after_fencing_is_ignored() -> None:
+def test_an_assignment_applied_after_fencing_is_ignored() -> None:
     fenced = reply(4, answer(E.FENCED_MEMBER_EPOCH))
     member, effects = step(evolve(TAKING, heartbeat_in_flight=4, last_token=4), fenced)
     assert [type(effect) for effect in effects] == [Lose]
@@ -949,7 +949,7 @@ def test_a_fenced_join_is_retried_after_a_backoff(code: int) -> None:
     assert (member.phase, effects) == (Phase.UNJOINED, (WakeAt(time=10.125),))
 
 
-def test_line_12_another_member_with_our_instance_id_is_fatal() -> None:
+def test_another_member_with_our_instance_id_is_fatal() -> None:
     static = evolve(BEATING_, config=evolve(CONFIG, group_instance_id="i"))
     member, effects = step(static, reply(4, answer(E.FENCED_INSTANCE_ID)))
     words = "another member now has group_instance_id 'i'"
@@ -1080,7 +1080,7 @@ def test_the_leave_epoch_of_dynamic_and_static_members(
 
 
 @pytest.mark.parametrize("instance", [None, "i"])
-def test_line_42_a_poll_timeout_loses_everything_and_leaves(instance: str | None) -> None:
+def test_a_poll_timeout_loses_everything_and_leaves(instance: str | None) -> None:
     late = Leaving(now=10.0, reason="late", lost=True)
     static = evolve(OWNING, config=evolve(CONFIG, group_instance_id=instance))
     member, effects = step(static, late)
@@ -1092,7 +1092,7 @@ def test_line_42_a_poll_timeout_loses_everything_and_leaves(instance: str | None
     )
 
 
-def test_line_9_leaving_while_joining_undoes_the_join() -> None:
+def test_leaving_while_joining_undoes_the_join() -> None:
     member, effects = step(JOINING, CLOSED)
     assert (member.phase, effects) == (Phase.LEAVING, (leave(3, -1), WakeAt(time=20.0)))
 
@@ -1104,7 +1104,7 @@ def test_a_member_that_never_joined_leaves_without_a_request(member: Member) -> 
 
 
 @pytest.mark.parametrize("code", [0, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND])
-def test_line_39_leaving_succeeds_if_the_coordinator_does_not_know_the_member(code: int) -> None:
+def test_leaving_succeeds_if_the_coordinator_does_not_know_the_member(code: int) -> None:
     member, effects = step(LEAVING, reply(5, answer(code)))
     assert member == evolve(LEAVING, phase=Phase.LEFT, pending=None, may_be_known=False)
     assert effects == (Leave(),)
@@ -1309,7 +1309,7 @@ def test_a_member_that_is_closed_while_it_releases_its_instance_id_leaves() -> N
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_line_12_a_member_that_leaves_by_its_poll_timeout_may_be_fenced(lost: bool) -> None:
+def test_a_member_that_leaves_by_its_poll_timeout_may_be_fenced(lost: bool) -> None:
     """It joined again at the next poll, and was refused for as long as the other process lived."""
     config = evolve(CONFIG, group_instance_id="i")
     static = evolve(LEAVING, config=config, leaving=evolve(CLOSED, lost=lost))

@@ -95,7 +95,7 @@ async def test_a_topic_counts_as_unknown_only_if_a_broker_has_answered(
         assert ["which no broker knows" in cause for cause in causes] == [True] * reachable
 
 
-async def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id(
+async def test_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id(
     network: Any,
 ) -> None:
     story: list[Any] = []
@@ -111,7 +111,7 @@ async def test_line_37_a_fenced_member_loses_its_partitions_and_rejoins_with_the
     assert took < 0.3
 
 
-async def test_line_34_a_member_fenced_while_it_revokes_commits_and_assigns_nothing(
+async def test_a_member_fenced_while_it_revokes_commits_and_assigns_nothing(
     network: Any,
 ) -> None:
     """The other member has joined; records in flight delay the first one's revocation."""
@@ -136,7 +136,7 @@ async def test_line_34_a_member_fenced_while_it_revokes_commits_and_assigns_noth
     assert story[:2] == [("assigned", (T0, T1)), ("lost", (T0, T1))]
 
 
-async def test_line_36_buffered_records_of_revoking_partitions_are_not_delivered(
+async def test_buffered_records_of_revoking_partitions_are_not_delivered(
     network: Any,
 ) -> None:
     """All records have arrived when another member joins, and the callback is slow."""
@@ -158,7 +158,7 @@ async def test_line_36_buffered_records_of_revoking_partitions_are_not_delivered
             await until(lambda: len(second.assignment()) == 1)
 
 
-async def test_line_45_a_commit_with_a_stale_epoch_is_retried(network: Any) -> None:
+async def test_a_commit_with_a_stale_epoch_is_retried(network: Any) -> None:
     async with cluster(network) as kafka, member(enable_auto_commit=False) as consumer:
         await consumer.getone()
         kafka.fail(OffsetCommitRequest, ErrorCode.STALE_MEMBER_EPOCH, times=2)
@@ -166,7 +166,7 @@ async def test_line_45_a_commit_with_a_stale_epoch_is_retried(network: Any) -> N
         assert sum(kafka.committed("g", "t").values()) == 1
 
 
-async def test_line_45_a_retried_commit_carries_the_current_epoch(
+async def test_a_retried_commit_carries_the_current_epoch(
     network: Any,
 ) -> None:
     """The commit is retried; meanwhile a topic gets partitions, and the epoch changes."""
@@ -191,7 +191,7 @@ async def test_line_45_a_retried_commit_carries_the_current_epoch(
     assert sorted(set(seen)) == [2, 3]
 
 
-async def test_line_45_committed_offsets_are_fetched_with_the_current_epoch(
+async def test_committed_offsets_are_fetched_with_the_current_epoch(
     network: Any,
 ) -> None:
     asked: list[Any] = []
@@ -209,7 +209,7 @@ async def test_line_45_committed_offsets_are_fetched_with_the_current_epoch(
     ]
 
 
-async def test_line_45_an_offset_fetch_with_a_stale_epoch_is_retried(
+async def test_an_offset_fetch_with_a_stale_epoch_is_retried(
     network: Any,
 ) -> None:
     """Two members join at once: the epoch changes while the first one fetches its offsets."""
@@ -278,7 +278,7 @@ async def test_a_commit_of_partitions_lost_in_the_meantime_fails(network: Any) -
             await consumer.commit()
 
 
-async def test_line_35_partitions_of_a_topic_unknown_to_metadata_are_assigned_later(
+async def test_partitions_of_a_topic_unknown_to_metadata_are_assigned_later(
     network: Any,
 ) -> None:
     """A topic that matches the broker's pattern, and that this client's metadata does not have."""
@@ -362,7 +362,7 @@ async def test_a_revocation_does_not_wait_for_the_metadata_of_a_new_topic(networ
             assert anyio.current_time() - at < 10.0
 
 
-async def test_line_38_unauthorized_topics_are_reported_and_the_member_stays(network: Any) -> None:
+async def test_unauthorized_topics_are_reported_and_the_member_stays(network: Any) -> None:
     async with cluster(network) as kafka, member() as consumer:
         await consumer.wait_assignment()
         kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=5)
@@ -375,7 +375,7 @@ async def test_line_38_unauthorized_topics_are_reported_and_the_member_stays(net
 
 
 @pytest.mark.parametrize("instance", [None, "i"])
-async def test_line_42_a_poll_timeout_leaves_and_the_next_poll_rejoins(
+async def test_a_poll_timeout_leaves_and_the_next_poll_rejoins(
     network: Any, instance: str | None
 ) -> None:
     story: list[Any] = []
@@ -506,7 +506,7 @@ async def test_heartbeats_slow_down_to_the_idle_interval(network: Any) -> None:
     ],
     ids=["the protocol is disabled", "the broker refuses the pattern"],
 )
-async def test_line_40_auto_falls_back_when_the_broker_refuses_the_join(
+async def test_auto_falls_back_when_the_broker_refuses_the_join(
     network: Any, code: ErrorCode, pattern: str, options: dict[str, Any]
 ) -> None:
     async with cluster(network) as kafka:
@@ -521,7 +521,7 @@ async def test_line_40_auto_falls_back_when_the_broker_refuses_the_join(
                 await consumer.getone()
 
 
-async def test_line_40_a_broker_without_the_consumer_protocol(network: Any) -> None:
+async def test_a_broker_without_the_consumer_protocol(network: Any) -> None:
     async with cluster(network, settings=BrokerSettings(consumer_groups=False)) as kafka:
         async with member(group_protocol="auto", topics=(), pattern="t") as consumer:
             assert len(await consumer.wait_assignment()) == 2

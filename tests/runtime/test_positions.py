@@ -144,10 +144,10 @@ async def idle(consumer: Consumer, seconds: float = 60.0) -> bool:
     return scope.cancelled_caught
 
 
-# ---------------------------------------------------------------- behaviours, line 47
+# ---------------------------------------------------------------- unstable offsets
 
 
-async def test_line_47_only_unstable_offsets_are_awaited_and_fetched_again(
+async def test_only_unstable_offsets_are_awaited_and_fetched_again(
     scripted: Opened,
 ) -> None:
     """The reset policy would raise; a transaction open for minutes delays only its own
@@ -165,7 +165,7 @@ async def test_line_47_only_unstable_offsets_are_awaited_and_fetched_again(
         assert broker.resets == 0
 
 
-async def test_line_47_an_offset_error_is_raised_and_the_others_continue(
+async def test_an_offset_error_is_raised_and_the_others_continue(
     scripted: Opened,
 ) -> None:
     """Like a refused fetch: the partition is asked for again, and is not reset."""
@@ -191,7 +191,7 @@ async def test_line_47_an_offset_error_is_raised_and_the_others_continue(
 
 
 @pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_ID, E.UNKNOWN_TOPIC_OR_PARTITION])
-async def test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times(
+async def test_offsets_of_an_unknown_topic_are_retried_a_few_times(
     scripted: Opened, code: ErrorCode
 ) -> None:
     """Not all brokers know a new topic at once; one that stays unknown is reported once."""
@@ -214,7 +214,7 @@ async def test_line_47_offsets_of_an_unknown_topic_are_retried_a_few_times(
         assert broker.resets == 0
 
 
-async def test_line_47_offsets_are_fetched_once_an_unknown_topic_is_known(scripted: Opened) -> None:
+async def test_offsets_are_fetched_once_an_unknown_topic_is_known(scripted: Opened) -> None:
     unknown = [E.UNKNOWN_TOPIC_ID] * 4
     script = [*unknown, E.UNSTABLE_OFFSET_COMMIT, *unknown, 6]
     async with scripted([8], script, [9]) as (broker, c):
@@ -223,7 +223,7 @@ async def test_line_47_offsets_are_fetched_once_an_unknown_topic_is_known(script
         assert broker.asked == [(1,)] * 10
 
 
-async def test_line_47_committed_waits_for_unstable_offsets(scripted: Opened) -> None:
+async def test_committed_waits_for_unstable_offsets(scripted: Opened) -> None:
     unstable = [E.UNSTABLE_OFFSET_COMMIT] * 3
     async with scripted([8], [*unstable, 7], [-1]) as (broker, c):
         assert await c.committed([A, B, C]) == {
@@ -234,7 +234,7 @@ async def test_line_47_committed_waits_for_unstable_offsets(scripted: Opened) ->
         assert broker.asked == [(0, 1, 2), (1,), (1,), (1,)]
 
 
-async def test_line_47_an_offset_fetch_requires_stable_offsets(
+async def test_an_offset_fetch_requires_stable_offsets(
     scripted: Opened,
 ) -> None:
     """KIP-447: otherwise a broker returns the offset before the transaction, and never
@@ -249,7 +249,7 @@ async def test_line_47_an_offset_fetch_requires_stable_offsets(
 @pytest.mark.parametrize(
     ("code", "times"), [(E.TOPIC_AUTHORIZATION_FAILED, 1), (E.UNKNOWN_TOPIC_ID, 5)]
 )
-async def test_line_47_an_error_names_the_partition_whose_offset_cannot_be_read(
+async def test_an_error_names_the_partition_whose_offset_cannot_be_read(
     scripted: Opened, code: ErrorCode, times: int
 ) -> None:
     async with scripted([8], [code], [9]) as (broker, c):

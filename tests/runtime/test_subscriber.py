@@ -305,7 +305,7 @@ async def test_partitions_that_an_absent_static_member_lost_are_assigned_again(
     assert owned == [TopicPartition("t", 0), TopicPartition("t", 1)]
 
 
-async def test_line_15_a_restarted_static_member_with_another_subscription_gets_its_topics(
+async def test_a_restarted_static_member_with_another_subscription_gets_its_topics(
     network: Any,
 ) -> None:
     """The coordinator returned its old assignment without a rebalance, again at each rejoin with

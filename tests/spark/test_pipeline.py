@@ -344,7 +344,7 @@ def test_a_run_that_died_is_repaired_by_the_next(
     def run_and_die() -> None:
         for step in ("log_ends", "lag", "rebalances", "ownership", "group_health", "cleanup"):
             with pytest.raises(Died):
-                pipeline.run(spark, address, str(again), told=die_at(step))
+                pipeline.run(spark, address, str(again), on_step=die_at(step))
 
     class Earlier(Logs):
         """The topic when it had half of its records."""

@@ -75,7 +75,7 @@ def test_the_newest_version_is_written_by_default() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5, 32767])
-def test_line_24_newer_versions_parse_as_the_newest_known(version: int) -> None:
+def test_newer_versions_parse_as_the_newest_known(version: int) -> None:
     newer = pack(">h", version) + BY_VERSION[3][2:] + b"fields of the future"
     assert decode_subscription(newer) == FULL
     newer = pack(">h", version) + OWNED + data(None) + b"fields of the future"
@@ -88,7 +88,7 @@ def test_bytes_after_the_last_field_are_ignored(version: int) -> None:
     assert decode_subscription(BY_VERSION[version] + b"\0\0") == READ[version]
 
 
-def test_line_24_topics_and_partitions_are_sorted() -> None:
+def test_topics_and_partitions_are_sorted() -> None:
     mixed = Subscription(topics=("b", "a"), owned=(HELD[2], HELD[1], HELD[0]))
     encoded = encode_subscription(mixed, 1)
     assert encoded == pack(">h", 1) + TOPICS + data(None) + OWNED
@@ -100,7 +100,7 @@ def test_line_24_topics_and_partitions_are_sorted() -> None:
     assert decode_assignment(pack(">h", 0) + shuffled + data(None)) == HELD
 
 
-def test_line_24_an_empty_rack_is_none() -> None:
+def test_an_empty_rack_is_none() -> None:
     empty = BY_VERSION[3][:-3] + string("")
     assert decode_subscription(empty).rack is None
     assert decode_subscription(BY_VERSION[3][:-3] + string(None)).rack is None
