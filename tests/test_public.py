@@ -231,7 +231,7 @@ def test_importing_the_consumer_imports_no_heavy_module() -> None:
         "from kafkagroup import Consumer\n"
         "new = set(sys.modules) - known\n"
         "print(*sorted(name for name in new if not name.startswith(('kafkagroup', '_'))))\n"
-        "print(*sorted(name for name in new if name.startswith('kafkagroup.runtime.s')))\n"
+        "print(*sorted(name for name in new if name.startswith('kafkagroup.runtime.consume.s')))\n"
         "print(*sorted(name for name in new if name.startswith('kafkagroup.member.c')))\n"
     )
     light, others, ours, steps = run(program).splitlines()
@@ -239,11 +239,15 @@ def test_importing_the_consumer_imports_no_heavy_module() -> None:
     packages = {"anyio._core", "anyio._core._exceptions", "cramjam", "cramjam.cramjam"}
     assert set(others.split()) - {"cython_runtime"} <= LIBRARY | packages
     assert ours.split() == [
-        f"kafkagroup.runtime.{name}" for name in ("service", "session", "slices", "subscriber")
+        f"kafkagroup.runtime.consume.{name}" for name in ("session", "subscriber")
     ]
     # The words of the other protocol, as the driver knows both; its step is for who asks for it.
     assert steps.split() == [
-        f"kafkagroup.member.{name}" for name in ("classic", "consumer_vocabulary", "coordinated")
+        "kafkagroup.member.classic",
+        "kafkagroup.member.classic_requests",
+        "kafkagroup.member.classic_state",
+        "kafkagroup.member.consumer_vocabulary",
+        "kafkagroup.member.coordinated",
     ]
 
 

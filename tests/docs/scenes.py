@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, MutableMapping
@@ -18,6 +19,7 @@ from anyio.from_thread import start_blocking_portal
 from certificates import HOST, Authority
 
 from kafkagroup import Consumer
+from kafkagroup.runtime.member import membership_log
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport import dialing
 from kafkagroup.wire.batch_writing import NewRecord
@@ -26,6 +28,8 @@ __all__ = [
     "billing_group",
     "checkpoint",
     "log_of_a_dead_broker",
+    "log_of_a_slow_application",
+    "log_of_rebalances",
     "operators_cluster",
     "watched_group",
 ]
@@ -143,11 +147,6 @@ def checkpoint(folder: Path) -> Path:
 
 def log_of_a_dead_broker() -> list[str]:
     """Return the warnings of a consumer, in virtual time, one of whose brokers is down."""
-    log: list[str] = []
-
-    class Keeping(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            log.append(record.getMessage())
 
     async def story(kafka: EmbeddedKafka) -> None:
         dial = dialing.connect
@@ -161,11 +160,79 @@ def log_of_a_dead_broker() -> list[str]:
             async with Consumer("orders", bootstrap_servers="kafka-1:9092", group_id="billing"):
                 await anyio.sleep(15)
 
-    handler = Keeping(logging.WARNING)
-    logger = logging.getLogger("kafkagroup")
-    logger.addHandler(handler)
-    try:
+    with _kept("kafkagroup", logging.WARNING) as log:
         virtual.run(story, {"orders": 4}, nodes=2)
+    return log
+
+
+def log_of_rebalances() -> list[str]:
+    """Return what a consumer, and a second one that joins and leaves again, log about it."""
+
+    async def story(kafka: EmbeddedKafka) -> None:
+        async with anyio.create_task_group() as tasks, _host(1) as first:
+            tasks.start_soon(_takes_part, first)
+            await _owns(first, 4)
+            async with _host(2) as second:
+                tasks.start_soon(_takes_part, second)
+                await _owns(first, 2)
+                await _owns(second, 2)
+            await _owns(first, 4)
+            await first.stop()
+
+    with _kept(membership_log.__name__, logging.INFO) as log:
+        virtual.run(story, {"orders": 4})
+    ids = {"host-1": "9a32e43b", "host-2": "51c80d07"}
+    return [re.sub(r"(host-.)-[0-9a-f-]{36}", lambda m: f"{m[1]}-{ids[m[1]]}", t) for t in log]
+
+
+def log_of_a_slow_application() -> list[str]:
+    """Return the warnings of a consumer whose application does not request records any more."""
+
+    async def story(kafka: EmbeddedKafka) -> None:
+        async with _host(1) as consumer:
+            await consumer.wait_assignment()
+            await consumer.getmany(timeout=0)
+            await anyio.sleep(301)
+
+    with _kept("kafkagroup", logging.WARNING) as log:
+        virtual.run(story, {"orders": 4})
+    return log
+
+
+def _host(number: int) -> Consumer:
+    return Consumer(
+        "orders",
+        bootstrap_servers="kafka-1:9092",
+        group_id="billing",
+        client_id=f"host-{number}",
+    )
+
+
+async def _takes_part(consumer: Consumer) -> None:
+    async for _ in consumer:
+        pass
+
+
+async def _owns(consumer: Consumer, count: int) -> None:
+    while len(consumer.assignment()) != count:
+        await anyio.sleep(0.01)
+
+
+@contextmanager
+def _kept(name: str, level: int) -> Iterator[list[str]]:
+    """Provide the messages of a logger, from this level on."""
+    log: list[str] = []
+
+    class Keeping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.append(record.getMessage())
+
+    handler, logger = Keeping(level), logging.getLogger(name)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield log
     finally:
         logger.removeHandler(handler)
-    return log
+        logger.setLevel(before)
