@@ -160,8 +160,8 @@ sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROT
 	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) $(if $(BROKER),--broker $(BROKER)) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
 	$(BIN)/python -m tests.sim --bugs $(if $(BROKER),--broker $(BROKER))
 
-mutate: .venv/check.stamp ## small changes of a module that no test notices; MODULE=file, TESTS=files, COUNT=n, SEED=n
-	$(BIN)/python tests/mutate.py $(MODULE) $(TESTS) --count $(or $(COUNT),30) --seed $(or $(SEED),0)
+mutate: .venv/check.stamp ## small changes of a module that no test notices; MODULE=file, TESTS=files, COUNT=n, SEED=n, LINES=first-last, LIMIT=seconds
+	$(BIN)/python tests/mutate.py $(MODULE) $(TESTS) --count $(or $(COUNT),30) --seed $(or $(SEED),0) $(if $(LINES),--lines $(LINES)) $(if $(LIMIT),--limit $(LIMIT))
 
 lockstep: .venv/compiled.stamp ## 100,000 scripts of random requests to Apache's coordinator and the embedded one; CASES=n, START=seed
 	$(BIN)/python -m tests.lockstep --cases $(or $(CASES),100000) --start $(or $(START),0)

@@ -1,10 +1,12 @@
 """Mutation testing: make small changes in functions, and print those that no test notices.
 
-    python tests/mutate.py MODULE [TESTS...] [--seed N] [--count N]
+    python tests/mutate.py MODULE [TESTS...] [--seed N] [--count N] [--lines FIRST-LAST]
+                           [--limit SECONDS]
 
-MODULE is a file of the package. Without TESTS they are `tests/ROOM/test_MODULE.py`, where there is
-one, and then the whole room. Everything is imported once, uncompiled; a process is forked for each
-mutant, puts the changed code into the function, and runs the tests up to the first that fails.
+MODULE is a file of the package. Without TESTS they are all tests of its room. Everything is
+imported once, uncompiled; a process is forked for each mutant, puts the changed code into the
+function, and runs the tests that run its line (`line_hits.py`), the fastest first, up to the first
+that fails.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Iterator
+from itertools import accumulate
+from math import inf
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import attrs
+import line_hits
 import pytest
 
 NOT_APPLIED = 77
@@ -47,6 +51,8 @@ class Mutant:
     """A list and an index, or a node and the name of a field."""
     before: Any
     after: ast.AST
+    lines: range
+    """From the start of the statement that it changes to the end of the change."""
 
     def __str__(self) -> str:
         texts = [ast.unparse(node).partition("\n")[0] for node in (self.before, self.after)]
@@ -83,14 +89,16 @@ def mutants(tree: ast.AST, prefix: str = "") -> Iterator[Mutant]:
             yield from mutants(node, f"{prefix}{node.name}.")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            for place, child in _nodes(node):
+            for place, child, start in _nodes(node, node.lineno):
                 for after in _changes(child):
-                    yield Mutant((prefix + node.name, first), place, child, after)
+                    lines = range(start, child.end_lineno + 1)
+                    yield Mutant((prefix + node.name, first), place, child, after, lines)
 
 
-def _nodes(node: ast.AST) -> Iterator[tuple[tuple[Any, Any], ast.AST]]:
-    """Return the statements and expressions of a function that run when it does, and the place of
-    each. Texts are left out, and numbers below a sign: -1 is changed as a whole."""
+def _nodes(node: ast.AST, start: int) -> Iterator[tuple[tuple[Any, Any], Any, int]]:
+    """Return the statements and expressions of a function that run when it does, the place of each,
+    and the line where its statement starts. Texts are left out, and numbers below a sign: -1 is
+    changed as a whole."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "decorator_list", "returns") or isinstance(value, ast.arguments):
             continue
@@ -99,8 +107,9 @@ def _nodes(node: ast.AST) -> Iterator[tuple[tuple[Any, Any], ast.AST]]:
             is_signed = isinstance(node, ast.UnaryOp) and isinstance(child, ast.Constant)
             if isinstance(child, ast.JoinedStr) or is_signed or not isinstance(child, ast.AST):
                 continue
-            yield (value if isinstance(value, list) else node, key), child
-            yield from _nodes(child)
+            begun = child.lineno if isinstance(child, ast.stmt) else start
+            yield (value if isinstance(value, list) else node, key), child, begun
+            yield from _nodes(child, begun)
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -140,32 +149,40 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 class Mutating:
-    """A plugin of pytest that runs the tests once for each mutant."""
+    """A plugin of pytest that runs tests for each mutant."""
 
-    def __init__(self, path: Path, seed: int, count: int) -> None:
+    def __init__(self, path: Path, seed: int, count: int, lines: range, limit: float) -> None:
         self._path, self._tree = path, ast.parse(path.read_bytes())
-        self._known = [*mutants(self._tree)]
+        self._known = [one for one in mutants(self._tree) if one.before.lineno in lines]
         chosen = random.Random(seed).sample(self._known, min(count, len(self._known)))
         self._chosen = sorted(chosen, key=lambda mutant: mutant.before.lineno)
+        self._limit = limit
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        begun = time.monotonic()
-        if self._result(session, None, 3600):
-            print("the tests fail without a change")
-            return True
-        timeout = round(30 + 5 * (time.monotonic() - begun))
-        results = {NOT_APPLIED: ("not tried: ", 0), 0: ("", 0)}
+        runs = line_hits.runs(self._path, session.items)
+        for item in [item for item, run in runs.items() if run.has_failed]:
+            print(f"left out, as it fails without a change: {item.nodeid}")
+            del runs[item]
+        fastest = sorted(runs, key=lambda item: runs[item].seconds)
+        tried = survived = 0
         for mutant in self._chosen:
-            if (found := self._result(session, mutant, timeout)) in results:
-                note, count = results[found]
-                results[found] = note, count + 1
-                print(f"{note}{self._path}:{mutant}", flush=True)
-        tried = len(self._chosen) - results[NOT_APPLIED][1]
-        print(f"{self._path}: {len(self._known)} mutants, {tried} tried, {results[0][1]} survived")
+            lines = set(mutant.lines)
+            tests = [item for item in fastest if not lines.isdisjoint(runs[item].lines)]
+            ends = accumulate(runs[item].seconds for item in tests)
+            count = sum(end <= self._limit for end in ends)
+            found = self._result(tests[:count], runs, mutant)
+            tried += found != NOT_APPLIED
+            survived += found == 0
+            if found in (0, NOT_APPLIED):
+                note = "not tried" if found else f"survives {count} of {len(tests)} tests"
+                print(f"{self._path}:{mutant}  ({note})", flush=True)
+        print(f"{self._path}: {len(self._known)} mutants, {tried} tried, {survived} survived")
         return True
 
-    def _result(self, session: pytest.Session, mutant: Mutant | None, timeout: int) -> int:
+    def _result(
+        self, tests: list[pytest.Item], runs: dict[pytest.Item, line_hits.Run], mutant: Mutant
+    ) -> int:
         """Run the tests in another process; return its exit code."""
         sys.stdout.flush()
         if child := os.fork():
@@ -173,16 +190,14 @@ class Mutating:
         code = NOT_APPLIED
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(timeout)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(1, 2)
-            if mutant is None or mutant.apply(self._tree):
+            if mutant.apply(self._tree):
                 code = 1
-                for item, following in zip(session.items, [*session.items[1:], None], strict=True):
-                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                    if session.testsfailed:
+                for item, fails in line_hits.silently(tests):
+                    signal.alarm(round(10 + 5 * runs[item].seconds))
+                    if fails():
                         break
-                code = min(session.testsfailed, 1)
+                else:
+                    code = 0
         finally:
             os._exit(code)
 
@@ -194,14 +209,17 @@ def main() -> None:
     parser.add_argument("-k", default="")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--limit", type=float, default=inf, metavar="SECONDS")
+    parser.add_argument("--lines", default="1-100000", metavar="FIRST-LAST")
     asked = parser.parse_args()
     os.environ["KAFKAGROUP_PURE"] = "1"
-    room = Path("tests", asked.module.parts[1])
-    nearest = [str(at) for at in (room / f"test_{asked.module.name}", room) if at.exists()]
+    first, last = map(int, asked.lines.split("-"))
     options = ["-s", "-p", "no:cacheprovider", "-p", "no:terminal", "-k", asked.k]
     options += ["-o", "addopts=--import-mode=importlib", "-m", "not (brokers or long or serial)"]
-    plugin = Mutating(asked.module, asked.seed, asked.count)
-    sys.exit(pytest.main([*options, *(asked.tests or nearest)], plugins=[plugin]))
+    lines = range(first, last + 1)
+    plugin = Mutating(asked.module, asked.seed, asked.count, lines, asked.limit)
+    tests = asked.tests or [f"tests/{asked.module.parts[1]}"]
+    sys.exit(pytest.main([*options, *tests], plugins=[plugin]))
 
 
 if __name__ == "__main__":
