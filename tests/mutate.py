@@ -160,6 +160,8 @@ class Mutating:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("errors during collection")
         runs = line_hits.runs(self._path, session.items)
         for item in [item for item, run in runs.items() if run.has_failed]:
             print(f"left out, as it fails without a change: {item.nodeid}")
