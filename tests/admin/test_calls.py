@@ -11,7 +11,6 @@ import pytest
 from memory_network import network
 
 from kafkagroup.admin import Admin
-from kafkagroup.admin.calls import ChangeAttempts, RetriedCalls, checked_group_ids
 from kafkagroup.errors import (
     AuthenticationError,
     BrokerError,
@@ -29,6 +28,7 @@ from kafkagroup.errors import (
     TransportError,
 )
 from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
+from kafkagroup.runtime.client.calls import ChangeAttempts, RetriedCalls, checked_group_ids
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.options import ClientOptions

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 import anyio
 import pytest
 
+from kafkagroup.concurrency.clock import LeaseClock
 from kafkagroup.errors import ConfigurationError, IllegalStateError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.generations import Generation, GenerationQueue
-from kafkagroup.transport.clock import LeaseClock
+from kafkagroup.runtime.member.generations import Generation, GenerationQueue
+from kafkagroup.runtime.member.membership_log import MembershipLog
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +30,7 @@ class Queue:
             lambda: self.lease_expires_at,
             lambda: self.expiries.append(anyio.current_time()),
             max_stall=7.0,
+            log=MembershipLog("member", "c", "g"),
             timed=timed,
         )
         self.queue.bind_clock(LeaseClock(self.lease_now, anyio.current_time))

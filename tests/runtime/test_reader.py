@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
-from kafkagroup import Consumer
+from kafkagroup import Consumer, ConsumerBusyError
 from kafkagroup.concurrency.clock import LeaseClock
 from kafkagroup.errors import ConfigurationError, ConsumerClosedError
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.types import TopicPartition
+from kafkagroup.runtime.consume.reader import NothingArrived, Reader, Records
+from kafkagroup.transport.origin import Origin
+from kafkagroup.types import Record, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.records import read_batches
 
@@ -59,7 +62,8 @@ class Reading:
         return self.now + 1000.0 + self.suspended  # clocks have zeros of their own
 
     async def next(self) -> int:
-        return (await self.reader.next(self.delivery.next_record)).offset
+        record: Record = await self.reader.next(self.delivery.next_record)
+        return record.offset
 
     def ready(self) -> int | None:
         record = self.reader.ready()
@@ -72,7 +76,7 @@ def test_in_real_time_records_are_ready_for_a_millisecond() -> None:
     async def lease_granted_at() -> tuple[float, float, float]:
         reading = Reading()
         reading.session.bind_clock()
-        reading.reader.use_clock(reading.session.lease_clock)
+        reading.reader.bind(Origin("the consumer"))
         now = reading.session.lease_clock.now
         before = now()
         await reading.next()
@@ -88,6 +92,110 @@ async def test_no_record_is_ready_before_the_first_full_check() -> None:
     assert await reading.next() == 0
     assert [reading.ready() for _ in range(9)] == list(range(1, 10))
     assert reading.ready() is None
+
+
+async def test_only_the_task_that_polled_gets_ready_records() -> None:
+    """Its records are delivered without checks. Another task must poll first, and a thread must
+    never get one."""
+    reading = Reading()
+    reader = reading.reader
+    reader.bind(Origin("the consumer"))
+    found: list[Any] = []
+
+    def take() -> None:
+        found.append(reader.ready_here())
+
+    async def take_in_task() -> None:
+        take()
+        assert await reading.next() == 2
+        take()
+
+    take()
+    assert await reading.next() == 0
+    take()
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take_in_task)
+    take()
+    assert [getattr(record, "offset", None) for record in found] == [None, 1, None, None, 3, None]
+
+
+async def test_only_the_iterator_that_took_the_last_record_gets_ready_ones() -> None:
+    reading = Reading()
+    reader = reading.reader
+    reader.bind(Origin("the consumer"))
+    waited: list[Any] = []
+
+    async def wait() -> Any:
+        waited.append(await reader.next(reading.delivery.next_record))
+        return waited[-1]
+
+    one, other = Records(reader, wait), Records(reader, wait)
+    taken = [(await anext(records)).offset for records in (one, one, other, other, one)]
+    assert taken == [0, 1, 2, 3, 4]
+    assert [record.offset for record in waited] == [0, 2, 4]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reading.next)
+    # Another task has polled since.
+    assert (await anext(one)).offset == 6
+    assert [record.offset for record in waited] == [0, 2, 4, 6]
+
+
+async def test_a_second_task_cannot_poll_while_one_waits() -> None:
+    reading = Reading()
+    nothing: Callable[[], None] = lambda: None  # noqa: E731
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reading.reader.next, nothing)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(ConsumerBusyError):
+            await reading.next()
+        tasks.cancel_scope.cancel()
+    assert await reading.next() == 0
+
+
+async def test_a_poll_is_noted_and_counts_the_previous_record_as_processed() -> None:
+    reading = Reading()
+    reading.session.clock = anyio.current_time
+    await reading.next()
+    await anyio.sleep(5)
+    assert await reading.next() == 1
+    assert reading.session.polls.last_poll_at == anyio.current_time()
+    assert reading.delivery.owned[TP].processed == 1
+
+
+@pytest.mark.parametrize("is_expelled", [True, False])
+async def test_waiting_for_a_record_requests_a_member_that_was_expelled_again(
+    is_expelled: bool,
+) -> None:
+    requests: list[float] = []
+    reading = Reading()
+    reading.session.clock = anyio.current_time
+    reading.session.membership.is_expelled = is_expelled
+    reader = Reader(reading.session, lambda: requests.append(anyio.current_time()))
+    with pytest.raises(NothingArrived):
+        await reader.next(lambda: None, anyio.current_time() + 1.0)
+    assert len(requests) == is_expelled
+
+
+async def test_a_poll_whose_time_is_over_looks_again_after_other_tasks_have_run() -> None:
+    """A record that has arrived meanwhile is delivered, even with a timeout of 0."""
+    reading = Reading()
+    reading.session.clock = anyio.current_time
+    looks = 0
+
+    def take() -> None:
+        nonlocal looks
+        looks += 1
+
+    start = anyio.current_time()
+    for seconds in (0.0, 2.0):
+        until = anyio.current_time() + seconds
+        with pytest.raises(NothingArrived):
+            await reading.reader.next(take, until)
+        assert anyio.current_time() == until
+    assert (looks, anyio.current_time()) == (4, start + 2.0)
 
 
 async def test_taking_a_ready_record_counts_the_previous_one_as_processed() -> None:
