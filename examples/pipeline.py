@@ -140,7 +140,7 @@ def main() -> None:
                     spark,
                     {"bootstrap.servers": bootstrap},
                     str(out),
-                    told=lambda step: log(f"table {step}"),
+                    on_step=lambda step: log(f"table {step}"),
                 )
                 report = write_report(tables)
                 tables.read("group_health").selectExpr(
