@@ -239,8 +239,8 @@ class GroupMember(Service):
     def _log_as(self, kind: str, describe: Callable[[GenerationInfo], tuple[str, bool]]) -> None:
         """Let log lines call the client `kind`, and describe what it is assigned by `describe`, as
         `MembershipLog` has it."""
-        self._log.name = client_name(kind, self._options.client_id, self._member.config.group_id)
-        self._log.describe = describe
+        name = client_name(kind, self._options.client_id, self._member.config.group_id)
+        self._log.describe_as(name, describe)
         self._options = evolve(self._options, name=self._log.name)
 
     def __aiter__(self) -> GroupMember:

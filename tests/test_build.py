@@ -137,7 +137,7 @@ def test_a_compiled_module_missing_from_setup_py_is_an_error(tree: Path) -> None
     program = "import kafkagroup; print('fine')"
     listed = tree / "kafkagroup" / "_in_place.txt"
     listed.write_text("")
-    stale = tree / "kafkagroup" / "runtime" / f"subscriber{EXTENSION_SUFFIXES[0]}"
+    stale = tree / "kafkagroup" / "runtime" / "consume" / f"subscriber{EXTENSION_SUFFIXES[0]}"
     stale.write_bytes(b"of another time")
     done = run(program, tree)
     assert done.stderr.splitlines()[-1] == (

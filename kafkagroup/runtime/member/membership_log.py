@@ -72,6 +72,12 @@ class MembershipLog:
         self._held: GenerationInfo | None = None
         """The generation that `generation_assigned` logged last, until it ends."""
 
+    def describe_as(
+        self, name: str, describe: Callable[[GenerationInfo], tuple[str, bool]]
+    ) -> None:
+        """Replace how lines name the client, and how they describe what it is assigned."""
+        self.name, self.describe = name, describe
+
     # ------------------------------------------------------------ the member
 
     def on_step(self, before: Any, after: Any) -> None:
