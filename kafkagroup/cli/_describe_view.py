@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
 
 from kafkagroup import TopicPartition
 from kafkagroup.admin import GroupDescription, MemberDescription, PartitionLag
-from kafkagroup.cli._lag_view import COLUMNS, Lags, cells, partition_value, rounded, total
+from kafkagroup.cli._lag_view import COLUMNS, DROP, Lags, cells, partition_value, rounded, total
+from kafkagroup.cli._table import Table
 from kafkagroup.cli._view import (
     add_row,
     broker,
@@ -51,7 +51,12 @@ def _facts(group: GroupDescription) -> Iterator[tuple[str, object]]:
 def _members(group: GroupDescription) -> Table:
     epochs = [] if group.group_epoch is None else ["epoch"]
     columns = ("member", "client", "host", *epochs, "partitions", "assigned")
-    table = new_table(count(len(group.members), "member"), *columns, right=("epoch", "partitions"))
+    table = new_table(
+        count(len(group.members), "member"),
+        *columns,
+        right=("epoch", "partitions"),
+        drop=("client", "host", "epoch"),  # most members' ids begin with the client's
+    )
     for m in group.members:
         epoch = [] if group.group_epoch is None else [m.member_epoch]
         # A classic group that is rebalancing does not report its members' assignments.
@@ -64,7 +69,8 @@ def _members(group: GroupDescription) -> Table:
 
 
 def _partitions(group: GroupDescription, lags: Lags) -> Table:
-    table = new_table("Partitions", "partition", *COLUMNS, "member", "", right=COLUMNS)
+    columns = ("partition", *COLUMNS, "member", "")
+    table = new_table("Partitions", *columns, right=COLUMNS, drop=DROP)
     owners = {tp: member_name(m) for m in group.members for tp in m.partitions or ()}
     for tp in sorted(lags.keys() | owners.keys()):
         lag: PartitionLag | None = lags.get(tp)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.table import Table
-
 from kafkagroup import TopicPartition
 from kafkagroup.admin import PartitionLag
+from kafkagroup.cli._table import Table
 from kafkagroup.cli._view import add_row, count, new_table
 
 __all__ = [
     "COLUMNS",
+    "DROP",
     "Lags",
     "cells",
     "lag_line",
@@ -29,6 +29,9 @@ Lags = Mapping[TopicPartition, PartitionLag]
 COLUMNS = ("committed", "end", "lag", "seconds")
 """The columns of a partition's lag; `cells` returns their values."""
 
+DROP = ("end", "committed", "seconds")
+"""The columns that a narrow terminal lacks, the first of them first."""
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -41,7 +44,7 @@ def total(lags: Lags) -> tuple[int, float | None]:
 
 def lag_table(group: str, lags: Lags) -> Table:
     """Return a table with each partition and the total."""
-    table = new_table(group, "partition", *COLUMNS, "", right=COLUMNS)
+    table = new_table(group, "partition", *COLUMNS, "", right=COLUMNS, drop=DROP)
     for tp, partition in lags.items():
         add_row(table, tp, *cells(partition), partition.reason)
     table.add_section()
@@ -66,7 +69,9 @@ def live_table(
 ) -> Table:
     """Return a table of the partitions with the highest lags, at most `rows`, with their last
     samples and the total. `history` has the lags of each sample, oldest first."""
-    table = new_table(group, "partition", *COLUMNS, "last samples", "", right=COLUMNS)
+    columns = (*COLUMNS, "last samples")
+    drop = ("end", "committed", "last samples", "seconds")
+    table = new_table(group, "partition", *columns, "", right=columns, drop=drop)
     worst = sorted(lags, key=lambda tp: (-(lags[tp].lag or 0), tp))[: max(rows, 0)]
     for tp in worst:
         samples = sparkline([sample.get(tp) for sample in history])

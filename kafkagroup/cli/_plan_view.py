@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 
 from kafkagroup.assign.plan import Change, MemberPlan, Move, Plan, Spread
+from kafkagroup.cli._table import Table
 from kafkagroup.cli._view import add_row, new_table, plain_line, ranges
 from kafkagroup.types import TopicPartition, by_topic
 
@@ -40,10 +40,12 @@ def _members(plans: Sequence[Plan]) -> Table:
         for m in plan.members
     )
     numbers = ["capacity", "before", "load before"] if weighted else ["before"]
-    for plan in plans:
-        after = "after" if len(plans) == 1 else plan.assignor
+    results = ["after"] if len(plans) == 1 else [plan.assignor for plan in plans]
+    for after in results:
         numbers += [after, f"load {after}"] if weighted else [after]
-    table = new_table("Partitions of each member", "member", *numbers, "", right=numbers)
+    loads = [f"load {name}" for name in ("before", *results)]
+    drop = (*loads[::-1], "capacity", *results[:0:-1], "before")
+    table = new_table("Partitions of each member", "member", *numbers, "", right=numbers, drop=drop)
     # One member, as each plan has it.
     for versions in zip(*(plan.members for plan in plans), strict=True):
         first: MemberPlan = versions[0]
@@ -71,7 +73,9 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
     names = {m.member_id: _name(m) for m in plan.members}
     if plan.moves:
         columns = ("partitions", "from", "to", "round", "why")
-        table = new_table(f"What {plan.assignor} moves", *columns, right=("round",))
+        table = new_table(
+            f"What {plan.assignor} moves", *columns, right=("round",), drop=("round",)
+        )
         for alike in _group_moves(plan.moves):
             one = alike[0]
             add_row(
@@ -104,7 +108,8 @@ def _group_moves(moves: Iterable[Move]) -> Iterable[list[Move]]:
 
 def _totals(plans: Sequence[Plan]) -> Table:
     numbers = ("kept", "moved", "given", "dropped", "paused", "rounds", "each before", "each after")
-    table = new_table("Totals", "assignor", *numbers, right=numbers)
+    drop = ("rounds", "each before", "paused", "given", "dropped", "kept", "each after")
+    table = new_table("Totals", "assignor", *numbers, right=numbers, drop=drop)
     for plan in plans:
         add_row(
             table,

@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from kafkagroup import Node
 from kafkagroup.admin import MemberDescription
+from kafkagroup.cli._table import Table
 from kafkagroup.errors import printable
 from kafkagroup.types import TopicPartition
 
@@ -64,19 +63,18 @@ def plain_line(text: str) -> Text:
     return plain(text).append("\n")
 
 
-def new_table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
-    """Return an empty table; the columns in `right` are right-aligned."""
-    table = Table(title=plain(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(
-            plain(column), justify="right" if column in right else "left", overflow="fold"
-        )
-    return table
+def new_table(
+    title: str, *columns: str, right: Collection[str] = (), drop: Iterable[str] = ()
+) -> Table:
+    """Return an empty table; the columns in `right` are right-aligned and stay whole. A terminal
+    that is too narrow lacks those in `drop`, the first of them first."""
+    names = [printable(column) for column in columns]
+    return Table(printable(title), names, [*map(printable, right)], [*map(printable, drop)])
 
 
 def add_row(table: Table, *cells: object) -> None:
     """Add a row; None is an empty cell."""
-    table.add_row(*("" if cell is None else plain(str(cell)) for cell in cells))
+    table.add_row(*("" if cell is None else printable(str(cell)) for cell in cells))
 
 
 def count(number: int, noun: str) -> str:

@@ -74,7 +74,9 @@ def command(
 
 def _show(found: GroupList) -> None:
     table = new_table(
-        count(len(found.groups), "group"), "group", "type", "state", "protocol", "coordinator"
+        count(len(found.groups), "group"),
+        *("group", "type", "state", "protocol", "coordinator"),
+        drop=("protocol", "coordinator", "type"),
     )
     for group in found.groups:
         add_row(

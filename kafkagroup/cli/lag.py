@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 
 from kafkagroup import TopicPartition
@@ -24,8 +24,11 @@ __all__ = ["command"]
 _SAMPLES = 30
 """The samples of each partition that a live view shows."""
 _TABLE_LINES = 8
-"""The lines of a live table besides partitions: title, head, rule, the others, the total, empty
-ones."""
+"""The lines of a live table besides partitions, where all columns fit: title, head, rule, the
+others, the total, empty ones."""
+
+_History = Mapping[str, Sequence[Mapping[TopicPartition, int | None]]]
+"""Group -> the lags of each sample, oldest first."""
 
 _Sample = tuple[dict[str, Lags], list[str], dict[str, str]]
 """Group -> its lags; the errors as lines; and the errors by group or broker."""
@@ -123,7 +126,22 @@ async def _live(groups: Groups, connection: Connection, every: float) -> None:
                 for group, group_lags in lags.items():
                     samples = history.setdefault(group, deque(maxlen=_SAMPLES))
                     samples.append({tp: one.lag for tp, one in group_lags.items()})
-                rows = (shown.height - len(errors) - 1) // max(len(lags), 1) - _TABLE_LINES
-                tables = [live_table(group, lags[group], history[group], rows) for group in lags]
                 lines = [*errors, f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it"]
-                view.update(Group(*tables, *map(plain, lines)), refresh=True)
+                view.update(_fitting(shown, lags, history, lines), refresh=True)
+
+
+def _fitting(
+    shown: Console, lags: Mapping[str, Lags], history: _History, lines: Sequence[str]
+) -> Group:
+    """Return the tables of groups with as many partitions as fit the terminal's height, and the
+    lines."""
+    count = max(len(lags), 1)
+    rows = (shown.height - len(lines)) // count - _TABLE_LINES
+    while True:
+        tables = [live_table(group, lags[group], history[group], rows) for group in lags]
+        view = Group(*tables, *map(plain, lines))
+        excess = len(shown.render_lines(view)) - shown.height
+        if excess <= 0 or rows <= 0:
+            return view
+        # Rows may be folded, to four lines or fewer.
+        rows -= max(1, excess // (4 * count))

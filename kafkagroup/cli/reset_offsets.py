@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any, TextIO
 
 import click
-from rich.table import Table
 
 from kafkagroup.admin import Admin, OffsetPlan, offsets_from_json
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
@@ -14,6 +13,7 @@ from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
 from kafkagroup.cli._members import described, in_the_way
 from kafkagroup.cli._selection import Selection, selecting
+from kafkagroup.cli._table import Table
 from kafkagroup.cli._view import add_row, console, new_table, print_json, print_line, print_message
 from kafkagroup.cli._when import duration, moment
 from kafkagroup.errors import BrokerError, ErrorCode
@@ -156,7 +156,13 @@ async def _exported(admin: Admin, group: str, text: str, selection: Selection) -
 
 def _table(plan: OffsetPlan) -> Table:
     numbers = ("before", "after", "change")
-    table = new_table(f"Offsets of {plan.group_id}", "partition", *numbers, right=numbers)
+    table = new_table(
+        f"Offsets of {plan.group_id}",
+        "partition",
+        *numbers,
+        right=numbers,
+        drop=("change", "before"),
+    )
     for tp, change in plan.changes.items():
         before = None if change.before is None else change.before.offset
         moved = None if before is None else f"{change.after.offset - before:+}"

@@ -79,7 +79,9 @@ def list_command(internal: bool, as_json: bool, connection: Connection) -> None:
         print_json({"topics": [_summary(topic) for topic in found]})
         return
     numbers = ("partitions", "replicas")
-    table = new_table(count(len(found), "topic"), "topic", *numbers, right=numbers)
+    table = new_table(
+        count(len(found), "topic"), "topic", *numbers, right=numbers, drop=("replicas",)
+    )
     for topic in found:
         add_row(table, topic.name, len(topic.partitions), topic.replication_factor)
     console().print(table)
@@ -215,7 +217,8 @@ def _change(
 
 def _show(topic: TopicDescription) -> None:
     title = f"{topic.name}: {count(len(topic.partitions), 'partition')}"
-    table = new_table(title, "partition", "leader", "replicas", "in sync", "offline")
+    columns = ("partition", "leader", "replicas", "in sync", "offline")
+    table = new_table(title, *columns, drop=("offline", "leader"))
     for one in topic.partitions:
         add_row(
             table,
