@@ -84,9 +84,9 @@ def _one_line() -> Iterator[None]:
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
         raise _WrongUsage(where + error.format_message()) from error
     except ConfigurationError as error:
-        raise _WrongUsage(str(error)) from error
+        raise _WrongUsage(_in_shell_words(error)) from error
     except KafkaGroupError as error:
-        raise _Failed(str(error)) from error
+        raise _Failed(_in_shell_words(error)) from error
     except BrokenPipeError:
         # The reader closed the pipe, as `head` does: not a failure. Python would report what is
         # still buffered when it exits.
@@ -94,6 +94,13 @@ def _one_line() -> Iterator[None]:
         raise click.exceptions.Exit(0) from None
     except (KeyboardInterrupt, click.Abort) as error:
         raise _Interrupted from error
+
+
+def _in_shell_words(error: KafkaGroupError) -> str:
+    # Imported here: it loads all options, which help and completion do without.
+    from kafkagroup.cli._words import in_shell_words
+
+    return in_shell_words(str(error))
 
 
 class _App(SuggestingGroup):

@@ -170,7 +170,7 @@ def option_words() -> dict[str, str]:
     return {
         name: f"{_PREFIX}{name.upper()}" if option.secret else f"-X {name.replace('_', '.')}"
         for name, option in _known().items()
-    } | {"bootstrap_servers": "--bootstrap-servers"}
+    } | {"bootstrap_servers": "--bootstrap-servers", "group_id": "--group"}
 
 
 def _pair(text: str) -> Setting:

@@ -35,6 +35,6 @@ def in_shell_words(text: str) -> str:
         return f"{flags[name]}={value}"
 
     names = "|".join(name for name in flags if "_" in name)
-    # "set NAME in security": a command line has no such object.
-    pattern = rf"""(?<![\w./-])({names})(?!\w)(?:=("[^"]*"|'[^']*'|\w+))?(?: in security\b)?"""
+    # "set NAME in security": a command line has no such object. A quoted name is a user's own.
+    pattern = rf"""(?<![\w./'"-])({names})(?!\w)(?:=("[^"]*"|'[^']*'|\w+))?(?: in security\b)?"""
     return re.sub(pattern, flag, text)

@@ -205,7 +205,7 @@ def test_disabled_verification_is_warned_about() -> None:
         (
             ("-X", "sasl.password=hunter2", "-X", "security.protocol=SSL"),
             {},
-            "sasl_password: no use; security_protocol is SSL",
+            "KAFKAGROUP_SASL_PASSWORD: no use; -X security.protocol is SSL",
         ),
         (("--config", "none.toml"), {}, "none.toml: No such file or directory"),
     ],

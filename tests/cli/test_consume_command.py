@@ -322,7 +322,7 @@ def test_a_missing_topic_is_an_error(kafka: EmbeddedKafka) -> None:
         (("a", "--format", "{x}"), "--format '{x}': expected {topic}, {partition}, {offset}, "),
         (("a", "--timeout", "0"), "consume: Invalid value for '--timeout': 0.0 is not in the r"),
         (("a", "--max-records", "0"), "consume: Invalid value for '--max-records': 0 is not in"),
-        (("a", "--group", ""), "group_id is empty; give a name"),
+        (("a", "--group", ""), "--group is empty; give a name"),
         (
             ("a", "-o", "x"),
             "consume: Invalid value for '--offset': 'x' is not an offset, such as 4",

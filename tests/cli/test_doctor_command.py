@@ -110,8 +110,9 @@ def test_python_words_become_flags_and_commands() -> None:
         ),
         "another of bootstrap_servers": "another of --bootstrap-servers",
         "Admin.list_topics() lists them": "`kafkagroup topics list` lists them",
-        "topic my_group_ids, unlike group_id": "topic my_group_ids, unlike -X group.id",
+        "topic my_group_ids, unlike group_id": "topic my_group_ids, unlike --group",
         "/etc/ssl_key": "/etc/ssl_key",
+        "there is no group 'client_id'": "there is no group 'client_id'",
     }.items():
         assert in_shell_words(text) == expected
 
@@ -148,10 +149,13 @@ def test_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--bootstrap-servers", "a:b"), "bootstrap_servers has 'a:b'; expected host:port"),
+        (("--bootstrap-servers", "a:b"), "--bootstrap-servers has 'a:b'; expected host:port"),
         (("--timeout", "0"), "doctor: Invalid value for '--timeout': 0.0 is not in the range"),
-        (("-X", "ssl.ca.location=none.pem"), "ssl_ca_location='none.pem': No such file"),
-        (("-X", "sasl.mechanism=PLAIN"), "PLAIN needs sasl_username and sasl_password"),
+        (("-X", "ssl.ca.location=none.pem"), "-X ssl.ca.location=none.pem: No such file"),
+        (
+            ("-X", "sasl.mechanism=PLAIN"),
+            "PLAIN needs -X sasl.username and KAFKAGROUP_SASL_PASSWORD\n",
+        ),
     ],
 )
 def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -> None:

@@ -224,7 +224,10 @@ def test_a_command_that_does_not_exist_is_an_error(
         (("g",), "elect: Missing argument '-- COMMAND...'."),
         (("g", "--grace", "45", "--", "true"), "elect: --grace 45 must be less than --session-ti"),
         (("g", "--grace", "-1", "--", "true"), "elect: Invalid value for '--grace': -1.0 is not "),
-        (("g", "--bootstrap-servers", "a:b", "--", "true"), "bootstrap_servers has 'a:b'; expect"),
+        (
+            ("g", "--bootstrap-servers", "a:b", "--", "true"),
+            "--bootstrap-servers has 'a:b'; expect",
+        ),
         (("g", "--value", "x" * 1025, "--", "true"), "value has 1025 bytes; the limit is 1024"),
     ],
 )

@@ -391,7 +391,7 @@ def test_json() -> None:
         (("--spec", "-", "--assignor", "own:number"), "assignor 'own:number' is 3; expected a fu"),
         (("--spec", "-", "--assignor", "range", "--assignor", "range"), "plan: an --assignor is "),
         (("--group", "g", "--add", "-1"), "plan: Invalid value for '--add': "),
-        (("--group", "g", "--bootstrap-server", "a:b"), "bootstrap_servers has 'a:b'; expected "),
+        (("--group", "g", "--bootstrap-server", "a:b"), "--bootstrap-servers has 'a:b'; expected "),
         (("--nonsense",), "plan: No such option"),
     ],
 )
