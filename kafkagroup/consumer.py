@@ -7,6 +7,7 @@ the record is taken synchronously, after the last point where the call can be ca
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
     from kafkagroup.transport.security import Security
 
 __all__ = ["Consumer"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -718,15 +721,16 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         or batch in flight is reported; the auto-commit covers the others.
 
         Raises: CommitFailedError, also for given offsets of partitions that this consumer does not
-        own, or of an earlier assignment; FencedError; ConsumerClosedError, also if the consumer is
-        closed before the commit is answered; BrokerError or TransportError after retries
-        for `request_timeout_ms`, or after `offsets_commit_max_retries` of them; after a second or
-        two, BrokerError UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted
-        or recreated.
+        own, or of an earlier assignment; ConfigurationError without a `group_id`; FencedError;
+        ConsumerClosedError, also if the consumer is closed before the commit is answered;
+        BrokerError or TransportError after retries for `request_timeout_ms`, or after
+        `offsets_commit_max_retries` of them; after a second or two, BrokerError UNKNOWN_TOPIC_ID or
+        UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted or recreated.
         Partitions are committed 1,000 at a time: when the call raises, some of more than 1,000 may
         be committed; the next commit covers the others.
         """
         self._raise_if_closed()
+        self._session.committer.require_group()
         timeout = self._options.request_timeout
         with self._until_stopped():
             if offsets is None:
@@ -1083,6 +1087,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 await self._engine.disconnect()
         finally:
             self._session.history.feed.close()
+            self._log_unraised()
+
+    def _log_unraised(self) -> None:
+        """Log the errors that no call raises any more, as that of `on_partitions_revoked` while the
+        consumer leaves its group."""
+        name = self._session.log.name
+        for error in self._session.errors.take_reported():
+            logger.error("%s: closed before a call raised %r", name, error, exc_info=error)
 
     def _on_fork(self) -> None:
         super()._on_fork()

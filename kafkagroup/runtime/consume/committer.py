@@ -238,7 +238,7 @@ class Committer:
         Raises: ConfigurationError without a group; CommitFailedError for partitions that are not
         owned, and for offsets below the floor of the assignment.
         """
-        self._require_group()
+        self.require_group()
         owned = self._delivery.owned
         if not_owned := sorted(tp for tp in offsets if tp not in owned):
             is_early = self._membership.driver is not None and not self._membership.is_stable
@@ -325,7 +325,7 @@ class Committer:
 
     async def _commit_part(self, commits: Sequence[Commit], deadline: float) -> None:
         """Commit offsets that have one topic id for each topic name."""
-        group_offsets, membership = self._require_group(), self._membership
+        group_offsets, membership = self.require_group(), self._membership
         # A released partition must not be marked as being committed: it would count as a loss.
         self._check(commits)
         if not membership.may_commit:
@@ -381,7 +381,7 @@ class Committer:
             if not commit.owned.is_recreated(commit.topic_id):
                 commit.owned.acknowledge(acknowledged[commit.tp], now)
 
-    def _require_group(self) -> GroupOffsets:
+    def require_group(self) -> GroupOffsets:
         """Return what sends the commits. Raises: ConfigurationError without a group."""
         if self.group_offsets is None:
             raise ConfigurationError("a consumer without group_id cannot commit; give group_id")
@@ -425,7 +425,7 @@ class Committer:
     async def _renew_part(
         self, part: Sequence[Commit], deadline: float, *, is_member: bool
     ) -> None:
-        group_offsets = self._require_group()
+        group_offsets = self.require_group()
         if not is_member:
             # Every consumer imports this module, and only those without a membership renew so.
             from kafkagroup.runtime.consume.renewal import find_missing

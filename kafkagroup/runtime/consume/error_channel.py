@@ -141,6 +141,11 @@ class ErrorChannel:
         self._raised_at = {key: at for key, at in self._raised_at.items() if at > since}
         return key not in self._raised_at
 
+    def take_reported(self) -> list[Exception]:
+        """Return the errors that no call has raised; none will."""
+        taken, self._reported = self._reported, []
+        return taken
+
     @property
     def has_reports(self) -> bool:
         """Whether the consumer has failed, or an error waits that is not a partition's."""

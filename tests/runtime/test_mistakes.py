@@ -1,0 +1,61 @@
+"""Mistakes of applications that were silent, or whose errors did not say what is wrong."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kafkagroup import ConfigurationError, Consumer, TopicPartition
+from kafkagroup.testing import EmbeddedKafka
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("offsets", [None, {("t", 0): 1}])
+@pytest.mark.parametrize("assigns", [False, True])
+async def test_a_commit_without_a_group_says_what_is_missing(
+    network: Any, offsets: Any, assigns: bool
+) -> None:
+    """It raised an AttributeError of an internal object."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["one"])
+        async with Consumer(*(() if assigns else "t"), bootstrap_servers="kafka-1") as consumer:
+            if assigns:
+                await consumer.assign([("t", 0)])
+            await consumer.getone()
+            with pytest.raises(
+                ConfigurationError, match=r"^a consumer without group_id cannot commit; give group_"
+            ):
+                await consumer.commit(offsets)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_an_error_of_the_listener_at_the_close_is_logged(
+    network: Any, caplog: pytest.LogCaptureFixture, protocol: Any
+) -> None:
+    """No call raised it, and no line told."""
+
+    async def save_state(_: object) -> None:
+        raise OSError("disk full")
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            group_protocol=protocol,
+            on_partitions_revoked=save_state,
+        ) as consumer:
+            while TopicPartition("t", 0) not in consumer.assignment():
+                await consumer.getmany(timeout=1.0)
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert (line.levelname, line.getMessage()) == (
+        "ERROR",
+        "consumer kafkagroup of group g: closed before a call raised OSError('disk full')",
+    )
+    assert line.exc_info is not None
+    assert isinstance(line.exc_info[1], OSError)
