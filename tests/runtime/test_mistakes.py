@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafkagroup import ConfigurationError, Consumer, TopicPartition
+from kafkagroup import BrokerError, ConfigurationError, Consumer, Election, TopicPartition
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
@@ -59,3 +59,39 @@ async def test_an_error_of_the_listener_at_the_close_is_logged(
     )
     assert line.exc_info is not None
     assert isinstance(line.exc_info[1], OSError)
+
+
+async def test_a_group_of_another_type_says_what_does_not_fit(network: Any) -> None:
+    """The error named the request, JoinGroup, and not the reason."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Election("g", bootstrap_servers="kafka-1") as election:
+            await anext(election)
+            async with Consumer("t", bootstrap_servers="kafka-1", group_id="g") as consumer:
+                with pytest.raises(BrokerError) as caught:
+                    await consumer.getone()
+    assert str(caught.value) == (
+        "INCONSISTENT_GROUP_PROTOCOL (23): group 'g' has members of another type than 'consumer',"
+        " or that do not all support one of this member's protocols, range, cooperative-sticky,"
+        " roundrobin: `kafkagroup describe` shows them; join another group, or give all members the"
+        " same type and a common protocol (a consumer: `assignors`)"
+    )
+
+
+async def test_an_unknown_remote_assignor_is_named(network: Any) -> None:
+    """The error was the code alone."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            group_protocol="consumer",
+            group_remote_assignor="sticky",
+        ) as consumer:
+            with pytest.raises(BrokerError) as caught:
+                await consumer.getone()
+    assert str(caught.value) == (
+        "UNSUPPORTED_ASSIGNOR (112): group_remote_assignor='sticky': the coordinator does not have"
+        " it; Kafka's own are 'uniform' and 'range'"
+    )

@@ -529,20 +529,26 @@ class Driver:
 
     async def _explain(self, send: Send, response: object) -> None:
         """Look up why the coordinator refuses a request to join, if its code says too little."""
-        refused = _error_code(response) == ErrorCode.INVALID_SESSION_TIMEOUT
-        if (
-            not refused
-            or send.coordinator is None
-            or not isinstance(send.request, JoinGroupRequest)
-        ):
-            return
-        # Imported here: brokers rarely refuse it.
-        from kafkagroup.runtime.member.session_limits import refused_session_timeout
+        code, request = _error_code(response), send.request
+        # The modules are imported here: brokers rarely refuse a join.
+        if code == ErrorCode.UNSUPPORTED_ASSIGNOR:
+            from kafkagroup.runtime.member.refused_joins import refused_assignor
 
-        node = _node_of(send.coordinator)
-        self._explained = await refused_session_timeout(
-            self._cluster.broker(node), node.node_id, send.request.session_timeout_ms
-        )
+            assignor = getattr(request, "server_assignor", None) or ""
+            self._explained = refused_assignor(assignor, getattr(response, "error_message", None))
+        if not isinstance(request, JoinGroupRequest) or send.coordinator is None:
+            return
+        if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            from kafkagroup.runtime.member.refused_joins import refused_protocols
+
+            self._explained = refused_protocols(request)
+        elif code == ErrorCode.INVALID_SESSION_TIMEOUT:
+            from kafkagroup.runtime.member.session_limits import refused_session_timeout
+
+            node = _node_of(send.coordinator)
+            self._explained = await refused_session_timeout(
+                self._cluster.broker(node), node.node_id, request.session_timeout_ms
+            )
 
     def _explanation(self, error: Exception) -> Exception:
         """Return the error that tells more, if there is one with the same code."""
