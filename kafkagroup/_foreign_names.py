@@ -272,6 +272,7 @@ _NAMES = {
     "RecordMetadata": "Producer.write() returns nothing: the records are in their logs",
     "RecordTooLargeError": "NotWrittenError",
     "RoundRobinPartitionAssignor": "kafkagroup.assign.roundrobin_assignor",
+    "round_robin_assignor": "kafkagroup.assign.roundrobin_assignor",
     "ScramMechanism": "sasl_mechanism of Security takes 'SCRAM-SHA-512'",
     "Serializer": "Producer.write() takes bytes",
     "SerializingProducer": "kafkagroup.producer.Producer",

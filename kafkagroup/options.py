@@ -130,9 +130,8 @@ class _Servers(Kind):
         return "'host:port,host:port' or a list of 'host:port'"
 
     def has_type(self, value: Any) -> bool:
-        if isinstance(value, str):
-            return True
-        return isinstance(value, Sequence) and all(isinstance(one, str) for one in value)
+        # `parse_servers` checks the items.
+        return isinstance(value, Sequence) and not isinstance(value, bytes)
 
 
 class _Pattern(Kind):
@@ -613,8 +612,17 @@ class ConsumerOptions(_MembershipOptions):
                 f"group_instance_id={self.group_instance_id!r} needs a group_id"
             )
         self._check_heartbeats()
+        self._check_deserializers()
         if self.membership is not None:
             self._check_membership()
+
+    def _check_deserializers(self) -> None:
+        for name in ("key_deserializer", "value_deserializer"):
+            if getattr(self, name) is str:
+                # It never fails, and no error would tell.
+                raise ConfigurationError(
+                    f"{name}=str makes \"b'one'\" of b'one'; bytes.decode makes 'one' of it"
+                )
 
     def _check_membership(self) -> None:
         """Raise ConfigurationError for options that only Kafka's group coordinator supports."""

@@ -269,7 +269,19 @@ def test_a_close_timeout_is_finite(value: float) -> None:
         ),
         (
             {"assignors": ["range"]},
-            "assignor 'range' needs an attribute protocol_name: a string",
+            (
+                "assignor 'range' is a string; expected a function of kafkagroup.assign, such as"
+                " range_assignor"
+            ),
+        ),
+        ({"assignors": [5]}, "assignor 5 needs an attribute protocol_name: a string"),
+        (
+            {"value_deserializer": str},
+            "value_deserializer=str makes \"b'one'\" of b'one'; bytes.decode makes 'one' of it",
+        ),
+        (
+            {"key_deserializer": str},
+            "key_deserializer=str makes \"b'one'\" of b'one'; bytes.decode makes 'one' of it",
         ),
         (
             {"group_protocol": "new"},
@@ -396,8 +408,8 @@ def test_an_unknown_choice_lists_the_valid_ones(name: str) -> None:
     [
         (
             "bootstrap_servers",
-            [("h", 9092)],
-            f"bootstrap_servers is of type list; expected {SERVERS}",
+            {"h": 9092},
+            f"bootstrap_servers is of type dict; expected {SERVERS}",
         ),
         (
             "bootstrap_servers",

@@ -55,7 +55,9 @@ if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name):
         if name not in _LATE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from kafkagroup._foreign_names import unknown_import
+
+            raise unknown_import(__name__, name)
         return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 

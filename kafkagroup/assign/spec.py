@@ -151,6 +151,11 @@ def read_user_data(assignor: Assignor, data: bytes | None) -> DecodedUserData:
 
 def protocol_name(assignor: Assignor) -> str:
     """Return the name of an assignor on the wire. Raises: ConfigurationError if it has none."""
+    if isinstance(assignor, str):
+        raise ConfigurationError(
+            f"assignor {assignor!r} is a string; expected a function of kafkagroup.assign, such as"
+            " range_assignor"
+        )
     name = getattr(assignor, "protocol_name", getattr(assignor, "__name__", None))
     if not isinstance(name, str) or not name or name == "<lambda>":
         raise ConfigurationError(

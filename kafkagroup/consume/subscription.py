@@ -33,9 +33,13 @@ def _checked_topic(name: object) -> str:
         hint = "; give pattern= for topics that match" if isinstance(name, re.Pattern) else ""
         raise ConfigurationError(f"{name!r} is no topic name; expected a string{hint}")
     if not is_legal_name(name):
+        advice = (
+            "give several topics as arguments, or in a list"
+            if "," in name
+            else "give pattern= for topics that match"
+        )
         raise ConfigurationError(
-            f"no topic can have the name {name!r}: names have {LEGAL_NAMES}; give pattern= for"
-            " topics that match"
+            f"no topic can have the name {name!r}: names have {LEGAL_NAMES}; {advice}"
         )
     return name
 

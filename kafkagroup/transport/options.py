@@ -133,6 +133,12 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:
     IPv6 addresses are in brackets. The default port is 9092. Raises: ConfigurationError.
     """
     entries = servers.split(",") if isinstance(servers, str) else list(servers)
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise ConfigurationError(
+                f"bootstrap_servers has an item of type {type(entry).__name__}; expected"
+                " 'host:port'"
+            )
     addresses = tuple(_parse_server(entry.strip()) for entry in entries if entry.strip())
     if not addresses:
         raise ConfigurationError("bootstrap_servers is empty; give at least one host:port")

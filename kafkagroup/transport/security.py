@@ -33,6 +33,8 @@ __all__ = ["InsecureConnectionWarning", "Security"]
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Identification = Literal["https", "none"]
 
+_PEM_BEGIN = "-----BEGIN"
+
 _MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
 
 _SENDS_CREDENTIALS = frozenset(("PLAIN", "OAUTHBEARER"))
@@ -231,6 +233,7 @@ class Security:
             _warn_if_unverified(self.ssl_context)
             return Tls(self.ssl_context)
         self._refuse_twice("ssl_ca", "ssl_certificate", "ssl_key")
+        self._refuse_confused("ssl_ca", "ssl_certificate", "ssl_key")
         if self._given("ssl_key") and not self._given("ssl_certificate"):
             raise ConfigurationError(
                 "ssl_key needs a certificate beside it: ssl_certificate_location or _pem"
@@ -259,7 +262,12 @@ class Security:
     def _make_mechanism(self) -> Mechanism | None:
         given = self._given("sasl_")
         if not self.security_protocol.startswith("SASL"):
-            self._refuse_any(given, f"no use; security_protocol is {self.security_protocol}")
+            missing = "" if self.sasl_mechanism else ", and there is no sasl_mechanism"
+            self._refuse_any(
+                given,
+                f"no use; security_protocol is {self.security_protocol}{missing}: for SASL over TLS"
+                " give sasl_mechanism, such as 'SCRAM-SHA-512', and no security_protocol",
+            )
             return None
         mechanism, name = self.sasl_mechanism, _name(self.sasl_mechanism)
         if mechanism is None or (isinstance(mechanism, str) and mechanism not in _MECHANISMS):
@@ -313,6 +321,22 @@ class Security:
             both = [name for name in self._given(prefix) if name.endswith(("_location", "_pem"))]
             if len(both) > 1:
                 raise ConfigurationError(f"{' and '.join(both)}: give one of them")
+
+    def _refuse_confused(self, *prefixes: str) -> None:
+        """Raise for a text where the name of a file belongs, and the other way round. The error
+        does not show the value: it may be a private key."""
+        for prefix in prefixes:
+            location, pem = getattr(self, f"{prefix}_location"), getattr(self, f"{prefix}_pem")
+            if location is not None and _PEM_BEGIN in location:
+                raise ConfigurationError(
+                    f"{prefix}_location: it is a text in PEM, not the name of a file; give it as"
+                    f" {prefix}_pem"
+                )
+            if pem is not None and _PEM_BEGIN not in pem.reveal():
+                raise ConfigurationError(
+                    f"{prefix}_pem: it has no '{_PEM_BEGIN}', so it is not PEM; give the name of a"
+                    f" file as {prefix}_location"
+                )
 
 
 def _name(mechanism: str | Mechanism | None) -> str | None:

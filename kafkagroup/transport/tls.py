@@ -168,10 +168,20 @@ def _load_certificate(
         except (OSError, ValueError) as error:
             if isinstance(error, ConfigurationError):
                 raise
+            what = _unreadable(certificate_location, key_location) or "ssl_certificate and ssl_key"
             raise ConfigurationError(
-                f"ssl_certificate and ssl_key: {_reason(error)}; expected a certificate in PEM and"
-                " the key that belongs to it"
+                f"{what}: {_reason(error)}; expected a certificate in PEM and the key that belongs"
+                " to it"
             ) from None
+
+
+def _unreadable(certificate_location: str, key_location: str | None) -> str | None:
+    """Return which file cannot be read, as OpenSSL does not tell; None if all can."""
+    locations = {"ssl_certificate": certificate_location, "ssl_key": key_location}
+    for name, path in locations.items():
+        if path is not None and not os.access(path, os.R_OK):
+            return f"{name}_location={path!r}"
+    return None
 
 
 @contextmanager

@@ -205,7 +205,11 @@ def test_disabled_verification_is_warned_about() -> None:
         (
             ("-X", "sasl.password=hunter2", "-X", "security.protocol=SSL"),
             {},
-            "KAFKAGROUP_SASL_PASSWORD: no use; -X security.protocol is SSL",
+            (
+                "KAFKAGROUP_SASL_PASSWORD: no use; -X security.protocol is SSL, and there is no"
+                " -X sasl.mechanism: for SASL over TLS give -X sasl.mechanism, such as"
+                " 'SCRAM-SHA-512', and no -X security.protocol"
+            ),
         ),
         (("--config", "none.toml"), {}, "none.toml: No such file or directory"),
     ],

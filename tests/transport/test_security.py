@@ -121,7 +121,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "sasl_username, sasl_password: no use beside a sasl_mechanism of your own",
     ),
     ({"security_protocol": "SSL", **USER}, "sasl_username, sasl_password: no use; security_protoc"),
-    (USER, "sasl_username, sasl_password: no use; security_protocol is SSL"),
+    (
+        USER,
+        (
+            "sasl_username, sasl_password: no use; security_protocol is SSL, and there is no"
+            " sasl_mechanism: for SASL over TLS give sasl_mechanism, such as 'SCRAM-SHA-512', and n"
+        ),
+    ),
     (
         {"security_protocol": "PLAINTEXT", "ssl_ca_pem": CA},
         "ssl_ca_pem: no use without TLS; security_protocol is PLAINTEXT",
@@ -147,6 +153,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ssl_ca_pem": "not PEM"}, "ssl_ca_pem: "),
     ({"ssl_ca_pem": ""}, "ssl_ca_pem: "),
     ({"ssl_ca_location": "/no/such"}, "ssl_ca_location='/no/such': No such file or directory;"),
+    (
+        {"ssl_ca_pem": "/etc/ssl/ca.pem"},
+        "ssl_ca_pem: it has no '-----BEGIN', so it is not PEM; give the name of a file as ssl_ca_l",
+    ),
+    (
+        {"ssl_ca_location": CA},
+        "ssl_ca_location: it is a text in PEM, not the name of a file; give it as ssl_ca_pem",
+    ),
+    (
+        {"ssl_certificate_pem": ME.chain, "ssl_key_location": ME.key},
+        "ssl_key_location: it is a text in PEM, not the name of a file; give it as ssl_key_pem",
+    ),
+    ({"ssl_certificate_location": "/no/such"}, "ssl_certificate_location='/no/such': No such fi"),
     ({"ssl_key_pem": ME.key}, "ssl_key needs a certificate beside it"),
     ({"ssl_certificate_pem": ME.chain}, "ssl_certificate and ssl_key: "),
     (
@@ -155,7 +174,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"ssl_certificate_pem": ME.chain, "ssl_key_location": "/no/such"},
-        "ssl_certificate and ssl_key: No such file or directory",
+        "ssl_key_location='/no/such': No such file or directory; expected a certificate",
     ),
     (
         {"ssl_certificate_pem": ME.chain, "ssl_key_pem": ME.key_with("open")},
@@ -224,7 +243,7 @@ def test_keys_given_as_text_are_not_written_to_disk(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     Security(ssl_certificate_pem=ME.chain, ssl_key_pem=ME.key)
     with pytest.raises(ConfigurationError):
-        Security(ssl_certificate_pem=ME.chain, ssl_key_pem="no key")
+        Security(ssl_certificate_pem=ME.chain, ssl_key_pem="-----BEGIN no key")
     assert modes == [0o600] * 4
     assert list(tmp_path.iterdir()) == []
 
