@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
+from kafkagroup._new_records import check_new_record
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -175,10 +176,10 @@ class Producer(CallingService):
         records without a key go to one partition together. A record without a timestamp gets the
         current time.
 
-        Raises: ConfigurationError for a partition that does not exist, or a timestamp below -1;
-        what `partition_count`
-        raises; NotWrittenError, after which other records of the call may have been written. When
-        the call is cancelled, requests in flight may still be appended.
+        Raises: ConfigurationError for a partition that does not exist, a timestamp below -1, and
+        what is not a NewRecord of bytes; what `partition_count` raises; NotWrittenError, after
+        which other records of the call may have been written. When the call is cancelled, requests
+        in flight may still be appended.
         """
         count = await self.partition_count(topic)
         if partition is not None and not 0 <= partition < count:
@@ -186,6 +187,7 @@ class Producer(CallingService):
         logs: dict[TopicPartition, list[_Indexed]] = {}
         now = time.time_ns() // 1_000_000
         for index, record in enumerate(records):
+            check_new_record(record, index)
             check_timestamp(record.timestamp)
             if record.timestamp == NO_TIMESTAMP:
                 record = record._replace(timestamp=now)

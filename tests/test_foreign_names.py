@@ -304,6 +304,10 @@ def test_the_methods_of_an_application_stay_as_they_are() -> None:
             ),
         ),
         (
+            lambda: kafkagroup.admin.NewTopic(name="t", num_partitions=3),  # type: ignore[call-arg]
+            "NewTopic() has no option num_partitions; did you mean partitions?",
+        ),
+        (
             lambda: ZooKeeperMembership("zk:2181", usrname="me"),
             "ZooKeeperMembership() has no option usrname; did you mean username?",
         ),
@@ -317,7 +321,7 @@ async def test_an_option_of_another_client_is_explained(call: Any, said: str) ->
 # ---------------------------------------------------------------- imports
 
 
-MODULES = ("kafkagroup", "kafkagroup.admin", "kafkagroup.errors")
+MODULES = ("kafkagroup", "kafkagroup.admin", "kafkagroup.assign", "kafkagroup.errors")
 
 
 @pytest.mark.parametrize(
@@ -326,6 +330,16 @@ MODULES = ("kafkagroup", "kafkagroup.admin", "kafkagroup.errors")
         ("kafkagroup", "AIOKafkaConsumer", "it is kafkagroup.Consumer"),
         ("kafkagroup", "ConsumerRecord", "it is kafkagroup.Record"),
         ("kafkagroup", "Producer", "it is kafkagroup.producer.Producer"),
+        (
+            "kafkagroup.assign",
+            "RoundRobinPartitionAssignor",
+            "it is kafkagroup.assign.roundrobin_assignor",
+        ),
+        (
+            "kafkagroup.assign",
+            "round_robin_assignor",
+            "it is kafkagroup.assign.roundrobin_assignor",
+        ),
         ("kafkagroup.errors", "KafkaError", "it is kafkagroup.KafkaGroupError"),
         ("kafkagroup.errors", "CommitFailed", "it is kafkagroup.CommitFailedError"),
         (

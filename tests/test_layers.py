@@ -87,6 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_user_code": set(),
     "_version": set(),
     "_timestamps": {"errors", "types"},
+    "_new_records": {"errors", "wire"},
     "_explained": {"_foreign_names"},
     "_extras": set(),
     "_foreign_names": {""},
@@ -114,7 +115,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group": _ENGINE,
     "coordination": _ENGINE | {"group"},
     "admin": _ENGINE | {"_version", "broker", "group"},
-    "producer": _ENGINE | {"admin"},
+    "producer": _ENGINE | {"_new_records", "admin"},
     "broker": _ENGINE,
     "": set(),  # its names are imported on first use
     "_pure": set(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from live.cancelling import broker
@@ -32,6 +33,9 @@ from kafkagroup.wire.murmur2 import partition_of
 pytestmark = pytest.mark.anyio
 
 SERVERS = {"bootstrap_servers": "kafka-1:9092"}
+TEXT: Any = "k"
+NUMBER: Any = 5
+GOOD = NewRecord(b"k", b"v")
 
 
 @asynccontextmanager
@@ -150,6 +154,49 @@ async def test_a_timestamp_that_stops_compaction_is_refused(timestamp: int) -> N
         with pytest.raises(ConfigurationError, match="can then not compact the partition"):
             await producer.write("new", [good, bad])
         assert ends(kafka) == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("x", "record 0 is of type str; expected a list of kafkagroup.NewRecord(key, value)"),
+        (
+            NewRecord(b"k", b"v"),
+            "record 0 is of type bytes; expected a list of kafkagroup.NewRecord(key, value)",
+        ),
+        ([GOOD, b"v"], "record 1 is of type bytes; expected a list of kafkagroup.NewRecord(key"),
+        ([NewRecord(TEXT, b"v")], "the key of record 0 is of type str; expected bytes or None"),
+        (
+            [GOOD, NewRecord(None, NUMBER)],
+            "the value of record 1 is of type int; expected bytes or N",
+        ),
+        *(
+            (
+                [NewRecord(None, b"v", headers=headers)],
+                'the headers of record 0 are not valid; expected [("name", b"value"), ...]',
+            )
+            for headers in ({"a": b"b"}, [("a", "b")], [(b"a", b"b")], [("a", b"b", b"c")])
+        ),
+    ],
+)
+async def test_what_is_not_a_record_is_named_and_nothing_is_written(
+    given: Any, message: str
+) -> None:
+    """It failed while the batch was encoded, with an AttributeError or TypeError of internals."""
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        with pytest.raises(ConfigurationError) as caught:
+            await producer.write("new", given)
+        assert str(caught.value).startswith(message)
+        assert ends(kafka) == [0] * 5
+
+
+async def test_keys_values_and_headers_may_be_any_bytes() -> None:
+    value: Any = memoryview(b"v")
+    headers: Any = [["a", None]]
+    record = NewRecord(bytearray(b"k"), value, headers=headers)
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.write("new", [record], partition=0)
+        assert ends(kafka)[0] == 1
 
 
 async def test_wrong_options_and_calls_are_refused() -> None:

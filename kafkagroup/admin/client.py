@@ -218,7 +218,7 @@ class Admin(CallingService):
         POLICY_VIOLATION and the like, with the controller's reason; AuthorizationError;
         ConfigurationError; TransportError.
         """
-        wanted = {topic.name: topic for topic in topics}
+        wanted = {topic.name: topic for topic in _new_topics(topics)}
         attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
 
         async def create(cluster: Cluster, name: str) -> None:
@@ -410,6 +410,17 @@ class Admin(CallingService):
             await removing.delete_group(cluster, group_id, attempts[group_id])
 
         return await self._calls.change("deleting groups", checked_group_ids(group_ids), delete)
+
+
+def _new_topics(topics: Iterable[NewTopic]) -> list[NewTopic]:
+    """Return the topics to create. Raises: ConfigurationError for anything else."""
+    is_one = isinstance(topics, NewTopic | str)
+    several = [] if is_one else list(topics)
+    if is_one or not all(isinstance(topic, NewTopic) for topic in several):
+        raise ConfigurationError(
+            "create_topics() takes a list: [kafkagroup.admin.NewTopic(name='orders', partitions=6)]"
+        )
+    return several
 
 
 def _topic_names(topics: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import attrs
 
+from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
@@ -159,6 +160,10 @@ class NewTopic:
     """Replicas of each partition; None: the cluster's `default.replication.factor`."""
     configs: Mapping[str, str] = attrs.field(factory=dict)
     """Settings by Kafka's names, such as `{"cleanup.policy": "compact"}`."""
+
+
+# The generated one says what it does not have, and not what to write instead.
+NewTopic.__init__ = explains_unknown_options(NewTopic.__init__)  # type: ignore[method-assign]
 
 
 @attrs.frozen(kw_only=True)

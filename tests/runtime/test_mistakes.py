@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from kafkagroup import BrokerError, ConfigurationError, Consumer, Election, TopicPartition
+from kafkagroup import (
+    Admin,
+    BrokerError,
+    ConfigurationError,
+    Consumer,
+    Election,
+    TopicPartition,
+)
+from kafkagroup.admin import NewTopic
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
@@ -94,4 +102,45 @@ async def test_an_unknown_remote_assignor_is_named(network: Any) -> None:
     assert str(caught.value) == (
         "UNSUPPORTED_ASSIGNOR (112): group_remote_assignor='sticky': the coordinator does not have"
         " it; Kafka's own are 'uniform' and 'range'"
+    )
+
+
+@pytest.mark.parametrize("topics", ["t", NewTopic(name="t"), ["t"], [NewTopic(name="t"), "u"]])
+async def test_topics_to_create_are_a_list(network: Any, topics: Any) -> None:
+    """The error was an AttributeError or TypeError of internals."""
+    async with network, EmbeddedKafka({}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Admin(bootstrap_servers="kafka-1") as admin:
+            with pytest.raises(ConfigurationError) as caught:
+                await admin.create_topics(topics)
+            assert not await admin.list_topics()
+    assert str(caught.value) == (
+        "create_topics() takes a list: [kafkagroup.admin.NewTopic(name='orders', partitions=6)]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "advice"),
+    [
+        ("orders,payments", "give several topics as arguments, or in a list"),
+        ("orders.*", "give pattern= for topics that match"),
+    ],
+)
+def test_an_illegal_topic_name_is_answered_with_what_was_meant(topic: str, advice: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Consumer(topic)
+    assert str(caught.value) == (
+        f"no topic can have the name {topic!r}: names have 1 to 249 letters, digits, dots,"
+        f" underscores and hyphens; {advice}"
+    )
+
+
+@pytest.mark.parametrize("servers", [("localhost", 9092), [("localhost", 9092)]])
+def test_an_address_that_is_no_string_is_named(servers: Any) -> None:
+    """The error named the list, which is right."""
+    kind = "int" if isinstance(servers, tuple) else "tuple"
+    with pytest.raises(ConfigurationError) as caught:
+        Consumer("t", bootstrap_servers=servers)
+    assert str(caught.value) == (
+        f"bootstrap_servers has an item of type {kind}; expected 'host:port'"
     )
