@@ -82,7 +82,7 @@ def _one_line() -> Iterator[None]:
             # Without its letters, which say less.
             error.param_hint = [name for name in error.param.opts if name.startswith("--")]
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
-        raise _WrongUsage(where + error.format_message()) from error
+        raise _WrongUsage(where + _explained(error)) from error
     except ConfigurationError as error:
         raise _WrongUsage(_in_shell_words(error)) from error
     except KafkaGroupError as error:
@@ -101,6 +101,24 @@ def _in_shell_words(error: KafkaGroupError) -> str:
     from kafkagroup.cli._words import in_shell_words
 
     return in_shell_words(str(error))
+
+
+def _explained(error: click.UsageError) -> str:
+    """Return the message, with what to do if click does not tell."""
+    message, ctx = error.format_message(), error.ctx
+    if ctx is None:
+        return message
+    if isinstance(error, click.NoSuchOption):
+        # As `--to` of `--to-earliest`: click finds similar names only.
+        options = [name for one in ctx.command.params for name in one.opts]
+        longer = [repr(name) for name in options if name.startswith(f"{error.option_name}-")]
+        if longer:
+            return f"{error.message.rstrip('.')}. Did you mean {' or '.join(longer)}?"
+        if error.possibilities:
+            return message
+    elif not error.message.startswith("Got unexpected extra argument"):
+        return message
+    return f"{message.rstrip('.')}. See {ctx.command_path} --help."
 
 
 class _App(SuggestingGroup):
@@ -123,5 +141,9 @@ class _App(SuggestingGroup):
         return command
 
 
-app = _App("kafkagroup", help="Inspect and administer the groups and topics of Apache Kafka.")
+app = _App(
+    "kafkagroup",
+    help="Inspect and administer the groups and topics of Apache Kafka.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 click.version_option(package_name="kafkagroup", message="%(package)s %(version)s")(app)

@@ -65,6 +65,8 @@ def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:
         ]
     except ValueError as error:
         raise ConfigurationError(f"--format {form!r}: {error}") from None
+    if "%" in form and not any(name for _, name, _ in parts):
+        raise ConfigurationError(f"--format {form!r}: it has no field; kcat's %s is {{value}} here")
     for _, name, rest in parts:
         if name is not None and (name not in FIELDS or rest not in (["", None], [None, None])):
             raise ConfigurationError(

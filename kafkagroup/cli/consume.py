@@ -35,6 +35,12 @@ _END_CHECK_INTERVAL = 0.1
 also move past markers, which are no records."""
 
 
+_START_HINT = (
+    "kafkagroup: no record: reading began at the end; --from-beginning, --tail N and --since 10m"
+    " start earlier"
+)
+
+
 @click.command("consume", short_help="Print the records of topics.")
 @click.argument("topics", nargs=-1, metavar="TOPIC...")
 @click.option("-t", "--topic", "more_topics", metavar="TOPIC", multiple=True, hidden=True)
@@ -171,6 +177,7 @@ def command(
         max_records=max_records,
         timeout=timeout,
         ends=LogEnds(connection) if exit_at_end else None,
+        hint=_START_HINT if exit_at_end and not given and group is None else "",
     )
 
     async def run() -> None:
@@ -210,7 +217,9 @@ class _Printer:
         max_records: int | None,
         timeout: float | None,
         ends: LogEnds | None,
+        hint: str,
     ) -> None:
+        """`hint`: what to say on stderr at the end if there was no record; "" for nothing."""
         self._form = form
         self._start = start
         self._key = key
@@ -218,6 +227,7 @@ class _Printer:
         self._left = max_records
         self._timeout = timeout
         self._ends = ends
+        self._hint = hint
         self._writing = False
         """Whether records are being written."""
         self._written = anyio.Event()
@@ -257,6 +267,8 @@ class _Printer:
         last_record_at = anyio.current_time()
         while self._left is None or self._left > 0:
             if self._ends is not None and await self._ends.are_reached(consumer):
+                if self._hint:
+                    click.echo(self._hint, err=True)
                 break
             records = await self._take(consumer, last_record_at)
             if records:
@@ -286,7 +298,7 @@ class _Printer:
         return records
 
     async def _write(self, records: list[Record]) -> None:
-        self._writing, self._written = True, anyio.Event()
+        self._writing, self._written, self._hint = True, anyio.Event(), ""
         text = "".join(map(self._form, records))
         # Formats may contain surrogates, which UTF-8 cannot encode.
         await write_stdout(text.encode(errors="backslashreplace"))

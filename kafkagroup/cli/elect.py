@@ -38,7 +38,8 @@ _CANNOT_RUN, _NOT_FOUND = 126, 127
 @click.command(
     "elect",
     short_help="Run a command while leader.",
-    context_settings={"ignore_unknown_options": True},
+    # `-h` may be an option of the command to run, as of `df -h`.
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
 )
 @click.argument("group")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")

@@ -44,4 +44,7 @@ async def _committed(
     found = (await admin.committed([group]))[group]
     if isinstance(found, Exception):
         raise found
+    if not found:
+        # A misspelt group has no offsets either: the file would look like a backup.
+        await admin.describe_group(group)
     return found, admin.cluster_id

@@ -135,6 +135,18 @@ def test_without_from_beginning_only_new_records_are_printed(kafka: EmbeddedKafk
     assert process.returncode == 0
 
 
+def test_an_end_without_a_record_says_where_reading_began(kafka: EmbeddedKafka) -> None:
+    """It looked as if the topic was empty."""
+    kafka.produce("t", ["old"])
+    hint = (
+        b"kafkagroup: no record: reading began at the end; --from-beginning, --tail N and"
+        b" --since 10m start earlier\n"
+    )
+    for options, told in (((), hint), (("-g", "g"), b""), (("--tail", "5", "-k", "k"), b"")):
+        done = consume(kafka, "--exit-at-end", *options)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", told)
+
+
 def test_ends_after_the_idle_timeout(kafka: EmbeddedKafka) -> None:
     kafka.produce("t", ["a"])
     done = consume(kafka, "--from-beginning", "--timeout", "0.7")
@@ -320,6 +332,10 @@ def test_a_missing_topic_is_an_error(kafka: EmbeddedKafka) -> None:
         ((), "consume: Missing argument 'TOPIC...'."),
         (("a", "b", "--partition", "0"), "consume: --partition is for one topic"),
         (("a", "--format", "{x}"), "--format '{x}': expected {topic}, {partition}, {offset}, "),
+        (
+            ("a", "--format", r"%k: %s\n"),
+            r"--format '%k: %s\\n': it has no field; kcat's %s is {va",
+        ),
         (("a", "--timeout", "0"), "consume: Invalid value for '--timeout': 0.0 is not in the r"),
         (("a", "--max-records", "0"), "consume: Invalid value for '--max-records': 0 is not in"),
         (("a", "--group", ""), "--group is empty; give a name"),

@@ -150,6 +150,21 @@ def test_a_file_without_offsets_is_refused(tmp_path: Path, text: bytes, line: st
     assert_failed(result, 2, line.format(file))
 
 
+def test_no_offsets_of_an_absent_group_are_exported(kafka: EmbeddedKafka) -> None:
+    """The file looked like a backup of the misspelt group."""
+    done = run("export-offsets", "typo", "-b", kafka.bootstrap_servers)
+    told = "kafkagroup: GROUP_ID_NOT_FOUND (69): Group typo not found.\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", told)
+
+
+def test_short_help_is_the_help_but_not_of_a_command_to_run() -> None:
+    for path in ((), ("lag",), ("topics", "create")):
+        short, long = (CliRunner().invoke(app, [*path, name]) for name in ("-h", "--help"))
+        assert (short.exit_code, short.output) == (0, long.output)
+    ran = CliRunner().invoke(app, ["elect", "g", "df", "-h", "-b", ""])
+    assert (ran.exit_code, "Usage" in ran.output) == (2, False)
+
+
 def test_exported_offsets_are_refused_in_another_cluster(tmp_path: Path) -> None:
     """They were committed there, at records of which they say nothing. Files of earlier releases
     name no cluster, and are taken."""
@@ -419,6 +434,25 @@ def test_groups_are_listed_by_pattern(kafka: EmbeddedKafka) -> None:
         (("list",), "No such command 'list'. Did you mean groups or topics list?"),
         (("topics", "lst"), "topics: No such command 'lst'. Did you mean list?"),
         (("zzz",), "No such command 'zzz'. See kafkagroup --help."),
+        (
+            ("reset-offsets", "g", "--to"),
+            (
+                "reset-offsets: No such option '--to'. Did you mean '--to-earliest' or"
+                " '--to-latest' or '--to-datetime' or '--to-offset'?"
+            ),
+        ),
+        (
+            ("plan", "g"),
+            "plan: Got unexpected extra argument (g). See kafkagroup plan --help.",
+        ),
+        (
+            ("delete-offsets", "g", "t"),
+            (
+                "delete-offsets: Got unexpected extra argument (t). See kafkagroup delete-offsets"
+                " --help."
+            ),
+        ),
+        (("-z",), "No such option '-z'. See kafkagroup --help."),
         (("lag", "--wach"), "lag: No such option '--wach'. Did you mean '--watch'?"),
     ],
 )
