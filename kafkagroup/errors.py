@@ -701,6 +701,10 @@ class DeserializationError(KafkaGroupError):
         """The record, with key and value as the broker sent them."""
         self.part = part
         """Which deserializer: "key" or "value"."""
+        self.add_note(
+            "Each call for records raises this until the application seeks past the record;"
+            " on_deserialization_error can skip or replace it."
+        )
 
     def __str__(self) -> str:
         record, cause = self.record, self.__cause__

@@ -88,6 +88,15 @@ def example(cls: type[Exception]) -> tuple[Exception, str]:
     return SPECIAL.get(cls) or (cls("what happened"), "what happened")
 
 
+def test_a_traceback_of_a_record_that_cannot_be_read_says_what_to_do() -> None:
+    error = DeserializationError(RECORD, "key")
+    assert error.__notes__ == pickle.loads(pickle.dumps(error)).__notes__
+    assert error.__notes__ == [
+        "Each call for records raises this until the application seeks past the record;"
+        " on_deserialization_error can skip or replace it."
+    ]
+
+
 def test_the_exception_tree_equals_the_one_in_the_docstring() -> None:
     assert errors.__doc__ is not None
     drawn: dict[str, str] = {}
