@@ -306,7 +306,8 @@ if not TYPE_CHECKING:  # a type checker would accept every name
         if name == "__version__":
             return import_module("kafkagroup._version").VERSION
         if name not in __all__:
-            if name[0].isupper():  # not a module, which `from kafkagroup import ...` looks for here
+            # Not a module, which `from kafkagroup import ...` looks for here.
+            if name[0].isupper() or name.endswith("_assignor"):
                 raise import_module("kafkagroup._foreign_names").unknown_import(__name__, name)
             raise AttributeError(f"module 'kafkagroup' has no attribute {name!r}")
         module = import_module(f"kafkagroup.{_HOMES.get(name, 'errors')}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable
+from importlib import import_module
 from types import FrameType
 
 __all__ = ["unknown_attribute", "unknown_import", "unknown_keywords"]
@@ -225,11 +226,7 @@ _NAMES = {
     "DescribeClusterResult": "see Admin.cluster_id and Broker.request_metadata()",
     "Deserializer": _DESERIALIZERS,
     "DeserializingConsumer": "Consumer",
-    "EmbeddedKafka": "kafkagroup.testing.EmbeddedKafka",
     "GroupCollector": "kafkagroup.exporters.prometheus.GroupCollector",
-    "GroupDescription": "kafkagroup.admin.GroupDescription",
-    "GroupState": "kafkagroup.admin.GroupState",
-    "GroupType": "kafkagroup.admin.GroupType",
     "IllegalArgumentError": "ConfigurationError",
     "IllegalOperation": "IllegalStateError",
     "IllegalStateException": "IllegalStateError",
@@ -249,16 +246,13 @@ _NAMES = {
     "KafkaTimeoutError": "RequestTimeoutError",
     "KafkaUnavailableError": "NoBrokersAvailableError",
     "ListConsumerGroupsResult": "kafkagroup.admin.GroupList",
-    "LocalKafka": "kafkagroup.testing.LocalKafka",
     "MemberAssignment": "decode_assignment() returns it",
-    "MemberDescription": "kafkagroup.admin.MemberDescription",
     "MemberState": "GroupMember has the state of a member",
     "MemberToRemove": "Admin.remove_member() takes a member id",
     "Message": "Record",
     "Messages": "Batch",
     "MetadataEmptyBrokerList": "NoBrokersAvailableError",
     "NewPartitions": "Admin.add_partitions() takes topic -> count",
-    "NewTopic": "kafkagroup.admin.NewTopic",
     "NoBrokersAvailable": "NoBrokersAvailableError",
     "NoOffsetForPartitionError": "NoOffsetError",
     "OFFSET_BEGINNING": "await seek_to_beginning()",
@@ -281,7 +275,6 @@ _NAMES = {
     "TIMESTAMP_LOG_APPEND_TIME": "TimestampType.LOG_APPEND_TIME",
     "TIMESTAMP_NOT_AVAILABLE": "a record without a timestamp has -1",
     "TopicCollection": "Admin.describe_topics() takes names",
-    "TopicDescription": "kafkagroup.admin.TopicDescription",
     "TopicMetadata": "kafkagroup.admin.TopicDescription",
     "TopicPartitionInfo": "kafkagroup.admin.PartitionDescription",
     "UnrecognizedBrokerVersion": "UnsupportedVersionError",
@@ -380,6 +373,9 @@ def _name(name: str) -> str | None:
         return ours if " " in ours else f"it is {ours if '.' in ours else f'kafkagroup.{ours}'}"
     import kafkagroup
 
+    for module in ("assign", "admin", "testing"):
+        if name in import_module(f"kafkagroup.{module}").__all__:
+            return f"it is kafkagroup.{module}.{name}"
     if (ours := f"{name.removesuffix('Exception')}Error") in kafkagroup.__all__:
         return f"it is kafkagroup.{ours}"
     words = re.sub("(?<!^)(?=[A-Z])", "_", re.sub("(Error|Exception)$", "", name)).upper()

@@ -32,6 +32,7 @@ from kafkagroup.consume.partitions import (
     Partition,
     Partitions,
     check_record_limit,
+    check_text,
     offsets_of,
     partition_of,
     partitions_of,
@@ -585,6 +586,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Raises: ConsumerClosedError, IllegalStateError for a consumer that is in no group.
         """
+        check_text("reason", reason)
         self._check_origin()
         self._raise_if_stopped()
         if self._engine is None:
@@ -731,6 +733,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """
         self._raise_if_closed()
         self._session.committer.require_group()
+        check_text("note", note)
         timeout = self._options.request_timeout
         with self._until_stopped():
             if offsets is None:

@@ -683,8 +683,10 @@ class Shards(_CoordinatedMember):
                 timeout; `None`: static members stay, the others leave. `True` removes a static
                 member, too (KIP-1092).
         """
-        if not 1 <= shards <= MAX_SHARDS:
-            raise ConfigurationError(f"shards={shards} must lie between 1 and {MAX_SHARDS}")
+        if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+            raise ConfigurationError(
+                f"shards={shards!r} must be a whole number between 1 and {MAX_SHARDS}"
+            )
         _check_value(value)
         self._shards = shards
         self._value = value

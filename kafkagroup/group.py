@@ -16,6 +16,7 @@ from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
 from kafkagroup._values import evolve, frozen
 from kafkagroup.concurrency.clock import current_time, lease_clock
+from kafkagroup.consume.partitions import check_text
 from kafkagroup.errors import (
     ClusterChangedError,
     ConfigurationError,
@@ -389,6 +390,7 @@ class GroupMember(Service):
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Request a rebalance, and so a new generation."""
+        check_text("reason", reason)
         self._check_origin()
         self._rejoin(RebalanceCause.REQUESTED, reason)
 

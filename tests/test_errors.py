@@ -92,8 +92,10 @@ def test_a_traceback_of_a_record_that_cannot_be_read_says_what_to_do() -> None:
     error = DeserializationError(RECORD, "key")
     assert error.__notes__ == pickle.loads(pickle.dumps(error)).__notes__
     assert error.__notes__ == [
-        "Each call for records raises this until the application seeks past the record;"
-        " on_deserialization_error can skip or replace it."
+        (
+            "Each call for records raises this until the application seeks past the record;"
+            " on_deserialization_error can skip or replace it."
+        )
     ]
 
 

@@ -329,6 +329,9 @@ MODULES = ("kafkagroup", "kafkagroup.admin", "kafkagroup.assign", "kafkagroup.er
     [
         ("kafkagroup", "AIOKafkaConsumer", "it is kafkagroup.Consumer"),
         ("kafkagroup", "ConsumerRecord", "it is kafkagroup.Record"),
+        ("kafkagroup", "range_assignor", "it is kafkagroup.assign.range_assignor"),
+        ("kafkagroup", "NewTopic", "it is kafkagroup.admin.NewTopic"),
+        ("kafkagroup.errors", "PartitionLag", "it is kafkagroup.admin.PartitionLag"),
         ("kafkagroup", "Producer", "it is kafkagroup.producer.Producer"),
         (
             "kafkagroup.assign",

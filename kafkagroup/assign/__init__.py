@@ -55,6 +55,8 @@ if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name):
         if name not in _LATE:
+            if name.startswith("__"):  # Python and its tools look for these
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
             from kafkagroup._foreign_names import unknown_import
 
             raise unknown_import(__name__, name)

@@ -18,6 +18,7 @@ __all__ = [
     "Partition",
     "Partitions",
     "check_record_limit",
+    "check_text",
     "offset_of",
     "offsets_of",
     "partition_of",
@@ -113,6 +114,12 @@ def check_record_limit(max_records: object) -> None:
         raise ConfigurationError(
             f"max_records={max_records!r}; expected a whole number from 1 to {MAX_INT64}"
         )
+
+
+def check_text(name: str, value: object) -> None:
+    """Check an argument that requests carry as text. Raises: ConfigurationError."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} is of type {type(value).__name__}; expected a string")
 
 
 def seconds_of(timeout: object) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import anyio
 import pytest
 
 from kafkagroup import (
@@ -144,3 +145,23 @@ def test_an_address_that_is_no_string_is_named(servers: Any) -> None:
     assert str(caught.value) == (
         f"bootstrap_servers has an item of type {kind}; expected 'host:port'"
     )
+
+
+@pytest.mark.parametrize("wrong", [5, b"why", None])
+async def test_a_note_or_reason_that_is_no_text_is_refused_at_once(
+    network: Any, wrong: Any
+) -> None:
+    """A reason that is none ended the membership, and a note failed while it was encoded."""
+    kind = type(wrong).__name__
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Consumer("t", bootstrap_servers="kafka-1", group_id="g") as consumer:
+            await consumer.wait_assignment()
+            with pytest.raises(ConfigurationError) as of_note:
+                await consumer.commit(note=wrong)
+            with pytest.raises(ConfigurationError) as of_reason:
+                consumer.rejoin(wrong)
+            await anyio.sleep(5)
+            assert consumer.health()
+    assert str(of_note.value) == f"note is of type {kind}; expected a string"
+    assert str(of_reason.value) == f"reason is of type {kind}; expected a string"
