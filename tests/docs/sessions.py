@@ -54,6 +54,7 @@ def environment(servers: str) -> dict[str, str]:
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "KAFKAGROUP_BOOTSTRAP_SERVERS": servers,
+        "COLUMNS": "120",  # not those of the terminal in which the tests run
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -252,7 +252,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         DELIVERY + "test_a_failing_deserializer_is_raised_until_the_application_seeks",
     ),
     "delivery_fetch_errors": (
-        "consume/test_plan.py::test_every_fetch_error_has_a_reaction_and_unknown_errors_are_raised",
+        "wire/test_error_codes.py::test_every_fetch_error_has_a_reaction_and_unknown_errors_are_raised",
         "runtime/test_reading.py::test_a_position_out_of_range_is_reset_with_a_warning",
         "runtime/test_reading.py::test_a_position_out_of_range_without_a_reset_policy_is_an_error",
         "runtime/test_fetching.py::test_a_new_leader_named_in_a_fetch_response_needs_no_metadata",
@@ -372,7 +372,7 @@ def member_id(worker: Worker) -> str:
 # ---------------------------------------------------------------- joining and callbacks
 
 
-async def test_an_assignment_outside_the_subscription_is_refused(
+async def test_line_15_an_assignment_outside_the_subscription_is_refused(
     network: Network,
 ) -> None:
     """The leader assigned by the old subscription. The assignment is not applied."""
@@ -390,7 +390,7 @@ async def test_an_assignment_outside_the_subscription_is_refused(
     assert told == [[TopicPartition("u", 0)]]
 
 
-async def test_the_leader_watches_topics_that_only_others_subscribe_to(
+async def test_line_16_the_leader_watches_topics_that_only_others_subscribe_to(
     network: Network,
 ) -> None:
     async with broker(network, 1) as kafka:
@@ -406,7 +406,7 @@ async def test_the_leader_watches_topics_that_only_others_subscribe_to(
                 assert leader.assignment() == {TopicPartition("t", 0)}
 
 
-async def test_an_offline_replica_causes_no_rejoin(
+async def test_line_16_an_offline_replica_causes_no_rejoin(
     network: Network,
 ) -> None:
     async with broker(network, 4, nodes=2) as kafka:
@@ -424,7 +424,7 @@ async def test_an_offline_replica_causes_no_rejoin(
             assert worker.story == [("assigned", [0, 1, 2, 3])]
 
 
-async def test_the_leader_rejoins_when_racks_change(network: Network) -> None:
+async def test_line_16_the_leader_rejoins_when_racks_change(network: Network) -> None:
     racks = ["a"]
 
     class Racked(Leader):
@@ -455,7 +455,7 @@ async def test_the_leader_rejoins_when_racks_change(network: Network) -> None:
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, None, 1, 1.0),
     ],
 )
-async def test_the_last_commit_before_a_rebalance_ends_at_its_deadline(
+async def test_line_19_the_last_commit_before_a_rebalance_ends_at_its_deadline(
     wrong: ErrorCode,
     times: int | None,
     committed: int | None,
@@ -481,7 +481,7 @@ async def test_the_last_commit_before_a_rebalance_ends_at_its_deadline(
             tasks.cancel_scope.cancel()
 
 
-async def test_a_callback_that_raises_does_not_veto(network: Network) -> None:
+async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) -> None:
     """Its error is raised once, after the join is complete."""
 
     def revoked(partitions: object) -> None:
@@ -507,7 +507,7 @@ async def test_a_callback_that_raises_does_not_veto(network: Network) -> None:
     ("options", "ends"),
     [({}, [("revoked", [])]), (COOPERATIVE, [])],
 )
-async def test_a_member_without_partitions_gets_an_empty_assignment(
+async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
     options: dict[str, Any], ends: list[tuple[str, list[int]]], network: Network
 ) -> None:
     """`assigned` is called once per rebalance, even without partitions; an empty `revoked` only for
@@ -529,7 +529,7 @@ async def test_a_member_without_partitions_gets_an_empty_assignment(
 # ---------------------------------------------------------------- cooperative
 
 
-async def test_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
+async def test_line_27_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
     network: Network,
 ) -> None:
     @named("faulty", cooperative=True)
@@ -548,7 +548,7 @@ async def test_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
                 await until(lambda: len(second.owns) == 2)
 
 
-async def test_after_revoking_a_member_rejoins_at_once(network: Network) -> None:
+async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network) -> None:
     joined: list[tuple[str, float]] = []
     async with broker(network, 2) as kafka:
         watch(
@@ -572,7 +572,7 @@ async def test_after_revoking_a_member_rejoins_at_once(network: Network) -> None
                 await until(lambda: len(second.owns) == 1)
 
 
-async def test_partitions_assigned_back_while_the_application_drains_are_kept(
+async def test_line_29_partitions_assigned_back_while_the_application_drains_are_kept(
     network: Network,
 ) -> None:
     """The late release of the revoked partitions must not drop the new assignment."""
@@ -611,7 +611,7 @@ async def test_partitions_assigned_back_while_the_application_drains_are_kept(
         ([range_assignor, cooperative_sticky_assignor], 2),
     ],
 )
-async def test_a_member_is_eager_unless_every_assignor_is_cooperative(
+async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
     assignors: list[Assignor], revoked: int, network: Network
 ) -> None:
     async with broker(network, 2):
@@ -628,7 +628,7 @@ async def test_a_member_is_eager_unless_every_assignor_is_cooperative(
 # ---------------------------------------------------------------- offsets
 
 
-async def test_an_unstable_offset_is_awaited_without_limit(
+async def test_line_47_an_unstable_offset_is_awaited_without_limit(
     network: Network,
 ) -> None:
     """The wait has no limit and can be cancelled; the reset policy is never applied."""

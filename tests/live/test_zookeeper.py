@@ -75,6 +75,7 @@ def session_with(hosts):
         SESSION,
         Paths("/kafkagroup", "g"),
         "me",
+        client="member me of group g",
         access=Access(),
         exclusive_generations=False,
         post=post,
