@@ -5,9 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from kafkagroup import TopicPartition
-from kafkagroup.spark.lag import Committed, Lag, measure
 from kafkagroup.wire.batch_writing import NewRecord
+
+pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
+
+from kafkagroup.spark.lag import Committed, Lag, measure
 
 
 def test_each_null_has_a_reason(broker: Any, name: str) -> None:
