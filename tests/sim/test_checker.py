@@ -782,6 +782,16 @@ def test_s4_a_commit_issued_before_a_truncation_may_have_waited_for_the_coordina
     assert broken(story, commits(6)) == ["S4"]
 
 
+def test_s4_a_commit_of_a_position_that_was_reset_at_a_cut_may_be_the_cut():
+    """The fetch beyond the cut was refused as out of range: the records below it were processed."""
+    refused = {"refused": {T0: "OFFSET_OUT_OF_RANGE"}}
+    out = request(
+        "Fetch", error="OFFSET_OUT_OF_RANGE", asked={"offsets": {T0: 4}}, response=refused
+    )
+    assert broken(read_and_truncated(), out, commits(2)) == []
+    assert broken(read_and_truncated(), out, commits(3)) == ["S4"]
+
+
 def test_s8_a_member_with_a_commit_past_a_truncation_starts_at_the_truncation_offset():
     successor = [revokes(T0), joins(2), opening("b"), starts(2, {T0: 4}, member="b")]
     ends = [commits(6, member="b", generation=2), closes(T0, member="b"), finished(6, 6)]
