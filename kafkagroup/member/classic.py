@@ -236,7 +236,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case _ if self.member.ownership.is_assigned:
                 # Closed in a cooperative rebalance: its partitions may be reassigned by now.
                 self._lose(event.reason)
-            case Phase.JOINING if not self.member.member_id and self._sends_leave:
+            case Phase.JOINING if not self.member.member_id and self.member.leaves_group:
                 # The coordinator waits for this id, or will, until its session ends (KIP-394).
                 self._set(leave_by=min(event.deadline, self.now + _ID_TIMEOUT))
             case _:
@@ -567,17 +567,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         held = self.member.is_connection_held or self.member.phase not in COMMITTING
         self._set(is_connection_held=held)
 
-    @property
-    def _sends_leave(self) -> bool:
-        """Whether a member that leaves sends LeaveGroup. A static member keeps its place until its
-        session times out (KIP-345), unless the application decides otherwise (KIP-1092)."""
-        leaving = self.member.leaving
-        if leaving is None or leaving.leave_group is None:
-            return self.member.config.group_instance_id is None
-        return leaving.leave_group
-
     def _leave(self) -> None:
-        if not self.member.member_id or not self._sends_leave:
+        if not self.member.member_id or not self.member.leaves_group:
             return self._left()
         self._hold_connection()
         return self._depart()

@@ -466,12 +466,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _leave_epoch(self) -> int | None:
         """Return the epoch with which this member leaves; None to send nothing."""
-        leaving = self.member.leaving
-        is_static = self.member.config.group_instance_id is not None
-        leave_group = None if leaving is None else leaving.leave_group
-        if leave_group or (leave_group is None and not is_static):
+        if self.member.leaves_group:
             return LEAVE_EPOCH
-        return STATIC_LEAVE_EPOCH if is_static else None
+        return None if self.member.config.group_instance_id is None else STATIC_LEAVE_EPOCH
 
     def _left(self, doubt: str = "") -> None:
         may_be_known = self.member.may_be_known and bool(doubt)

@@ -128,6 +128,14 @@ class CoordinatedMember:
         return self.phase.value in ("left", "failed")
 
     @property
+    def leaves_group(self) -> bool:
+        """Whether a member that ends leaves the group. A static member keeps its place until its
+        session times out (KIP-345), unless the application decides otherwise (KIP-1092)."""
+        if self.leaving is None or self.leaving.leave_group is None:
+            return self.config.group_instance_id is None
+        return self.leaving.leave_group
+
+    @property
     def was_accepted(self) -> bool:
         """Whether the group has accepted this client as a member, now or before."""
         return self.config.was_member or self.ownership.acknowledged_at > float("-inf")

@@ -421,7 +421,7 @@ class Driver:
                 case Fail(error=error):
                     self._application.on_fatal_error(self._explanation(error))
                     if self.member.is_closed:
-                        self._log.left(str(error), keeps_place=self._keeps_place)
+                        self._log.left(str(error), keeps_place=not self.member.leaves_group)
                 case FallBack(error=error):
                     logger.info("%s: %s", self._log.name, error)
                     self.fell_back = True
@@ -436,15 +436,7 @@ class Driver:
             self.unanswered_id = self.member_id
         leaving = self.member.leaving
         reason = "" if leaving is None else leaving.reason
-        self._log.left(reason, keeps_place=self._keeps_place, doubt=doubt)
-
-    @property
-    def _keeps_place(self) -> bool:
-        """Whether a member that ends does not leave at the coordinator (KIP-345, KIP-1092)."""
-        leaving = self.member.leaving
-        if leaving is None or leaving.leave_group is None:
-            return self.member.config.group_instance_id is not None
-        return not leaving.leave_group
+        self._log.left(reason, keeps_place=not self.member.leaves_group, doubt=doubt)
 
     def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
