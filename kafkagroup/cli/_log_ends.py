@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import anyio
 
-from kafkagroup import Admin, Broker, ClientOptions, Consumer, KafkaGroupError, Record
+from kafkagroup import Admin, Broker, ClientOptions, Consumer, KafkaGroupError, Node, Record
 from kafkagroup.cli._connection import Connection
 from kafkagroup.errors import NotAssignedError
 from kafkagroup.types import TopicPartition
@@ -72,20 +72,14 @@ class LogEnds:
         """Return the partitions whose leader has no batch from the position to the end. Compaction
         leaves such a log: no fetch response then moves the position."""
         empty: set[TopicPartition] = set()
-        options = self._connection.options()
+        options = ClientOptions(security=self._connection.options()["security"])
         try:
             async with Admin(**self._connection.options(Admin)) as admin:
-                topics = await admin.describe_topics({tp.topic for tp in positions})
-            for topic in topics.values():
-                if isinstance(topic, KafkaGroupError):
-                    continue
-                for one in topic.partitions:
-                    tp = TopicPartition(topic.name, one.partition)
-                    if tp not in positions or one.leader is None:
-                        continue
-                    security = ClientOptions(security=options["security"])
-                    leader = one.leader
-                    async with Broker.open(leader.host, leader.port, options=security) as broker:
+                leaders = await _by_leader(admin, positions)
+            for leader, led in leaders.items():
+                async with Broker.open(leader.host, leader.port, options=options) as broker:
+                    # Each by itself: of several, a response may have records of the first only.
+                    for tp in led:
                         if await self._is_empty(broker, tp, positions[tp]):
                             empty.add(tp)
         except KafkaGroupError:
@@ -100,3 +94,19 @@ class LogEnds:
         # The first eight bytes are the offset of the first batch.
         first = bytes((data.records or b"")[:8])
         return not first or int.from_bytes(first) >= self._ends[tp]
+
+
+async def _by_leader(
+    admin: Admin, partitions: Collection[TopicPartition]
+) -> dict[Node, list[TopicPartition]]:
+    """Return the partitions by their leaders, without those that have none."""
+    leaders: dict[Node, list[TopicPartition]] = {}
+    topics = await admin.describe_topics({tp.topic for tp in partitions})
+    for topic in topics.values():
+        if isinstance(topic, KafkaGroupError):
+            continue
+        for one in topic.partitions:
+            tp = TopicPartition(topic.name, one.partition)
+            if tp in partitions and one.leader is not None:
+                leaders.setdefault(one.leader, []).append(tp)
+    return leaders
