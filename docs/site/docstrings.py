@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
 
+from option_list import sentence
+
 from kafkagroup._option_kinds import Option, declared
 from kafkagroup._values import REQUIRED
 from kafkagroup.options import AdminOptions, ConsumerOptions, GroupMemberOptions, ProducerOptions
@@ -119,10 +121,8 @@ def _entry(name: str, text: str, default: str | None, kafkas: str | None) -> str
         facts.append(f"default {default}")
     if kafkas is not None:
         facts.append(f"Kafka's `{kafkas}`")
-    added = "; ".join(facts)
-    return f"{text[:1].upper()}{text[1:].removesuffix('.')}." + (
-        f" {added[:1].upper()}{added[1:]}." if added else ""
-    )
+    sentences = [text, "; ".join(facts)] if facts else [text]
+    return " ".join(map(sentence, sentences))
 
 
 def _declared_default(option: Option) -> str | None:
