@@ -120,6 +120,15 @@ _INSTANCE_HELD = (
     " keeps it until its session ends"
 )
 
+_EXPLAINED = frozenset(
+    (
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.UNSUPPORTED_ASSIGNOR,
+    )
+)
+"""The codes of a refused join that say too little."""
+
 _COMPUTE_ATTEMPTS = 10
 """How often an assignment is computed while the process may open no more files."""
 
@@ -522,23 +531,22 @@ class Driver:
     async def _explain(self, send: Send, response: object) -> None:
         """Look up why the coordinator refuses a request to join, if its code says too little."""
         code, request = _error_code(response), send.request
-        # The modules are imported here: brokers rarely refuse a join.
-        if code == ErrorCode.UNSUPPORTED_ASSIGNOR:
-            from kafkagroup.runtime.member.refused_joins import refused_assignor
+        if code not in _EXPLAINED:
+            return
+        # Imported here: brokers rarely refuse a join.
+        from kafkagroup.runtime.member import refused_joins
 
+        if code == ErrorCode.UNSUPPORTED_ASSIGNOR:
             assignor = getattr(request, "server_assignor", None) or ""
-            self._explained = refused_assignor(assignor, getattr(response, "error_message", None))
+            message = getattr(response, "error_message", None)
+            self._explained = refused_joins.refused_assignor(assignor, message)
         if not isinstance(request, JoinGroupRequest) or send.coordinator is None:
             return
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-            from kafkagroup.runtime.member.refused_joins import refused_protocols
-
-            self._explained = refused_protocols(request)
+            self._explained = refused_joins.refused_protocols(request)
         elif code == ErrorCode.INVALID_SESSION_TIMEOUT:
-            from kafkagroup.runtime.member.session_limits import refused_session_timeout
-
             node = _node_of(send.coordinator)
-            self._explained = await refused_session_timeout(
+            self._explained = await refused_joins.refused_session_timeout(
                 self._cluster.broker(node), node.node_id, request.session_timeout_ms
             )
 
