@@ -7,14 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-__all__ = ["end", "output_of", "read_until", "running"]
+__all__ = ["end", "output_of", "read_until", "running", "started"]
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -22,11 +22,20 @@ _SLOW = re.compile(r"^Executing <.* took \d+\.\d+ seconds\n", re.MULTILINE)
 """asyncio's debug mode, on a slow machine."""
 
 
-@contextmanager
-def running(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(script: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Run an example; kill it at the end if it still runs."""
+    return started("-X", "dev", "-W", "error", _EXAMPLES / script, *arguments)
+
+
+@contextmanager
+def started(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a Python with these arguments; kill it at the end if it still runs. `environment`: all
+    that it has; None: that of the tests."""
     with subprocess.Popen(
-        [sys.executable, "-X", "dev", "-W", "error", _EXAMPLES / script, *arguments],
+        [sys.executable, *arguments],
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -28,7 +27,8 @@ import pytest
 import yaml
 from certificates import authority
 from doc_blocks import ROOT, blocks
-from example_process import end, output_of
+from example_process import end, output_of, started
+from http_servers import serving
 
 from kafkagroup import NewRecord, encode_batch
 from kafkagroup.errors import ErrorCode
@@ -55,17 +55,9 @@ def running(
     """Run a program with nothing but this in its environment; kill it at the end."""
     file = folder / "program.py"
     file.write_text(program, "utf-8")
-    with subprocess.Popen(
-        [sys.executable, "-X", "dev", "-u", file],
-        env={"PYTHONPATH": str(ROOT), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    own = {"PYTHONPATH": str(ROOT), **environment}
+    with started("-X", "dev", "-u", file, environment=own) as process:
+        yield process
 
 
 @pytest.fixture
@@ -399,12 +391,8 @@ class SchemaRegistry(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def registry() -> Iterator[str]:
     SchemaRegistry.asked.clear()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SchemaRegistry) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with serving(SchemaRegistry) as address:
+        yield address
 
 
 def framed(number: int, schema: dict[str, Any], value: dict[str, Any]) -> bytes:

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,6 +21,7 @@ from urllib.parse import unquote
 import pytest
 from browser import open_page
 from doc_blocks import ROOT
+from http_servers import serving
 
 from kafkagroup._option_kinds import declared
 from kafkagroup.options import AdminOptions, ConsumerOptions, GroupMemberOptions
@@ -88,12 +88,8 @@ def address(site: Path) -> Iterator[str]:
             return None
 
     handler = functools.partial(Handler, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(handler) as served:
+        yield served
 
 
 def pages(site: Path) -> list[Path]:
