@@ -315,7 +315,7 @@ def unknown_attribute(found_on: object, name: str) -> AttributeError:
         if answer := _ATTRIBUTES.get(base.__name__, {}).get(name):
             message += f"; {answer}"
             break
-    # Python appends the most similar name, if it is told both.
+    # With both, Python appends the most similar name.
     return AttributeError(message, name=name, obj=found_on)
 
 

@@ -38,7 +38,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 
 def test_no_other_file_repeats_the_version() -> None:
-    """Brokers were told "0.1", with every version that was installed."""
+    """Brokers got "0.1", with every version that was installed."""
     root = Path(kafkagroup.__file__).parents[1]
     files = [*root.glob("*.toml"), *root.glob("*.py"), *root.glob("*.yml")]
     files += (root / "kafkagroup").rglob("*.py")

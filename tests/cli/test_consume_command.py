@@ -142,9 +142,9 @@ def test_an_end_without_a_record_says_where_reading_began(kafka: EmbeddedKafka) 
         b"kafkagroup: no record: reading began at the end; --from-beginning, --tail N and"
         b" --since 10m start earlier\n"
     )
-    for options, told in (((), hint), (("-g", "g"), b""), (("--tail", "5", "-k", "k"), b"")):
+    for options, shown in (((), hint), (("-g", "g"), b""), (("--tail", "5", "-k", "k"), b"")):
         done = consume(kafka, "--exit-at-end", *options)
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", told)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", shown)
 
 
 def test_ends_after_the_idle_timeout(kafka: EmbeddedKafka) -> None:

@@ -153,8 +153,8 @@ def test_a_file_without_offsets_is_refused(tmp_path: Path, text: bytes, line: st
 def test_no_offsets_of_an_absent_group_are_exported(kafka: EmbeddedKafka) -> None:
     """The file looked like a backup of the misspelt group."""
     done = run("export-offsets", "typo", "-b", kafka.bootstrap_servers)
-    told = "kafkagroup: GROUP_ID_NOT_FOUND (69): Group typo not found.\n"
-    assert (done.exit_code, done.stdout, done.stderr) == (1, "", told)
+    message = "kafkagroup: GROUP_ID_NOT_FOUND (69): Group typo not found.\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", message)
 
 
 def test_short_help_is_the_help_but_not_of_a_command_to_run() -> None:

@@ -104,7 +104,7 @@ def test_the_greatest_offset_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "shown"),
     [
         (OffsetAndMetadata(5, "", -2), "the leader epoch for t/0 is -2; expected a whole number"),
         (OffsetAndMetadata(5, "", 2**31), "from 0 to 2147483647, or -1 if it is not known"),
@@ -112,10 +112,10 @@ def test_the_greatest_offset_is_valid() -> None:
         (OffsetAndMetadata(5, None), "the metadata for t/0 is None; expected a string"),  # type: ignore[arg-type]
     ],
 )
-def test_what_a_commit_cannot_carry_is_refused(value: OffsetAndMetadata, told: str) -> None:
+def test_what_a_commit_cannot_carry_is_refused(value: OffsetAndMetadata, shown: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         offsets_of({A: value})
-    assert told in str(caught.value)
+    assert shown in str(caught.value)
 
 
 def test_times() -> None:

@@ -45,7 +45,7 @@ async def test_a_commit_without_a_group_says_what_is_missing(
 async def test_an_error_of_the_listener_at_the_close_is_logged(
     network: Any, caplog: pytest.LogCaptureFixture, protocol: Any
 ) -> None:
-    """No call raised it, and no line told."""
+    """No call raised it, and no line reported it."""
 
     async def save_state(_: object) -> None:
         raise OSError("disk full")
