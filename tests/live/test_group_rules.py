@@ -1,18 +1,16 @@
-"""The behaviours of a correct group client: the test of each, or where it is.
+"""What a correct group client does, seen from outside.
 
-`ELSEWHERE` names the tests in other files, and two tests below check it; the others are here. Most
-safety tests check one recorded run of a group with many events, eager and cooperative: members join
-and leave, one is expired, the coordinator moves. Time is virtual, the network is in memory.
+Most safety tests check one recorded run of a group with many events, eager and cooperative: members
+join and leave, one is expired, the coordinator moves. Time is virtual, the network is in memory.
+The names of docs/invariants.md are those of the tests.
 """
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -52,273 +50,6 @@ from kafkagroup.wire.messages.group import (
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 pytestmark = pytest.mark.anyio
-
-CLASSIC = "member/test_classic.py::"
-NEW = "member/test_consumer_protocol.py::"
-SUBSCRIBER = "runtime/test_subscriber.py::"
-NEW_CONSUMERS = "runtime/test_consumer_driver.py::"
-NEW_LIVE = "live/test_consumer_protocol.py::"
-OFFSETS = "runtime/test_offsets.py::"
-POSITIONS = "runtime/test_positions.py::"
-CONSUMING = "live/test_consuming.py::"
-EMBEDDING = "live/test_embedding.py::"
-DELIVERY = "consume/test_delivery.py::"
-ASSIGNORS = "assign/test_assignors.py::"
-STICKY = "assign/test_cooperative_sticky.py::"
-
-ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "line_1": (
-        "transport/test_broker.py::test_a_pending_join_does_not_block_other_connections",
-        CLASSIC + "test_leave_is_sent_on_another_connection_than_a_pending_join",
-    ),
-    "line_2": (CLASSIC + "test_the_join_timeout_is_the_longer_of_request_and_rebalance_timeout",),
-    "line_3": (CLASSIC + "test_heartbeats_start_after_a_successful_join_before_sync",),
-    "line_4": (
-        CLASSIC + "test_rebalance_in_progress_extends_the_session_and_revokes",
-        CLASSIC + "test_heartbeats_continue_while_the_application_drains",
-    ),
-    "line_5": (CLASSIC + "test_a_session_without_responses_rediscovers_the_coordinator",),
-    "line_6": (
-        CLASSIC + "test_an_application_that_did_not_poll_loses_and_leaves",
-        "live/test_rebalancing.py::test_an_application_that_stops_polling_loses_its_partitions",
-        "runtime/test_threaded.py::test_a_loop_blocked_beyond_max_poll_interval_leaves_and_rejoins",
-    ),
-    "line_7": (
-        CLASSIC + "test_a_sync_response_read_late_does_not_extend_the_lease",
-        CLASSIC + "test_when_the_lease_expires",
-        "live/test_blocking.py::test_a_loop_blocked_for_twice_the_session_stays_a_member_only_with_a_thread",
-    ),
-    "line_8": (CLASSIC + "test_member_id_required_rejoins_at_once_with_the_id",),
-    "line_9": (
-        CLASSIC + "test_a_stable_member_revokes_then_leaves",
-        "live/test_cancellation.py::test_a_consumer_cancelled_before_the_first_assignment_continues",
-    ),
-    "line_10": (
-        CLASSIC + "test_a_join_or_sync_error_resets_the_generation",
-        CLASSIC + "test_a_heartbeat_error_loses_the_assignment",
-    ),
-    "line_11": (CLASSIC + "test_a_stale_response_changes_nothing",),
-    "line_12": (
-        CLASSIC + "test_fenced_instance_id_is_fatal_everywhere",
-        CLASSIC + "test_fenced_by_a_heartbeat_sent_before_a_join_is_fatal",
-        OFFSETS + "test_a_commit_by_a_fenced_static_member_is_fatal",
-    ),
-    "line_13": (CLASSIC + "test_while_sync_is_in_flight_its_result_is_discarded",),
-    "line_14": (
-        CLASSIC + "test_a_group_of_another_type_is_refused",
-        CLASSIC + "test_an_assignment_of_another_protocol_is_refused",
-    ),
-    "line_15": (
-        "live/test_positions.py::test_a_pattern_matches_present_and_later_topics",
-        SUBSCRIBER + "test_a_restarted_static_member_with_another_subscription_gets_its_topics",
-        "live/test_cooperative.py::test_a_restarted_static_member_with_another_subscription_gets_its_topics",
-    ),
-    "line_17": (CLASSIC + "test_skip_assignment_syncs_with_an_empty_list",),
-    "line_18": (
-        CLASSIC + "test_owned_partitions_are_revoked_before_joining",
-        "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
-    ),
-    "line_21": ("live/test_cooperative.py::test_only_moving_partitions_are_revoked",),
-    "line_22": (
-        CLASSIC + "test_reset_while_leaving_is_lost_not_revoked",
-        CLASSIC + "test_closing_in_a_cooperative_rebalance_loses_partitions",
-    ),
-    "line_23": (CLASSIC + "test_each_attempt_sends_all_protocols_in_one_join",),
-    "line_24": (
-        "wire/test_embedded_protocol.py::test_newer_versions_parse_as_the_newest_known",
-        "wire/test_embedded_protocol.py::test_topics_and_partitions_are_sorted",
-        "wire/test_embedded_protocol.py::test_an_empty_rack_is_none",
-    ),
-    "line_25": (
-        STICKY + "test_the_claim_of_the_higher_generation_wins",
-        STICKY + "test_equal_claims_are_both_void_and_the_partition_is_assigned_later",
-        STICKY + "test_generation_in_user_data",
-    ),
-    "line_26": (
-        STICKY + "test_a_partition_is_not_assigned_in_the_rebalance_that_revokes_it",
-        STICKY + "test_a_stale_claim_does_not_hide_a_move",
-    ),
-    "line_30": (
-        "live/test_cooperative.py::test_an_eager_and_a_cooperative_member_share_the_partitions",
-    ),
-    "line_31": (
-        NEW + "test_the_first_heartbeat_has_a_generated_id_and_all_fields",
-        NEW + "test_s11_the_member_id_is_kept_whatever_happens",
-    ),
-    "line_32": (
-        NEW + "test_the_first_heartbeat_has_a_generated_id_and_all_fields",
-        NEW + "test_rack_instance_and_assignor_are_sent_if_set",
-    ),
-    "line_33": (
-        NEW + "test_a_heartbeat_omits_unchanged_fields",
-        NEW + "test_after_an_error_all_fields_are_sent_again",
-    ),
-    "line_34": (
-        NEW + "test_revoking_partitions_are_owned_until_the_application_releases_them",
-        NEW_CONSUMERS + "test_a_member_fenced_while_it_revokes_commits_and_assigns_nothing",
-    ),
-    "line_35": (
-        NEW + "test_unresolved_topic_ids_wait_and_the_rest_is_applied",
-        NEW_CONSUMERS + "test_partitions_of_a_topic_unknown_to_metadata_are_assigned_later",
-    ),
-    "line_36": (NEW_CONSUMERS + "test_buffered_records_of_revoking_partitions_are_not_delivered",),
-    "line_37": (
-        NEW + "test_a_fenced_member_loses_its_partitions_and_rejoins_at_once",
-        NEW_CONSUMERS + "test_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id",
-    ),
-    "line_38": (
-        NEW + "test_an_unreleased_instance_id_is_retried_and_then_fatal",
-        NEW + "test_permanent_errors_are_fatal",
-        NEW_CONSUMERS + "test_unauthorized_topics_are_reported_and_the_member_stays",
-    ),
-    "line_39": (
-        NEW + "test_invalid_epochs_and_intervals_are_ignored",
-        NEW + "test_leaving_succeeds_if_the_coordinator_does_not_know_the_member",
-    ),
-    "line_40": (
-        NEW + "test_a_missing_protocol_counts_once_the_coordinator_repeats_it",
-        NEW_CONSUMERS + "test_auto_falls_back_when_the_broker_refuses_the_join",
-        NEW_LIVE + "test_auto_chooses_classic_in_a_group_that_cannot_be_upgraded",
-    ),
-    "line_41": (
-        NEW + "test_an_assignment_of_unresolved_topics_alone_is_not_empty",
-        NEW_LIVE + "test_the_broker_matches_the_pattern_also_with_later_topics",
-    ),
-    "line_42": (NEW_CONSUMERS + "test_a_poll_timeout_leaves_and_the_next_poll_rejoins",),
-    "line_43": (
-        NEW + "test_after_a_new_epoch_or_assignment_heartbeats_are_frequent",
-        NEW + "test_an_idle_group_uses_our_interval_unless_the_broker_overrides_it",
-    ),
-    "line_44": (
-        "runtime/test_driver.py::test_auto_commit_waits_without_warnings_during_a_rebalance",
-        "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
-        CONSUMING + "test_commits_of_partitions_owned_by_others_are_refused",
-    ),
-    "line_45": (
-        NEW_CONSUMERS + "test_a_commit_with_a_stale_epoch_is_retried",
-        NEW_CONSUMERS + "test_a_retried_commit_carries_the_current_epoch",
-        NEW_CONSUMERS + "test_committed_offsets_are_fetched_with_the_current_epoch",
-        NEW_CONSUMERS + "test_an_offset_fetch_with_a_stale_epoch_is_retried",
-        "testing/test_embedded_consumer_groups.py::test_only_members_with_the_current_epoch_may_commit",
-    ),
-    "line_46": (
-        "runtime/test_reading.py::test_a_failed_offset_fetch_never_applies_the_reset_policy",
-        OFFSETS + "test_a_failed_offset_fetch_is_retried_and_never_counts_as_no_offset",
-        OFFSETS + "test_any_negative_offset_is_none",
-    ),
-    "line_47": (
-        POSITIONS + "test_only_unstable_offsets_are_awaited_and_fetched_again",
-        POSITIONS + "test_an_offset_fetch_requires_stable_offsets",
-        POSITIONS + "test_offsets_of_an_unknown_topic_are_retried_a_few_times",
-        POSITIONS + "test_offsets_are_fetched_once_an_unknown_topic_is_known",
-        POSITIONS + "test_an_offset_error_is_raised_and_the_others_continue",
-        POSITIONS + "test_committed_waits_for_unstable_offsets",
-        POSITIONS + "test_an_error_names_the_partition_whose_offset_cannot_be_read",
-    ),
-    "line_48": (
-        CLASSIC + "test_a_loading_coordinator_is_kept_and_retried",
-        CLASSIC + "test_not_coordinator_looks_up_the_coordinator",
-        OFFSETS + "test_a_commit_is_retried_after_a_retriable_error",
-    ),
-    "line_49": (
-        OFFSETS + "test_commits_are_sent_in_order",
-        OFFSETS + "test_a_commit_with_a_lost_response_is_retried_in_order",
-        OFFSETS + "test_a_cancelled_commit_does_not_overtake_the_next",
-    ),
-    "line_50": (
-        OFFSETS + "test_metadata_and_leader_epoch_of_a_commit_round_trip",
-        "runtime/test_validation.py::test_a_committed_position_is_validated_at_the_start",
-        "runtime/test_fetching.py::test_after_an_error_of_a_follower_the_leader_is_fetched_from",
-    ),
-    "delivery_processed": (
-        DELIVERY + "test_a_record_counts_as_processed_when_the_next_is_requested",
-        CONSUMING + "test_an_explicit_commit_includes_the_record_in_flight",
-        CONSUMING + "test_two_tasks_cannot_wait_for_one_consumer",
-    ),
-    "delivery_cancelled": (
-        CONSUMING + "test_a_cancelled_await_loses_nothing",
-        "live/test_cancellation.py::test_a_consumer_cancelled_in_any_call_continues",
-    ),
-    "delivery_callbacks": (
-        "live/test_rebalancing.py::test_callbacks_may_commit_and_seek",
-        "runtime/test_reading.py::test_a_seek_overrides_an_offset_fetch_in_flight",
-        CONSUMING + "test_stop_inside_the_loop_ends_it",
-        CONSUMING + "test_stop_in_a_callback_takes_effect_after_it",
-        EMBEDDING + "test_the_users_exception_is_raised_unwrapped",
-        EMBEDDING + "test_after_a_fatal_error_every_call_raises_it",
-    ),
-    "delivery_deserializer": (
-        CONSUMING + "test_a_deserializer_that_fails_keeps_the_position",
-        DELIVERY + "test_a_failing_deserializer_is_raised_until_the_application_seeks",
-    ),
-    "delivery_fetch_errors": (
-        "wire/test_error_codes.py::test_every_fetch_error_has_a_reaction_and_unknown_errors_are_raised",
-        "runtime/test_reading.py::test_a_position_out_of_range_is_reset_with_a_warning",
-        "runtime/test_reading.py::test_a_position_out_of_range_without_a_reset_policy_is_an_error",
-        "runtime/test_fetching.py::test_a_new_leader_named_in_a_fetch_response_needs_no_metadata",
-        "runtime/test_validation.py::test_a_recreated_topic_is_read_from_its_start",
-    ),
-    "s4": (
-        DELIVERY
-        + "test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processed_ones",
-    ),
-    "s8": (
-        DELIVERY + "test_s8_control_records_and_compaction_advance_position_and_commit",
-        "runtime/test_fetching.py::test_read_committed_delivers_no_aborted_records",
-        "live/test_transactions.py::test_committed_aborted_and_open_transactions",
-    ),
-    "s9": (DELIVERY + "test_s9_nothing_is_delivered_from_a_revoked_partition",),
-    "s10": (
-        CLASSIC + "test_a_stale_response_changes_nothing",
-        DELIVERY + "test_a_late_fetch_of_a_previous_assignment_is_dropped",
-        "runtime/test_reading.py::test_a_fetch_response_from_before_a_seek_is_dropped",
-    ),
-    "s11": (CLASSIC + "test_s11_the_member_id_survives_disconnects",),
-    "s12": ("runtime/test_reading.py::test_a_failed_offset_fetch_never_applies_the_reset_policy",),
-    "s14": (
-        ASSIGNORS + "test_s14_an_assignment_is_complete_disjoint_and_of_subscribed_topics",
-        ASSIGNORS + "test_s14_range_counts_of_a_topic_differ_by_at_most_one",
-        ASSIGNORS + "test_s14_every_process_computes_the_same_assignment",
-        STICKY + "test_any_group_is_stable_after_two_rounds_and_as_balanced_as_sticky",
-        "assign/test_sticky.py::test_no_assignment_is_more_balanced_or_moves_less",
-        STICKY + "test_owned_partitions_are_kept",
-    ),
-    "l2": (CLASSIC + "test_l2_a_healthy_member_sends_heartbeats_and_nothing_else",),
-    "l3": ("live/test_rebalancing.py::test_heartbeats_continue_while_the_application_awaits",),
-    "l4": (
-        EMBEDDING + "test_closing_ends_within_its_timeout_without_a_broker_response",
-        "runtime/test_service.py::test_stop_may_be_called_twice_and_concurrently",
-    ),
-}
-
-RULES = frozenset(
-    {f"line_{n}" for n in range(1, 51)}
-    | {f"s{n}" for n in range(1, 15)}
-    | {f"l{n}" for n in range(1, 5)}
-    | {f"delivery_{what}" for what in ("processed", "cancelled", "callbacks", "deserializer")}
-    | {"delivery_fetch_errors"}
-)
-
-
-def names_in(path: Path) -> set[str]:
-    """Return the names of the test functions of a file, including those in classes."""
-    nodes = ast.walk(ast.parse(path.read_text()))
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {n.name for n in nodes if isinstance(n, functions) and n.name.startswith("test_")}
-
-
-def test_every_rule_has_a_test() -> None:
-    here = names_in(Path(__file__))
-    tested = {rule for rule in RULES if any(name.startswith(f"test_{rule}_") for name in here)}
-    assert tested | ELSEWHERE.keys() == RULES
-
-
-def test_the_tests_elsewhere_exist() -> None:
-    root = Path(__file__).parent.parent
-    places = [place.split("::") for found in ELSEWHERE.values() for place in found]
-    names = {file: names_in(root / file) for file in {file for file, _ in places}}
-    assert [(file, name) for file, name in places if name not in names[file]] == []
-
 
 # ---------------------------------------------------------------- the group under test
 
@@ -372,7 +103,7 @@ def member_id(worker: Worker) -> str:
 # ---------------------------------------------------------------- joining and callbacks
 
 
-async def test_line_15_an_assignment_outside_the_subscription_is_refused(
+async def test_an_assignment_outside_the_subscription_is_refused(
     network: Network,
 ) -> None:
     """The leader assigned by the old subscription. The assignment is not applied."""
@@ -390,7 +121,7 @@ async def test_line_15_an_assignment_outside_the_subscription_is_refused(
     assert told == [[TopicPartition("u", 0)]]
 
 
-async def test_line_16_the_leader_watches_topics_that_only_others_subscribe_to(
+async def test_the_leader_watches_topics_that_only_others_subscribe_to(
     network: Network,
 ) -> None:
     async with broker(network, 1) as kafka:
@@ -406,7 +137,7 @@ async def test_line_16_the_leader_watches_topics_that_only_others_subscribe_to(
                 assert leader.assignment() == {TopicPartition("t", 0)}
 
 
-async def test_line_16_an_offline_replica_causes_no_rejoin(
+async def test_an_offline_replica_causes_no_rejoin(
     network: Network,
 ) -> None:
     async with broker(network, 4, nodes=2) as kafka:
@@ -424,7 +155,7 @@ async def test_line_16_an_offline_replica_causes_no_rejoin(
             assert worker.story == [("assigned", [0, 1, 2, 3])]
 
 
-async def test_line_16_the_leader_rejoins_when_racks_change(network: Network) -> None:
+async def test_the_leader_rejoins_when_racks_change(network: Network) -> None:
     racks = ["a"]
 
     class Racked(Leader):
@@ -455,7 +186,7 @@ async def test_line_16_the_leader_rejoins_when_racks_change(network: Network) ->
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, None, 1, 1.0),
     ],
 )
-async def test_line_19_the_last_commit_before_a_rebalance_ends_at_its_deadline(
+async def test_the_last_commit_before_a_rebalance_ends_at_its_deadline(
     wrong: ErrorCode,
     times: int | None,
     committed: int | None,
@@ -481,7 +212,7 @@ async def test_line_19_the_last_commit_before_a_rebalance_ends_at_its_deadline(
             tasks.cancel_scope.cancel()
 
 
-async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) -> None:
+async def test_a_callback_that_raises_does_not_veto(network: Network) -> None:
     """Its error is raised once, after the join is complete."""
 
     def revoked(partitions: object) -> None:
@@ -507,7 +238,7 @@ async def test_line_20_a_callback_that_raises_does_not_veto(network: Network) ->
     ("options", "ends"),
     [({}, [("revoked", [])]), (COOPERATIVE, [])],
 )
-async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
+async def test_a_member_without_partitions_gets_an_empty_assignment(
     options: dict[str, Any], ends: list[tuple[str, list[int]]], network: Network
 ) -> None:
     """`assigned` is called once per rebalance, even without partitions; an empty `revoked` only for
@@ -529,7 +260,7 @@ async def test_line_21_a_member_without_partitions_gets_an_empty_assignment(
 # ---------------------------------------------------------------- cooperative
 
 
-async def test_line_27_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
+async def test_a_cooperative_assignor_that_moves_owned_partitions_is_refused(
     network: Network,
 ) -> None:
     @named("faulty", cooperative=True)
@@ -548,7 +279,7 @@ async def test_line_27_a_cooperative_assignor_that_moves_owned_partitions_is_ref
                 await until(lambda: len(second.owns) == 2)
 
 
-async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network) -> None:
+async def test_after_revoking_a_member_rejoins_at_once(network: Network) -> None:
     joined: list[tuple[str, float]] = []
     async with broker(network, 2) as kafka:
         watch(
@@ -572,7 +303,7 @@ async def test_line_28_after_revoking_a_member_rejoins_at_once(network: Network)
                 await until(lambda: len(second.owns) == 1)
 
 
-async def test_line_29_partitions_assigned_back_while_the_application_drains_are_kept(
+async def test_partitions_assigned_back_while_the_application_drains_are_kept(
     network: Network,
 ) -> None:
     """The late release of the revoked partitions must not drop the new assignment."""
@@ -611,7 +342,7 @@ async def test_line_29_partitions_assigned_back_while_the_application_drains_are
         ([range_assignor, cooperative_sticky_assignor], 2),
     ],
 )
-async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
+async def test_a_member_is_eager_unless_every_assignor_is_cooperative(
     assignors: list[Assignor], revoked: int, network: Network
 ) -> None:
     async with broker(network, 2):
@@ -628,7 +359,7 @@ async def test_line_30_a_member_is_eager_unless_every_assignor_is_cooperative(
 # ---------------------------------------------------------------- offsets
 
 
-async def test_line_47_an_unstable_offset_is_awaited_without_limit(
+async def test_an_unstable_offset_is_awaited_without_limit(
     network: Network,
 ) -> None:
     """The wait has no limit and can be cancelled; the reset policy is never applied."""
