@@ -305,6 +305,7 @@ class BrokerClient:
             self._report_misdirected(error)
             raise
         connection.on_renewal = self._report_renewal
+        connection.may_renew = self._may_renew
         self._report_success(None)
         if close_count != self._close_count:
             # `aclose` ran meanwhile and did not know this connection.
@@ -526,12 +527,21 @@ class BrokerClient:
         if self._troubles is not None and self._troubles.open:
             self._troubles.succeeded((self.host, self.port, connection_id), anyio.current_time())
 
+    def _may_renew(self) -> bool:
+        return self._logins is None or self._logins.may_ask_source(anyio.current_time())
+
     def _report_renewal(self, error: KafkaGroupError | None) -> None:
         """Report an attempt to renew a session, which continues if it failed."""
         if error is None:
             self._report_success(None)
-        else:
-            self._report_failure(None, error, _NOT_AUTHENTICATED)
+            if self._logins is not None:
+                self._logins.succeeded(self.address, is_known=self.node_id >= 0)
+            return
+        self._report_failure(None, error, _NOT_AUTHENTICATED)
+        if self._logins is None or not isinstance(error, AuthenticationError):
+            return
+        if error.is_of_source:
+            self._logins.failed(self.address, error, anyio.current_time())
 
     def _report_misdirected(self, error: Exception) -> None:
         if isinstance(error, MisdirectedError):

@@ -154,6 +154,9 @@ class BrokerConnection:
         self.on_renewal: Callable[[KafkaGroupError | None], None] = lambda _: None
         """Called after each attempt to renew the session, with the error if it failed and the
         session continues."""
+        self.may_renew: Callable[[], bool] = lambda: True
+        """Returns whether to attempt it now: other connections may have just failed to get
+        credentials."""
         self._stream = stream
         self._channel = Channel(stream, options.receive_bytes)
         self._host = host.removesuffix(".")
@@ -406,6 +409,9 @@ class BrokerConnection:
         Until `ends_at` the old session serves while the mechanism cannot get its credentials."""
         attempts = 0
         while True:
+            if ends_at - self._clock() > _MIN_RENEWAL_PAUSE and not self.may_renew():
+                await anyio.sleep(_MIN_RENEWAL_PAUSE)
+                continue
             try:
                 lifetime = await self._authenticate(mechanism, is_renewal=True)
             except KafkaGroupError as error:

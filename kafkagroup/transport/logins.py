@@ -94,6 +94,17 @@ class Logins:
         for failure in failures:
             failure.retry_at = now + failure.pause()
 
+    def may_ask_source(self, now: float) -> bool:
+        """Return whether a connection may renew its session: after a failure of the source one
+        connection asks it first."""
+        failure = self._failures.get(_SOURCE)
+        if failure is None or self._on_refused is None:
+            return True
+        may_ask = now >= failure.retry_at
+        if may_ask:
+            failure.retry_at = now + failure.pause()
+        return may_ask
+
     def raise_suspended(self) -> None:
         """Raise the refusal of all brokers, while no login is tried."""
         if self._suspended is not None:

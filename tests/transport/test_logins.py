@@ -88,6 +88,22 @@ def test_a_source_that_fails_is_asked_by_one_connection_of_all_brokers() -> None
     assert [allowed(one, 6.0, address) for address in (A, B)] == [False, True]
 
 
+def test_connections_that_renew_their_sessions_ask_a_failing_source_in_turn() -> None:
+    """Each asked it at its own pace: with short sessions, 21 times in a second."""
+    one, _ = logins()
+    attempts = []
+    for tenth in range(40):
+        for address in (A, A, B):
+            if one.may_ask_source(tenth / 10):
+                attempts.append((tenth, address))
+                one.failed(address, FAILED, tenth / 10)
+    assert attempts == [(tenth, A) for tenth in (0, 2, 7, 15, 25, 35)]
+    assert [one.may_ask_source(4.5) for _ in range(3)] == [True, False, False]
+    assert not allowed(one, 4.5, B), "nor does a new connection"
+    one.succeeded(B, is_known=True)
+    assert [one.may_ask_source(4.5) for _ in range(3)] == [True] * 3
+
+
 def test_after_a_refusal_of_all_brokers_the_application_must_go_on() -> None:
     one, reported = logins()
     one.failed(A, REFUSED, 0.0)

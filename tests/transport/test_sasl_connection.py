@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -28,6 +29,7 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.threads import WorkerThreads
@@ -631,6 +633,29 @@ async def test_a_failing_renewal_is_reported_after_ten_seconds(
         await anyio.sleep(30)
         assert source.failures == []
         assert troubles.lasting(anyio.current_time()) == []
+        await broker.aclose()
+
+
+async def test_sessions_are_renewed_by_one_connection_while_the_source_fails(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.uniform", min)  # all at the same moment
+    network.handlers[HERE] = Gate([40_000] * 50)
+    source, logins = Source(), Logins()
+    logins.watch(lambda _: None)
+    async with network, anyio.create_task_group() as tasks:
+        broker = BrokerClient(1, *HERE, tasks, from_source(source), logins=logins)
+        for connection_id in "abcde":
+            await broker.connect(connection_id)
+        source.failures = [OSError("the vault restarts") for _ in range(9)]
+        began = len(source.times)
+        await anyio.sleep(60)
+        assert source.failures == []
+        assert all(broker.is_connected(connection_id) for connection_id in "abcde")
+        first, failed = source.times[began : began + 5], source.times[began + 4 : began + 9]
+        assert first == [first[0]] * 5, "nothing is known to be wrong"
+        pauses = [b - a for a, b in pairwise(failed)]
+        assert min(pauses) >= 0.1, "none asks it when another one has just failed"
         await broker.aclose()
 
 
