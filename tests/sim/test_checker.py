@@ -790,6 +790,11 @@ def test_s4_a_commit_of_a_position_that_was_reset_at_a_cut_may_be_the_cut():
     )
     assert broken(read_and_truncated(), out, commits(2)) == []
     assert broken(read_and_truncated(), out, commits(3)) == ["S4"]
+    *read, done = delivers(0, 1)
+    story = [written(0, 1, 2, 3, 4, 5), opening(), starts(1, {T0: 0}), read]
+    story += [truncation(2, 12, 13, 14, 15), out]
+    assert broken(story, commits(2)) == ["S4", "S6"]  # a record is in flight
+    assert broken(story, done, commits(2)) == []
 
 
 def test_s8_a_member_with_a_commit_past_a_truncation_starts_at_the_truncation_offset():

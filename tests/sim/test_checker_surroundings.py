@@ -213,6 +213,19 @@ def test_l14_one_silent_connection_does_not_use_up_a_call():
     assert broken(first, silenced, committing([sent, frozen])) == []
 
 
+def test_l14_a_call_that_has_waited_for_the_one_before_may_have_time_for_one_attempt():
+    first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0)]
+    sent, silenced = commits(1, answer=False)[0], of(Silenced, connection=commits(1)[0].connection)
+    called, failed = (
+        of(Committing, token=1, offsets=None),
+        of(Committed, token=1, outcome="RequestTimeoutError"),
+    )
+    assert broken(first, silenced, called, 3.0, sent, 0.9, failed) == []
+    assert broken(first, silenced, called, 3.0, sent, 1.1, failed) == ["L14"]
+    again = commits(1, answer=False)[0]
+    assert broken(first, silenced, called, 1.9, sent, 1.0, again, 0.1, failed) == ["L14"]
+
+
 # ------------------------------------------------------------------ L15: logins
 
 

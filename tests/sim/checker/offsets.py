@@ -272,6 +272,10 @@ class Offsets:
             log.set_flag(event.offset, PROCESSED)
             log.processed_end = max(log.processed_end, event.offset + 1)
         period = run.held.get(event.partition)
+        if period is not None and period.is_position_unknown and period.truncations:
+            # Reset because of a cut: a record below it may have been in flight meanwhile.
+            kept = min(event.offset + 1, *period.truncations)
+            period.processed_before_move = max(period.processed_before_move, kept)
         # A record of an earlier period does not count for this one.
         if period is None or period.position is None or event.offset >= period.position:
             return

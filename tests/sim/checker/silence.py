@@ -7,6 +7,10 @@ import attrs
 from ..events import Committed, Committing, Connecting, Sent, Silenced
 from .recorder import Handlers, MemberRun, Recorder
 
+_LEAST_ATTEMPT = 1.0
+"""Seconds that an attempt gets, if its call has them: a call with less left, for example after
+waiting for the commits before it, has only one."""
+
 
 @attrs.define(eq=False)
 class _Connections:
@@ -21,6 +25,8 @@ class _Connections:
     """Token of the application's unfinished commits -> the event in which the call began."""
     commit: tuple[int, Sent] | None = None
     """The last attempt to commit."""
+    used_since: float = 0.0
+    """When the first of the last attempts on the same connection was sent."""
 
 
 class Silence:
@@ -56,6 +62,9 @@ class Silence:
     def _sent(self, number: int, event: Sent) -> None:
         connections = self._of(event.member)[1]
         if event.api == "OffsetCommit":
+            last = connections.commit
+            if last is None or last[1].connection != event.connection:
+                connections.used_since = event.time
             connections.commit = number, event
         elif event.api == "FindCoordinator":
             connections.tried_by = number
@@ -73,6 +82,8 @@ class Silence:
             return
         if silenced_by > by + 1:
             return  # it was dropped later, while it waited for the response
+        if event.time - connections.used_since < _LEAST_ATTEMPT:
+            return
         if run.hindered_until < attempt.time:
             waited = event.time - attempt.time
             text = f"{run.name} waits for {waited:.1f} s on one connection that is silent"
