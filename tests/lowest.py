@@ -1,16 +1,8 @@
-"""Print the lowest versions that `pyproject.toml` promises, as pip's constraints.
-
-    python tests/lowest.py [EXTRA...] > lowest.txt
-
-Of the dependencies and these extras, with those that they include. The highest of several floors
-counts. Fails if a requirement has none.
-"""
+"""The lowest versions that `pyproject.toml` promises: `make test-lowest` installs them."""
 
 from __future__ import annotations
 
 import re
-import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +13,11 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[(?P<extras>[\w,]+)\])?(>=(?P<flo
 
 
 def lowest(project: Mapping[str, Any], extras: Sequence[str]) -> dict[str, str]:
-    """Return the lowest promised version of each package."""
+    """Return the lowest promised version of each package: of the dependencies, and of these extras
+    with those that they include. The highest of several floors counts.
+
+    Raises: ValueError for a requirement without a floor.
+    """
     floors: dict[str, str] = {}
     for requirement in requirements(project, extras):
         match = _REQUIREMENT.match(requirement)
@@ -51,9 +47,3 @@ def requirements(project: Mapping[str, Any], extras: Iterable[str]) -> Iterator[
 
 def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
-
-
-if __name__ == "__main__":
-    parsed = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
-    for package, version in sorted(lowest(parsed, sys.argv[1:]).items()):
-        print(f"{package}=={version}")

@@ -2,13 +2,14 @@
 
     python tests/stories.py REPORT.xml ...
 
-reads the JUnit reports of all steps of the run, and pytest's output of each, REPORT.log. Each story
+reads the JUnit reports of all parts of the run, and pytest's output of each, REPORT.log. Each story
 names its tests. The lines give the reason why a story was skipped: without Java its tests are
 skipped, or run on the embedded broker. A failed or missing test of a story is an error.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import attrs
+
+import kafkagroup
 
 _MEMBERS = "tests/live/test_rebalancing.py::test_members_share_partitions_and_take_over"
 _PEERS = "test_each_client_leads_a_cooperative_group_with_clean_handovers"
@@ -113,6 +116,14 @@ def main(names: Sequence[str]) -> int:
     for report in reports:
         outcomes |= read_report(report)
     log = "\n".join(report.with_suffix(".log").read_text("utf-8") for report in reports)
+    compiled = "compiled" if kafkagroup.__compiled__ else "not compiled"
+    print(
+        f"== make test passed on Python {platform.python_version()}; kafkagroup is {compiled};"
+        " the Kafka of those that share one:"
+    )
+    for choice in sorted(set(re.findall("^(?:not|taken)[ :].*", log, re.MULTILINE))):
+        print(f"     {choice}")
+    print("== what was met:")
     lines, faults = lines_of(outcomes, why_embedded(log))
     for line in lines:
         print(f"     {line}")

@@ -1,11 +1,11 @@
 """Build the packages, and try each in an empty environment.
 
-    python tests/try_packages.py TEST...
+    python tests/try_packages.py
 
 Builds the sdist, the wheel for all platforms, and a compiled wheel for each of `VERSIONS` that is
-present; Debian's own repository supplies Python 3.14 if the machine has none. The tests given run
-on each wheel, and `make test-fast` in the unpacked sdist. Ends with a table that also names what
-was not tried, and with status 1 if something failed.
+present; Debian's own repository supplies Python 3.14 if the machine has none. `TESTS` run on each
+wheel, and `make test-fast` in the unpacked sdist. Ends with a table that also names what was not
+tried, and with status 1 if something failed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from glob import glob
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import debian_python
+from parts import FAST, QUICK
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "packages"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14", "3.14t")
+TESTS = (*FAST, "tests/test_threads.py")
 CONSTRAINED = dict.fromkeys(
     ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(ROOT / "constraints.txt")
 )
@@ -60,7 +62,7 @@ class Failed(Exception):
     """A command failed; has the end of what it printed."""
 
 
-def main(tests: Sequence[str]) -> int:
+def main() -> int:
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir(parents=True)
     pythons = {version: find_python(version) for version in VERSIONS}
@@ -68,7 +70,7 @@ def main(tests: Sequence[str]) -> int:
         pythons["3.14"] = debian_python.install("3.14", ROOT / "build" / "debian-python")
     found = {version: python for version, python in pythons.items() if python is not None}
     rows = []
-    for row in try_all(found, tests):
+    for row in try_all(found):
         print(f"== {row.package} on {row.python}: {row.result}", flush=True)
         rows.append(row)
     rows += [
@@ -80,7 +82,7 @@ def main(tests: Sequence[str]) -> int:
     return any(row.result.startswith("FAILED") for row in rows)
 
 
-def try_all(pythons: Mapping[str, str], tests: Sequence[str]) -> Iterator[Tried]:
+def try_all(pythons: Mapping[str, str]) -> Iterator[Tried]:
     """Build and try everything. Raises: Failed if the sdist cannot be built."""
     dist = PLACE / "dist"
     run(sys.executable, "-m", "build", "--sdist", "--outdir", dist, ROOT, variables=CONSTRAINED)
@@ -96,9 +98,9 @@ def try_all(pythons: Mapping[str, str], tests: Sequence[str]) -> Iterator[Tried]
         except Failed as error:
             yield Tried("compiled wheel", version, f"FAILED to build: {error}")
             continue
-        yield try_wheel(wheel, version, python, unpacked, tests)
+        yield try_wheel(wheel, version, python, unpacked)
     for version in (next(iter(pythons)), list(pythons)[-1]):
-        yield try_wheel(pure, version, pythons[version], unpacked, tests)
+        yield try_wheel(pure, version, pythons[version], unpacked)
     version, python = next(iter(pythons.items()))
     yield Tried(sdist.name, version, outcome("make", "test-fast", f"PYTHON={python}", at=unpacked))
     checked = outcome(sys.executable, "-m", "twine", "check", "--strict", *sorted(dist.iterdir()))
@@ -124,9 +126,7 @@ def repair(wheel: Path, dist: Path) -> Path:
     return repaired
 
 
-def try_wheel(
-    wheel: Path, version: str, python: str, unpacked: Path, tests: Sequence[str]
-) -> Tried:
+def try_wheel(wheel: Path, version: str, python: str, unpacked: Path) -> Tried:
     """Install a wheel into an empty environment, and run the tests away from the sources."""
     size = wheel.stat().st_size
     if size > LARGEST:
@@ -146,8 +146,7 @@ def try_wheel(
         return Tried(wheel.name, version, f"FAILED: compiled {compiled}, GIL turned on {gil}")
     if Path(environment).parents[1] not in Path(file).parents:
         return Tried(wheel.name, version, f"FAILED: the tests would run {file}")
-    markers = "not (brokers or long or serial or slow)"
-    result = outcome(environment, "-m", "pytest", "-n", "auto", "-m", markers, *tests, at=place)
+    result = outcome(environment, "-m", "pytest", "-n", "auto", "-m", QUICK, *TESTS, at=place)
     return Tried(wheel.name, version, f"{result}; {size:,} bytes")
 
 
@@ -211,4 +210,4 @@ def run(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
