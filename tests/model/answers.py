@@ -43,6 +43,9 @@ _UNORDERED = {
     "partitions": ("partition_index", "partition"),
     "responses": ("topic", "name", "topic_id"),
     "results": ("group_id",),
+    "results_by_partition": ("partition_index",),
+    "results_by_topic_v3_and_below": ("name",),
+    "topic_results": ("name",),
     "topics": ("name", "topic", "topic_id"),
 }
 """Lists whose order Kafka leaves to a hash table, or to what it looks at first -> what to sort them
@@ -110,15 +113,24 @@ def _plain(name: str, value: Any, names: Names) -> str:
             return re.sub(re.escape(names.prefix), "", value) or "''"
         case None:
             return "null"
+        case _ if name == "session_id":
+            return names.session(value)
+        case _ if name == "producer_id":
+            return names.producer(value)
+        case _ if name.endswith("error_code"):
+            return error_name(value) if value else "OK"
         case _:
-            return names.session(value) if name == "session_id" else str(value)
+            return str(value)
 
 
 def _records(data: bytes | memoryview) -> str:
-    """Return the values by offset, and the number of bytes of a truncated batch."""
+    """Return the values by offset, and the number of bytes of a truncated batch. The values of
+    control batches are what they do."""
     batches = list(read_batches(data, topic="", partition=-1))
     found = [
-        f"{record.offset}:{bytes(record.value or b'').decode()}"
+        f"{batch.base_offset}:{kind.name}"
+        if (kind := batch.control_type()) is not None
+        else f"{record.offset}:{bytes(record.value or b'').decode()}"
         for batch in batches
         for record in batch.records(0)
     ]

@@ -38,7 +38,8 @@ SETTINGS: dict[str, Callable[[str], tuple[str, Any]]] = {
         int(value) / 1000,
     ),
 }
-"""Kafka's option -> the embedded broker's."""
+"""Kafka's option -> the embedded broker's. It has no others: it has no segments of logs, and looks
+for transactions to abort all the time."""
 
 all_traces = pytest.mark.parametrize(
     ("path", "recorded"), [pytest.param(path, path.read_text(), id=path.stem) for path in TRACES]
@@ -68,7 +69,7 @@ class _MemoryStream(anyio.abc.ByteStream):
 @asynccontextmanager
 async def embedded_broker(options: dict[str, str]) -> AsyncIterator[Broker]:
     """An embedded broker in the loop of the test, connected to in memory."""
-    chosen = dict(SETTINGS[name](value) for name, value in options.items() if "." in name)
+    chosen = dict(SETTINGS[name](value) for name, value in options.items() if name in SETTINGS)
     settings = BrokerSettings(group_min_session_timeout=0.1, **chosen)
     nodes = int(options.get("nodes", 1))
     kafka = EmbeddedKafka(listen=False, settings=settings, nodes=nodes)

@@ -16,11 +16,21 @@ from uuid import UUID
 import attrs
 
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
-from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce
+from kafkagroup.wire.messages import (
+    admin,
+    fetch,
+    group,
+    metadata,
+    offsets,
+    produce,
+    transactions,
+)
 from kafkagroup.wire.schema import NO_ID, Request
 
 __all__ = ["Names", "new_records", "request"]
 
+_NO_PRODUCER = 2**40
+"""A producer id that no producer has."""
 NO_TOPIC_ID = UUID(int=4)
 """A topic id that no topic has."""
 
@@ -39,6 +49,8 @@ class Names:
     """The trace's member id -> the broker's."""
     sessions: dict[str, int] = attrs.field(factory=dict)
     """The trace's name of a fetch session -> its id."""
+    producers: dict[str, int] = attrs.field(factory=dict)
+    """The trace's name of a producer id -> the broker's."""
 
     def topic_id(self, topic: str) -> UUID:
         return self.ids.get(topic, NO_TOPIC_ID)
@@ -71,14 +83,20 @@ class Names:
 
     def session(self, session_id: int) -> str:
         """Return the trace's name of a fetch session, which may be new."""
-        if not session_id:
-            return "0"
-        for ours, theirs in self.sessions.items():
-            if theirs == session_id:
-                return ours
-        ours = f"s{len(self.sessions) + 1}"
-        self.sessions[ours] = session_id
-        return ours
+        return _named(self.sessions, "s", session_id) if session_id else "0"
+
+    def producer(self, producer_id: int) -> str:
+        """Return the trace's name of a producer id, which may be new."""
+        return _named(self.producers, "p", producer_id) if producer_id >= 0 else "-1"
+
+
+def _named(names: dict[str, int], stem: str, number: int) -> str:
+    for ours, theirs in names.items():
+        if theirs == number:
+            return ours
+    ours = f"{stem}{len(names) + 1}"
+    names[ours] = number
+    return ours
 
 
 Words = dict[str, str]
@@ -127,6 +145,19 @@ class _Line:
     @property
     def member(self) -> str:
         return self.names.member(self.text("member"))
+
+    @property
+    def transactional_id(self) -> str:
+        return self.names.name(self.text("id"))
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """The producer id and epoch."""
+        name = self.text("producer")
+        return {
+            "producer_id": self.names.producers.get(name, _NO_PRODUCER) if name else -1,
+            "producer_epoch": self.number("epoch"),
+        }
 
     def listed(self, name: str) -> list[str]:
         text = self.words.get(name, "")
@@ -373,14 +404,27 @@ def _fetch(line: _Line) -> fetch.FetchRequest:
     )
 
 
-def new_records(values: str) -> bytes:
+def new_records(values: str, **options: Any) -> bytes:
     """Return a batch of values separated by commas; "a@1500" has a timestamp, others count from
     1000 ms."""
     made = []
     for count, value in enumerate(values.split(",")):
         text, _, timestamp = value.partition("@")
         made.append(NewRecord(None, text.encode(), int(timestamp or 1000 + count)))
-    return encode_batch(made)
+    return encode_batch(made, **options)
+
+
+def _batch(options: Words, names: Names) -> bytes:
+    """Return the batch that the options of a partition describe."""
+    if "producer" not in options:
+        return _spoilt(options[""], options.get("spoilt", ""))
+    return new_records(
+        options[""],
+        producer_id=names.producers.get(options["producer"], _NO_PRODUCER),
+        producer_epoch=_number(options, "epoch", 0),
+        base_sequence=_number(options, "seq", 0),
+        transactional="txn" in options,
+    )
 
 
 def _spoilt(values: str, how: str) -> bytes:
@@ -410,20 +454,96 @@ def _spoilt(values: str, how: str) -> bytes:
 
 def _produce(line: _Line) -> produce.ProduceRequest:
     return produce.ProduceRequest(
+        transactional_id=line.transactional_id or None,
         acks=line.number("acks", -1),
         timeout_ms=5000,
         topic_data=tuple(
             produce.TopicProduceData(
                 **line.topic(topic, 13),
                 partition_data=tuple(
-                    produce.PartitionProduceData(
-                        index=index, records=_spoilt(o[""], o.get("spoilt", ""))
-                    )
+                    produce.PartitionProduceData(index=index, records=_batch(o, line.names))
                     for index, o in partitions.items()
                 ),
             )
             for topic, partitions in line.partitions.items()
         ),
+    )
+
+
+# ---------------------------------------------------------------- transactions
+
+
+def _init_producer_id(line: _Line) -> transactions.InitProducerIdRequest:
+    return transactions.InitProducerIdRequest(
+        transactional_id=line.transactional_id if "id" in line.words else None,
+        transaction_timeout_ms=line.ms("timeout"),
+        **line.identity,
+    )
+
+
+def _add_partitions(line: _Line) -> transactions.AddPartitionsToTxnRequest:
+    topics = tuple(
+        transactions.AddPartitionsToTxnTopic(
+            name=line.names.name(topic), partitions=tuple(partitions)
+        )
+        for topic, partitions in line.partitions.items()
+    )
+    if line.version < 4:
+        return transactions.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=line.transactional_id,
+            v3_and_below_producer_id=line.identity["producer_id"],
+            v3_and_below_producer_epoch=line.identity["producer_epoch"],
+            v3_and_below_topics=topics,
+        )
+    return transactions.AddPartitionsToTxnRequest(
+        transactions=(
+            transactions.AddPartitionsToTxnTransaction(
+                transactional_id=line.transactional_id,
+                verify_only=line.text("only") == "verify",
+                topics=topics,
+                **line.identity,
+            ),
+        )
+    )
+
+
+def _add_offsets(line: _Line) -> transactions.AddOffsetsToTxnRequest:
+    return transactions.AddOffsetsToTxnRequest(
+        transactional_id=line.transactional_id, group_id=line.group, **line.identity
+    )
+
+
+def _end(line: _Line) -> transactions.EndTxnRequest:
+    return transactions.EndTxnRequest(
+        transactional_id=line.transactional_id,
+        committed=line.text("commit") == "yes",
+        **line.identity,
+    )
+
+
+def _commit_in_transaction(line: _Line) -> transactions.TxnOffsetCommitRequest:
+    return transactions.TxnOffsetCommitRequest(
+        transactional_id=line.transactional_id,
+        group_id=line.group,
+        generation_id=line.number("generation"),
+        member_id=line.member,
+        group_instance_id=line.maybe("instance"),
+        topics=tuple(
+            transactions.TxnOffsetCommitRequestTopic(
+                name=line.names.name(topic),
+                partitions=tuple(
+                    transactions.TxnOffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=int(options[""]),
+                        committed_leader_epoch=_number(options, "epoch", -1),
+                        committed_metadata=_none(options.get("metadata", "")),
+                    )
+                    for index, options in partitions.items()
+                ),
+            )
+            for topic, partitions in line.partitions.items()
+        ),
+        **line.identity,
     )
 
 
@@ -489,13 +609,17 @@ def _delete(line: _Line) -> admin.DeleteTopicsRequest:
 
 
 _MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
+    "AddOffsetsToTxn": _add_offsets,
+    "AddPartitionsToTxn": _add_partitions,
     "CreateTopics": _create,
     "DeleteGroups": lambda line: group.DeleteGroupsRequest(groups_names=_groups(line)),
     "DeleteTopics": _delete,
     "DescribeGroups": lambda line: group.DescribeGroupsRequest(groups=_groups(line)),
+    "EndTxn": _end,
     "Fetch": _fetch,
     "FindCoordinator": _find,
     "Heartbeat": _heartbeat,
+    "InitProducerId": _init_producer_id,
     "JoinGroup": _join,
     "LeaveGroup": _leave,
     "ListGroups": _list,
@@ -506,4 +630,5 @@ _MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
     "OffsetForLeaderEpoch": _epochs,
     "Produce": _produce,
     "SyncGroup": _sync,
+    "TxnOffsetCommit": _commit_in_transaction,
 }

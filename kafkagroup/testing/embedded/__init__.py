@@ -3,8 +3,9 @@
 It responds as Apache Kafka 4.3.1 does: `tests/model` sends the same requests to both and compares
 the responses. These differences are intentional:
 
-- There are no share groups, streams groups, transactions or producer ids: every commit is stable,
-  every appended record is committed, and an idempotent producer finds no InitProducerId API.
+- There are no share groups and streams groups.
+- The markers of a transaction are written at once, or after `transaction_marker_delay`, and in all
+  partitions together. Two-phase commits (KIP-939) do not exist.
 - All members of a group use the same protocol, classic or KIP-848. Kafka lets a group migrate
   member by member.
 - There are no ACLs, quotas or topic configurations, and no DeleteRecords API. Nothing expires:
@@ -23,7 +24,15 @@ the responses. These differences are intentional:
 - The texts of error messages are not Kafka's.
 """
 
-from kafkagroup.testing.embedded.faults import Change, Close, Delay, Fault, Swallow, Throttle
+from kafkagroup.testing.embedded.faults import (
+    Change,
+    Close,
+    Delay,
+    Fault,
+    Late,
+    Swallow,
+    Throttle,
+)
 from kafkagroup.testing.embedded.kafka import EmbeddedKafka
 from kafkagroup.testing.embedded.server import Seen
 from kafkagroup.testing.embedded.settings import BrokerSettings
@@ -35,6 +44,7 @@ __all__ = [
     "Delay",
     "EmbeddedKafka",
     "Fault",
+    "Late",
     "Seen",
     "Swallow",
     "Throttle",

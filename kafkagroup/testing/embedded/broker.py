@@ -15,7 +15,14 @@ from typing import Any
 import attrs
 
 from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
-from kafkagroup.testing.embedded import group_requests, offsets, reads, topics, writes
+from kafkagroup.testing.embedded import (
+    group_requests,
+    offsets,
+    reads,
+    topics,
+    transaction_requests,
+    writes,
+)
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
@@ -48,8 +55,10 @@ from kafkagroup.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
     FindCoordinatorRequest,
     MetadataRequest,
+    SupportedFeatureKey,
 )
 from kafkagroup.wire.messages.offset_delete import OffsetDeleteRequest
 from kafkagroup.wire.messages.offsets import (
@@ -64,6 +73,13 @@ from kafkagroup.wire.messages.sasl import (
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
+)
+from kafkagroup.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
 )
 from kafkagroup.wire.primitives import read_uvarint
 from kafkagroup.wire.schema import Request
@@ -163,7 +179,27 @@ def _api_versions(
     if caller.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in software):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
     keys = _SUPPORTED if cluster.settings.consumer_groups else _SUPPORTED_WITHOUT_CONSUMER_GROUPS
-    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=keys)
+    features = {
+        "group.version": (1, int(cluster.settings.consumer_groups)),
+        "transaction.version": (2, cluster.transaction_version),
+    }
+    return ApiVersionsResponse(
+        error_code=ErrorCode.NONE,
+        api_keys=keys,
+        supported_features=tuple(
+            SupportedFeatureKey(
+                name=name, min_version=0 if caller.version >= 4 else 1, max_version=highest
+            )
+            for name, (highest, _) in features.items()
+        ),
+        finalized_features_epoch=cluster.transaction_version_changes,
+        # A feature of level 0 is not listed.
+        finalized_features=tuple(
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, (_, level) in features.items()
+            if level
+        ),
+    )
 
 
 # The connection's `SaslAuthenticator` handles these two requests unless SASL is off.
@@ -229,6 +265,8 @@ def _immediate(respond: Callable[[Cluster, int, Any, Caller], object]) -> Callab
 
 
 _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
+    AddOffsetsToTxnRequest: _immediate(transaction_requests.add_offsets),
+    AddPartitionsToTxnRequest: _immediate(transaction_requests.add_partitions),
     ApiVersionsRequest: _immediate(_api_versions),
     ConsumerGroupDescribeRequest: _immediate(group_requests.describe_consumer_groups),
     ConsumerGroupHeartbeatRequest: _immediate(group_requests.consumer_heartbeat),
@@ -244,11 +282,13 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     ),
     DescribeConfigsRequest: _immediate(_describe_configs),
     DescribeGroupsRequest: _immediate(group_requests.describe_groups),
+    EndTxnRequest: _immediate(transaction_requests.end),
     FetchRequest: reads.fetch,
     FindCoordinatorRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.find_coordinator(cluster, request, caller)
     ),
     HeartbeatRequest: _immediate(group_requests.heartbeat),
+    InitProducerIdRequest: _immediate(transaction_requests.begin),
     JoinGroupRequest: group_requests.join,
     LeaveGroupRequest: _immediate(group_requests.leave),
     ListGroupsRequest: _immediate(group_requests.list_groups),
@@ -266,6 +306,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     SaslAuthenticateRequest: _immediate(_sasl_authenticate),
     SaslHandshakeRequest: _immediate(_sasl_handshake),
     SyncGroupRequest: group_requests.sync,
+    TxnOffsetCommitRequest: _immediate(transaction_requests.commit_offsets),
 }
 
 _REQUESTS_BY_KEY = {cls.api_key: cls for cls in _HANDLERS}
@@ -279,11 +320,17 @@ _LOWEST: dict[type[Request[Any]], int] = {
 }
 """Lowest advertised versions, where they differ from the versions that can be decoded."""
 
+_HIGHEST: dict[type[Request[Any]], int] = {
+    # Version 6 is not stable in Kafka 4.3: it belongs to two-phase commits (KIP-939).
+    InitProducerIdRequest: 5,
+}
+"""Highest advertised versions, where they differ."""
+
 _SUPPORTED = tuple(
     ApiVersion(
         api_key=cls.api_key,
         min_version=_LOWEST.get(cls, cls.versions.low),
-        max_version=cls.versions.high,
+        max_version=_HIGHEST.get(cls, cls.versions.high),
     )
     for cls in sorted(_HANDLERS, key=lambda cls: cls.api_key)
 )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from struct import Struct
 from typing import Any
 from uuid import UUID
 from zlib import crc32
@@ -23,11 +24,21 @@ from kafkagroup.testing.embedded.fetch_sessions import FetchSessions
 from kafkagroup.testing.embedded.log import PartitionLog
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.testing.embedded.transactions import (
+    Identity,
+    Transaction,
+    TransactionCoordinator,
+)
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.schema import Request
 
 __all__ = ["Cluster", "Node", "Partition", "Topic"]
 
+_MARKER_KEY = Struct(">hh")
+"""The key of a control record: its version, and 1 to commit or 0 to abort."""
+_MARKER_VALUE = Struct(">hi")
+"""Its value: its version, and the epoch of the coordinator."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -101,10 +112,22 @@ class Cluster:
         )
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Group -> its committed offsets."""
+        self.pending_offsets: dict[
+            str, dict[int, dict[TopicPartition, OffsetAndMetadata | None]]
+        ] = {}
+        """Group -> producer id -> the offsets that its open transaction commits; None for one that
+        a commit without a transaction has replaced since."""
+        self.transactions = TransactionCoordinator(self.timers, settings, self._write_markers)
+        self.transaction_version = settings.transaction_version
+        """The finalized feature `transaction.version`."""
+        self.transaction_version_changes = 0
+        """How often it was changed: the epoch of the finalized features."""
         self.fetch_callbacks: dict[object, Callable[[], None]] = {}
         """Callbacks for when there may be more to fetch, keyed by the waiting fetch."""
         self.refusal: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal
         """Returns the injected error code of a partition's entry in a response; 0 for none."""
+        self.refusal_after: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal
+        """The same, for a request that was executed."""
         self._chosen_coordinators: dict[str, int] = {}
 
     def new_id(self) -> UUID:
@@ -170,6 +193,11 @@ class Cluster:
         for offsets in self.offsets.values():
             for partition in [tp for tp in offsets if tp.topic == name]:
                 del offsets[partition]
+        for pending in (
+            found for group in self.pending_offsets.values() for found in group.values()
+        ):
+            for partition in [tp for tp in pending if tp.topic == name]:
+                del pending[partition]
         self.wake_fetches()
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
@@ -194,16 +222,52 @@ class Cluster:
         for callback in tuple(self.fetch_callbacks.values()):
             callback()
 
+    # ------------------------------------------------------------ offsets and transactions
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Store committed offsets, in place of those that open transactions committed before."""
+        self.offsets.setdefault(group_id, {}).update(offsets)
+        for pending in self.pending_offsets.get(group_id, {}).values():
+            pending.update(dict.fromkeys(pending.keys() & offsets.keys()))
+
+    def set_transaction_version(self, version: int) -> None:
+        """Change the finalized feature."""
+        self.transaction_version = version
+        self.transaction_version_changes += 1
+
+    def unstable_offsets(self, group_id: str) -> frozenset[TopicPartition]:
+        """Return the partitions whose offsets an open transaction of the group commits."""
+        pending = self.pending_offsets.get(group_id, {})
+        return frozenset(tp for offsets in pending.values() for tp in offsets)
+
+    def _write_markers(self, transaction: Transaction, identity: Identity, commits: bool) -> None:
+        marker = encode_batch(
+            [NewRecord(_MARKER_KEY.pack(0, commits), _MARKER_VALUE.pack(0, 0))],
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            transactional=True,
+            control=True,
+        )
+        for tp in sorted(transaction.partitions):
+            if (partition := self.partition(*tp)) is not None:
+                partition.log.append(marker)
+        for group_id in transaction.groups:
+            pending = self.pending_offsets.get(group_id, {}).pop(identity.producer_id, {})
+            if commits:
+                offsets = {tp: offset for tp, offset in pending.items() if offset is not None}
+                self.commit(group_id, offsets)
+        self.wake_fetches()
+
     # ------------------------------------------------------------ nodes
 
-    def coordinator_of(self, group_id: str) -> int:
-        """Return the group's coordinator; -1 while no node is alive."""
+    def coordinator_of(self, key: str) -> int:
+        """Return the coordinator of a group or transactional id; -1 while no node is alive."""
         live = self.live
-        moved = self._chosen_coordinators.get(group_id)
+        moved = self._chosen_coordinators.get(key)
         if moved in live:
             return moved
         # `hash` differs from run to run.
-        return live[crc32(group_id.encode()) % len(live)] if live else -1
+        return live[crc32(key.encode()) % len(live)] if live else -1
 
     def kill(self, node_id: int, now: float) -> None:
         """Stop a node: other nodes lead its partitions and coordinate its groups."""

@@ -372,23 +372,29 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         caller: Caller,
+        *,
+        transactional: bool = False,
     ) -> ErrorCode:
-        """Return the error for this commit, or NONE, and then extend the member's session."""
+        """Return the error for this commit, or NONE, and then extend the member's session.
+
+        A commit in a transaction does not extend it. A group of which a transaction commits may
+        have members, and may be in a rebalance.
+        """
         group = self.groups.get(group_id)
         if group is None:
             if generation < 0:
                 # Commits without membership create a "simple" group.
                 self.groups[group_id] = ClassicGroup(group_id)
                 return ErrorCode.NONE
-            if caller.version >= 9:
+            if caller.version >= 9 and not transactional:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             return ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and group.state is _EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = _check_member(group, member_id, instance_id) or _check_generation(group, generation)
-        if error:
+        if error or transactional:
             return error
         if group.state is _COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS

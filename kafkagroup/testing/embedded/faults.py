@@ -10,7 +10,7 @@ import attrs
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.schema import Request
 
-__all__ = ["Action", "Change", "Close", "Delay", "Fault", "Faults", "Swallow", "Throttle"]
+__all__ = ["Action", "Change", "Close", "Delay", "Fault", "Faults", "Late", "Swallow", "Throttle"]
 
 
 @attrs.frozen
@@ -19,6 +19,13 @@ class Close:
 
     before: bool = False
     """Whether to close before the request is executed. False loses only the response."""
+
+
+@attrs.frozen
+class Late:
+    """Close the connection at once, and execute the request later, as if it had been on its way."""
+
+    seconds: float
 
 
 @attrs.frozen
@@ -51,9 +58,9 @@ class Change:
     change: Callable[[Any], Any]
 
 
-Action = int | Change | Close | Swallow | Delay | Throttle
+Action = int | Change | Close | Delay | Late | Swallow | Throttle
 """An error code, an `ErrorCode` or the number of a newer one, is the response; the request is not
-executed."""
+executed, unless `Fault.executed` says so."""
 
 
 @attrs.define(eq=False)
@@ -72,6 +79,8 @@ class Fault:
     partition: TopicPartition | None = None
     """The partition whose entry in the response has the error code; the request is executed for the
     others. None for requests as a whole."""
+    executed: bool = False
+    """Whether the request is executed for that partition, too, before it gets the error code."""
     hits: int = 0
 
     def stop(self) -> None:
@@ -89,10 +98,15 @@ class Fault:
         return is_match
 
     def matches_partition(
-        self, node_id: int, api: type[Request[Any]], partition: TopicPartition
+        self, node_id: int, api: type[Request[Any]], partition: TopicPartition, *, executed: bool
     ) -> bool:
-        """Whether the rule applies to this partition's entry; counts the hit if so."""
-        is_match = self.partition == partition and self._applies(node_id, api)
+        """Whether the rule applies to this partition's entry, before or after the request is
+        `executed` for it; counts the hit if so."""
+        is_match = (
+            self.partition == partition
+            and self.executed == executed
+            and self._applies(node_id, api)
+        )
         self.hits += is_match
         return is_match
 
@@ -114,9 +128,18 @@ class Faults:
         """Return the fault to inject into this request, if any."""
         return next((rule.action for rule in self.rules if rule.matches(node_id, request)), None)
 
-    def refusal(self, node_id: int, api: type[Request[Any]], partition: TopicPartition) -> int:
+    def refusal(
+        self,
+        node_id: int,
+        api: type[Request[Any]],
+        partition: TopicPartition,
+        *,
+        executed: bool = False,
+    ) -> int:
         """Return the error code to inject into the entry of a partition; 0 for none."""
         for rule in self.rules:
-            if isinstance(rule.action, int) and rule.matches_partition(node_id, api, partition):
+            if isinstance(rule.action, int) and rule.matches_partition(
+                node_id, api, partition, executed=executed
+            ):
                 return rule.action
         return 0

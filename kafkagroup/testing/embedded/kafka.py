@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -94,6 +95,7 @@ class EmbeddedKafka:
         self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed, cluster_id)
         self._faults = Faults()
         self._cluster.refusal = self._faults.refusal
+        self._cluster.refusal_after = partial(self._faults.refusal, executed=True)
         accounts = None
         if users is not None or token_user is not None:
             accounts = Accounts(
@@ -226,19 +228,20 @@ class EmbeddedKafka:
         """Return the partition's leader; -1 while no node is alive."""
         return self._partition(topic, partition).leader
 
-    def coordinator(self, group_id: str) -> int:
-        """Return the group's coordinator; -1 while no node is alive."""
-        return self._call(self._cluster.coordinator_of, group_id)
+    def coordinator(self, key: str) -> int:
+        """Return the coordinator of a group or a transactional id; -1 while no node is alive."""
+        return self._call(self._cluster.coordinator_of, key)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Make another node the partition's leader, in a new leader epoch."""
         self._call(self._cluster.move_leader, topic, partition, node_id)
 
-    def move_coordinator(self, group_id: str, node_id: int) -> None:
-        """Make another node the group's coordinator. It loads what was written, as after `kill`."""
+    def move_coordinator(self, key: str, node_id: int) -> None:
+        """Make another node the coordinator of a group or a transactional id. It loads what was
+        written, as after `kill`."""
 
         def move() -> None:
-            self._cluster.move_coordinator(group_id, node_id, anyio.current_time())
+            self._cluster.move_coordinator(key, node_id, anyio.current_time())
 
         self._call(move)
 
@@ -328,6 +331,24 @@ class EmbeddedKafka:
             raise ConfigurationError(f"there is no partition {topic}/{partition}")
         return found
 
+    # ------------------------------------------------------------ transactions
+
+    def stable_end(self, topic: str, partition: int) -> int:
+        """Return the last stable offset: where consumers with `read_committed` wait."""
+        return self._partition(topic, partition).log.stable_end
+
+    def transaction_state(self, transactional_id: str) -> str:
+        """Return the state of a transactional id by Kafka's name; "Dead" if unknown."""
+        found = self._call(self._cluster.transactions.transactions.get, transactional_id)
+        return "Dead" if found is None else found.state.value
+
+    def set_transaction_version(self, version: int) -> None:
+        """Change the finalized feature `transaction.version`, which clients ask for in ApiVersions.
+        Raises: ConfigurationError unless it is 0, 1 or 2."""
+        if version not in (0, 1, 2):
+            raise ConfigurationError(f"transaction.version is 0, 1 or 2, not {version}")
+        self._call(self._cluster.set_transaction_version, version)
+
     # ------------------------------------------------------------ groups
 
     def committed(self, group_id: str, topic: str) -> dict[int, int]:
@@ -363,17 +384,19 @@ class EmbeddedKafka:
         node_id: int | None = None,
         when: Callable[[Any], bool] | None = None,
         partition: TopicPartition | None = None,
+        executed: bool = False,
     ) -> Fault:
         """Inject a fault into the next `times` requests of this type; None: until `Fault.stop`.
 
         An error code is returned instead of executing the request; `Change`, `Close`, `Swallow`,
-        `Delay` and `Throttle` affect the response. `when` selects requests. If several faults match
-        a request, the oldest one applies.
+        `Delay` and `Throttle` affect the response, and `Late` the time of the execution. `when`
+        selects requests. If several faults match a request, the oldest one applies.
 
         With a `partition`, only its entry has the error code, in the next `times` responses to
-        Fetch, ListOffsets, OffsetFetch or OffsetForLeaderEpoch that have one.
+        Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch or Produce that have one. With
+        `executed`, the records of that entry of a Produce are appended all the same.
         """
-        fault = Fault(api, action, times, node_id, when, partition)
+        fault = Fault(api, action, times, node_id, when, partition, executed)
         self._call(self._faults.rules.append, fault)
         return fault
 

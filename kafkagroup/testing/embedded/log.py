@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from kafkagroup.testing.embedded.producer_states import ProducerStates
 from kafkagroup.wire.batch_format import PREFIX
 from kafkagroup.wire.batch_writing import with_base_offset
 from kafkagroup.wire.records import RecordBatch, read_batches
@@ -35,10 +36,18 @@ class PartitionLog:
     def __init__(self) -> None:
         self._batches: list[RecordBatch] = []
         self._epochs: list[tuple[int, int]] = [(0, 0)]
+        self.producers = ProducerStates()
+        """What the batches say of their producers."""
         self.start = 0
         """The first offset that remains."""
         self.end = 0
-        """The offset of the next record; also the high watermark and the last stable offset."""
+        """The offset of the next record; also the high watermark."""
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset: no record below it belongs to an open transaction."""
+        open_from = self.producers.open_from
+        return self.end if open_from is None else open_from
 
     @property
     def epoch(self) -> int:
@@ -66,6 +75,7 @@ class PartitionLog:
             raise ValueError(f"expected one whole batch, not {len(batches)} in {len(placed)} bytes")
         self._batches += batches
         self.end = batches[0].next_offset
+        self.producers.on_append(batches[0])
         return batches[0].base_offset
 
     def _append_messages(self, data: bytes) -> int:
@@ -77,8 +87,11 @@ class PartitionLog:
         self.end = batches[-1].next_offset
         return end
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
-        """Return up to `max_bytes` from the batch that contains `offset` on.
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool = True, end: int | None = None
+    ) -> bytes:
+        """Return up to `max_bytes` from the batch that contains `offset` on, of batches below
+        `end`.
 
         The last batch may be truncated, as a broker sends a slice of its file. A first batch that
         does not fit is returned whole, or, without `at_least_one`, not at all.
@@ -86,6 +99,8 @@ class PartitionLog:
         chunks: list[memoryview] = []
         size = 0
         for batch in self._from(offset):
+            if end is not None and batch.base_offset >= end:
+                break
             if not chunks and batch.size > max_bytes:
                 return bytes(batch.raw) if at_least_one else b""
             chunks.append(batch.raw)
@@ -105,6 +120,10 @@ class PartitionLog:
     def latest(self) -> TimedOffset:
         """Return the log's end."""
         return TimedOffset(self.end, -1, self.epoch)
+
+    def latest_stable(self) -> TimedOffset:
+        """Return the last stable offset."""
+        return TimedOffset(self.stable_end, -1, self._epoch_at(self.stable_end))
 
     def newest(self) -> TimedOffset:
         """Return the record with the largest timestamp, the first of several (KIP-734)."""
@@ -149,5 +168,6 @@ class PartitionLog:
         """
         self._batches = [b for b in self._batches if b.last_offset < offset]
         self.end = self._batches[-1].next_offset if self._batches else min(self.end, self.start)
+        self.producers.rebuild(self._batches)
         kept = [e for e in self._epochs if e[1] < self.end]
         self._epochs = kept or [(self.epoch, self.end)]

@@ -5,7 +5,7 @@ The coordinator decides whether a member may commit; this module stores and retu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import cast
 from uuid import UUID
 
@@ -37,8 +37,12 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from kafkagroup.wire.messages.transactions import TxnOffsetCommitRequest
 
-__all__ = ["commit", "delete", "fetch"]
+_FIRST_VERSION_WITH_EPOCHS = 9
+"""The first version of OffsetCommit that members under KIP-848 may send."""
+
+__all__ = ["check_commit_in_transaction", "commit", "delete", "fetch"]
 
 
 def commit(
@@ -88,7 +92,7 @@ def commit(
                     p.committed_offset, metadata, p.committed_leader_epoch
                 )
     if not error:
-        cluster.offsets.setdefault(request.group_id, {}).update(committed)
+        cluster.commit(request.group_id, committed)
     for name, topic in named:
         indexes = [p.partition_index for p in topic.partitions]
         places = ((index, TopicPartition(name, index)) for index in indexes)
@@ -115,6 +119,31 @@ def _check_commit(
         caller,
     )
     return error, _any_partition
+
+
+def check_commit_in_transaction(
+    cluster: Cluster, request: TxnOffsetCommitRequest, caller: Caller
+) -> ErrorCode:
+    """Return the error for a member's commit in a transaction, or NONE."""
+    group_id, generation = request.group_id, request.generation_id
+    if group_id in cluster.consumer_groups.groups:
+        error, _ = cluster.consumer_groups.check_commit(
+            group_id, request.member_id, generation, _FIRST_VERSION_WITH_EPOCHS
+        )
+        # The request has no error code for a stale epoch.
+        is_stale = generation >= 0 and (
+            cluster.consumer_groups.check_fetch(group_id, request.member_id, generation)
+            == ErrorCode.STALE_MEMBER_EPOCH
+        )
+        return ErrorCode.ILLEGAL_GENERATION if is_stale else error
+    return cluster.coordinator.check_commit(
+        group_id,
+        generation,
+        request.member_id,
+        request.group_instance_id,
+        caller,
+        transactional=True,
+    )
 
 
 def _any_partition(_: UUID, __: int) -> bool:
@@ -189,7 +218,10 @@ def fetch(
 ) -> OffsetFetchResponse:
     """Return committed offsets: up to v7 for one group, from v8 for several."""
     if caller.version >= 8:
-        groups = (_fetch_group(cluster, node_id, group, caller) for group in request.groups)
+        groups = (
+            _fetch_group(cluster, node_id, group, caller, stable=request.require_stable)
+            for group in request.groups
+        )
         return OffsetFetchResponse(groups=tuple(groups))
     if cluster.coordinator_of(request.group_id) != node_id:
         return cast(OffsetFetchResponse, refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))
@@ -203,7 +235,8 @@ def fetch(
             for t in topics
         ),
     )
-    group = _fetch_group(cluster, node_id, requested, caller)
+    stable = request.require_stable
+    group = _fetch_group(cluster, node_id, requested, caller, stable=stable)
     return OffsetFetchResponse(
         topics=tuple(
             OffsetFetchResponseTopic(
@@ -226,7 +259,12 @@ def _v1_partition(partition: OffsetFetchResponsePartitions) -> OffsetFetchRespon
 
 
 def _fetch_group(
-    cluster: Cluster, node_id: int, requested: OffsetFetchRequestGroup, caller: Caller
+    cluster: Cluster,
+    node_id: int,
+    requested: OffsetFetchRequestGroup,
+    caller: Caller,
+    *,
+    stable: bool,
 ) -> OffsetFetchResponseGroup:
     if cluster.coordinator_of(requested.group_id) != node_id:
         return OffsetFetchResponseGroup(
@@ -239,6 +277,7 @@ def _fetch_group(
         if error:
             return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
     committed = cluster.offsets.get(requested.group_id, {})
+    unstable = cluster.unstable_offsets(requested.group_id) if stable else frozenset()
     by_id = caller.version >= 10
     if requested.topics is None:
         names = dict.fromkeys(tp.topic for tp in committed)
@@ -251,7 +290,10 @@ def _fetch_group(
             for name in names
         ]
         topics = [
-            _fetched_topic(name, topic_id, parts, committed) for name, topic_id, parts in wanted
+            _fetched_topic(
+                name, topic_id, parts, committed, _refused_as_unstable(name, parts, unstable)
+            )
+            for name, topic_id, parts in wanted
         ]
         return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
     topics = []
@@ -264,14 +306,29 @@ def _fetch_group(
             topics.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
         else:
             name = topic.name if found is None else found.name
-            refusals = {
-                index: cluster.refusal(node_id, OffsetFetchRequest, TopicPartition(name, index))
+            refusals = _refused_as_unstable(name, topic.partition_indexes, unstable) | {
+                index: code
                 for index in topic.partition_indexes
+                if (
+                    code := cluster.refusal(
+                        node_id, OffsetFetchRequest, TopicPartition(name, index)
+                    )
+                )
             }
             topics.append(
                 _fetched_topic(name, topic.topic_id, topic.partition_indexes, committed, refusals)
             )
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
+
+
+def _refused_as_unstable(
+    name: str, partitions: Iterable[int], unstable: Collection[TopicPartition]
+) -> dict[int, int]:
+    return {
+        index: ErrorCode.UNSTABLE_OFFSET_COMMIT
+        for index in partitions
+        if TopicPartition(name, index) in unstable
+    }
 
 
 def _fetched_topic(

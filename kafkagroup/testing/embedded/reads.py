@@ -50,8 +50,10 @@ _LEADER_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH
 _NO_OFFSET = TimedOffset()
 _NO_VERSION = 32767
 
+_LATEST = -1
+
 _SPECIAL_TIMESTAMPS: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
-    -1: (0, lambda log: log.latest()),
+    _LATEST: (0, lambda log: log.latest()),
     -2: (0, lambda log: log.earliest()),
     -3: (7, lambda log: log.newest()),
     -4: (8, lambda log: log.earliest()),
@@ -218,13 +220,17 @@ def _read(
         attempt.new_leaders.add(partition.leader)
         leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
         return evolve(refused, current_leader=leader)
+    readable_end, aborted = log.end, None
+    if attempt.read_committed:
+        readable_end = log.stable_end
+        aborted = log.producers.aborted(requested.fetch_offset, readable_end)
     answer = PartitionData(
         partition_index=requested.partition,
         error_code=ErrorCode.NONE,
         high_watermark=log.end,
-        last_stable_offset=log.end,
+        last_stable_offset=log.stable_end,
         log_start_offset=log.start,
-        aborted_transactions=() if attempt.read_committed else None,
+        aborted_transactions=aborted,
         records=b"",
     )
     if diverged:
@@ -233,7 +239,9 @@ def _read(
     limit = max(min(requested.partition_max_bytes, attempt.bytes_left), 0)
     # The first batch of a response is sent whole, whatever its size: otherwise a consumer with
     # lower limits would wait forever.
-    records = log.read(requested.fetch_offset, limit, at_least_one=not attempt.size)
+    records = log.read(
+        requested.fetch_offset, limit, at_least_one=not attempt.size, end=readable_end
+    )
     attempt.size += len(records)
     attempt.bytes_left -= len(records)
     return evolve(answer, records=records)
@@ -271,6 +279,10 @@ def list_offsets(
         if partition is not None and not error:
             if requested.timestamp >= 0:
                 found = partition.log.at_time(requested.timestamp)
+                if request.isolation_level and found.offset >= partition.log.stable_end:
+                    found = _NO_OFFSET
+            elif requested.timestamp == _LATEST and request.isolation_level:
+                found = partition.log.latest_stable()
             else:
                 since_version, lookup = _SPECIAL_TIMESTAMPS.get(
                     requested.timestamp, (_NO_VERSION, PartitionLog.earliest)

@@ -17,6 +17,7 @@ from kafkagroup.wire.messages import (
     offsets,
     produce,
     sasl,
+    transactions,
 )
 from kafkagroup.wire.schema import Request
 
@@ -262,6 +263,75 @@ def _produce(request: produce.ProduceRequest, error: int, _: int) -> object:
     )
 
 
+def _init_producer_id(_: transactions.InitProducerIdRequest, error: int, __: int) -> object:
+    return transactions.InitProducerIdResponse(
+        throttle_time_ms=0, error_code=error, producer_epoch=-1
+    )
+
+
+def _add_partitions(
+    request: transactions.AddPartitionsToTxnRequest, error: int, version: int
+) -> object:
+    def results(
+        topics: tuple[transactions.AddPartitionsToTxnTopic, ...],
+    ) -> tuple[transactions.AddPartitionsToTxnTopicResult, ...]:
+        return tuple(
+            transactions.AddPartitionsToTxnTopicResult(
+                name=t.name,
+                results_by_partition=tuple(
+                    transactions.AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=error
+                    )
+                    for index in t.partitions
+                ),
+            )
+            for t in topics
+        )
+
+    if version < 4:
+        return transactions.AddPartitionsToTxnResponse(
+            throttle_time_ms=0,
+            results_by_topic_v3_and_below=results(request.v3_and_below_topics),
+        )
+    return transactions.AddPartitionsToTxnResponse(
+        throttle_time_ms=0,
+        results_by_transaction=tuple(
+            transactions.AddPartitionsToTxnResult(
+                transactional_id=one.transactional_id, topic_results=results(one.topics)
+            )
+            for one in request.transactions
+        ),
+    )
+
+
+def _add_offsets(_: transactions.AddOffsetsToTxnRequest, error: int, __: int) -> object:
+    return transactions.AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=error)
+
+
+def _end_transaction(_: transactions.EndTxnRequest, error: int, __: int) -> object:
+    return transactions.EndTxnResponse(throttle_time_ms=0, error_code=error)
+
+
+def _commit_in_transaction(
+    request: transactions.TxnOffsetCommitRequest, error: int, _: int
+) -> object:
+    return transactions.TxnOffsetCommitResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            transactions.TxnOffsetCommitResponseTopic(
+                name=t.name,
+                partitions=tuple(
+                    transactions.TxnOffsetCommitResponsePartition(
+                        partition_index=p.partition_index, error_code=error
+                    )
+                    for p in t.partitions
+                ),
+            )
+            for t in request.topics
+        ),
+    )
+
+
 def _create_topics(request: admin.CreateTopicsRequest, error: int, _: int) -> object:
     return admin.CreateTopicsResponse(
         topics=tuple(
@@ -342,4 +412,9 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     produce.ProduceRequest: _produce,
     sasl.SaslAuthenticateRequest: _authenticate,
     sasl.SaslHandshakeRequest: _handshake,
+    transactions.AddOffsetsToTxnRequest: _add_offsets,
+    transactions.AddPartitionsToTxnRequest: _add_partitions,
+    transactions.EndTxnRequest: _end_transaction,
+    transactions.InitProducerIdRequest: _init_producer_id,
+    transactions.TxnOffsetCommitRequest: _commit_in_transaction,
 }

@@ -22,7 +22,15 @@ from kafkagroup.errors import DecodeError, UnsupportedVersionError, escaped
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
 from kafkagroup.testing.embedded.cluster import Cluster, Node
 from kafkagroup.testing.embedded.evolve import evolve
-from kafkagroup.testing.embedded.faults import Change, Close, Delay, Faults, Swallow, Throttle
+from kafkagroup.testing.embedded.faults import (
+    Change,
+    Close,
+    Delay,
+    Faults,
+    Late,
+    Swallow,
+    Throttle,
+)
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.sasl import MAX_REQUEST_BYTES, Accounts, SaslAuthenticator
 from kafkagroup.testing.embedded.tls import TlsStream
@@ -230,6 +238,9 @@ class Server:
         action = self._faults.action(connection.node_id, request)
         if action == Close(before=True):
             return False
+        if isinstance(action, Late):
+            self._execute_later(connection, incoming, anyio.current_time() + action.seconds)
+            return False
         must_close = False
         if isinstance(action, int):
             response = refuse(request, action, incoming.version)
@@ -260,6 +271,16 @@ class Server:
         if isinstance(action, Throttle):
             await anyio.sleep(action.seconds)
         return not must_close
+
+    def _execute_later(self, connection: _Connection, incoming: Incoming, at: float) -> None:
+        def execute(now: float) -> None:
+            if self._cluster.nodes[connection.node_id].alive:
+                ignore: list[Any] = []
+                handle(
+                    self._cluster, connection.node_id, incoming, now, connection.host, ignore.append
+                )
+
+        self._cluster.timers.schedule(object(), at, execute)
 
     async def _execute(self, connection: _Connection, incoming: Incoming) -> Any:
         answers: list[Any] = []

@@ -41,5 +41,20 @@ class BrokerSettings:
     """Fetch sessions per node; 0 disables them."""
     connections_max_reauth: float = 0.0
     """Lifetime of a SASL session, after which the client must re-authenticate; 0: unlimited."""
+    transaction_version: int = 2
+    """The finalized feature `transaction.version`: 0, 1, or 2, where an epoch ends with each
+    transaction (KIP-890). See `EmbeddedKafka.set_transaction_version`."""
+    transaction_max_timeout: float = 900.0
+    """The largest transaction timeout that a producer may ask for."""
+    transaction_marker_delay: float = 0.0
+    """Seconds from the end of a transaction until its markers are written: until then the next one
+    is refused with CONCURRENT_TRANSACTIONS. Kafka: some milliseconds."""
+    transactional_id_expiration: float = 604_800.0
+    """Seconds after which an unused transactional id is forgotten."""
+    producer_id_expiration: float = 86_400.0
+    """Seconds without records after which a partition forgets a producer."""
+    any_first_sequence: bool = True
+    """Whether a producer that a partition does not know may begin at any sequence number, as in
+    brokers from 2.5 to 4.4 (KAFKA-15591). Otherwise it begins at 0."""
     scram_iterations: int = 4096
     """Iterations of SCRAM's password hash."""

@@ -122,14 +122,14 @@ def _described(cluster: Cluster, topic: Topic) -> MetadataResponseTopic:
 def find_coordinator(
     cluster: Cluster, request: FindCoordinatorRequest, caller: Caller
 ) -> FindCoordinatorResponse:
-    """Return the group's coordinator. There are no transaction coordinators."""
+    """Return the coordinators of groups or transactional ids. There are none of share groups."""
 
     def find_one(key: str) -> Coordinator:
         node = cluster.nodes.get(cluster.coordinator_of(key))
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if request.key_type not in (_GROUP, _TRANSACTION, _SHARE):
             error = ErrorCode.INVALID_REQUEST
-        if request.key_type != _GROUP or node is None:
+        if request.key_type not in (_GROUP, _TRANSACTION) or node is None:
             return Coordinator(
                 key=key, node_id=-1, port=-1, error_code=error, error_message=error.name
             )

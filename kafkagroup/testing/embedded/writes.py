@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from kafkagroup.errors import CorruptRecordError, ErrorCode
-from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
+from kafkagroup.testing.embedded.producer_states import Check
 from kafkagroup.testing.embedded.reads import check_leader
+from kafkagroup.testing.embedded.transactions import Identity
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_format import PREFIX
 from kafkagroup.wire.messages.produce import (
     LeaderIdAndEpoch,
@@ -22,6 +25,10 @@ from kafkagroup.wire.records import RecordBatch, read_batches
 
 __all__ = ["produce"]
 
+_HAS_ABORTABLE = 11
+"""The first version of Produce that has TRANSACTION_ABORTABLE."""
+_ENDS_EPOCH = 12
+"""The first version of Produce whose first batch begins or joins a transaction (KIP-890)."""
 _MAGIC = 2
 """The only format version of a batch that brokers take."""
 
@@ -29,10 +36,7 @@ _MAGIC = 2
 def produce(
     cluster: Cluster, node_id: int, request: ProduceRequest, caller: Caller
 ) -> ProduceResponse | None:
-    """Append one batch per partition. Return None for acks=0, which has no response.
-
-    Producer ids are ignored: duplicates are appended too.
-    """
+    """Append one batch per partition. Return None for acks=0, which has no response."""
     new_leaders: set[int] = set()
 
     def append(
@@ -44,27 +48,30 @@ def produce(
             name = None if found is None else found.name
         if name is None:
             return _refused(requested.index, ErrorCode.UNKNOWN_TOPIC_ID)
+        tp = TopicPartition(name, requested.index)
         partition, error = check_leader(cluster, node_id, name, requested.index, -1)
-        if request.acks not in (-1, 0, 1):
-            error = ErrorCode.INVALID_REQUIRED_ACKS
-        records = b"" if requested.records is None else requested.records
-        error = error or _batch_error(records, cluster.settings.max_message_bytes)
-        if partition is None or error:
-            refused = _refused(requested.index, error)
-            is_moved = error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            if partition is None or caller.version < 10 or not is_moved:
-                return refused
+        if partition is None:
+            return _refused(tp.partition, error)
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and caller.version >= 10:
             new_leaders.add(partition.leader)
             leader = LeaderIdAndEpoch(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
             )
-            return evolve(refused, current_leader=leader)
-        return PartitionProduceResponse(
-            index=requested.index,
-            error_code=ErrorCode.NONE,
-            base_offset=cluster.append(partition, records),
-            log_start_offset=partition.log.start,
-        )
+            return evolve(_refused(tp.partition, error), current_leader=leader)
+        if request.acks not in (-1, 0, 1):
+            error = ErrorCode.INVALID_REQUIRED_ACKS
+        records = b"" if requested.records is None else requested.records
+        batch, damage = _batch_of(records, cluster.settings.max_message_bytes)
+        code = error or cluster.refusal(node_id, ProduceRequest, tp) or damage
+        if batch is None or code:
+            return _refused(tp.partition, code)
+        check = _check_producer(cluster, request, tp, partition, batch, caller)
+        if check.error:
+            log_start = partition.log.start if check.is_of_log else -1
+            return evolve(_refused(tp.partition, check.error), log_start_offset=log_start)
+        answer = _append(cluster, tp.partition, partition, batch, check, caller.now)
+        lost = cluster.refusal_after(node_id, ProduceRequest, tp)
+        return _refused(tp.partition, lost) if lost else answer
 
     topics = tuple(
         TopicProduceResponse(
@@ -81,20 +88,96 @@ def produce(
     return ProduceResponse(responses=topics, node_endpoints=endpoints)
 
 
-def _batch_error(records: bytes | memoryview, max_bytes: int) -> ErrorCode:
+def _append(
+    cluster: Cluster,
+    index: int,
+    partition: Partition,
+    batch: RecordBatch,
+    check: Check,
+    now: float,
+) -> PartitionProduceResponse:
+    """Append a batch, unless it was appended before."""
+    kept = check.duplicate
+    base = cluster.append(partition, batch.raw) if kept is None else kept.base_offset
+    if batch.producer_id >= 0:
+        partition.log.producers.note_use(batch.producer_id, now)
+    return PartitionProduceResponse(
+        index=index,
+        error_code=ErrorCode.NONE,
+        base_offset=base,
+        # Kafka gives the time of the batch to whoever repeats it, and otherwise none.
+        log_append_time_ms=-1 if kept is None else kept.max_timestamp,
+        log_start_offset=partition.log.start,
+    )
+
+
+def _batch_of(records: bytes | memoryview, max_bytes: int) -> tuple[RecordBatch | None, ErrorCode]:
+    """Return the one batch in these bytes, or the error for anything else."""
     if len(records) < PREFIX.size or PREFIX.unpack_from(records)[2] != _MAGIC:
-        return ErrorCode.INVALID_RECORD
+        return None, ErrorCode.INVALID_RECORD
     if len(records) > max_bytes:
-        return ErrorCode.MESSAGE_TOO_LARGE
+        return None, ErrorCode.MESSAGE_TOO_LARGE
     try:
         batches: tuple[RecordBatch, ...] = tuple(read_batches(records, topic="", partition=-1))
     except CorruptRecordError:
-        return ErrorCode.CORRUPT_MESSAGE
+        return None, ErrorCode.CORRUPT_MESSAGE
     if len(batches) != 1 or batches[0].size != len(records):
-        return ErrorCode.INVALID_RECORD
+        return None, ErrorCode.INVALID_RECORD
     consecutive = batches[0].count == batches[0].last_offset - batches[0].base_offset + 1
-    return ErrorCode.NONE if consecutive else ErrorCode.INVALID_RECORD
+    return batches[0], ErrorCode.NONE if consecutive else ErrorCode.INVALID_RECORD
 
 
-def _refused(index: int, error: ErrorCode) -> PartitionProduceResponse:
+def _check_producer(
+    cluster: Cluster,
+    request: ProduceRequest,
+    tp: TopicPartition,
+    partition: Partition,
+    batch: RecordBatch,
+    caller: Caller,
+) -> Check:
+    """Check the transaction, epoch and sequence number of a batch with a producer id."""
+    if batch.producer_id < 0:
+        return Check()
+    producers, settings = partition.log.producers, cluster.settings
+    producers.expire(caller.now - settings.producer_id_expiration)
+    ends_epoch = caller.version >= _ENDS_EPOCH
+    is_open = producers.has_open_transaction(batch.producer_id, batch.producer_epoch)
+    if batch.is_transactional and not is_open:
+        error = _join_transaction(cluster, request.transactional_id, tp, batch, caller)
+        if error:
+            return Check(error)
+    return producers.check(
+        batch,
+        any_first=settings.any_first_sequence,
+        begins_at_zero=batch.is_transactional and ends_epoch,
+    )
+
+
+def _join_transaction(
+    cluster: Cluster,
+    transactional_id: str | None,
+    tp: TopicPartition,
+    batch: RecordBatch,
+    caller: Caller,
+) -> ErrorCode:
+    """Add the partition to the transaction of a first batch, or, before version 2, check that it
+    was added (KIP-890)."""
+    if transactional_id is None:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    identity = Identity(batch.producer_id, batch.producer_epoch)
+    transactions = cluster.transactions
+    if caller.version >= _ENDS_EPOCH:
+        error = transactions.add(
+            transactional_id, identity, caller.now, partitions=[tp], ends_epoch=True
+        )
+    else:
+        error = transactions.verify(transactional_id, identity, partition=tp)
+        if error == ErrorCode.TRANSACTION_ABORTABLE and caller.version < _HAS_ABORTABLE:
+            return ErrorCode.INVALID_TXN_STATE
+        if error == ErrorCode.CONCURRENT_TRANSACTIONS:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
+
+
+def _refused(index: int, error: int) -> PartitionProduceResponse:
     return PartitionProduceResponse(index=index, error_code=error, base_offset=-1)

@@ -1,0 +1,166 @@
+"""What the log of one partition knows of its producers: the last batches of each, its epoch, and
+its open transaction.
+
+Only batches with a producer id concern it. Everything follows from the batches in the log, so it is
+made anew after a truncation.
+Source: the checks that Apache Kafka 4.3 makes before it appends (KIP-98, 360, 890).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import attrs
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.messages.fetch import AbortedTransaction
+from kafkagroup.wire.records import ControlType, RecordBatch
+
+__all__ = ["Check", "ProducerStates"]
+
+_KEPT_BATCHES = 5
+"""The batches of a producer among which a repeated one is found: as many as may be in flight."""
+_MAX_SEQUENCE = 2**31 - 1
+
+
+@attrs.frozen
+class Check:
+    """Whether a batch may be appended."""
+
+    error: ErrorCode = ErrorCode.NONE
+    is_of_log: bool = False
+    """Whether the error is about the log: the response then says where the log starts."""
+    duplicate: AppendedBatch | None = None
+    """The same batch, which was appended before."""
+
+
+@attrs.frozen
+class AppendedBatch:
+    """What is kept of an appended batch."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    max_timestamp: int
+
+
+@attrs.define
+class _Producer:
+    epoch: int = -1
+    batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=_KEPT_BATCHES))
+    """Its last batches in this epoch."""
+    open_from: int | None = None
+    """The first offset of its open transaction."""
+    seen_at: float = 0.0
+
+
+class ProducerStates:
+    """The producers of one partition, by producer id."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._aborted: list[tuple[AbortedTransaction, int]] = []
+        """The aborted transactions, each with the offset of its marker."""
+
+    def rebuild(self, batches: Iterable[RecordBatch]) -> None:
+        """Forget everything but what follows from these batches."""
+        self._producers.clear()
+        self._aborted.clear()
+        for batch in batches:
+            self.on_append(batch)
+
+    # ------------------------------------------------------------ before an append
+
+    def check(self, batch: RecordBatch, *, any_first: bool, begins_at_zero: bool) -> Check:
+        """Return whether a client may append this batch.
+
+        `any_first`: whether a producer without state may begin at any sequence number, as in
+        brokers from 2.5 to 4.4 (KAFKA-15591). `begins_at_zero`: whether a transaction of version 2
+        does not have that freedom.
+        """
+        known = self._producers.get(batch.producer_id, _Producer())
+        first, last = batch.base_sequence, _last_sequence(batch)
+        if batch.producer_epoch == known.epoch:
+            for kept in known.batches:
+                if (first, last) == (kept.first_sequence, kept.last_sequence):
+                    return Check(duplicate=kept)
+        if batch.producer_epoch < known.epoch:
+            return Check(ErrorCode.INVALID_PRODUCER_EPOCH, is_of_log=True)
+        must_begin = known.epoch != batch.producer_epoch or not known.batches
+        expected = 0 if must_begin else _after(known.batches[-1].last_sequence)
+        is_free = known.epoch < 0 and any_first and not begins_at_zero
+        if first != expected and not is_free:
+            return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, is_of_log=True)
+        if known.open_from is not None and not batch.is_transactional:
+            return Check(ErrorCode.INVALID_TXN_STATE, is_of_log=True)
+        return Check()
+
+    def note_use(self, producer_id: int, now: float) -> None:
+        """Note that a producer wrote now."""
+        self._producers[producer_id].seen_at = now
+
+    def expire(self, before: float) -> None:
+        """Forget producers that have not written since a time, and have no open transaction."""
+        for producer_id, known in tuple(self._producers.items()):
+            if known.seen_at < before and known.open_from is None:
+                del self._producers[producer_id]
+
+    # ------------------------------------------------------------ after an append
+
+    def on_append(self, batch: RecordBatch) -> None:
+        """Note an appended batch."""
+        if batch.producer_id < 0:
+            return
+        known = self._producers.setdefault(batch.producer_id, _Producer())
+        if batch.producer_epoch != known.epoch:
+            known.epoch = batch.producer_epoch
+            known.batches.clear()
+        if not batch.is_control:
+            known.batches.append(
+                AppendedBatch(
+                    batch.base_sequence,
+                    _last_sequence(batch),
+                    batch.base_offset,
+                    batch.max_timestamp,
+                )
+            )
+            if batch.is_transactional and known.open_from is None:
+                known.open_from = batch.base_offset
+            return
+        if known.open_from is not None and batch.control_type() is ControlType.ABORT:
+            aborted = AbortedTransaction(
+                producer_id=batch.producer_id, first_offset=known.open_from
+            )
+            self._aborted.append((aborted, batch.last_offset))
+        known.open_from = None
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def open_from(self) -> int | None:
+        """The first offset of the oldest open transaction; None without one."""
+        opened = [p.open_from for p in self._producers.values() if p.open_from is not None]
+        return min(opened, default=None)
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has an open transaction here, in this epoch."""
+        known = self._producers.get(producer_id)
+        return known is not None and known.open_from is not None and known.epoch == epoch
+
+    def aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions that have records in `[start, end)`."""
+        return tuple(
+            aborted
+            for aborted, marker in self._aborted
+            if marker >= start and aborted.first_offset < end
+        )
+
+
+def _last_sequence(batch: RecordBatch) -> int:
+    last = batch.base_sequence + batch.last_offset - batch.base_offset
+    return last if last <= _MAX_SEQUENCE else last - _MAX_SEQUENCE - 1
+
+
+def _after(sequence: int) -> int:
+    return 0 if sequence == _MAX_SEQUENCE else sequence + 1

@@ -1,0 +1,246 @@
+"""The requests of idempotent and transactional producers, but for Produce itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.offsets import check_commit_in_transaction
+from kafkagroup.testing.embedded.transactions import NO_IDENTITY, Identity
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+__all__ = ["add_offsets", "add_partitions", "begin", "commit_offsets", "end"]
+
+_ENDS_EPOCH = 5
+"""The first version of EndTxn and TxnOffsetCommit in which each transaction ends an epoch."""
+
+
+def begin(
+    cluster: Cluster, node_id: int, request: InitProducerIdRequest, caller: Caller
+) -> InitProducerIdResponse:
+    """Give a producer id and epoch, and fence earlier producers of the transactional id."""
+    error, identity = _begin(cluster, node_id, request, caller.now)
+    if error == ErrorCode.PRODUCER_FENCED and caller.version < 4:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return InitProducerIdResponse(
+        throttle_time_ms=0,
+        error_code=error,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+    )
+
+
+def _begin(
+    cluster: Cluster, node_id: int, request: InitProducerIdRequest, now: float
+) -> tuple[ErrorCode, Identity]:
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return ErrorCode.NONE, Identity(cluster.transactions.new_producer_id(), 0)
+    expected = Identity(request.producer_id, request.producer_epoch)
+    is_half = (expected.producer_id < 0) != (expected.epoch < 0)
+    if not transactional_id or is_half:
+        return ErrorCode.INVALID_REQUEST, NO_IDENTITY
+    if cluster.coordinator_of(transactional_id) != node_id:
+        return ErrorCode.NOT_COORDINATOR, NO_IDENTITY
+    return cluster.transactions.begin(
+        transactional_id, request.transaction_timeout_ms, expected, now
+    )
+
+
+# ------------------------------------------------------------ what a transaction has
+
+
+def add_partitions(
+    cluster: Cluster, node_id: int, request: AddPartitionsToTxnRequest, caller: Caller
+) -> AddPartitionsToTxnResponse:
+    """Add partitions to transactions: up to version 3 to one, from 4 on to several, as brokers do
+    that verify what producers write."""
+    if caller.version < 4:
+        results = _add_to_one(
+            cluster,
+            node_id,
+            request.v3_and_below_transactional_id,
+            Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+            request.v3_and_below_topics,
+            caller,
+        )
+        return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
+    return AddPartitionsToTxnResponse(
+        throttle_time_ms=0,
+        results_by_transaction=tuple(
+            AddPartitionsToTxnResult(
+                transactional_id=one.transactional_id,
+                topic_results=_add_to_one(
+                    cluster,
+                    node_id,
+                    one.transactional_id,
+                    Identity(one.producer_id, one.producer_epoch),
+                    one.topics,
+                    caller,
+                    verify_only=one.verify_only,
+                ),
+            )
+            for one in request.transactions
+        ),
+    )
+
+
+def _add_to_one(
+    cluster: Cluster,
+    node_id: int,
+    transactional_id: str,
+    identity: Identity,
+    topics: Iterable[AddPartitionsToTxnTopic],
+    caller: Caller,
+    *,
+    verify_only: bool = False,
+) -> tuple[AddPartitionsToTxnTopicResult, ...]:
+    topics = tuple(topics)
+    named = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+    unknown = {tp for tp in named if cluster.partition(*tp) is None}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    if cluster.coordinator_of(transactional_id) != node_id:
+        errors = dict.fromkeys(named, ErrorCode.NOT_COORDINATOR)
+    elif unknown:
+        # All partitions or none are added.
+        errors = dict.fromkeys(named, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        errors |= dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    elif verify_only:
+        errors = {
+            tp: cluster.transactions.verify(transactional_id, identity, partition=tp)
+            for tp in named
+        }
+    else:
+        error = cluster.transactions.add(transactional_id, identity, caller.now, partitions=named)
+        errors = dict.fromkeys(named, _in_version(error, caller.version))
+    return tuple(
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=tuple(
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=errors[TopicPartition(topic.name, index)],
+                )
+                for index in topic.partitions
+            ),
+        )
+        for topic in topics
+    )
+
+
+def add_offsets(
+    cluster: Cluster, node_id: int, request: AddOffsetsToTxnRequest, caller: Caller
+) -> AddOffsetsToTxnResponse:
+    """Add a group whose offsets the transaction commits."""
+    error = ErrorCode.NOT_COORDINATOR
+    if cluster.coordinator_of(request.transactional_id) == node_id:
+        error = cluster.transactions.add(
+            request.transactional_id,
+            Identity(request.producer_id, request.producer_epoch),
+            caller.now,
+            groups=[request.group_id],
+        )
+    return AddOffsetsToTxnResponse(
+        throttle_time_ms=0, error_code=_in_version(error, caller.version)
+    )
+
+
+def commit_offsets(
+    cluster: Cluster, node_id: int, request: TxnOffsetCommitRequest, caller: Caller
+) -> TxnOffsetCommitResponse:
+    """Store offsets that are committed with the transaction."""
+    error = _commit_error(cluster, node_id, request, caller)
+    limit = cluster.settings.offset_metadata_max_bytes
+    pending: dict[TopicPartition, OffsetAndMetadata] = {}
+    topics = []
+    for topic in request.topics:
+        results = []
+        for p in topic.partitions:
+            tp, metadata = TopicPartition(topic.name, p.partition_index), p.committed_metadata or ""
+            code = error
+            if cluster.partition(*tp) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > limit:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if not code:
+                pending[tp] = OffsetAndMetadata(
+                    p.committed_offset, metadata, p.committed_leader_epoch
+                )
+            results.append(
+                TxnOffsetCommitResponsePartition(partition_index=tp.partition, error_code=code)
+            )
+        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=tuple(results)))
+    if pending:
+        of_group = cluster.pending_offsets.setdefault(request.group_id, {})
+        of_group.setdefault(request.producer_id, {}).update(pending)
+    return TxnOffsetCommitResponse(throttle_time_ms=0, topics=tuple(topics))
+
+
+def _commit_error(
+    cluster: Cluster, node_id: int, request: TxnOffsetCommitRequest, caller: Caller
+) -> ErrorCode:
+    if cluster.coordinator_of(request.group_id) != node_id:
+        return ErrorCode.NOT_COORDINATOR
+    identity = Identity(request.producer_id, request.producer_epoch)
+    transactional_id, group_id = request.transactional_id, request.group_id
+    if error := check_commit_in_transaction(cluster, request, caller):
+        return error
+    if caller.version >= _ENDS_EPOCH:
+        error = cluster.transactions.add(
+            transactional_id, identity, caller.now, groups=[group_id], ends_epoch=True
+        )
+    else:
+        error = cluster.transactions.verify(transactional_id, identity, group=group_id)
+        if error == ErrorCode.TRANSACTION_ABORTABLE and caller.version < 4:
+            return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
+
+
+# ------------------------------------------------------------ the end
+
+
+def end(cluster: Cluster, node_id: int, request: EndTxnRequest, caller: Caller) -> EndTxnResponse:
+    """Commit or abort a transaction."""
+    error, identity = ErrorCode.NOT_COORDINATOR, NO_IDENTITY
+    ends_epoch = caller.version >= _ENDS_EPOCH
+    if cluster.coordinator_of(request.transactional_id) == node_id:
+        error, identity = cluster.transactions.end(
+            request.transactional_id,
+            Identity(request.producer_id, request.producer_epoch),
+            caller.now,
+            commits=request.committed,
+            ends_epoch=ends_epoch,
+        )
+    return EndTxnResponse(
+        throttle_time_ms=0,
+        error_code=_in_version(error, caller.version),
+        producer_id=identity.producer_id if ends_epoch else -1,
+        producer_epoch=identity.epoch if ends_epoch else -1,
+    )
+
+
+def _in_version(error: ErrorCode, version: int) -> ErrorCode:
+    """Return the error as versions below 2 have it."""
+    if error == ErrorCode.PRODUCER_FENCED and version < 2:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error

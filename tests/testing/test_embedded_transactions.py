@@ -1,0 +1,281 @@
+"""Producers and transactions of the embedded broker: what `tests/model` does not compare with
+Kafka, which are its faults, its settings, and what survives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+from testing.peers import LOOPS, VIRTUAL, Peer, connected, in_memory
+
+from kafkagroup import Consumer
+from kafkagroup.errors import ConfigurationError, ErrorCode
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings, Late
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.messages.metadata import ApiVersionsRequest
+from kafkagroup.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from kafkagroup.wire.messages.transactions import EndTxnRequest, InitProducerIdRequest
+
+pytestmark = pytest.mark.anyio
+NONE = ErrorCode.NONE
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@attrs.define
+class Writer:
+    """A producer that is transactional under "tx", or only idempotent."""
+
+    peer: Peer
+    transactional: bool = True
+    producer_id: int = -1
+    epoch: int = -1
+
+    async def begin(self) -> int:
+        request = InitProducerIdRequest(
+            transactional_id="tx" if self.transactional else None, transaction_timeout_ms=10_000
+        )
+        answer = await self.peer.ask(request, 5)
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return int(answer.error_code)
+
+    def writing(self, value: str, sequence: int, partitions: int = 1) -> ProduceRequest:
+        batch = encode_batch(
+            [NewRecord(None, value.encode())],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            transactional=self.transactional,
+        )
+        data = tuple(PartitionProduceData(index=n, records=batch) for n in range(partitions))
+        return ProduceRequest(
+            transactional_id="tx" if self.transactional else None,
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=(TopicProduceData(name="t", partition_data=data),),
+        )
+
+    async def write(self, value: str, sequence: int = 0, partitions: int = 1) -> list[int]:
+        """Return the error code of each partition."""
+        answer = await self.peer.ask(self.writing(value, sequence, partitions), 12)
+        return [p.error_code for p in answer.responses[0].partition_responses]
+
+    def ending(self, *, commit: bool) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id="tx",
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+
+    async def end(self, *, commit: bool = True) -> int:
+        answer = await self.peer.ask(self.ending(commit=commit), 5)
+        if answer.error_code == NONE:
+            self.epoch = answer.producer_epoch
+        return int(answer.error_code)
+
+
+@asynccontextmanager
+async def writer(
+    settings: BrokerSettings | None = None, *, transactional: bool = True
+) -> AsyncIterator[tuple[EmbeddedKafka, Writer]]:
+    kafka = EmbeddedKafka({"t": 2}, listen=False, settings=settings)
+    async with in_memory(kafka) as (peer,):
+        made = Writer(peer, transactional)
+        assert await made.begin() == NONE
+        yield kafka, made
+
+
+# ---------------------------------------------------------------- faults
+
+
+@VIRTUAL
+async def test_one_partition_of_a_produce_is_refused() -> None:
+    async with writer(transactional=False) as (kafka, producer):
+        kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, partition=T1)
+        refused = [NONE, ErrorCode.NOT_ENOUGH_REPLICAS]
+        assert await producer.write("a", partitions=2) == refused
+        assert (kafka.log_end("t", 0), kafka.log_end("t", 1)) == (1, 0)
+
+
+@VIRTUAL
+async def test_a_refused_partition_may_have_been_written() -> None:
+    async with writer(transactional=False) as (kafka, producer):
+        error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        kafka.fail(ProduceRequest, error, partition=T0, executed=True)
+        assert await producer.write("a") == [error]
+        assert kafka.log_end("t", 0) == 1
+        assert await producer.write("a") == [NONE]  # the same batch
+        assert kafka.log_end("t", 0) == 1
+
+
+@LOOPS
+async def test_a_request_is_executed_after_its_connection_has_ended() -> None:
+    async with EmbeddedKafka({"t": 1}) as kafka:
+        fault = kafka.fail(ProduceRequest, Late(0.05))
+        async with connected(kafka) as peer:
+            producer = Writer(peer, transactional=False)
+            await producer.begin()
+            with pytest.raises(anyio.IncompleteRead):
+                await producer.write("a")
+        assert (fault.hits, kafka.log_end("t", 0)) == (1, 0)
+        with anyio.fail_after(10):
+            while not kafka.log_end("t", 0):
+                await anyio.sleep(0.01)
+
+
+# ---------------------------------------------------------------- settings
+
+
+@VIRTUAL
+async def test_a_transaction_cannot_follow_before_the_markers_are_written() -> None:
+    settings = BrokerSettings(transaction_marker_delay=2.0)
+    async with writer(settings) as (kafka, producer):
+        assert await producer.write("a") == [NONE]
+        assert kafka.transaction_state("tx") == "Ongoing"
+        assert await producer.end() == NONE
+        assert (kafka.transaction_state("tx"), kafka.stable_end("t", 0)) == ("PrepareCommit", 0)
+        assert await producer.write("b") == [ErrorCode.CONCURRENT_TRANSACTIONS]
+        assert await producer.begin() == ErrorCode.CONCURRENT_TRANSACTIONS
+        await anyio.sleep(2.1)
+        assert (kafka.transaction_state("tx"), kafka.stable_end("t", 0)) == ("CompleteCommit", 2)
+
+
+@VIRTUAL
+async def test_a_transaction_ends_at_its_timeout() -> None:
+    async with writer() as (kafka, producer):
+        assert await producer.write("a") == [NONE]
+        await anyio.sleep(9.0)
+        assert kafka.transaction_state("tx") == "Ongoing"
+        await anyio.sleep(1.1)
+        assert kafka.transaction_state("tx") == "CompleteAbort"
+        assert await producer.write("b", 1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+        assert await producer.end() == ErrorCode.INVALID_TXN_STATE
+
+
+@VIRTUAL
+async def test_an_unused_transactional_id_is_forgotten() -> None:
+    async with writer(BrokerSettings(transactional_id_expiration=60.0)) as (kafka, producer):
+        assert await producer.write("a") == [NONE]
+        assert await producer.end() == NONE
+        await anyio.sleep(59.0)
+        assert await producer.write("b") == [NONE]
+        assert await producer.end() == NONE
+        await anyio.sleep(61.0)
+        assert kafka.transaction_state("tx") == "Dead"
+        assert await producer.write("c") == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+
+
+@VIRTUAL
+async def test_a_partition_forgets_a_producer_that_does_not_write() -> None:
+    settings = BrokerSettings(producer_id_expiration=60.0, any_first_sequence=False)
+    async with writer(settings, transactional=False) as (_, producer):
+        assert await producer.write("a", 1) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        assert await producer.write("a", 0) == [NONE]
+        await anyio.sleep(50.0)
+        assert await producer.write("b", 1) == [NONE]
+        await anyio.sleep(50.0)
+        assert await producer.write("c", 2) == [NONE]
+        await anyio.sleep(61.0)
+        assert await producer.write("d", 3) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        assert await producer.write("d", 0) == [NONE]
+
+
+@VIRTUAL
+async def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
+    async with writer() as (kafka, producer):
+        found = kafka._cluster.transactions.transactions["tx"]
+        found.identity = attrs.evolve(found.identity, epoch=32766)
+        producer.epoch, first = 32766, producer.producer_id
+        assert await producer.write("a") == [NONE]
+        answer = await producer.peer.ask(producer.ending(commit=True), 5)
+        assert (answer.producer_id > first, answer.producer_epoch) == (True, 0)
+        # The answer was lost.
+        assert await producer.peer.ask(producer.ending(commit=True), 5) == answer
+        assert await producer.write("b", 1) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+
+
+@VIRTUAL
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_clients_see_the_transaction_version(version: int) -> None:
+    async with writer(BrokerSettings(transaction_version=version)) as (kafka, producer):
+
+        async def finalized() -> tuple[int, dict[str, int]]:
+            answer = await producer.peer.ask(ApiVersionsRequest(**SOFTWARE), 4)
+            levels = {f.name: f.max_version_level for f in answer.finalized_features}
+            return answer.finalized_features_epoch, levels
+
+        expected = {"group.version": 1, "transaction.version": version}
+        assert await finalized() == (0, {name: at for name, at in expected.items() if at})
+        kafka.set_transaction_version(1)
+        assert await finalized() == (1, {"group.version": 1, "transaction.version": 1})
+        with pytest.raises(ConfigurationError, match="0, 1 or 2, not 3"):
+            kafka.set_transaction_version(3)
+
+
+SOFTWARE: dict[str, Any] = {"client_software_name": "test", "client_software_version": "1"}
+
+
+# ---------------------------------------------------------------- what survives
+
+
+@VIRTUAL
+async def test_a_truncated_log_forgets_what_is_gone() -> None:
+    async with writer() as (kafka, producer):
+        kafka.produce("t", ["before"], partition=0)
+        assert await producer.write("a") == [NONE]
+        assert (kafka.stable_end("t", 0), kafka.log_end("t", 0)) == (1, 2)
+        kafka.truncate("t", 0, 1)
+        assert (kafka.stable_end("t", 0), kafka.log_end("t", 0)) == (1, 1)
+        assert await producer.write("a") == [NONE]
+        assert (kafka.stable_end("t", 0), kafka.log_end("t", 0)) == (1, 2)
+
+
+@LOOPS
+async def test_another_node_continues_a_transaction() -> None:
+    async with EmbeddedKafka({"t": 1}, nodes=2) as kafka:
+        kafka.move_coordinator("tx", 1)
+        kafka.move_leader("t", 0, 1)
+        async with connected(kafka, 1) as first, connected(kafka, 2) as second:
+            other = Writer(second)
+            assert await other.begin() == ErrorCode.NOT_COORDINATOR
+            producer = Writer(first)
+            assert await producer.begin() == NONE
+            assert await producer.write("a") == [NONE]
+            kafka.kill(1)
+            producer.peer = second
+            assert await producer.write("b", 1) == [NONE]
+            assert await producer.end() == NONE
+        assert (kafka.stable_end("t", 0), kafka.transaction_state("tx")) == (3, "CompleteCommit")
+
+
+@LOOPS
+async def test_a_consumer_reads_a_transaction_when_it_is_committed() -> None:
+    async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
+        producer = Writer(peer)
+        await producer.begin()
+        for value, commit in (("aborted", False), ("committed", True)):
+            assert await producer.write(value) == [NONE]
+            assert await producer.end(commit=commit) == NONE
+        assert await producer.write("open") == [NONE]
+        async with Consumer(
+            "t",
+            bootstrap_servers=kafka.bootstrap_servers,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer:
+            assert (await consumer.getone()).value == b"committed"
+            with anyio.move_on_after(0.2) as waited:
+                await consumer.getone()
+            assert waited.cancelled_caught
+            assert await producer.end() == NONE
+            assert (await consumer.getone()).value == b"open"
