@@ -22,6 +22,13 @@ from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup._public import public
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
+from kafkagroup.callbacks import (
+    AssignedCallback,
+    DeserializationErrorPolicy,
+    Deserializer,
+    PartitionLoads,
+    PartitionsCallback,
+)
 from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consume.conversion import Conversion
 from kafkagroup.consume.delivery import Delivery
@@ -48,13 +55,8 @@ from kafkagroup.errors import (
     NotStartedError,
     RequestTimeoutError,
 )
-from kafkagroup.options import (
-    ConsumerOptions,
-    DeserializationErrorPolicy,
-    Deserializer,
-    OffsetReset,
-    PartitionLoads,
-)
+from kafkagroup.options import ConsumerOptions, OffsetReset
+from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import late_modules_of_consumer
 from kafkagroup.runtime.client.service import Service
 from kafkagroup.runtime.consume.batches import ArrowBatches, Batches
@@ -63,12 +65,12 @@ from kafkagroup.runtime.consume.reader import NothingArrived, Reader, Records
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.subscriber import Callbacks
 from kafkagroup.runtime.member.event_feed import GroupEvents
-from kafkagroup.runtime.member.interfaces import AssignedCallback, Membership, PartitionsCallback
+from kafkagroup.runtime.member.interfaces import Membership
 from kafkagroup.runtime.member.metrics import GroupMetrics
 from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
-from kafkagroup.transport.options import client_options, parse_servers
+from kafkagroup.transport.options import parse_servers
 from kafkagroup.transport.origin import Origin
 from kafkagroup.types import (
     GroupMetadata,
@@ -336,10 +338,17 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             options.on_partitions_lost,
         )
         self._delivery = Delivery(
-            Conversion.of(options), self._on_room, self._on_awaiting_seek, views=options.views
+            Conversion.of(
+                options.key_deserializer,
+                options.value_deserializer,
+                options.on_deserialization_error,
+            ),
+            self._on_room,
+            self._on_awaiting_seek,
+            views=options.views,
         )
         self._session = Session(options, self._delivery)
-        self._client_options = client_options(
+        self._client_options = connection_options(
             options, self._session.log.name, options.max_frame_bytes
         )
         self._manual = False

@@ -28,6 +28,7 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.classic_state import Config, Member
 from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.options import GroupMemberOptions
+from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import LateModules
 from kafkagroup.runtime.client.service import Service
 from kafkagroup.runtime.consume.close_sequence import LEAVE_FRACTION
@@ -49,7 +50,7 @@ from kafkagroup.runtime.member.metrics import GroupMetrics
 from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
-from kafkagroup.transport.options import client_options, parse_servers
+from kafkagroup.transport.options import parse_servers
 from kafkagroup.transport.origin import Origin
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.wire.messages.group import DescribedGroup, DescribeGroupsRequest
@@ -200,7 +201,7 @@ class GroupMember(Service):
         _check(given)
         self._servers = parse_servers(options.bootstrap_servers)
         self._log = MembershipLog("member", options.client_id, options.group_id)
-        self._options = client_options(options, self._log.name)
+        self._options = connection_options(options, self._log.name)
         self._member = Member(
             config=Config(
                 group_id=options.group_id,
@@ -220,7 +221,7 @@ class GroupMember(Service):
         self._leave_group = options.leave_group_on_close
         self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
         self._driver_class = ThreadedDriver if threaded else Driver
-        self._membership = options.membership
+        self._membership: Membership | None = options.membership
         self._queue = GenerationQueue(
             _strategies(given),
             lambda: self._running_driver().ownership.lease_expires_at,

@@ -13,9 +13,9 @@ Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from kafkagroup._option_kinds import (
     MAX_INT32,
@@ -39,31 +39,28 @@ from kafkagroup.assign import (
     range_assignor,
     roundrobin_assignor,
 )
-from kafkagroup.errors import ConfigurationError, DeserializationError
-from kafkagroup.types import Record, TopicPartition
+from kafkagroup.callbacks import (
+    AssignedCallback,
+    DeserializationErrorPolicy,
+    Deserializer,
+    PartitionLoads,
+    PartitionsCallback,
+)
+from kafkagroup.errors import ConfigurationError
 from kafkagroup.wire.compression import Codec
 
 if TYPE_CHECKING:
     import re
     from datetime import timedelta
 
-    from kafkagroup.runtime.member.interfaces import (
-        AssignedCallback,
-        Membership,
-        PartitionsCallback,
-    )
-    from kafkagroup.transport.security import Security
 
 __all__ = [
     "AdminOptions",
     "CommonOptions",
     "ConsumerOptions",
     "ConsumerProtocol",
-    "DeserializationErrorPolicy",
-    "Deserializer",
     "GroupMemberOptions",
     "OffsetReset",
-    "PartitionLoads",
     "ProducerOptions",
 ]
 
@@ -78,30 +75,6 @@ _DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
 """Each common client supports one of these by default: Java range and cooperative-sticky,
 librdkafka range and roundrobin, aiokafka roundrobin. Because range is eager, the rebalance protocol
 is eager."""
-
-T = TypeVar("T")
-
-# Recursive, because mypy infers the result of a coroutine function only from this form. It is also
-# correct: if the result of an await is awaitable, it is awaited too.
-Converted: TypeAlias = "T | Awaitable[Converted[T]]"
-
-Deserializer: TypeAlias = "Callable[[bytes], Converted[T]]"
-"""A function or coroutine function, called with the bytes of each key or value that is not null;
-with `views`, with a memoryview."""
-
-Replacement: TypeAlias = Record[Any, Any] | None
-
-DeserializationErrorPolicy: TypeAlias = (
-    Literal["raise", "skip"]
-    | Callable[[Record, DeserializationError], Replacement | Awaitable[Replacement]]
-)
-"""How to handle a record whose deserializer failed. A function or coroutine function is called with
-the record, as the broker sent it, and the error. It returns the record to deliver instead, or None
-to skip it; an exception that it raises is raised to the application."""
-
-Loads = Mapping[TopicPartition, float]
-PartitionLoads = Callable[[], Loads | Awaitable[Loads]]
-"""Called on the group's leader at each assignment; the load of a missing partition is 1.0."""
 
 OffsetReset: TypeAlias = 'Literal["earliest", "latest", "none"] | timedelta'
 """Where to start without a committed offset: at the log's start, at its end, not at all (an error),
@@ -234,7 +207,8 @@ class CommonOptions:
     client_id: str = option(
         Text(), "kafkagroup", "the client's name in the brokers' logs and quotas"
     )
-    security: Security | None = option(
+    # Of a class of `transport`, which imports options.
+    security: Any = option(
         _Security(),
         None,
         "a `Security`: TLS, SASL or both ([security](security.md)); `None` is plain TCP",
@@ -311,7 +285,8 @@ class _MembershipOptions(CommonOptions):
         " loop. Code that holds the interpreter lock stops the thread too; a token callback of"
         " `security` is called in both threads",
     )
-    membership: Membership | None = option(
+    # Of an interface of `runtime`, which imports options.
+    membership: Any = option(
         _Membership(),
         None,
         "the group coordination, if not Kafka's: a `ZooKeeperMembership`"

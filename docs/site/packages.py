@@ -53,6 +53,7 @@ _ONE = {
     "consumer": "clients",
     "group": "clients",
     "broker": "clients",
+    "callbacks": "types, errors",
     "types": "types, errors",
     "errors": "types, errors",
     "_option_kinds": "options",

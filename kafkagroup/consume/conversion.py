@@ -18,7 +18,7 @@ from kafkagroup._user_code import USER_ERRORS, CancelledError, is_own_cancellati
 from kafkagroup.errors import ConfigurationError, DeserializationError
 
 if TYPE_CHECKING:
-    from kafkagroup.options import ConsumerOptions, DeserializationErrorPolicy, Deserializer
+    from kafkagroup.callbacks import DeserializationErrorPolicy, Deserializer
 
 __all__ = ["Conversion", "Outcome"]
 
@@ -61,13 +61,15 @@ class Conversion:
         self._value_type: type = type(None)
 
     @staticmethod
-    def of(options: ConsumerOptions) -> Conversion | None:
-        """Return the conversion by a consumer's options; None without deserializers."""
-        if options.key_deserializer is None and options.value_deserializer is None:
+    def of(
+        key_deserializer: Deserializer[Any] | None,
+        value_deserializer: Deserializer[Any] | None,
+        on_error: DeserializationErrorPolicy,
+    ) -> Conversion | None:
+        """Return the conversion of a consumer; None without deserializers."""
+        if key_deserializer is None and value_deserializer is None:
             return None
-        return Conversion(
-            options.key_deserializer, options.value_deserializer, options.on_deserialization_error
-        )
+        return Conversion(key_deserializer, value_deserializer, on_error)
 
     def now(self, record: Record) -> Record | Outcome:
         """Convert a record in place, if nothing must be awaited; else the record is unchanged.

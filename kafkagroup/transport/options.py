@@ -12,11 +12,10 @@ from kafkagroup.transport.threads import WorkerThreads
 from kafkagroup.wire.connection import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
-    from kafkagroup.options import CommonOptions
     from kafkagroup.transport.sasl import RunInThread
     from kafkagroup.transport.security import Security
 
-__all__ = ["Address", "ClientOptions", "client_options", "parse_servers"]
+__all__ = ["Address", "ClientOptions", "parse_servers"]
 
 Address = tuple[str, int]
 """Host and port."""
@@ -106,25 +105,6 @@ class ClientOptions:
                 f"security is a {type(self.security).__name__}; expected"
                 " kafkagroup.Security(...) or None"
             )
-
-
-def client_options(
-    options: CommonOptions, name: str, max_frame_bytes: int = MAX_FRAME_BYTES
-) -> ClientOptions:
-    """Return the connection options of a client with these options. `name` as `ClientOptions`
-    has it."""
-    return ClientOptions(
-        client_id=options.client_id,
-        name=name,
-        request_timeout=options.request_timeout,
-        retry_backoff=options.retry_backoff,
-        retry_backoff_max=options.retry_backoff_max,
-        metadata_recovery_rebootstrap_trigger=options.metadata_recovery_rebootstrap_trigger,
-        connections_max_idle=options.connections_max_idle,
-        adopts_cluster_change=getattr(options, "on_cluster_change", "raise") == "adopt",
-        max_frame_bytes=max_frame_bytes,
-        security=options.security,
-    )
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Address, ...]:

@@ -29,11 +29,12 @@ from kafkagroup.errors import (
     TransportError,
 )
 from kafkagroup.options import CommonOptions
+from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import LateModules
 from kafkagroup.runtime.client.service import Service
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.options import ClientOptions, client_options, parse_servers
+from kafkagroup.transport.options import ClientOptions, parse_servers
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.wire.schema import Request
@@ -212,7 +213,7 @@ class CallingService(Service):
         )
         self._servers = parse_servers(options.bootstrap_servers)
         name = client_name(type(self).__name__.lower(), options.client_id)
-        connecting = client_options(options, name)
+        connecting = connection_options(options, name)
         # A call has time for a second attempt, whatever the application has set.
         attempt_timeout = min(connecting.request_timeout, max(call_timeout / 2, 1.0))
         connecting = evolve(connecting, request_timeout=attempt_timeout)

@@ -21,6 +21,7 @@ from kafkagroup.assign import (
     protocol_name,
 )
 from kafkagroup.assign.spec import is_cooperative, user_data
+from kafkagroup.callbacks import AssignedCallback, PartitionsCallback
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.partitions import partition_of
@@ -33,12 +34,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.consume.large_jobs import run_job
 from kafkagroup.runtime.consume.leader import Leader
 from kafkagroup.runtime.consume.session import Session
-from kafkagroup.runtime.member.interfaces import (
-    AssignedCallback,
-    OverduePoll,
-    PartitionsCallback,
-    SupportedProtocols,
-)
+from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
 from kafkagroup.runtime.offsets.group_offsets import Identity
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
@@ -379,7 +375,7 @@ class Subscriber:
             return False
         membership.note_assignment(has_partitions=bool(assigned))
         session.delivery.assign(created)
-        session.log.assigned(assigned, created, generation)
+        session.log.assigned(assigned, [one.tp for one in created], generation)
         await self._report_assigned(created)
         membership.complete_rebalance(generation.generation_id)
         self._on_assigned()

@@ -8,7 +8,7 @@ these, also not for type checkers.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from kafkagroup._values import frozen
@@ -23,23 +23,14 @@ from kafkagroup.types import TopicPartition
 
 __all__ = [
     "Application",
-    "AssignedCallback",
     "Membership",
     "OverduePoll",
-    "PartitionsCallback",
     "Running",
     "SupportedProtocols",
 ]
 
 SupportedProtocols = tuple[tuple[str, bytes], ...]
 """Protocol name and metadata, the preferred first."""
-
-PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
-"""A plain function or a coroutine function. It gets a sorted list, which it may change."""
-
-AssignedCallback = PartitionsCallback
-"""As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
-start; None leaves a partition where it would start anyway."""
 
 
 @frozen(kw_only=True)

@@ -16,7 +16,6 @@ from kafkagroup._client_name import client_name
 from kafkagroup.errors import escaped
 
 if TYPE_CHECKING:
-    from kafkagroup.consume.owned import OwnedPartition
     from kafkagroup.member.vocabulary import Coordinator, GenerationInfo
     from kafkagroup.types import TopicPartition
 
@@ -134,7 +133,7 @@ class MembershipLog:
     def assigned(
         self,
         partitions: Sequence[TopicPartition],
-        new: Sequence[OwnedPartition],
+        new: Sequence[TopicPartition],
         generation: GenerationInfo,
     ) -> None:
         """Log an assignment, and which of its partitions were not owned before."""
@@ -145,7 +144,7 @@ class MembershipLog:
         if new_count < count:
             words = f"{counted(new_count, 'new partition')}, {count:,} in all"
         if new:
-            words += f": {first_few((one.tp for one in new), new_count)}"
+            words += f": {first_few(new, new_count)}"
         elif partitions:
             words += f": {first_few(partitions, count)}"
         kind = "generation" if generation.topics is None else "epoch"

@@ -1,0 +1,51 @@
+"""The types of the functions that an application passes to a client.
+
+The options name them, and what calls them: `consume` the deserializers, `runtime` the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from kafkagroup.errors import DeserializationError
+from kafkagroup.types import Record, TopicPartition
+
+__all__ = [
+    "AssignedCallback",
+    "DeserializationErrorPolicy",
+    "Deserializer",
+    "PartitionLoads",
+    "PartitionsCallback",
+]
+
+T = TypeVar("T")
+
+# Recursive, because mypy infers the result of a coroutine function only from this form. It is also
+# correct: if the result of an await is awaitable, it is awaited too.
+Converted: TypeAlias = "T | Awaitable[Converted[T]]"
+
+Deserializer: TypeAlias = "Callable[[bytes], Converted[T]]"
+"""A function or coroutine function, called with the bytes of each key or value that is not null;
+with `views`, with a memoryview."""
+
+Replacement: TypeAlias = Record[Any, Any] | None
+
+DeserializationErrorPolicy: TypeAlias = (
+    Literal["raise", "skip"]
+    | Callable[[Record, DeserializationError], Replacement | Awaitable[Replacement]]
+)
+"""How to handle a record whose deserializer failed. A function or coroutine function is called with
+the record, as the broker sent it, and the error. It returns the record to deliver instead, or None
+to skip it; an exception that it raises is raised to the application."""
+
+Loads = Mapping[TopicPartition, float]
+PartitionLoads = Callable[[], Loads | Awaitable[Loads]]
+"""Called on the group's leader at each assignment; the load of a missing partition is 1.0."""
+
+PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
+"""A plain function or a coroutine function. It gets a sorted list, which it may change."""
+
+AssignedCallback = PartitionsCallback
+"""As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
+start; None leaves a partition where it would start anyway."""
