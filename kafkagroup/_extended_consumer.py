@@ -1,5 +1,6 @@
-"""A consumer whose group a subclass of `compat.kafka_python.ConsumerCoordinator` defines: its kind,
-its protocols, and how it assigns."""
+"""Consumers with what only other clients have, for `compat`: private options, and a group that a
+subclass of `compat.kafka_python.ConsumerCoordinator` defines: its kind, its protocols, and how it
+assigns."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from kafkagroup.runtime.consume.subscriber import Subscriber
 from kafkagroup.runtime.member.interfaces import SupportedProtocols
 from kafkagroup.transport.cluster import Cluster
 
-__all__ = ["ExtendedConsumer", "Extension"]
+__all__ = ["ExtendedConsumer", "Extension", "TunedConsumer"]
 
 
 class Extension(Protocol):
@@ -100,6 +101,17 @@ class ExtendedSubscriber(Subscriber):
             )
         work = evolve(self._work, members=members)
         return self._leader.assign_now(self._assignors[protocol], work)
+
+
+class TunedConsumer(Consumer):
+    """A consumer with private options."""
+
+    def __init__(self, private_options: Mapping[str, Any], *topics: str, **options: Any) -> None:
+        self._private_options = private_options
+        super().__init__(*topics, **options)
+
+
+TunedConsumer.__name__ = Consumer.__name__  # for messages: applications know no other
 
 
 class ExtendedConsumer(Consumer):

@@ -32,10 +32,10 @@ _RENAMED = {
     "message_timeout_ms": "delivery_timeout_ms",
     "metadata_broker_list": "bootstrap_servers",
     "metadata_cluster_check_enable": "on_cluster_change",
+    "offsets_channel_backoff_ms": "retry_backoff_ms",
     "partition_assignment_strategy": "assignors",
-    "queued_max_messages": "queued_max_records",
     "queued_max_messages_kbytes": "fetch_max_bytes",
-    "queued_min_messages": "queued_max_records",
+    "rebalance_backoff_ms": "retry_backoff_ms",
     "receive_message_max_bytes": "max_frame_bytes",
     "reconnect_backoff_max_ms": "retry_backoff_max_ms",
     "reconnect_backoff_ms": "retry_backoff_ms",
@@ -71,6 +71,7 @@ _SECURITY = {
 _NO_KERBEROS = "there is no GSSAPI; security=Security(sasl_mechanism=...) takes one of your own"
 _SYSTEM = "there is nothing to set: the system's default is used"
 _METRICS = "metrics() returns the figures, and kafkagroup.exporters exports them"
+_QUEUED = "fetch_max_bytes limits what is buffered, in bytes"
 _NOT_WRITTEN = "write() returns when all replicas in sync have the records, each at least once"
 
 _ANSWERS = {
@@ -103,10 +104,16 @@ _ANSWERS = {
     "metrics_enabled": _METRICS,
     "metrics_num_samples": _METRICS,
     "metrics_sample_window_ms": _METRICS,
+    "num_consumer_fetchers": "one connection to each broker fetches, and a second one at need",
+    "offsets_commit_max_retries": "a commit is retried until request_timeout_ms expires",
     "on_commit": "await commit(), or read events() and metrics()",
     "partitioner": "pass partition to write()",
     "proxy_url": "there are no proxies",
+    "queued_max_messages": _QUEUED,
+    "queued_max_records": _QUEUED,
+    "queued_min_messages": _QUEUED,
     "rebalance_listener": "give on_partitions_assigned, on_partitions_revoked, on_partitions_lost",
+    "rebalance_max_retries": "joining is retried without limit, and health() tells why it fails",
     "receive_buffer_bytes": _SYSTEM,
     "sasl_kerberos_domain_name": _NO_KERBEROS,
     "sasl_kerberos_name": _NO_KERBEROS,

@@ -182,9 +182,11 @@ class Function(Kind):
 class Option:
     """The declaration of one option."""
 
-    __slots__ = ("default", "kind", "otherwise", "text")
+    __slots__ = ("default", "is_private", "kind", "otherwise", "text")
 
-    def __init__(self, kind: Kind, default: object, text: str, otherwise: object) -> None:
+    def __init__(
+        self, kind: Kind, default: object, text: str, otherwise: object, is_private: bool
+    ) -> None:
         self.kind = kind
         self.default = default
         """`REQUIRED` if there is none. If it is None, users may pass None."""
@@ -192,6 +194,8 @@ class Option:
         """Its row in the documentation, in Markdown."""
         self.otherwise = otherwise
         """The meaning of None: a value, or the name of an option whose value is used instead."""
+        self.is_private = is_private
+        """Whether no constructor takes it: `compat` sets it, for a client that has it."""
 
     @property
     def annotation(self) -> str:
@@ -231,13 +235,20 @@ def _described(value: object) -> str:
             return f" is of type {type(value).__name__}"
 
 
-def option(kind: Kind, default: object, text: str, *, otherwise: object = None) -> Any:
+def option(
+    kind: Kind, default: object, text: str, *, otherwise: object = None, is_private: bool = False
+) -> Any:
     """Declare a field of an options class."""
-    return field(metadata={Option: Option(kind, default, text, otherwise)})
+    return field(metadata={Option: Option(kind, default, text, otherwise, is_private)})
 
 
 def declared(cls: type) -> dict[str, Option]:
-    """Return the name that users write -> option, in the order of declaration."""
+    """Return the name that users write -> option, in the order of declaration, without the private
+    ones."""
+    return {name: option for name, option in _all(cls).items() if not option.is_private}
+
+
+def _all(cls: type) -> dict[str, Option]:
     options: dict[str, Option] = {
         name: attribute.metadata[Option] for name, attribute in fields(cls).items()
     }
@@ -246,14 +257,14 @@ def declared(cls: type) -> dict[str, Option]:
 
 def checked_values(cls: type, given: Given) -> dict[str, Any]:
     """Check the values in `given`, by option name; return field name -> converted value. Other
-    names are ignored.
+    names are ignored, and private options may be left out.
 
     Raises: ConfigurationError that names the first option with a wrong value.
     """
     filled: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    for name, option in declared(cls).items():
-        value = given[name]
+    for name, option in _all(cls).items():
+        value = given.get(name, option.default) if option.is_private else given[name]
         if value is None and option.otherwise is not None:
             other = option.otherwise
             value = filled[other] if isinstance(other, str) else other

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import anyio
 
@@ -111,6 +111,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     `TopicPartition("orders", 0)` or `("orders", 0)`, and several as arguments or in an iterable.
     """
 
+    _private_options: Mapping[str, Any] = {}
+    """Options that the constructor does not take, by name."""
+
     @explains_unknown_options
     def __init__(
         self,
@@ -127,8 +130,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
         committed_offsets_max_age_ms: int = 60_000,
-        offsets_commit_max_retries: int | None = None,
-        offsets_channel_backoff_ms: int | None = None,
         group_protocol: Literal["classic", "consumer", "auto"] = "classic",
         group_remote_assignor: str | None = None,
         security: Security | None = None,
@@ -138,15 +139,11 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         heartbeat_thread: bool = False,
         membership: Membership | None = None,
         rebalance_timeout_ms: int | None = None,
-        rebalance_max_retries: int | None = None,
-        rebalance_backoff_ms: int | None = None,
         max_poll_interval_ms: int = 300_000,
         fetch_min_bytes: int = 1,
         fetch_max_bytes: int = 52_428_800,
         max_partition_fetch_bytes: int = 1_048_576,
         fetch_max_wait_ms: int = 500,
-        num_consumer_fetchers: int = 1,
-        queued_max_records: int | None = None,
         isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
         check_crcs: bool = True,
         max_batch_bytes: int = 134_217_728,
@@ -208,10 +205,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 committed offset may get before an auto-commit, or a `commit()`, looks the offset
                 up, and sends it again if the broker has deleted it. In milliseconds; default
                 60,000.
-            offsets_commit_max_retries: How often a commit is retried after a retriable error;
-                `None`: until `request_timeout_ms` expires.
-            offsets_channel_backoff_ms: Backoff before the first retry of a commit, or of reading
-                committed offsets; `None`: `retry_backoff_ms`. In milliseconds.
             group_protocol: Who assigns partitions: `"classic"`, one of the members; `"consumer"`,
                 the coordinator (KIP-848; brokers 4.0 and later); `"auto"`, the coordinator if it
                 supports KIP-848, can upgrade the group and accepts the pattern, else a member;
@@ -241,10 +234,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 `None`.
             rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
                 rebalance; `None`: `max_poll_interval_ms`. In milliseconds.
-            rebalance_max_retries: How often in a row joining may be retried before the client fails
-                with `JoinFailedError`; `None`: without limit.
-            rebalance_backoff_ms: Backoff before the first retry of joining; `None`:
-                `retry_backoff_ms`. In milliseconds.
             max_poll_interval_ms: Longest time between two calls for records while the consumer owns
                 partitions. If it is exceeded, the member leaves the group, and rejoins at the next
                 call. In milliseconds; default 300,000; Kafka's `max.poll.interval.ms`.
@@ -260,11 +249,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 `fetch_min_bytes` of at most 1 and a value of at least 500, the wait grows up to
                 5,000 while no records arrive. A seek, a resume or a new partition does not wait for
                 a pending fetch. In milliseconds; default 500; Kafka's `fetch.max.wait.ms`.
-            num_consumer_fetchers: Fetch connections to each broker; the partitions are distributed
-                over them. One more is opened when a seek, a resume or a new partition needs it, and
-                closed after a minute without use. Default 1.
-            queued_max_records: Do not fetch a partition with this many records buffered; `None`:
-                only bytes count.
             isolation_level: `"read_committed"`: deliver no records of open or aborted transactions.
                 Default `'read_uncommitted'`; Kafka's `isolation.level`.
             check_crcs: Check each batch's CRC-32C before its records are delivered. Default `True`;
@@ -322,7 +306,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 to skip it. Default `'raise'`.
         """
         # All arguments, by name: a test holds the signature to the declarations.
-        options = ConsumerOptions.checked(locals())
+        options = ConsumerOptions.checked({**locals(), **self._private_options})
         super().__init__(
             options.close_timeout,
             f"group_id={options.group_id!r}, client_id={options.client_id!r}",
@@ -734,9 +718,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         Raises: CommitFailedError, also for given offsets of partitions that this consumer does not
         own, or of an earlier assignment; ConfigurationError without a `group_id`; FencedError;
         ConsumerClosedError, also if the consumer is closed before the commit is answered;
-        BrokerError or TransportError after retries for `request_timeout_ms`, or after
-        `offsets_commit_max_retries` of them; after a second or two, BrokerError UNKNOWN_TOPIC_ID or
-        UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted or recreated.
+        BrokerError or TransportError after retries for `request_timeout_ms`; after a second or two,
+        BrokerError UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted or
+        recreated.
         Partitions are committed 1,000 at a time: when the call raises, some of more than 1,000 may
         be committed; the next commit covers the others.
         """

@@ -84,7 +84,6 @@ class MemberOptions(TypedDict, total=False):
     heartbeat_thread: bool
     membership: Membership | None
     rebalance_timeout_ms: int
-    rebalance_max_retries: int | None
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
@@ -485,8 +484,6 @@ class Election(_CoordinatedMember):
                 rejoins, and positions are looked up anew. Default `'raise'`.
             rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
                 rebalance. In milliseconds; default 300,000.
-            rebalance_max_retries: How often in a row joining may be retried before the client fails
-                with `JoinFailedError`; `None`: without limit.
             leave_group_on_close: Leave the group on close, so that it does not wait for the session
                 timeout; `None`: static members stay, the others leave. `True` removes a static
                 member, too (KIP-1092).
@@ -677,8 +674,6 @@ class Shards(_CoordinatedMember):
                 rejoins, and positions are looked up anew. Default `'raise'`.
             rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
                 rebalance. In milliseconds; default 300,000.
-            rebalance_max_retries: How often in a row joining may be retried before the client fails
-                with `JoinFailedError`; `None`: without limit.
             leave_group_on_close: Leave the group on close, so that it does not wait for the session
                 timeout; `None`: static members stay, the others leave. `True` removes a static
                 member, too (KIP-1092).

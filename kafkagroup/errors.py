@@ -24,7 +24,7 @@ KafkaGroupError
 │   ├── AuthorizationError                  not allowed: resource, operation
 │   └── RecordRefusedError                  the broker rejected a batch because of one record
 ├── FencedError                             another member took this member's identity; fatal
-├── JoinFailedError                         joining failed more often than allowed; fatal
+├── JoinFailedError                         the group cannot be joined; fatal
 ├── CommitFailedError                       the member no longer owns the committed partitions
 ├── ChangesRefusedError (also a group)      some changes of an Admin call were not made: which ones
 ├── NotWrittenError                         a record was not acknowledged: which one, and why
@@ -561,10 +561,10 @@ class FencedError(KafkaGroupError):
 
 @public
 class JoinFailedError(KafkaGroupError):
-    """Joining the group failed more often in a row than `rebalance_max_retries` allows. The message
-    has the last failure. Fatal; without that option the member retries without limit.
+    """The member cannot join its group in ZooKeeper, which has members of another library. Fatal.
 
-    In `kafkagroup.compat` also a start that got no assignment in time.
+    In `kafkagroup.compat` also a start that got no assignment in time, and joining that failed more
+    often in a row than `rebalance_max_retries` allows. The message has the last failure.
     """
 
 

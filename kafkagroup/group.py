@@ -120,7 +120,6 @@ class GroupMember(Service):
         heartbeat_thread: bool = False,
         membership: Membership | None = None,
         rebalance_timeout_ms: int = 300_000,
-        rebalance_max_retries: int | None = None,
         request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
@@ -165,8 +164,6 @@ class GroupMember(Service):
                 `None`.
             rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
                 rebalance. In milliseconds; default 300,000.
-            rebalance_max_retries: How often in a row joining may be retried before the client fails
-                with `JoinFailedError`; `None`: without limit.
             request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
                 Kafka's `request.timeout.ms`.
             retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In

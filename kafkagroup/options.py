@@ -298,17 +298,25 @@ class _MembershipOptions(CommonOptions):
         300_000,
         "how long members may take to finish their work and rejoin in a rebalance",
     )
-    rebalance_max_retries: int | None = option(
-        Integer(0),
-        None,
-        "how often in a row joining may be retried before the client fails with `JoinFailedError`;"
-        " `None`: without limit",
-    )
     leave_group_on_close: bool | None = option(
         Boolean(),
         None,
         "leave the group on close, so that it does not wait for the session timeout; `None`: static"
         " members stay, the others leave. `True` removes a static member, too (KIP-1092)",
+    )
+    rebalance_max_retries: int | None = option(
+        Integer(0),
+        None,
+        "how often in a row joining may be retried before the client fails with `JoinFailedError`;"
+        " `None`: without limit",
+        is_private=True,
+    )
+    rebalance_backoff: float = option(
+        Milliseconds(1),
+        None,
+        "backoff before the first retry of joining; `None`: `retry_backoff_ms`",
+        otherwise="retry_backoff_ms",
+        is_private=True,
     )
 
     def _check_instance_id(self) -> None:
@@ -423,6 +431,7 @@ class ConsumerOptions(_MembershipOptions):
         None,
         "how often a commit is retried after a retriable error; `None`: until `request_timeout_ms`"
         " expires",
+        is_private=True,
     )
     offsets_channel_backoff: float = option(
         Milliseconds(1),
@@ -430,6 +439,7 @@ class ConsumerOptions(_MembershipOptions):
         "backoff before the first retry of a commit, or of reading committed offsets; `None`:"
         " `retry_backoff_ms`",
         otherwise="retry_backoff_ms",
+        is_private=True,
     )
     session_timeout: float = option(
         Milliseconds(1),
@@ -460,12 +470,6 @@ class ConsumerOptions(_MembershipOptions):
         " `max_poll_interval_ms`",
         otherwise="max_poll_interval_ms",
     )
-    rebalance_backoff: float = option(
-        Milliseconds(1),
-        None,
-        "backoff before the first retry of joining; `None`: `retry_backoff_ms`",
-        otherwise="retry_backoff_ms",
-    )
     fetch_min_bytes: int = option(
         Integer(0),
         1,
@@ -490,12 +494,14 @@ class ConsumerOptions(_MembershipOptions):
         "fetch connections to each broker; the partitions are distributed over them. One more is"
         " opened when a seek, a resume or a new partition needs it, and closed after a minute"
         " without use",
+        is_private=True,
     )
     queued_max_records: int = option(
         Integer(1),
         None,
         "do not fetch a partition with this many records buffered; `None`: only bytes count",
         otherwise=MAX_INT32,
+        is_private=True,
     )
     isolation_level: int = option(
         Choice({"read_uncommitted": 0, "read_committed": 1}),

@@ -58,6 +58,30 @@ def answer(client: Any, /, *args: Any, **options: Any) -> str:
         ("GROUP_ID", "GROUP_ID is group_id"),
         ("gropu_id", "did you mean group_id?"),
         ("loop", "loop: the running event loop is used"),
+        (
+            "num_consumer_fetchers",
+            (
+                "num_consumer_fetchers: one connection to each broker fetches, and a second one at"
+                " need"
+            ),
+        ),
+        (
+            "queued_max_records",
+            "queued_max_records: fetch_max_bytes limits what is buffered, in bytes",
+        ),
+        ("offsets_channel_backoff_ms", "offsets_channel_backoff_ms is retry_backoff_ms here"),
+        (
+            "offsets_commit_max_retries",
+            "offsets_commit_max_retries: a commit is retried until request_timeout_ms expires",
+        ),
+        ("rebalance_backoff_ms", "rebalance_backoff_ms is retry_backoff_ms here"),
+        (
+            "rebalance_max_retries",
+            (
+                "rebalance_max_retries: joining is retried without limit, and health() tells why it"
+                " fails"
+            ),
+        ),
         ("topics", "topics: topics are positional arguments"),
     ],
 )

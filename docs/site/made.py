@@ -77,8 +77,8 @@ _REMEDIES = {
     "AuthorizationError": "Grant the ACL: `operation` on `resource`. A consumer then reads on.",
     "RecordRefusedError": "Correct the record at `index`. Those before it were not written either.",
     "FencedError": "Two processes have the same `group_instance_id`: give each its own.",
-    "JoinFailedError": "The message has the last failure. Start again, or do not set"
-    " `rebalance_max_retries`.",
+    "JoinFailedError": "The message has the reason, such as members of another library in the"
+    " group: stop those first. Then start again.",
     "CommitFailedError": "Continue: the new owner of `partitions` starts at the last commit. If it"
     " occurs often, records take longer than `max_poll_interval_ms` or the rebalance timeout. Drop"
     " offsets of an earlier assignment; to rewind a group, `seek` before the commit.",

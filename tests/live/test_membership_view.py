@@ -13,6 +13,7 @@ from kafkagroup import (
     OffsetAndMetadata,
     TopicPartition,
 )
+from kafkagroup._extended_consumer import TunedConsumer
 from kafkagroup.errors import ConfigurationError, ErrorCode, JoinFailedError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.messages.group import JoinGroupRequest
@@ -204,18 +205,15 @@ async def test_wait_assignment_returns_the_partitions(bootstrap, name, fill):
             await one.wait_assignment()
 
 
-@pytest.mark.parametrize("kind", ["consumer", "member"])
-async def test_joining_fails_after_rebalance_max_retries(kind):
+async def test_joining_fails_after_rebalance_max_retries():
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
-        options = {"bootstrap_servers": kafka.bootstrap_servers, "rebalance_max_retries": 1}
+        private = {"rebalance_max_retries": 1}
         with anyio.fail_after(20):
-            if kind == "consumer":
-                async with Consumer("t", group_id="g", **options) as one:
-                    with pytest.raises(JoinFailedError, match="failed 2 times in a row"):
-                        await one.wait_assignment()
-            else:
-                async with GroupMember("g", PROTOCOL, **options) as one:
-                    with pytest.raises(JoinFailedError, match="failed 2 times in a row"):
-                        await anext(one)
+            one = TunedConsumer(
+                private, "t", group_id="g", bootstrap_servers=kafka.bootstrap_servers
+            )
+            async with one:
+                with pytest.raises(JoinFailedError, match="failed 2 times in a row"):
+                    await one.wait_assignment()
         assert len(kafka.requests(JoinGroupRequest)) == 2

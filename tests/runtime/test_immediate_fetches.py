@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
+from kafkagroup._extended_consumer import TunedConsumer
 from kafkagroup.concurrency import slices
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka
 from kafkagroup.types import TopicPartition
@@ -40,8 +41,9 @@ def reading(request: Any, network: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             network.serve_embedded(kafka)
             kafka.produce("t", [str(n) for n in range(10)], partition=0)
 
-            def consumer(*topics: str, **options: Any) -> Consumer:
-                return Consumer(
+            def consumer(*topics: str, private: Any = (), **options: Any) -> Consumer:
+                return TunedConsumer(
+                    dict(private),
                     *topics,
                     **{
                         "bootstrap_servers": "kafka-1",
@@ -147,7 +149,7 @@ async def test_a_thousand_seeks_open_one_additional_connection(reading: Any, net
 
 
 async def test_several_fetchers_share_the_second_connection(reading: Any, network: Any) -> None:
-    async with reading() as (kafka, consumer), consumer(num_consumer_fetchers=3) as c:
+    async with reading() as (kafka, consumer), consumer(private={"num_consumer_fetchers": 3}) as c:
         kafka.produce("t", ["x"], partition=1)
         kafka.produce("t", ["x"], partition=2)
         await c.assign([T0, T1, T2])
@@ -194,7 +196,7 @@ async def test_a_partition_with_a_full_queue_does_not_wait_for_the_long_poll_onc
     reading: Any,
 ) -> None:
     """A partition with `queued_max_records` buffered records is not part of the long poll."""
-    async with reading() as (kafka, consumer), consumer(queued_max_records=5) as c:
+    async with reading() as (kafka, consumer), consumer(private={"queued_max_records": 5}) as c:
         await c.assign([T0, T1])
         await c.getone()
         kafka.produce("t", ["more"], partition=0)

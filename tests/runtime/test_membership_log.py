@@ -27,6 +27,7 @@ from kafkagroup import (
     TopicPartition,
     ZooKeeperMembership,
 )
+from kafkagroup._extended_consumer import TunedConsumer
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.vocabulary import GenerationInfo
@@ -64,8 +65,9 @@ async def cluster(network: Any, nodes: int = 1) -> AsyncIterator[EmbeddedKafka]:
             yield kafka
 
 
-def consumer(client_id: str = "a", **options: Any) -> Consumer:
-    return Consumer(
+def consumer(client_id: str = "a", private: Any = (), **options: Any) -> Consumer:
+    return TunedConsumer(
+        dict(private),
         "t",
         bootstrap_servers="kafka-1",
         group_id="g",
@@ -352,7 +354,7 @@ async def test_a_static_member_keeps_its_place(
 
 async def test_a_member_that_fails_has_left(network: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with cluster(network) as kafka:
-        async with consumer(rebalance_max_retries=1) as ours:
+        async with consumer(private={"rebalance_max_retries": 1}) as ours:
             await assigned(ours, 4)
             kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
             kafka.fail(JoinGroupRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)

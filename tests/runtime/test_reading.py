@@ -19,6 +19,7 @@ import pytest
 from crc32c import crc32c
 
 from kafkagroup import Consumer, HealthProblem
+from kafkagroup._extended_consumer import TunedConsumer
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,
@@ -74,9 +75,10 @@ def reading(network: Any) -> Any:
                 stamped = NewRecord(None, b"%d" % number, 1_000 * number)
                 kafka.produce("t", [stamped], partition=0)
 
-            def consumer(*topics: str, **options: Any) -> Consumer:
+            def consumer(*topics: str, private: Any = (), **options: Any) -> Consumer:
                 servers = [f"kafka-{n}" for n in range(1, nodes + 1)]
-                return Consumer(
+                return TunedConsumer(
+                    dict(private),
                     *topics,
                     **{"bootstrap_servers": servers, "enable_auto_commit": False, **options},
                 )
@@ -907,7 +909,7 @@ async def test_a_partition_with_enough_records_waiting_is_not_fetched(reading: A
     async with reading() as (kafka, consumer):
         one = len(encode_batch([NewRecord(None, b"0", 0)]))
         options = {"max_partition_fetch_bytes": one + one // 2, "fetch_max_wait_ms": 100}
-        async with consumer(queued_max_records=1, **options) as c:
+        async with consumer(private={"queued_max_records": 1}, **options) as c:
             await c.assign([TP])
             await anyio.sleep(5)
             assert len(kafka.requests(FetchRequest)) == 1
@@ -1004,7 +1006,7 @@ async def test_a_new_partition_does_not_wait_for_the_long_poll_of_idle_ones(
 async def test_a_partition_with_a_full_queue_does_not_wait_long_for_idle_ones_once_read(
     reading: Any,
 ) -> None:
-    async with reading() as (kafka, consumer), consumer(queued_max_records=5) as c:
+    async with reading() as (kafka, consumer), consumer(private={"queued_max_records": 5}) as c:
         await c.assign([TP, TopicPartition("t", 1)])
         await c.getone()
         kafka.produce("t", ["more"], partition=0)
@@ -1018,7 +1020,7 @@ async def test_several_fetchers_share_the_partitions_of_a_broker(reading: Any) -
         kafka.add_partitions("t", 5)
         for partition in range(1, 5):
             kafka.produce("t", ["a", "b"], partition=partition)
-        async with consumer("t", num_consumer_fetchers=2, fetch_max_wait_ms=100) as c:
+        async with consumer("t", private={"num_consumer_fetchers": 2}, fetch_max_wait_ms=100) as c:
             records = [await c.getone() for _ in range(10 + 8)]
         per_partition = {p: [r.offset for r in records if r.partition == p] for p in range(5)}
         assert per_partition == {0: [*range(10)], **{p: [0, 1] for p in range(1, 5)}}
@@ -1030,7 +1032,7 @@ async def test_each_fetcher_has_its_own_connection(
 ) -> None:
     async with reading() as (kafka, consumer):
         kafka.add_partitions("t", 3)
-        async with consumer("t", num_consumer_fetchers=fetchers) as c:
+        async with consumer("t", private={"num_consumer_fetchers": fetchers}) as c:
             await offsets_of(c, 10)
             await anyio.sleep(5)
             # One for metadata and the offsets of logs.

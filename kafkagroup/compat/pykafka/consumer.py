@@ -21,6 +21,7 @@ import anyio
 import attrs
 
 from kafkagroup import ConfigurationError, Consumer, Record, TopicPartition
+from kafkagroup._extended_consumer import TunedConsumer
 from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup.compat._joining import wait_for_assignment
 from kafkagroup.compat._names import renamed
@@ -60,18 +61,18 @@ _NAMES = {
 }
 """The main API's name of an option -> pykafka's, where they differ."""
 
-_FORWARDED = (
-    "max_partition_fetch_bytes",
+_FORWARDED = ("max_partition_fetch_bytes", "fetch_min_bytes", "fetch_max_wait_ms")
+"""The main API's options whose values are passed on unchanged."""
+
+_PRIVATE = (
     "num_consumer_fetchers",
     "queued_max_records",
-    "fetch_min_bytes",
-    "fetch_max_wait_ms",
     "offsets_channel_backoff_ms",
     "offsets_commit_max_retries",
     "rebalance_max_retries",
     "rebalance_backoff_ms",
 )
-"""The main API's options whose values are passed on unchanged."""
+"""Likewise, of options that the main API does not have."""
 
 
 class _Balanced(TaskOwner):
@@ -108,7 +109,8 @@ class _Balanced(TaskOwner):
         """Whether the group has assigned partitions to this consumer, possibly none."""
         super().__init__()
         with renamed(_NAMES):
-            self._consumer = Consumer(
+            self._consumer: Consumer = TunedConsumer(
+                {name: given[_NAMES.get(name, name)] for name in _PRIVATE},
                 self._topic,
                 bootstrap_servers=cluster.hosts,
                 security=cluster.security,
