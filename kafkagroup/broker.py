@@ -20,7 +20,8 @@ from kafkagroup.member.classic_requests import (
     leave_request,
     sync_request,
 )
-from kafkagroup.member.classic_state import Config, Member
+from kafkagroup.member.classic_state import Member
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.runtime.client.late_modules import LateModules
 from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
 from kafkagroup.transport.broker import MAIN, BrokerClient
@@ -221,7 +222,7 @@ class Broker(Explained, BrokerClient):
         connection_id: str = "group",
     ) -> JoinGroupResponse:
         """Join, and wait until every member has joined or the coordinator has expired it."""
-        config = Config(
+        config = MemberConfig(
             group_id=group,
             group_instance_id=group_instance_id,
             session_timeout=session_timeout,
@@ -294,7 +295,7 @@ def _member(
     protocol_type: str = "",
     protocol_name: str = "",
 ) -> Member:
-    config = Config(
+    config = MemberConfig(
         group_id=group_id, group_instance_id=group_instance_id, protocol_type=protocol_type
     )
     return Member(

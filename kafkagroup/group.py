@@ -25,7 +25,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.classic_state import Config, Member
+from kafkagroup.member.classic_state import Member
 from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.options import GroupMemberOptions
 from kafkagroup.runtime.client.connection_options import connection_options
@@ -45,6 +45,7 @@ from kafkagroup.runtime.member.generations import Generation, GenerationQueue, S
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import Membership, Running, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.member_config import member_config
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.metrics import GroupMetrics
 from kafkagroup.runtime.member.threaded import ThreadedDriver
@@ -200,19 +201,7 @@ class GroupMember(Service):
         self._log = MembershipLog("member", options.client_id, options.group_id)
         self._options = connection_options(options, self._log.name)
         self._member = Member(
-            config=Config(
-                group_id=options.group_id,
-                protocol_type=given[0].type,
-                group_instance_id=options.group_instance_id,
-                session_timeout=options.session_timeout,
-                rebalance_timeout=options.rebalance_timeout,
-                heartbeat_interval=options.heartbeat_interval,
-                request_timeout=options.request_timeout,
-                retry_backoff=options.retry_backoff,
-                retry_backoff_max=options.retry_backoff_max,
-                max_retries=options.rebalance_max_retries,
-            ),
-            protocols=_supported(given),
+            config=member_config(options, given[0].type), protocols=_supported(given)
         )
         threaded = options.heartbeat_thread
         self._leave_group = options.leave_group_on_close
@@ -455,21 +444,9 @@ class GroupMember(Service):
         if self._membership is None:
             watchers = self._lag, self._log, self._history
             return self._driver_class(cluster, member, self._queue, *watchers)
-        config = member.config
+        config = evolve(member.config, exclusive_generations=True)
         return self._membership.begin(
-            self._queue,
-            group_id=config.group_id,
-            protocol_type=config.protocol_type,
-            protocols=protocols,
-            whole=True,
-            client_id=self._options.client_id,
-            rebalance_timeout=config.rebalance_timeout,
-            retry_backoff=config.retry_backoff,
-            retry_backoff_max=config.retry_backoff_max,
-            max_retries=config.max_retries,
-            lag=self._lag,
-            log=self._log,
-            troubles=self._troubles,
+            self._queue, config, protocols, self._lag, self._log, self._troubles
         )
 
     async def _run_membership(self, cluster: Cluster, driver: Running) -> None:

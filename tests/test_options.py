@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol, MemberOptions
+from kafkagroup import Admin, ClientOptions, Consumer, GroupMember, GroupProtocol, MemberOptions
 from kafkagroup._option_kinds import declared
 from kafkagroup._values import REQUIRED
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.options import (
     AdminOptions,
     CommonOptions,
@@ -25,6 +26,8 @@ from kafkagroup.options import (
     ProducerOptions,
 )
 from kafkagroup.producer import Producer
+from kafkagroup.runtime.client.connection_options import connection_options
+from kafkagroup.runtime.member.member_config import member_config
 
 DEFAULTS = {name: option.default for name, option in declared(ConsumerOptions).items()}
 MAX_INT32 = 2**31 - 1
@@ -139,6 +142,16 @@ def test_the_defaults_in_seconds() -> None:
         request_timeout=30.0,
         close_timeout=10.0,
     )
+
+
+def test_members_and_connections_have_the_same_defaults() -> None:
+    """Each is also made without options: by `Broker`, and in tests."""
+    given = {name: option.default for name, option in declared(GroupMemberOptions).items()}
+    options = GroupMemberOptions.checked({**given, "group_id": "g"})
+    config = MemberConfig(group_id="g", client_id="kafkagroup")
+    assert member_config(options, "consumer") == config
+    connecting = connection_options(options, "")
+    assert connecting == ClientOptions(run_in_thread=connecting.run_in_thread)
 
 
 def test_given_options_are_used() -> None:

@@ -246,6 +246,7 @@ def test_importing_the_consumer_imports_no_heavy_module() -> None:
         "kafkagroup.member.classic",
         "kafkagroup.member.classic_requests",
         "kafkagroup.member.classic_state",
+        "kafkagroup.member.config",
         "kafkagroup.member.consumer_vocabulary",
         "kafkagroup.member.coordinated",
     ]

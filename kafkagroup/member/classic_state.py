@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from kafkagroup._values import field, frozen
-from kafkagroup.member.coordinated import CoordinatedConfig, CoordinatedMember
+from kafkagroup.member.coordinated import CoordinatedMember
 
 __all__ = [
     "COMMITTING",
@@ -15,7 +15,6 @@ __all__ = [
     "MOVES",
     "PASSIVE",
     "PURGATORY",
-    "Config",
     "Member",
     "Phase",
 ]
@@ -151,19 +150,9 @@ answered."""
 
 
 @frozen(kw_only=True)
-class Config(CoordinatedConfig):
-    """Configuration of a member of a classic group."""
-
-    protocol_type: str
-    cooperative: bool = False
-    """Whether the application keeps its partitions while the group rebalances (KIP-429)."""
-
-
-@frozen(kw_only=True)
 class Member(CoordinatedMember):
     """The whole state of a member of a classic group."""
 
-    config: Config
     protocols: tuple[tuple[str, bytes], ...]
     """Protocol name and metadata, the preferred first."""
     phase: Phase = Phase.IDLE

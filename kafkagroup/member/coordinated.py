@@ -22,6 +22,7 @@ from kafkagroup.errors import (
     LocalProtocolError,
     broker_error,
 )
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     BaseEvent,
@@ -36,7 +37,7 @@ from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FINAL, NOT_A_MEMBER
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkagroup.wire.schema import Request
 
-__all__ = ["DRAIN_SHARE", "CoordinatedConfig", "CoordinatedMember", "CoordinatedStep"]
+__all__ = ["DRAIN_SHARE", "CoordinatedMember", "CoordinatedStep"]
 
 DRAIN_SHARE = 0.75
 """The share of the rebalance timeout in which the application processes the records in flight; the
@@ -59,33 +60,10 @@ _REPORT_INTERVAL = 60.0
 
 
 @frozen(kw_only=True)
-class CoordinatedConfig:
-    """Configuration that both protocols share. Times in seconds."""
-
-    group_id: str
-    was_member: bool = False
-    """Whether an earlier membership of this client has succeeded, so that a refusal may pass."""
-    group_instance_id: str | None = None
-    """Set for a static member (KIP-345): it keeps its place while it is away for one session."""
-    session_timeout: float = 45.0
-    """With KIP-848 the broker has its own value, which the member cannot read."""
-    rebalance_timeout: float = 300.0
-    heartbeat_interval: float = 1.0
-    """Seconds between heartbeats of a stable member."""
-    settling_interval: float = 0.1
-    """Seconds between heartbeats around a change, when more changes follow soon."""
-    request_timeout: float = 30.0
-    retry_backoff: float = 0.1
-    retry_backoff_max: float = 1.0
-    max_retries: int | None = None
-    """How often in a row joining may be retried; None: without limit."""
-
-
-@frozen(kw_only=True)
 class CoordinatedMember:
     """State that both protocols share."""
 
-    config: CoordinatedConfig
+    config: MemberConfig
     phase: Enum
     coordinator: Coordinator | None = None
     ownership: Ownership = Ownership()

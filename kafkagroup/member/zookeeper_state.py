@@ -1,6 +1,7 @@
 """The state of a member whose group is kept in ZooKeeper: its phases, the legal moves, its fields.
 
-A unit is what a member claims: a partition, or a whole generation (`Config.exclusive_generations`).
+A unit is what a member claims: a partition, or a whole generation
+(`MemberConfig.exclusive_generations`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from enum import Enum
 
 import attrs
 
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Leaving
 from kafkagroup.member.zookeeper_nodes import MemberNode
 
-__all__ = ["LEASE_FRACTION", "MOVES", "Config", "Member", "Phase", "View"]
+__all__ = ["LEASE_FRACTION", "MOVES", "Member", "Phase", "View"]
 
 LEASE_FRACTION = 0.5
 """The length of the lease after a confirmation by ZooKeeper's leader, as a fraction of the session
@@ -97,26 +99,6 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
 and raises."""
 
 
-@attrs.frozen(kw_only=True)
-class Config:
-    """Configuration of a member. Times in seconds."""
-
-    group_id: str
-    protocol_type: str
-    name: str
-    """The prefix of this member's ids; no other member has it."""
-    exclusive_generations: bool = False
-    """Whether members claim generations, of which only one may be in use at a time, and not
-    partitions."""
-    session_timeout: float = 10.0
-    """The requested session timeout; ZooKeeper grants 2 to 20 of its ticks."""
-    rebalance_timeout: float = 300.0
-    retry_backoff: float = 0.1
-    retry_backoff_max: float = 1.0
-    max_retries: int | None = None
-    """How often claims that were refused may be retried in a row; None: without limit."""
-
-
 @attrs.frozen
 class View:
     """The list of members as read at one moment."""
@@ -129,7 +111,9 @@ class View:
 class Member:
     """The whole state of a member."""
 
-    config: Config
+    config: MemberConfig
+    name: str
+    """The prefix of this member's ids; no other member has it."""
     protocols: tuple[tuple[str, bytes], ...]
     """Protocol name and metadata, the preferred first."""
     phase: Phase = Phase.IDLE
@@ -211,7 +195,7 @@ class Member:
         """The name of the member's node, or of the one it will have; "" before the first."""
         if self.registration == 0:
             return ""
-        return f"{self.config.name}-{self.registration}"
+        return f"{self.name}-{self.registration}"
 
     @property
     def generation_id(self) -> int:

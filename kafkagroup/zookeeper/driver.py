@@ -330,7 +330,7 @@ class ZooKeeperDriver:
             self._hosts,
             config.session_timeout,
             self._paths,
-            config.name,
+            self.member.name,
             client=self._log.name,
             access=self._access,
             exclusive_generations=config.exclusive_generations,

@@ -12,9 +12,11 @@ import attrs
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
+from kafkagroup._values import evolve
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.zookeeper_nodes import Paths
-from kafkagroup.member.zookeeper_state import Config, Member
+from kafkagroup.member.zookeeper_state import Member
 from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
@@ -180,39 +182,24 @@ class ZooKeeperMembership:
     def begin(
         self,
         application: Application,
-        *,
-        group_id: str,
-        protocol_type: str,
+        config: MemberConfig,
         protocols: SupportedProtocols,
-        whole: bool,
-        client_id: str | None,
-        rebalance_timeout: float,
-        retry_backoff: float,
-        retry_backoff_max: float,
-        max_retries: int | None,
         lag: LoopLag,
         log: MembershipLog,
         troubles: Troubles,
     ) -> ZooKeeperDriver:
         """Return a member that is not running yet, for `Consumer` and `GroupMember`."""
-        config = Config(
-            group_id=group_id,
-            protocol_type=protocol_type,
-            name=f"{quote(client_id or 'kafkagroup', safe='')}-{uuid.uuid4().hex}",
-            exclusive_generations=whole,
-            session_timeout=self.session_timeout_ms / 1000,
-            rebalance_timeout=rebalance_timeout,
-            retry_backoff=retry_backoff,
-            retry_backoff_max=retry_backoff_max,
-            max_retries=max_retries,
+        member = Member(
+            config=evolve(config, session_timeout=self.session_timeout_ms / 1000),
+            name=f"{quote(config.client_id or 'kafkagroup', safe='')}-{uuid.uuid4().hex}",
+            protocols=protocols,
         )
-        member = Member(config=config, protocols=protocols)
         from kafkagroup.zookeeper.driver import ZooKeeperDriver
 
         # The chroot is part of the paths: kazoo does not create a missing one.
         hosts, _, chroot = self.hosts.partition("/")
         top = f"/{chroot}".rstrip("/")
         foreign = tuple(top + path for path in self.foreign_members)
-        paths = Paths(top + self.root, group_id, foreign)
+        paths = Paths(top + self.root, config.group_id, foreign)
         watchers = lag, log, troubles
         return ZooKeeperDriver(hosts, self._access, paths, member, application, *watchers)

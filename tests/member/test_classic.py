@@ -29,7 +29,8 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.member import classic
-from kafkagroup.member.classic_state import HEARTBEATING, MOVES, PURGATORY, Config, Member, Phase
+from kafkagroup.member.classic_state import HEARTBEATING, MOVES, PURGATORY, Member, Phase
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
@@ -79,7 +80,7 @@ E = ErrorCode
 NODE = Coordinator(1, "one", 9092)
 OTHER = Coordinator(2, "two", 9092)
 LOST = ConnectionLostError("reset by peer")
-CONFIG = Config(
+CONFIG = MemberConfig(
     group_id="g",
     protocol_type="consumer",
     session_timeout=10.0,
@@ -2091,7 +2092,7 @@ class AnsweringBroker:
     The worst case for a retry that does not wait: no answer takes any time.
     """
 
-    def __init__(self, script: Script, config: Config = CONFIG, jitter: float = 0.5) -> None:
+    def __init__(self, script: Script, config: MemberConfig = CONFIG, jitter: float = 0.5) -> None:
         self.script = dict(script)
         self.jitter = jitter
         self.now = 0.0
@@ -2168,7 +2169,7 @@ APIS = [
     HeartbeatRequest,
     LeaveGroupRequest,
 ]
-DEFAULTS = Config(group_id="g", protocol_type="consumer")
+DEFAULTS = MemberConfig(group_id="g", protocol_type="consumer")
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.__name__)

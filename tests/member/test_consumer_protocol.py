@@ -30,10 +30,10 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.member import consumer_protocol
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.consumer_state import (
     HEARTBEATING,
     MOVES,
-    Config,
     Member,
     Phase,
     ReportedState,
@@ -87,7 +87,7 @@ LOST = ConnectionLostError("reset by peer")
 T, U, V = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {T: "t", U: "u"}
 IDS = {"t": T, "u": U, "v": V}
-CONFIG = Config(
+CONFIG = MemberConfig(
     group_id="g",
     session_timeout=10.0,
     rebalance_timeout=60.0,
@@ -1382,7 +1382,7 @@ class AnsweringBroker:
     The worst case for a retry that does not wait: no answer takes any time.
     """
 
-    def __init__(self, codes: Callable[[int], Any], config: Config) -> None:
+    def __init__(self, codes: Callable[[int], Any], config: MemberConfig) -> None:
         self.codes = codes
         self.now = 0.0
         self.epoch = 0
@@ -1437,7 +1437,7 @@ class AnsweringBroker:
         return max(sum(t <= other < t + 1.0 for other in times) for t in times)
 
 
-DEFAULTS = Config(group_id="g")
+DEFAULTS = MemberConfig(group_id="g")
 
 
 @pytest.mark.parametrize("joins", [True, False], ids=["joining", "heartbeat_in_flight"])

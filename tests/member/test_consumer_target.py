@@ -10,7 +10,8 @@ import pytest
 
 from kafkagroup._values import evolve
 from kafkagroup.member import consumer_protocol
-from kafkagroup.member.consumer_state import Config, Member, Phase
+from kafkagroup.member.config import MemberConfig
+from kafkagroup.member.consumer_state import Member, Phase
 from kafkagroup.member.consumer_target import (
     PartitionsByTopicId,
     Target,
@@ -30,7 +31,7 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
 T, U, V = UUID(int=1), UUID(int=2), UUID(int=3)
 
 MEMBER = Member(
-    config=Config(group_id="g"),
+    config=MemberConfig(group_id="g"),
     member_id="m1",
     topics=("t",),
     phase=Phase.MEMBER,

@@ -28,7 +28,8 @@ import pytest
 from kafkagroup.assign import GroupSpec, MemberSpec, cooperative_sticky_assignor
 from kafkagroup.errors import ConnectionLostError, ErrorCode, RequestTimeoutError, error_name
 from kafkagroup.member.classic import step
-from kafkagroup.member.classic_state import Config, Member, Phase
+from kafkagroup.member.classic_state import Member, Phase
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import (
     Assign,
     Compute,
@@ -75,7 +76,7 @@ REWRITE = bool(os.environ.get("KAFKAGROUP_REWRITE_TRANSCRIPTS"))
 LATENCY = 0.01
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 PARTITIONS = 4
-CONFIG = Config(
+CONFIG = MemberConfig(
     group_id="g",
     protocol_type="consumer",
     session_timeout=10.0,

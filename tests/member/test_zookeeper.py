@@ -26,6 +26,7 @@ from kafkagroup.errors import (
     RemoteProtocolError,
 )
 from kafkagroup.member import zookeeper
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
@@ -54,7 +55,7 @@ from kafkagroup.member.zookeeper_nodes import (
     partition_of,
     unit_of,
 )
-from kafkagroup.member.zookeeper_state import MOVES, Config, Member, Phase, View
+from kafkagroup.member.zookeeper_state import MOVES, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
     AssignmentApplied,
     AssignUnits,
@@ -82,10 +83,9 @@ from kafkagroup.member.zookeeper_vocabulary import (
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.embedded_protocol import encode_assignment
 
-CONFIG = Config(
+CONFIG = MemberConfig(
     group_id="g",
     protocol_type="consumer",
-    name="me",
     session_timeout=12.0,
     rebalance_timeout=40.0,
     retry_backoff=0.125,
@@ -117,7 +117,7 @@ def run(member: Member, *events: ZooKeeperEvent) -> tuple[Member, list[ZooKeeper
     return member, [e for e in effects if not isinstance(e, WakeAt)]
 
 
-FRESH = Member(config=CONFIG, protocols=PROTOCOLS)
+FRESH = Member(config=CONFIG, name="me", protocols=PROTOCOLS)
 
 OWNING = attrs.evolve(
     FRESH,

@@ -34,7 +34,8 @@ from kafkagroup import (
 from kafkagroup.assign import GroupSpec
 from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
-from kafkagroup.member.classic_state import Config, Member
+from kafkagroup.member.classic_state import Member
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.client import service
 from kafkagroup.runtime.member import membership_log
@@ -530,7 +531,9 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
     kafka: EmbeddedKafka, where: str
 ) -> None:
     """asyncio would only log an error raised in a callback of the loop, and trio would end."""
-    config = Config(group_id="g", protocol_type="x", heartbeat_interval=0.05, session_timeout=6)
+    config = MemberConfig(
+        group_id="g", protocol_type="x", heartbeat_interval=0.05, session_timeout=6
+    )
     host, port = kafka.bootstrap_servers.split(":")
     async with anyio.create_task_group() as tasks:
         cluster = Cluster(((host, int(port)),), ClientOptions(), tasks)

@@ -5,13 +5,14 @@ import pytest
 from kafkagroup._values import evolve
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member import classic
-from kafkagroup.member.classic_state import Config, Member, Phase
+from kafkagroup.member.classic_state import Member, Phase
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Coordinator, Replied
 from kafkagroup.wire.messages.group import HeartbeatResponse
 from sim.observe import _is_used
 
-CONFIG = Config(group_id="g", protocol_type="consumer", cooperative=True)
+CONFIG = MemberConfig(group_id="g", protocol_type="consumer", cooperative=True)
 JOINING = Member(
     config=CONFIG,
     protocols=(("range", b""),),

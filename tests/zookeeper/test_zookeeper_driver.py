@@ -13,9 +13,10 @@ from zookeeper.fake_sessions import SESSION, FakeSession, fake_sessions
 
 from kafkagroup.errors import CommitFailedError, ConnectionLostError, IllegalStateError
 from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
-from kafkagroup.member.zookeeper_state import Config, Member
+from kafkagroup.member.zookeeper_state import Member
 from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
@@ -74,8 +75,8 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
 
 
 def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDriver:
-    config = Config(group_id="g", protocol_type="consumer", name="me", session_timeout=SESSION)
-    member = Member(config=config, protocols=(("range", b""),))
+    config = MemberConfig(group_id="g", session_timeout=SESSION)
+    member = Member(config=config, name="me", protocols=(("range", b""),))
     lag = LoopLag("g", SESSION, threaded=False)
     watchers = lag, MembershipLog("consumer", "me", "g"), troubles or Troubles()
     return ZooKeeperDriver("zk:2181", Access(), Paths("/r", "g"), member, application, *watchers)

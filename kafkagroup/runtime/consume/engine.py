@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import anyio
 
+from kafkagroup._values import evolve
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.consume.delivery import Delivery
@@ -29,7 +30,8 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.classic_state import Config, Member
+from kafkagroup.member.classic_state import Member
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.options import ConsumerProtocol
 from kafkagroup.runtime.consume.fetcher import Fetcher
 from kafkagroup.runtime.consume.large_jobs import run_job
@@ -40,6 +42,7 @@ from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.subscriber import Callbacks, Subscriber
 from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.interfaces import Membership, Running
+from kafkagroup.runtime.member.member_config import member_config
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.runtime.offsets.log_offsets import LogOffsets
 from kafkagroup.transport.cluster import Cluster
@@ -395,73 +398,38 @@ class Engine:
     def _create_member(self) -> Running:
         """Return a member that does not run yet."""
         options, session = self._options, self._session
+        config = evolve(
+            member_config(options, self.subscriber.protocol_type),
+            was_member=session.membership.was_member,
+            cooperative=self.subscriber.cooperative,
+            rack=options.client_rack,
+            assignor=options.group_remote_assignor,
+            may_fall_back=options.group_protocol is ConsumerProtocol.AUTO,
+        )
         if self._membership is not None:
-            return self._membership.begin(
-                self.subscriber,
-                group_id=options.group_id or "",
-                protocol_type=self.subscriber.protocol_type,
-                protocols=self.subscriber.protocols(),
-                whole=False,
-                client_id=options.client_id,
-                rebalance_timeout=options.rebalance_timeout,
-                retry_backoff=options.rebalance_backoff,
-                retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
-                max_retries=options.rebalance_max_retries,
-                lag=session.lag,
-                log=session.log,
-                troubles=session.troubles,
-            )
+            protocols = self.subscriber.protocols()
+            watchers = session.lag, session.log, session.troubles
+            return self._membership.begin(self.subscriber, config, protocols, *watchers)
         driver_class = Driver
         if options.heartbeat_thread:
             # Imported here: most members run in the application's loop.
             from kafkagroup.runtime.member.threaded import ThreadedDriver
 
             driver_class = ThreadedDriver
-        watchers = session.lag, session.log, session.history
+        observers = session.lag, session.log, session.history
         if session.membership.uses_consumer_protocol:
-            return driver_class(
-                self._cluster, self._create_consumer_protocol_member(), self.subscriber, *watchers
-            )
-        config = Config(
-            group_id=options.group_id or "",
-            was_member=session.membership.was_member,
-            protocol_type=self.subscriber.protocol_type,
-            group_instance_id=options.group_instance_id,
-            cooperative=self.subscriber.cooperative,
-            session_timeout=options.session_timeout,
-            rebalance_timeout=options.rebalance_timeout,
-            heartbeat_interval=options.heartbeat_interval,
-            request_timeout=options.request_timeout,
-            retry_backoff=options.rebalance_backoff,
-            retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
-            max_retries=options.rebalance_max_retries,
-        )
+            consumer_member = self._create_consumer_protocol_member(config)
+            return driver_class(self._cluster, consumer_member, self.subscriber, *observers)
         member = Member(
             config=config, protocols=self.subscriber.protocols(), member_id=self._unanswered_id
         )
-        return driver_class(self._cluster, member, self.subscriber, *watchers)
+        return driver_class(self._cluster, member, self.subscriber, *observers)
 
-    def _create_consumer_protocol_member(self) -> ConsumerMember:
+    def _create_consumer_protocol_member(self, config: MemberConfig) -> ConsumerMember:
         """Return a KIP-848 member that has not joined yet."""
         # `consumer_protocol` for the driver: later there may be no descriptor to open its file.
         from kafkagroup.member import consumer_protocol, consumer_state  # noqa: F401
 
-        options = self._options
-        config = consumer_state.Config(
-            group_id=options.group_id or "",
-            was_member=self._session.membership.was_member,
-            group_instance_id=options.group_instance_id,
-            rack=options.client_rack,
-            assignor=options.group_remote_assignor,
-            may_fall_back=options.group_protocol is ConsumerProtocol.AUTO,
-            session_timeout=options.session_timeout,
-            rebalance_timeout=options.rebalance_timeout,
-            heartbeat_interval=options.heartbeat_interval,
-            request_timeout=options.request_timeout,
-            retry_backoff=options.rebalance_backoff,
-            retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
-            max_retries=options.rebalance_max_retries,
-        )
         return consumer_state.Member(
             config=config,
             member_id=self._member_id,

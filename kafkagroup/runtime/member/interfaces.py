@@ -13,6 +13,7 @@ from typing import Protocol
 
 from kafkagroup._values import frozen
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.member.lag import LoopLag
@@ -195,23 +196,11 @@ class Membership(Protocol):
     def begin(
         self,
         application: Application,
-        *,
-        group_id: str,
-        protocol_type: str,
+        config: MemberConfig,
         protocols: SupportedProtocols,
-        whole: bool,
-        client_id: str | None,
-        rebalance_timeout: float,
-        retry_backoff: float,
-        retry_backoff_max: float,
-        max_retries: int | None,
         lag: LoopLag,
         log: MembershipLog,
         troubles: Troubles,
     ) -> Running:
-        """Return a member that is not running yet.
-
-        `whole`: members use one generation at a time; otherwise each partition has
-        one owner at a time. `troubles` records what fails and is retried.
-        """
+        """Return a member that is not running yet. `troubles` records what fails and is retried."""
         ...
