@@ -1,17 +1,17 @@
-"""The kinds of options: which values each accepts, and how it converts them.
+"""`Option`: the declaration of an option, as a value, and functions that declare common kinds.
 
 A class of options declares each option once, as a field (see `kafkagroup.options`):
 
-    request_timeout: float = option(Milliseconds(least=1), 30_000, "how long an answer may take")
+    request_timeout: float = milliseconds(1, 30_000, "how long an answer may take")
 
-The annotation is the type of the checked value. The kind gives the name that users write
+The annotation is the type of the checked value. The option has the name that users write
 (`request_timeout_ms`), the type that they pass (`int`), its range, and the conversion. This module
 knows no particular option.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafkagroup._values import field, fields
@@ -19,19 +19,18 @@ from kafkagroup.errors import ConfigurationError
 
 __all__ = [
     "MAX_INT32",
-    "Boolean",
-    "Choice",
-    "Function",
     "Given",
-    "Integer",
-    "Kind",
-    "Milliseconds",
     "Option",
-    "Seconds",
-    "Text",
+    "boolean",
     "checked_values",
+    "choice",
     "declared",
+    "function",
+    "integer",
+    "milliseconds",
     "option",
+    "seconds",
+    "string",
 ]
 
 MAX_INT32 = 2**31 - 1
@@ -41,181 +40,80 @@ Given = Mapping[str, Any]
 """Option name -> its value in the units that users write, with defaults filled in."""
 
 
-class Kind:
-    """The values that an option accepts."""
-
-    annotation = "object"
-    """The type of the value that users pass, spelled as in the signature."""
-    suffix = ""
-    """The unit, if the option's name ends with it and the field's name does not."""
-    text_type: type | None = None
-    """The type that the command line parses text into; None if no text can express the value."""
-    noun = ""
-    """The type, for the error message, if `expectation` gives the range alone."""
-
-    def expectation(self, given: Given) -> str:
-        """Return the accepted values in words, for the error message."""
-        raise NotImplementedError
-
-    def has_type(self, value: Any) -> bool:
-        """Return whether the value has the right type."""
-        raise NotImplementedError
-
-    def is_in_range(self, value: Any, given: Given) -> bool:
-        """Return whether a value of the right type is within the range."""
-        return True
-
-    def convert(self, value: Any) -> Any:
-        """Return the value as the library stores it."""
-        return value
-
-
-class Boolean(Kind):
-    """True or False; other true or false values, such as 0, are refused."""
-
-    annotation = "bool"
-    text_type = bool
-
-    def expectation(self, given: Given) -> str:
-        return "True or False"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, bool)
-
-
-class Integer(Kind):
-    """An integer."""
-
-    annotation = "int"
-    text_type: type | None = int
-    noun = "a whole number"
-
-    def __init__(self, least: int | str) -> None:
-        self._least = least
-        """The lower limit: a number, or the name of an option, declared earlier, that gives it."""
-
-    def _bound(self, given: Given) -> int:
-        bound: int = given[self._least] if isinstance(self._least, str) else self._least
-        return bound
-
-    def expectation(self, given: Given) -> str:
-        return f"{self._bound(given)} to {MAX_INT32}"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
-
-    def is_in_range(self, value: Any, given: Given) -> bool:
-        return bool(self._bound(given) <= value <= MAX_INT32)
-
-
-class Seconds(Integer):
-    """A duration in seconds."""
-
-    annotation = "float"
-    text_type: type | None = float
-    noun = "a number"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-class Milliseconds(Seconds):
-    """A duration in milliseconds, stored in seconds. Fractions are accepted, because some callers
-    compute the value."""
-
-    annotation = "int"
-    suffix = "_ms"
-    text_type = int
-
-    def convert(self, value: Any) -> Any:
-        return value / 1000
-
-
-class Text(Kind):
-    """A string."""
-
-    annotation = "str"
-    text_type = str
-
-    def expectation(self, given: Given) -> str:
-        return "a string"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str)
-
-
-class Choice(Kind):
-    """One of several strings, each converted to a value."""
-
-    text_type = str
-
-    def __init__(self, values: Mapping[str, object]) -> None:
-        self._values = values
-        self.annotation = f"Literal[{', '.join(map(repr, values))}]"
-
-    def expectation(self, given: Given) -> str:
-        return f"one of {list(self._values)}"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str)
-
-    def is_in_range(self, value: Any, given: Given) -> bool:
-        return value in self._values
-
-    def convert(self, value: Any) -> Any:
-        return self._values[value]
-
-
-class Function(Kind):
-    """A callable."""
-
-    def __init__(self, annotation: str) -> None:
-        self.annotation = annotation
-
-    def expectation(self, given: Given) -> str:
-        return "a function"
-
-    def has_type(self, value: Any) -> bool:
-        return callable(value)
-
-
 class Option:
     """The declaration of one option."""
 
-    __slots__ = ("default", "is_private", "kind", "otherwise", "text")
+    __slots__ = (
+        "annotation",
+        "convert",
+        "default",
+        "expected",
+        "has_type",
+        "is_private",
+        "is_valid",
+        "least",
+        "otherwise",
+        "suffix",
+        "text",
+        "text_type",
+    )
 
     def __init__(
-        self, kind: Kind, default: object, text: str, otherwise: object, is_private: bool
+        self,
+        *,
+        default: object,
+        text: str,
+        annotation: str,
+        has_type: Callable[[Any], bool],
+        expected: str = "",
+        is_valid: Callable[[Any], bool] | None = None,
+        least: int | str | None = None,
+        convert: Callable[[Any], Any] | None = None,
+        suffix: str = "",
+        text_type: type | None = None,
+        otherwise: object = None,
+        is_private: bool = False,
     ) -> None:
-        self.kind = kind
         self.default = default
         """`REQUIRED` if there is none. If it is None, users may pass None."""
         self.text = text
         """Its row in the documentation, in Markdown."""
+        self.annotation = annotation
+        """The type of the value that users pass, spelled as in the signature."""
+        self.has_type = has_type
+        """Whether a value has the right type."""
+        self.expected = expected
+        """The accepted values in words, for the error message; of a number, its noun."""
+        self.is_valid = is_valid
+        """Whether a value of the right type is accepted; None if each is."""
+        self.least = least
+        """The lower limit of a number, or the name of an option, declared before, with it."""
+        self.convert = convert
+        """Returns the value as the library stores it; None if that is the same."""
+        self.suffix = suffix
+        """The unit, if the option's name ends with it and the field's name does not."""
+        self.text_type = text_type
+        """The type that the command line parses text into; None if no text has the value."""
         self.otherwise = otherwise
         """The meaning of None: a value, or the name of an option whose value is used instead."""
         self.is_private = is_private
         """Whether no constructor takes it: `compat` sets it, for a client that has it."""
 
-    @property
-    def annotation(self) -> str:
-        """The option's type in the signature."""
-        return self.kind.annotation + (" | None" if self.default is None else "")
-
     def checked(self, name: str, value: Any, given: Given) -> Any:
         """Check a value; return it as the library stores it. Raises: ConfigurationError."""
         if value is None and self.default is None:
             return None
-        kind = self.kind
-        fits = kind.has_type(value)
-        if fits and kind.is_in_range(value, given):
-            return kind.convert(value)
-        expected = kind.expectation(given)
+        least = given[self.least] if isinstance(self.least, str) else self.least
+        fits = self.has_type(value)
+        is_in_range = fits and (least is None or least <= value <= MAX_INT32)
+        if is_in_range and (self.is_valid is None or self.is_valid(value)):
+            return value if self.convert is None else self.convert(value)
+        limits = "" if least is None else f"{least} to {MAX_INT32}"
         if fits:
-            raise ConfigurationError(f"{name}={value!r}; expected {expected}")
-        noun = f"{kind.noun}, " if kind.noun else ""
+            raise ConfigurationError(f"{name}={value!r}; expected {limits or self.expected}")
+        expected = f"{self.expected}, {limits}" if limits else self.expected
         nothing = " or None" if self.default is None else ""
-        raise ConfigurationError(f"{name}{_described(value)}; expected {noun}{expected}{nothing}")
+        raise ConfigurationError(f"{name}{_described(value)}; expected {expected}{nothing}")
 
 
 def _described(value: object) -> str:
@@ -235,11 +133,83 @@ def _described(value: object) -> str:
             return f" is of type {type(value).__name__}"
 
 
-def option(
-    kind: Kind, default: object, text: str, *, otherwise: object = None, is_private: bool = False
-) -> Any:
-    """Declare a field of an options class."""
-    return field(metadata={Option: Option(kind, default, text, otherwise, is_private)})
+def option(annotation: str, default: object, text: str, **more: Any) -> Any:
+    """Declare a field of an options class. `more`: the other fields of `Option`."""
+    annotation += " | None" if default is None else ""
+    return field(
+        metadata={Option: Option(annotation=annotation, default=default, text=text, **more)}
+    )
+
+
+def boolean(default: object, text: str) -> Any:
+    """Declare True or False; other true or false values, such as 0, are refused."""
+    return option(
+        "bool", default, text, text_type=bool, has_type=_is_boolean, expected="True or False"
+    )
+
+
+def integer(least: int | str, default: object, text: str, **more: Any) -> Any:
+    """Declare a whole number."""
+    more |= {"text_type": int, "has_type": _is_whole, "expected": "a whole number"}
+    return option("int", default, text, least=least, **more)
+
+
+def seconds(least: int, default: object, text: str) -> Any:
+    """Declare a duration in seconds."""
+    more = {"text_type": float, "has_type": _is_number, "expected": "a number"}
+    return option("float", default, text, least=least, **more)
+
+
+def milliseconds(least: int | str, default: object, text: str, **more: Any) -> Any:
+    """Declare a duration in milliseconds, stored in seconds. Fractions are accepted, because some
+    callers compute the value."""
+    more |= {"text_type": int, "has_type": _is_number, "expected": "a number"}
+    more |= {"suffix": "_ms", "convert": _to_seconds}
+    return option("int", default, text, least=least, **more)
+
+
+def string(default: object, text: str) -> Any:
+    """Declare a string."""
+    return option("str", default, text, text_type=str, has_type=_is_string, expected="a string")
+
+
+def choice(values: Mapping[str, object], default: object, text: str) -> Any:
+    """Declare one of several strings, each converted to a value."""
+    return option(
+        f"Literal[{', '.join(map(repr, values))}]",
+        default,
+        text,
+        text_type=str,
+        has_type=_is_string,
+        is_valid=values.__contains__,
+        convert=values.__getitem__,
+        expected=f"one of {list(values)}",
+    )
+
+
+def function(annotation: str, default: object, text: str) -> Any:
+    """Declare a callable."""
+    return option(annotation, default, text, has_type=callable, expected="a function")
+
+
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _to_seconds(value: float) -> float:
+    return value / 1000
 
 
 def declared(cls: type) -> dict[str, Option]:
@@ -252,7 +222,7 @@ def _all(cls: type) -> dict[str, Option]:
     options: dict[str, Option] = {
         name: attribute.metadata[Option] for name, attribute in fields(cls).items()
     }
-    return {name + option.kind.suffix: option for name, option in options.items()}
+    return {name + option.suffix: option for name, option in options.items()}
 
 
 def checked_values(cls: type, given: Given) -> dict[str, Any]:
@@ -269,5 +239,5 @@ def checked_values(cls: type, given: Given) -> dict[str, Any]:
             other = option.otherwise
             value = filled[other] if isinstance(other, str) else other
         filled[name] = value
-        values[name.removesuffix(option.kind.suffix)] = option.checked(name, value, filled)
+        values[name.removesuffix(option.suffix)] = option.checked(name, value, filled)
     return values

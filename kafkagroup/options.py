@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from kafkagroup._option_kinds import (
     MAX_INT32,
-    Boolean,
-    Choice,
-    Function,
     Given,
-    Integer,
-    Kind,
-    Milliseconds,
-    Seconds,
-    Text,
+    boolean,
     checked_values,
+    choice,
+    function,
+    integer,
+    milliseconds,
     option,
+    seconds,
+    string,
 )
 from kafkagroup._values import REQUIRED, frozen
 from kafkagroup.assign import (
@@ -92,103 +91,10 @@ class ConsumerProtocol(Enum):
     """CONSUMER if the coordinator supports it and can upgrade the group, else CLASSIC."""
 
 
-# ---------------------------------------------------------------- kinds of single options
-
-
-class _Servers(Kind):
-    annotation = "str | Sequence[str]"
-    text_type = str
-
-    def expectation(self, given: Given) -> str:
-        return "'host:port,host:port' or a list of 'host:port'"
-
-    def has_type(self, value: Any) -> bool:
-        # `parse_servers` checks the items.
-        return isinstance(value, Sequence) and not isinstance(value, bytes)
-
-
-class _Pattern(Kind):
-    annotation = "str | re.Pattern[str]"
-    text_type = str
-
-    def expectation(self, given: Given) -> str:
-        return "a regular expression"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str) or hasattr(value, "fullmatch")
-
-
-class _Reset(Kind):
-    annotation = "OffsetReset"
-    text_type = str
-
-    def expectation(self, given: Given) -> str:
-        return "'earliest', 'latest', 'none' or a timedelta back from now"
-
-    def has_type(self, value: Any) -> bool:
-        # A timedelta, without importing datetime: that would take 2% of importing a consumer.
-        return isinstance(value, str) or hasattr(value, "total_seconds")
-
-    def is_in_range(self, value: Any, given: Given) -> bool:
-        if isinstance(value, str):
-            return value in ("earliest", "latest", "none")
-        return bool(value.total_seconds() >= 0)
-
-
-class _Assignors(Kind):
-    annotation = "Sequence[Assignor]"
-
-    def expectation(self, given: Given) -> str:
-        return "a list of assignors"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, Sequence) and not isinstance(value, str)
-
-    def convert(self, value: Any) -> Any:
-        return tuple(value)
-
-
-class _Membership(Kind):
-    annotation = "Membership"
-
-    def expectation(self, given: Given) -> str:
-        return "a ZooKeeperMembership"
-
-    def has_type(self, value: Any) -> bool:
-        return hasattr(value, "begin")
-
-
-class _Security(Kind):
-    """Accepts any value, and `ClientOptions` checks it: importing TLS is slow, and most clients do
-    not need it."""
-
-    annotation = "Security"
-
-    def has_type(self, value: Any) -> bool:
-        return True
-
-
-class _ErrorPolicy(Kind):
-    annotation = "DeserializationErrorPolicy"
-
-    def expectation(self, given: Given) -> str:
-        return "'raise', 'skip' or a function"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str) or callable(value)
-
-    def is_in_range(self, value: Any, given: Given) -> bool:
-        return value in ("raise", "skip") or callable(value)
-
-
-class _Codec(Kind):
-    annotation = "Codec"
-
-    def expectation(self, given: Given) -> str:
-        return "a Codec, such as Codec.ZSTD"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, Codec)
+def _is_valid_reset(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in ("earliest", "latest", "none")
+    return bool(value.total_seconds() >= 0)
 
 
 # ---------------------------------------------------------------- the options
@@ -199,42 +105,46 @@ class CommonOptions:
     """The options of every client."""
 
     bootstrap_servers: str | Sequence[str] = option(
-        _Servers(),
+        "str | Sequence[str]",
         "localhost:9092",
         "`host:port`, comma-separated or a sequence: the addresses of some brokers, through which"
         " the client finds the others",
+        text_type=str,
+        # `parse_servers` checks the items.
+        has_type=lambda value: isinstance(value, Sequence) and not isinstance(value, bytes),
+        expected="'host:port,host:port' or a list of 'host:port'",
     )
-    client_id: str = option(
-        Text(), "kafkagroup", "the client's name in the brokers' logs and quotas"
-    )
-    # Of a class of `transport`, which imports options.
+    client_id: str = string("kafkagroup", "the client's name in the brokers' logs and quotas")
+    # `Any`: the type is of `transport`, which stands above.
     security: Any = option(
-        _Security(),
+        "Security",
         None,
         "a `Security`: TLS, SASL or both ([security](security.md)); `None` is plain TCP",
+        # `ClientOptions` checks it: importing TLS is slow, and most clients do not need it.
+        has_type=lambda value: True,
     )
-    request_timeout: float = option(Milliseconds(1), 30_000, "how long a response may take")
-    retry_backoff: float = option(
-        Milliseconds(1), 100, "backoff before the first retry; it doubles, with jitter"
+    request_timeout: float = milliseconds(1, 30_000, "how long a response may take")
+    retry_backoff: float = milliseconds(
+        1, 100, "backoff before the first retry; it doubles, with jitter"
     )
-    retry_backoff_max: float = option(
-        Milliseconds("retry_backoff_ms"), 1_000, "upper limit of that backoff"
+    retry_backoff_max: float = milliseconds(
+        "retry_backoff_ms", 1_000, "upper limit of that backoff"
     )
-    metadata_recovery_rebootstrap_trigger: float = option(
-        Milliseconds(0),
+    metadata_recovery_rebootstrap_trigger: float = milliseconds(
+        0,
         300_000,
         "how long all known brokers may fail before the client forgets their addresses and asks"
         " only the bootstrap addresses, whose names it resolves again (KIP-1102). It also asks"
         " those whenever no known broker responds",
     )
-    connections_max_idle: float = option(
-        Milliseconds(1),
+    connections_max_idle: float = milliseconds(
+        1,
         540_000,
         "close a connection after this time without a request, before a load balancer or firewall"
         " forgets it; the next request opens another one",
     )
-    close_timeout: float = option(
-        Seconds(0),
+    close_timeout: float = seconds(
+        0,
         10.0,
         "seconds that closing may take, including the record in flight, the commit and leaving",
     )
@@ -248,8 +158,8 @@ class CommonOptions:
 
 def _on_cluster_change() -> Any:
     """Declare the option of the clients that can go on with another cluster."""
-    return option(
-        Choice({"raise": "raise", "adopt": "adopt"}),
+    return choice(
+        {"raise": "raise", "adopt": "adopt"},
         "raise",
         "what to do when no broker of the client's cluster responds and the bootstrap addresses"
         ' lead to another cluster: `"raise"` `ClusterChangedError` once a minute, until the cluster'
@@ -263,56 +173,55 @@ def _on_cluster_change() -> Any:
 class _MembershipOptions(CommonOptions):
     """The options of every member of a group."""
 
-    group_instance_id: str | None = option(
-        Text(),
+    group_instance_id: str | None = string(
         None,
         "static membership: a name that this member keeps across restarts, so that a restart within"
         " the session timeout causes no rebalance",
     )
-    session_timeout: float = option(
-        Milliseconds(1),
+    session_timeout: float = milliseconds(
+        1,
         45_000,
         "how long the coordinator waits for a heartbeat before it removes the member",
     )
-    heartbeat_interval: float = option(
-        Milliseconds(1), 1_000, "time between two heartbeats; less than the session timeout"
+    heartbeat_interval: float = milliseconds(
+        1, 1_000, "time between two heartbeats; less than the session timeout"
     )
-    heartbeat_thread: bool = option(
-        Boolean(),
+    heartbeat_thread: bool = boolean(
         False,
         "run the membership in a thread with its own event loop, so that heartbeats continue while"
         " the application blocks its loop; records, commits and callbacks stay in the application's"
         " loop. Code that holds the interpreter lock stops the thread too; a token callback of"
         " `security` is called in both threads",
     )
-    # Of an interface of `runtime`, which imports options.
+    # `Any`: the type is of `runtime`, which stands above.
     membership: Any = option(
-        _Membership(),
+        "Membership",
         None,
         "the group coordination, if not Kafka's: a `ZooKeeperMembership`"
         " ([ZooKeeper](zookeeper.md))",
+        has_type=lambda value: hasattr(value, "begin"),
+        expected="a ZooKeeperMembership",
     )
     on_cluster_change: str = _on_cluster_change()
-    rebalance_timeout: float = option(
-        Milliseconds(1),
+    rebalance_timeout: float = milliseconds(
+        1,
         300_000,
         "how long members may take to finish their work and rejoin in a rebalance",
     )
-    leave_group_on_close: bool | None = option(
-        Boolean(),
+    leave_group_on_close: bool | None = boolean(
         None,
         "leave the group on close, so that it does not wait for the session timeout; `None`: static"
         " members stay, the others leave. `True` removes a static member, too (KIP-1092)",
     )
-    rebalance_max_retries: int | None = option(
-        Integer(0),
+    rebalance_max_retries: int | None = integer(
+        0,
         None,
         "how often in a row joining may be retried before the client fails with `JoinFailedError`;"
         " `None`: without limit",
         is_private=True,
     )
-    rebalance_backoff: float = option(
-        Milliseconds(1),
+    rebalance_backoff: float = milliseconds(
+        1,
         None,
         "backoff before the first retry of joining; `None`: `retry_backoff_ms`",
         otherwise="retry_backoff_ms",
@@ -343,7 +252,7 @@ class _MembershipOptions(CommonOptions):
 class GroupMemberOptions(_MembershipOptions):
     """The options of a `GroupMember`."""
 
-    group_id: str = option(Text(), REQUIRED, "the group")
+    group_id: str = string(REQUIRED, "the group")
 
     def __attrs_post_init__(self) -> None:
         if not self.group_id:
@@ -360,35 +269,38 @@ class GroupMemberOptions(_MembershipOptions):
 class ConsumerOptions(_MembershipOptions):
     """The options of a `Consumer`."""
 
-    group_id: str | None = option(
-        Text(),
+    group_id: str | None = string(
         None,
         "the group; without one, the consumer reads all partitions of the topics and commits"
         " nothing",
     )
     pattern: str | re.Pattern[str] | None = option(
-        _Pattern(),
+        "str | re.Pattern[str]",
         None,
         "instead of topics: a regular expression that whole topic names must match; a metadata"
         " refresh finds new topics",
+        text_type=str,
+        has_type=lambda value: isinstance(value, str) or hasattr(value, "fullmatch"),
+        expected="a regular expression",
     )
-    exclude_internal_topics: bool = option(
-        Boolean(), True, "whether a pattern ignores internal topics"
-    )
+    exclude_internal_topics: bool = boolean(True, "whether a pattern ignores internal topics")
     assignors: tuple[Assignor, ...] = option(
-        _Assignors(),
+        "Sequence[Assignor]",
         None,
         "the assignors that this member supports, from `kafkagroup.assign`; `None`: range,"
         " cooperative-sticky, round-robin, so that it shares one with every common client",
+        has_type=lambda value: isinstance(value, Sequence) and not isinstance(value, str),
+        convert=tuple,
+        expected="a list of assignors",
     )
-    partition_loads: PartitionLoads | None = option(
-        Function("PartitionLoads"),
+    partition_loads: PartitionLoads | None = function(
+        "PartitionLoads",
         None,
         "for `weighted_sticky`: a function or coroutine function that the leader calls for"
         " partition -> load; `LoadsFile` is one",
     )
-    group_protocol: ConsumerProtocol = option(
-        Choice({protocol.value: protocol for protocol in ConsumerProtocol}),
+    group_protocol: ConsumerProtocol = choice(
+        {protocol.value: protocol for protocol in ConsumerProtocol},
         "classic",
         'who assigns partitions: `"classic"`, one of the members; `"consumer"`, the coordinator'
         ' (KIP-848; brokers 4.0 and later); `"auto"`, the coordinator if it supports KIP-848,'
@@ -396,53 +308,57 @@ class ConsumerOptions(_MembershipOptions):
         ' `assignors`, which `"consumer"` does not accept. With `"consumer"` the broker matches a'
         " `pattern` (RE2J), and looks for new topics at most every 10 s",
     )
-    group_remote_assignor: str | None = option(
-        Text(),
+    group_remote_assignor: str | None = string(
         None,
         "with `\"consumer\"` and `\"auto\"`: the coordinator's assignor, `'uniform'` or `'range'`;"
         " `None`: the broker's default",
     )
     auto_offset_reset: OffsetReset = option(
-        _Reset(),
+        "OffsetReset",
         "earliest",
         'where to start without a committed offset: `"earliest"`, `"latest"`, `"none"` (an error),'
         " or a `timedelta` back from now",
+        text_type=str,
+        # A timedelta, without importing datetime: that would take 2% of importing a consumer.
+        has_type=lambda value: isinstance(value, str) or hasattr(value, "total_seconds"),
+        is_valid=_is_valid_reset,
+        expected="'earliest', 'latest', 'none' or a timedelta back from now",
     )
-    auto_offset_reset_new_partitions: str = option(
-        Choice({policy: policy for policy in ("earliest", "policy")}),
+    auto_offset_reset_new_partitions: str = choice(
+        {"earliest": "earliest", "policy": "policy"},
         "earliest",
         "where to start a partition without a committed offset that was created while this consumer"
         ' was subscribed to its topic: `"earliest"`, at its beginning, or `"policy"`, where'
         " `auto_offset_reset` says ([new partitions](delivery.md#new-partitions))",
     )
-    enable_auto_commit: bool = option(
-        Boolean(), True, "commit processed records periodically, before a revocation and on close"
+    enable_auto_commit: bool = boolean(
+        True, "commit processed records periodically, before a revocation and on close"
     )
-    auto_commit_interval: float = option(Milliseconds(1), 5_000, "time between these commits")
-    committed_offsets_max_age: float = option(
-        Milliseconds(1),
+    auto_commit_interval: float = milliseconds(1, 5_000, "time between these commits")
+    committed_offsets_max_age: float = milliseconds(
+        1,
         60_000,
         "without a membership: how old the acknowledgement of a committed offset may get before an"
         " auto-commit, or a `commit()`, looks the offset up, and sends it again if the broker has"
         " deleted it ([Delivery](delivery.md#committed-offsets-that-expire))",
     )
-    offsets_commit_max_retries: int | None = option(
-        Integer(0),
+    offsets_commit_max_retries: int | None = integer(
+        0,
         None,
         "how often a commit is retried after a retriable error; `None`: until `request_timeout_ms`"
         " expires",
         is_private=True,
     )
-    offsets_channel_backoff: float = option(
-        Milliseconds(1),
+    offsets_channel_backoff: float = milliseconds(
+        1,
         None,
         "backoff before the first retry of a commit, or of reading committed offsets; `None`:"
         " `retry_backoff_ms`",
         otherwise="retry_backoff_ms",
         is_private=True,
     )
-    session_timeout: float = option(
-        Milliseconds(1),
+    session_timeout: float = milliseconds(
+        1,
         None,
         "how long the coordinator waits for a heartbeat before it removes the member; `None`:"
         " 45,000. If the coordinator assigns (KIP-848), it waits for its own"
@@ -450,126 +366,125 @@ class ConsumerOptions(_MembershipOptions):
         " without a response",
         otherwise=45_000,
     )
-    heartbeat_interval: float = option(
-        Milliseconds(1),
+    heartbeat_interval: float = milliseconds(
+        1,
         None,
         "time between two heartbeats; less than the session timeout; `None`: 1,000. If the"
         " coordinator assigns (KIP-848), an interval of the broker above 5 s takes precedence",
         otherwise=1_000,
     )
-    max_poll_interval: float = option(
-        Milliseconds(1),
+    max_poll_interval: float = milliseconds(
+        1,
         300_000,
         "longest time between two calls for records while the consumer owns partitions. If it is"
         " exceeded, the member leaves the group, and rejoins at the next call",
     )
-    rebalance_timeout: float = option(
-        Milliseconds(1),
+    rebalance_timeout: float = milliseconds(
+        1,
         None,
         "how long members may take to finish their work and rejoin in a rebalance; `None`:"
         " `max_poll_interval_ms`",
         otherwise="max_poll_interval_ms",
     )
-    fetch_min_bytes: int = option(
-        Integer(0),
+    fetch_min_bytes: int = integer(
+        0,
         1,
         "minimum bytes of a fetch response; the broker waits for them at most `fetch_max_wait_ms`."
         " With more than 1, the first fetch after a seek, a resume or a new partition waits too,"
         " unless another fetch is pending at the broker: then this first fetch returns at once",
     )
-    fetch_max_bytes: int = option(Integer(1), 52_428_800, "limit of one fetch response")
-    max_partition_fetch_bytes: int = option(
-        Integer(1), 1_048_576, "limit of one partition in a fetch response"
+    fetch_max_bytes: int = integer(1, 52_428_800, "limit of one fetch response")
+    max_partition_fetch_bytes: int = integer(
+        1, 1_048_576, "limit of one partition in a fetch response"
     )
-    fetch_max_wait: float = option(
-        Milliseconds(0),
+    fetch_max_wait: float = milliseconds(
+        0,
         500,
         "how long the broker may wait for `fetch_min_bytes`. With `fetch_min_bytes` of at most 1"
         " and a value of at least 500, the wait grows up to 5,000 while no records arrive. A seek,"
         " a resume or a new partition does not wait for a pending fetch",
     )
-    num_consumer_fetchers: int = option(
-        Integer(1),
+    num_consumer_fetchers: int = integer(
+        1,
         1,
         "fetch connections to each broker; the partitions are distributed over them. One more is"
         " opened when a seek, a resume or a new partition needs it, and closed after a minute"
         " without use",
         is_private=True,
     )
-    queued_max_records: int = option(
-        Integer(1),
+    queued_max_records: int = integer(
+        1,
         None,
         "do not fetch a partition with this many records buffered; `None`: only bytes count",
         otherwise=MAX_INT32,
         is_private=True,
     )
-    isolation_level: int = option(
-        Choice({"read_uncommitted": 0, "read_committed": 1}),
+    isolation_level: int = choice(
+        {"read_uncommitted": 0, "read_committed": 1},
         "read_uncommitted",
         '`"read_committed"`: deliver no records of open or aborted transactions',
     )
     """0 or 1, as on the wire."""
-    check_crcs: bool = option(
-        Boolean(), True, "check each batch's CRC-32C before its records are delivered"
+    check_crcs: bool = boolean(True, "check each batch's CRC-32C before its records are delivered")
+    max_batch_bytes: int = integer(
+        1, 134_217_728, "limit of one batch, decompressed; a larger one is an error"
     )
-    max_batch_bytes: int = option(
-        Integer(1), 134_217_728, "limit of one batch, decompressed; a larger one is an error"
-    )
-    max_frame_bytes: int = option(
-        Integer("fetch_max_bytes"),
+    max_frame_bytes: int = integer(
+        "fetch_max_bytes",
         104_857_600,
         "limit of one response of a broker; a larger one closes the connection",
     )
-    client_rack: str | None = option(
-        Text(),
+    client_rack: str | None = string(
         None,
         "the rack of this client: brokers may name a nearby replica to fetch from (KIP-392)",
     )
-    metadata_max_age: float = option(Milliseconds(1), 300_000, "how old metadata may get")
-    on_partitions_assigned: AssignedCallback | None = option(
-        Function("AssignedCallback"),
+    metadata_max_age: float = milliseconds(1, 300_000, "how old metadata may get")
+    on_partitions_assigned: AssignedCallback | None = function(
+        "AssignedCallback",
         None,
         "a function or coroutine function, called with the partitions, sorted. It may return a"
         " mapping of partitions to the offsets where they start",
     )
-    on_partitions_revoked: PartitionsCallback | None = option(
-        Function("PartitionsCallback"),
+    on_partitions_revoked: PartitionsCallback | None = function(
+        "PartitionsCallback",
         None,
         "called with the partitions that are revoked, after the auto-commit and before they are"
         " released",
     )
-    on_partitions_lost: PartitionsCallback | None = option(
-        Function("PartitionsCallback"),
+    on_partitions_lost: PartitionsCallback | None = function(
+        "PartitionsCallback",
         None,
         "called with the partitions that the member has lost: another member may own them already,"
         " and their offsets cannot be committed",
     )
-    views: bool = option(
-        Boolean(),
+    views: bool = boolean(
         False,
         "keys and values are read-only memoryviews of the fetched batch instead of bytes. This"
         " saves copies, which pays for values of several KB; a record then keeps its whole batch"
         " in memory, and cannot be hashed or pickled",
     )
-    key_deserializer: Deserializer[Any] | None = option(
-        Function("Deserializer[K_co]"),
+    key_deserializer: Deserializer[Any] | None = function(
+        "Deserializer[K_co]",
         None,
         "a function or coroutine function, called with the bytes of each key that is not null; with"
         " `views`, with a memoryview",
     )
-    value_deserializer: Deserializer[Any] | None = option(
-        Function("Deserializer[V_co]"),
+    value_deserializer: Deserializer[Any] | None = function(
+        "Deserializer[V_co]",
         None,
         "a function or coroutine function, called with the bytes of each value that is not null;"
         " with `views`, with a memoryview",
     )
     on_deserialization_error: DeserializationErrorPolicy = option(
-        _ErrorPolicy(),
+        "DeserializationErrorPolicy",
         "raise",
         'how to handle a record whose deserializer fails: `"raise"` the error at each call until'
         ' the application seeks past the record; `"skip"` it, with a warning, and count it in'
         " `metrics()`; or a function or coroutine function, called with the record and the error,"
         " that returns the record to deliver instead, or `None` to skip it",
+        has_type=lambda value: isinstance(value, str) or callable(value),
+        is_valid=lambda value: value in ("raise", "skip") or callable(value),
+        expected="'raise', 'skip' or a function",
     )
 
     @classmethod
@@ -651,8 +566,8 @@ def _check_assignors(
 class AdminOptions(CommonOptions):
     """The options of an `Admin`."""
 
-    default_api_timeout: float = option(
-        Milliseconds(1), 60_000, "how long a call may take, including its retries"
+    default_api_timeout: float = milliseconds(
+        1, 60_000, "how long a call may take, including its retries"
     )
 
 
@@ -660,8 +575,14 @@ class AdminOptions(CommonOptions):
 class ProducerOptions(CommonOptions):
     """The options of a `Producer`."""
 
-    compression: Codec = option(_Codec(), Codec.NONE, "how batches are compressed")
+    compression: Codec = option(
+        "Codec",
+        Codec.NONE,
+        "how batches are compressed",
+        has_type=lambda value: isinstance(value, Codec),
+        expected="a Codec, such as Codec.ZSTD",
+    )
     on_cluster_change: str = _on_cluster_change()
-    delivery_timeout: float = option(
-        Milliseconds(1), 120_000, "how long writing a batch may take, including its retries"
+    delivery_timeout: float = milliseconds(
+        1, 120_000, "how long writing a batch may take, including its retries"
     )

@@ -236,10 +236,10 @@ def _parameters(client: Callable[..., object]) -> set[str]:
 def _known() -> Mapping[str, _Option]:
     """Return the options that can be given as text."""
     of_clients = {
-        name: _Option(_PARSERS[option.kind.text_type], secret=False)
+        name: _Option(_PARSERS[option.text_type], secret=False)
         for options in (ConsumerOptions, AdminOptions)
         for name, option in declared(options).items()
-        if option.kind.text_type is not None
+        if option.text_type is not None
     }
     of_security = {
         name: _Option(_PARSERS[kind], "Secret" in parameter.annotation)
