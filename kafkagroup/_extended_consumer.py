@@ -13,6 +13,7 @@ from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consumer import Consumer
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.engine import Engine
 from kafkagroup.runtime.consume.subscriber import Subscriber
 from kafkagroup.runtime.member.interfaces import SupportedProtocols
@@ -107,8 +108,7 @@ class TunedConsumer(Consumer):
     """A consumer with private options."""
 
     def __init__(self, private_options: Mapping[str, Any], *topics: str, **options: Any) -> None:
-        self._private_options = private_options
-        super().__init__(*topics, **options)
+        self._set_up(ConsumerOptions.checked({**options, **private_options}), *topics)
 
 
 TunedConsumer.__name__ = Consumer.__name__  # for messages: applications know no other

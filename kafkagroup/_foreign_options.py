@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
+from inspect import unwrap
 from typing import Any, TypeVar, cast
 
 from kafkagroup._hidden_values import hides_values
@@ -139,7 +140,7 @@ def explains_unknown_options(init: Init, more: Collection[str] = ()) -> Init:
 
     The signature does not change: type checkers still refuse an unknown keyword.
     """
-    code = init.__code__
+    code = unwrap(init).__code__
     names = (*code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount], *more)
 
     @hides_values

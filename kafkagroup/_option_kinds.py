@@ -12,7 +12,8 @@ knows no particular option.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from kafkagroup._values import field, fields
 from kafkagroup.errors import ConfigurationError
@@ -31,7 +32,10 @@ __all__ = [
     "option",
     "seconds",
     "string",
+    "takes_options",
 ]
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 MAX_INT32 = 2**31 - 1
 """Upper limit of every number: requests carry most of them in 32 bits."""
@@ -226,18 +230,41 @@ def _all(cls: type) -> dict[str, Option]:
 
 
 def checked_values(cls: type, given: Given) -> dict[str, Any]:
-    """Check the values in `given`, by option name; return field name -> converted value. Other
-    names are ignored, and private options may be left out.
+    """Check the values in `given`, by option name; return field name -> converted value. Options
+    that are not given have their default; other names are ignored.
 
     Raises: ConfigurationError that names the first option with a wrong value.
     """
     filled: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for name, option in _all(cls).items():
-        value = given.get(name, option.default) if option.is_private else given[name]
+        value = given.get(name, option.default)
         if value is None and option.otherwise is not None:
             other = option.otherwise
             value = filled[other] if isinstance(other, str) else other
         filled[name] = value
         values[name.removesuffix(option.suffix)] = option.checked(name, value, filled)
     return values
+
+
+def takes_options(cls: Any) -> Callable[[Init], Init]:
+    """Decorate a constructor that has the options of `cls` among its parameters.
+
+    The constructor itself is empty: its signature and docstring are for callers, type checkers and
+    `help()`. The checked options, and the other arguments, go to the object's `_set_up`.
+    """
+
+    def decorate(init: Init) -> Init:
+        names = init.__code__.co_varnames[1 : init.__code__.co_argcount]
+        others = [name for name in names if name not in declared(cls)]
+
+        @wraps(init)
+        def construct(self: Any, *args: Any, **given: Any) -> None:
+            init(self, *args, **given)  # raises TypeError where an argument is missing
+            named = dict(zip(names, args, strict=False)) | given
+            more = [named[name] for name in others]
+            self._set_up(cls.checked(named), *more, *args[len(names) :])
+
+        return cast(Init, construct)
+
+    return decorate

@@ -13,12 +13,13 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
 
 import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._generic import K_co, KeyValueGeneric, V_co
+from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup._values import evolve
 from kafkagroup.assign import Assignor
@@ -111,10 +112,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     `TopicPartition("orders", 0)` or `("orders", 0)`, and several as arguments or in an iterable.
     """
 
-    _private_options: Mapping[str, Any] = {}
-    """Options that the constructor does not take, by name."""
-
     @explains_unknown_options
+    @takes_options(ConsumerOptions)
     def __init__(
         self,
         *topics: Topics,
@@ -305,8 +304,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 with the record and the error, that returns the record to deliver instead, or `None`
                 to skip it. Default `'raise'`.
         """
-        # All arguments, by name: a test holds the signature to the declarations.
-        options = ConsumerOptions.checked({**locals(), **self._private_options})
+
+    def _set_up(self, options: ConsumerOptions, *topics: Topics) -> None:
         super().__init__(
             options.close_timeout,
             f"group_id={options.group_id!r}, client_id={options.client_id!r}",

@@ -13,6 +13,7 @@ import anyio
 
 from kafkagroup._client_name import client_name
 from kafkagroup._foreign_options import explains_unknown_options
+from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup._values import evolve, frozen
 from kafkagroup.concurrency.clock import current_time, lease_clock
@@ -107,6 +108,7 @@ class GroupMember(Service):
     """
 
     @explains_unknown_options
+    @takes_options(GroupMemberOptions)
     def __init__(
         self,
         group_id: str,
@@ -189,7 +191,10 @@ class GroupMember(Service):
             close_timeout: Seconds that closing may take, including the record in flight, the commit
                 and leaving. Default `10.0`.
         """
-        options = GroupMemberOptions.checked(locals())
+
+    def _set_up(
+        self, options: GroupMemberOptions, protocols: GroupProtocol | Iterable[GroupProtocol]
+    ) -> None:
         super().__init__(
             options.close_timeout,
             f"group_id={options.group_id!r}, client_id={options.client_id!r}",

@@ -1,11 +1,10 @@
 """Every option of the clients, declared once: type, default, unit, range and text.
 
-The checks, the conversions, the list in the documentation and the options of the command line are
-derived from these declarations. The constructors of the clients have typed signatures of their own;
-a test compares their names, types and defaults with the declarations.
+The checks, the conversions, the signatures and docstrings of the clients, the list in the
+documentation and the options of the command line are derived from these declarations.
 
-To add an option: declare it here, add it to the signature, and run `python docs/site/made.py`. It
-writes the table, and the docstrings of the constructors.
+To add an option: declare it here, and run `python docs/site/made.py`. It writes the signatures, the
+docstrings and the list. A client's `_set_up` gets the checked options.
 
 The fields hold checked values, with durations in seconds even if the option's name ends in `_ms`.
 Nothing here does I/O.

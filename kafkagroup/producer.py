@@ -14,6 +14,7 @@ import anyio
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._new_records import check_new_record
+from kafkagroup._option_kinds import takes_options
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -76,6 +77,7 @@ class Producer(CallingService):
     """
 
     @explains_unknown_options
+    @takes_options(ProducerOptions)
     def __init__(
         self,
         *,
@@ -128,7 +130,8 @@ class Producer(CallingService):
             close_timeout: Seconds that closing may take, including the record in flight, the commit
                 and leaving. Default `10.0`.
         """
-        options = ProducerOptions.checked(locals())
+
+    def _set_up(self, options: ProducerOptions) -> None:
         super().__init__(options, options.delivery_timeout, PRODUCE)
         self._codec = options.compression
         self._write_count = 0

@@ -1,8 +1,9 @@
-"""The parameters in the docstrings of constructors, which `help()` and editors show.
+"""The options in the signatures and docstrings of constructors, which `help()`, editors and type
+checkers read in the source.
 
 Each option is declared once, in `kafkagroup/options.py`, and the fields of a value have a docstring
-each. This writes the section `Args:` of the constructors from both; an entry of another parameter
-stays as it is written. Editors read docstrings in the source, so the text has to stand there.
+each. This writes the keywords of the constructors from the declarations, and the section `Args:`
+from both; an entry of another parameter stays as it is written.
 
     python docs/site/docstrings.py
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from textwrap import wrap
 
@@ -61,6 +63,7 @@ _WIDTH = 100
 
 def updated(source: str, classes: Mapping[str, type | None]) -> str:
     """Return the source of a module with the parameters of these classes."""
+    source = _with_keywords(source, {**classes, "MemberOptions": GroupMemberOptions})
     lines = source.splitlines(keepends=True)
     # The last first: the lines before it keep their numbers.
     for cls in reversed([n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)]):
@@ -86,6 +89,49 @@ def updated(source: str, classes: Mapping[str, type | None]) -> str:
             }
             lines[where] = _with_args("".join(lines[where]), pad, list(defaults), entries)
     return "".join(lines)
+
+
+def _with_keywords(source: str, classes: Mapping[str, type | None]) -> str:
+    """Return the source of a module with the declared options as keywords, in their present order,
+    and new ones at the end."""
+    lines = source.splitlines(keepends=True)
+    for cls in reversed([n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)]):
+        if (options := classes.get(cls.name)) is None:
+            continue
+        written: list[tuple[ast.AnnAssign | ast.arg, str]]
+        if (function := _constructor(cls)) is None:  # a TypedDict
+            written = [(n, ast.unparse(n.target)) for n in cls.body if isinstance(n, ast.AnnAssign)]
+            others = {"group_id"}
+        else:
+            written = [(each, each.arg) for each in function.args.kwonlyargs]
+            others = {each.arg for each in function.args.args}
+        if written:
+            found = {n: o for n, o in declared(options).items() if n not in others}
+            names = [name for _, name in written if name in found]
+            names += [name for name in found if name not in names]
+            where = slice(written[0][0].lineno - 1, written[-1][0].end_lineno)
+            pad = " " * written[0][0].col_offset
+            lines[where] = [
+                f"{pad}{name}: {_type(found[name])}"
+                + (f" = {_default(found[name].default)},\n" if function else "\n")
+                for name in names
+            ]
+    return "".join(lines)
+
+
+def _type(option: Option) -> str:
+    return option.annotation.replace("'", '"')
+
+
+def _default(value: object) -> str:
+    match value:
+        case str():
+            return f'"{value}"'
+        case Enum():
+            return f"{type(value).__name__}.{value.name}"
+        case int() if not isinstance(value, bool):
+            return f"{value:_}"
+    return repr(value)
 
 
 def _with_args(docstring: str, pad: str, names: list[str], made: Mapping[str, str]) -> list[str]:

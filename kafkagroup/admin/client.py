@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafkagroup._foreign_options import explains_unknown_options
+from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
 from kafkagroup.admin import topics as topic_requests
@@ -58,6 +59,7 @@ class Admin(CallingService):
     """
 
     @explains_unknown_options
+    @takes_options(AdminOptions)
     def __init__(
         self,
         *,
@@ -101,7 +103,8 @@ class Admin(CallingService):
             close_timeout: Seconds that closing may take, including the record in flight, the commit
                 and leaving. Default `10.0`.
         """
-        options = AdminOptions.checked(locals())
+
+    def _set_up(self, options: AdminOptions) -> None:
         super().__init__(options, options.default_api_timeout)
 
     # ------------------------------------------------------------ groups

@@ -12,7 +12,7 @@ import pytest
 import kafkagroup
 from kafkagroup._option_kinds import declared
 from kafkagroup.coordination import MemberOptions
-from kafkagroup.options import ConsumerOptions
+from kafkagroup.options import ConsumerOptions, ProducerOptions
 from kafkagroup.producer import Producer
 
 PACKAGE = Path(kafkagroup.__file__).parent
@@ -102,3 +102,22 @@ def test_only_what_is_declared_is_written() -> None:
         "            gone: Removed since.\n", ""
     ).replace("over\n                two lines", "over two lines")
     assert docstrings.updated(once, classes) == once
+
+
+def test_the_keywords_are_those_of_the_declarations() -> None:
+    """A new option is declared, and nothing else is written by hand; one that is gone goes."""
+    source = (PACKAGE / "producer.py").read_text("utf-8")
+    outdated = source.replace("        compression: Codec = Codec.NONE,\n", "")
+    outdated = outdated.replace("_ms: int = 30_000,\n", "_ms: str = 5,\n        gone: int = 1,\n")
+    last = "        close_timeout: float = 10.0,\n"
+    moved = source.replace("        compression: Codec = Codec.NONE,\n", "")
+    moved = moved.replace(last, f"{last}        compression: Codec = Codec.NONE,\n")
+    written = docstrings.updated(outdated, {"Producer": ProducerOptions})
+    assert written.partition('"""`delivery')[0] == moved.partition('"""`delivery')[0]
+    assert "compression: How batches are compressed. Default `Codec.NONE`" in written
+
+
+def test_the_keywords_of_a_typed_dict_are_those_of_the_declarations() -> None:
+    source = (PACKAGE / "coordination.py").read_text("utf-8")
+    outdated = source.replace("    client_id: str\n", "    client_id: int\n    gone: int\n")
+    assert docstrings.updated(outdated, docstrings.SOURCES["coordination.py"]) == source
