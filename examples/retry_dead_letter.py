@@ -171,7 +171,7 @@ class Worker:
     def _seek(self, record: Record[object, object], offset: int) -> bool:
         """Continue at an offset; False if the partition has another owner now, which tries it."""
         try:
-            self.consumer.seek(record.topic, record.partition, offset)
+            self.consumer.seek((record.topic, record.partition), offset)
         except NotAssignedError:
             return False
         return True

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import anyio
 
@@ -663,17 +663,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             with self._until_stopped():
                 await self._session.changed.wait()
 
-    @overload
-    def seek(self, partition: Partition, offset: int) -> None: ...
-
-    @overload
-    def seek(self, topic: str, number: int, offset: int, /) -> None: ...
-
-    def seek(
-        self, partition: Partition | str, offset: int, offset_of_topic: int | None = None
-    ) -> None:
-        """Continue with the record at `offset`: `seek(tp, 5)`, or `seek("orders", 0, 5)`. A record
-        of the partition in flight does not count as processed.
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue with the record at `offset`: `seek(("orders", 0), 5)`. A record of the partition
+        in flight does not count as processed.
 
         All records below `offset` now count as processed, delivered or not, as with Kafka's own
         client: the next commit, automatic or explicit, commits `offset`, even if a higher offset
@@ -681,8 +673,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         Raises: NotAssignedError.
         """
         self._check_origin()
-        if offset_of_topic is not None:
-            partition, offset = (cast(str, partition), offset), offset_of_topic
         tp = partition_of(partition)
         self._session.seek(tp, offset)
         if self._engine is not None:

@@ -145,9 +145,9 @@ async def shapes_of_calls(consumer: Consumer[str, Order], tp: TopicPartition) ->
     assert_type(await consumer.committed(), offsets)
     assert_type(await consumer.position(tp), int)
     consumer.seek(tp, 5)
-    consumer.seek("t", 0, 5)
+    consumer.seek(("t", 0), 5)
     consumer.seek("t", 5)  # error
-    consumer.seek("t", "0", 5)  # error
+    consumer.seek("t", 0, 5)  # error
     consumer.pause(0)  # error
     Consumer(3)  # error
 
