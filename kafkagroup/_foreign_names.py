@@ -13,6 +13,7 @@ from types import FrameType
 
 __all__ = ["unknown_attribute", "unknown_import", "unknown_keywords"]
 
+_STOP = "await stop(), or use `async with`"
 _CALLBACKS = "give Consumer() on_partitions_assigned, on_partitions_revoked, on_partitions_lost"
 _COMMITS = "await commit(): it returns when the offsets are committed"
 _FREE = "a processed record is committed by itself; await commit(offsets) for others"
@@ -29,10 +30,12 @@ _WRITE = "await write(topic, [NewRecord(key, value)])"
 _ATTRIBUTES = {
     "Service": {
         "bootstrap_connected": "start() raises NoBrokersAvailableError",
-        "close": "await stop(), or use `async with`",
+        "close": _STOP,
         "cluster": "Admin has what the cluster has",
         "set_sasl_credentials": _CREDENTIALS,
     },
+    "_CoordinatedMember": {"close": _STOP},
+    "Broker": {"close": "await aclose(), or use `async with Broker.open()`"},
     "Consumer": {
         "bootstrap": "await start(), or use `async with`",
         "cluster_id": "it is Admin.cluster_id",
@@ -134,7 +137,6 @@ _ATTRIBUTES = {
 """Class -> another client's attribute -> what to use instead. A class has those of its bases."""
 
 _KEYWORDS = {
-    "close": {"autocommit": "commit"},
     "commit": {
         "asynchronous": "to go on meanwhile, run commit() in a task",
         "callback": _COMMITS,

@@ -1024,10 +1024,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             return
         await super().stop()
 
-    async def close(self, *, commit: bool = True, leave_group: bool | None = None) -> None:
-        """The same as `stop`."""
-        await self.stop(commit=commit, leave_group=leave_group)
-
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,

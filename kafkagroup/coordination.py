@@ -268,6 +268,11 @@ class _CoordinatedMember(Explained, ABC):
         """Leave the group and close. A second call does nothing."""
         await self._member.stop()
 
+    async def aclose(self) -> None:
+        """The same as `stop()`, for `contextlib.aclosing` and other code that closes what it is
+        given."""
+        await self.stop()
+
     async def __aenter__(self) -> Self:
         await self._member.__aenter__()
         return self

@@ -55,6 +55,7 @@ OURS = {
     "Election": Election("g"),
     "Shards": Shards("g", 3),
 }
+CLIENTS = [name for name in OURS if name != "Record"]
 THEIRS: dict[str, tuple[Any, ...]] = {
     "Consumer": (
         aiokafka.AIOKafkaConsumer,
@@ -95,7 +96,7 @@ def attribute_error(found_on: object, name: str) -> AttributeError:
         ("Consumer", "commit_sync", "it is commit()"),
         ("Producer", "send_and_wait", "await write(topic, [NewRecord(key, value)])"),
         ("Admin", "create_partitions", "it is add_partitions()"),
-        ("GroupMember", "close", "await stop(), or use `async with`"),
+        *((client, "close", "await stop(), or use `async with`") for client in CLIENTS),
         pytest.param("Record", "tp", _ATTRIBUTES["Record"]["tp"], marks=needs_compiled),
     ],
 )
@@ -114,6 +115,13 @@ def test_an_unknown_attribute_is_an_ordinary_error(name: str) -> None:
     assert not hasattr(found_on, "xyzzy")
     assert getattr(found_on, "highwater", 5) == 5
     assert "highwater" not in dir(found_on)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_all_clients_are_opened_and_closed_by_the_same_names(name: str) -> None:
+    """`Consumer` alone had `close`, and none `aclose`."""
+    wanted = {"start", "stop", "aclose", "__aenter__", "__aexit__", "run", "closed"}
+    assert wanted - set(dir(OURS[name])) == set()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python suggests names of attributes later")

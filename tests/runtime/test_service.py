@@ -141,6 +141,16 @@ async def test_async_with_may_be_left_by_another_task(no_task_left: Any) -> None
     await no_task_left(before)
 
 
+async def test_aclosing_stops_a_service(no_task_left: Any) -> None:
+    before = running()
+    async with anyio.create_task_group() as tasks:
+        async with contextlib.aclosing(Thing()) as thing:
+            await tasks.start(thing.run)
+            assert thing.story == ["opening", "open"]
+        assert thing.story == WHOLE
+    await no_task_left(before)
+
+
 @ASYNCIO_ONLY
 async def test_services_may_be_closed_in_the_order_of_their_start(no_task_left: Any) -> None:
     before = running()

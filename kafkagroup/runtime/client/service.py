@@ -404,6 +404,11 @@ class Service(Explained, ABC):
         if self._host_task is not None and not self._host_task.done():
             await asyncio.wait((self._host_task,))
 
+    async def aclose(self) -> None:
+        """The same as `stop()`, for `contextlib.aclosing` and other code that closes what it is
+        given."""
+        await self.stop()
+
 
 async def _join(task: asyncio.Task[None]) -> None:
     """Wait until a task has ended, which bounds its own time. A cancellation meanwhile is raised
