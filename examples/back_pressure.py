@@ -16,9 +16,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from kafkagroup import (
+    ClosedError,
     CommitFailedError,
     Consumer,
-    ConsumerClosedError,
     Record,
     TopicPartition,
     open_signal_receiver,
@@ -61,7 +61,7 @@ class Pool:
                     while True:
                         await self._take()
                         await self._commit()
-                except ConsumerClosedError:
+                except ClosedError:
                     pass
             for desk in self._desks:
                 desk.close()

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import anyio
 
 from kafkagroup import (
+    ClosedError,
     Consumer,
-    ConsumerClosedError,
     DeserializationError,
     NewRecord,
     NotAssignedError,
@@ -103,7 +103,7 @@ class Worker:
                     # This is the poll, also while all partitions are paused. Records of the last
                     # call that were not sought back now count as processed: auto-commit sees them.
                     batches = await self.consumer.getmany(BATCH, timeout=wait)
-                except ConsumerClosedError:
+                except ClosedError:
                     return
                 except DeserializationError as error:
                     await self._bury(error.record, error.record.value, error, attempts=1)

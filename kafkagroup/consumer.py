@@ -49,8 +49,8 @@ from kafkagroup.consume.partitions import (
 )
 from kafkagroup.consume.subscription import Topics, checked_pattern, checked_topics
 from kafkagroup.errors import (
+    ClosedError,
     ConfigurationError,
-    ConsumerClosedError,
     IllegalStateError,
     NotAssignedError,
     NotStartedError,
@@ -360,7 +360,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             return await self.getone()
         except NotStartedError:
             raise
-        except ConsumerClosedError:
+        except ClosedError:
             raise StopAsyncIteration from None
 
     @overload
@@ -394,7 +394,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         )
 
     async def getone(self) -> Record[K_co, V_co]:
-        """Return the next record, as iteration does; raise ConsumerClosedError after `stop`."""
+        """Return the next record, as iteration does; raise ClosedError after `stop`."""
         record: Record[K_co, V_co] | None = self._reader.ready_here()
         if record is not None:
             return record
@@ -410,7 +410,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         the result is empty; repeated calls for 10 s without either log a warning.
 
         If the consumer is closed meanwhile, the result is empty: a loop `while not consumer.closed`
-        ends. A call after that raises ConsumerClosedError.
+        ends. A call after that raises ClosedError.
         """
         check_record_limit(max_records)
         self._check_origin()
@@ -423,7 +423,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             )
         except NothingArrived:
             return found
-        except ConsumerClosedError:
+        except ClosedError:
             if was_closed or not self._running:
                 raise
             return found
@@ -576,7 +576,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         and the response has its full assignment. That repairs a difference between the two;
         otherwise no partition moves, and other members do not notice.
 
-        Raises: ConsumerClosedError, IllegalStateError for a consumer that is in no group.
+        Raises: ClosedError, IllegalStateError for a consumer that is in no group.
         """
         check_text("reason", reason)
         self._check_origin()
@@ -616,7 +616,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         task has in flight does not hold up the group meanwhile: another member may process it, too.
 
         Without membership this returns at once. Raises: the error that ended the membership;
-        ConsumerClosedError; ConfigurationError when nothing is subscribed to; IllegalStateError in
+        ClosedError; ConfigurationError when nothing is subscribed to; IllegalStateError in
         a rebalance callback, for which the group waits itself.
         """
         is_waiting = False
@@ -706,7 +706,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Raises: CommitFailedError, also for given offsets of partitions that this consumer does not
         own, or of an earlier assignment; ConfigurationError without a `group_id`; FencedError;
-        ConsumerClosedError, also if the consumer is closed before the commit is answered;
+        ClosedError, also if the consumer is closed before the commit is answered;
         BrokerError or TransportError after retries for `request_timeout_ms`; after a second or two,
         BrokerError UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION for a topic that was deleted or
         recreated.
@@ -793,7 +793,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Return the heartbeats, joins, syncs, commits and rebalances of the last minute, and the
         partitions, buffers and lag of now. Sends no request. May be called from any thread.
 
-        Raises: ConsumerClosedError before the consumer is started, and in a process that was forked
+        Raises: ClosedError before the consumer is started, and in a process that was forked
         from the one that started it.
         """
         session, engine = self._session, self._engine

@@ -35,8 +35,8 @@ from kafkagroup._public import public
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
+    ClosedError,
     ConfigurationError,
-    ConsumerClosedError,
     DecodeError,
     ErrorCode,
     escaped,
@@ -564,7 +564,7 @@ class Leaders:
         """
         try:
             self._seen = await self._member.wait_generation(after=self._seen)
-        except ConsumerClosedError:
+        except ClosedError:
             raise StopAsyncIteration from None
         return _leader_in(self._seen)
 

@@ -4,7 +4,7 @@
 KafkaGroupError
 ├── ConfigurationError (also ValueError)    an option or argument is wrong
 ├── IllegalStateError                       the call is not allowed in the current state
-│   ├── ConsumerClosedError                 the consumer or member was closed
+│   ├── ClosedError                         the client was closed
 │   │   └── NotStartedError                 it was never started
 │   └── NotAssignedError                    the partition is not (or no longer) assigned here
 ├── LocalProtocolError                      the request would break the protocol; not sent
@@ -52,11 +52,11 @@ __all__ = [
     "AuthorizationError",
     "BrokerError",
     "ChangesRefusedError",
+    "ClosedError",
     "ClusterChangedError",
     "CommitFailedError",
     "ConfigurationError",
     "ConnectionLostError",
-    "ConsumerClosedError",
     "CorruptRecordError",
     "DecodeError",
     "DeserializationError",
@@ -99,12 +99,12 @@ class IllegalStateError(KafkaGroupError):
 
 
 @public
-class ConsumerClosedError(IllegalStateError):
-    """The consumer or group member was closed, or never started."""
+class ClosedError(IllegalStateError):
+    """The client was closed, or never started."""
 
 
 @public
-class NotStartedError(ConsumerClosedError):
+class NotStartedError(ClosedError):
     """The client was never started. Iterating over such a client raises this error; iterating over
     a closed one ends the loop."""
 

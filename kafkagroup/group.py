@@ -19,9 +19,9 @@ from kafkagroup._values import evolve, frozen
 from kafkagroup.concurrency.clock import current_time, lease_clock
 from kafkagroup.consume.partitions import check_text
 from kafkagroup.errors import (
+    ClosedError,
     ClusterChangedError,
     ConfigurationError,
-    ConsumerClosedError,
     NotStartedError,
     broker_error,
 )
@@ -271,7 +271,7 @@ class GroupMember(Service):
         """Wait for a current generation other than `after`, without taking it. For tasks that only
         watch, also before the start.
 
-        Raises: the error that ended the membership; ConsumerClosedError after `stop`.
+        Raises: the error that ended the membership; ClosedError after `stop`.
         """
         self._check_origin()
         queue = self._queue
@@ -280,7 +280,7 @@ class GroupMember(Service):
             if queue.error is not None:
                 raise queue.error
             if queue.closed:
-                raise ConsumerClosedError("the member was closed")
+                raise ClosedError("the member was closed")
             await queue.changed.wait()
         return generation
 
@@ -333,7 +333,7 @@ class GroupMember(Service):
         """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
         causes, and the loop's lag. May be called from any thread.
 
-        Raises: ConsumerClosedError before the member is started, and in a process that was forked
+        Raises: ClosedError before the member is started, and in a process that was forked
         from the one that started it."""
         if fork := self._fork:
             raise NotStartedError(fork)

@@ -20,7 +20,7 @@ import anyio
 import pytest
 from every_call import Opened, opened, outcome
 
-from kafkagroup import Consumer, ConsumerClosedError, HealthProblem, IllegalStateError
+from kafkagroup import ClosedError, Consumer, HealthProblem, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.slow
@@ -180,7 +180,7 @@ def test_a_second_loop_of_the_same_thread_is_another_loop(
             second.run_until_complete(c.stop())
         first.run_until_complete(c.stop())
         second.run_until_complete(c.stop())  # it is closed: there is nothing to do
-        with pytest.raises(ConsumerClosedError, match="the consumer is closed"):
+        with pytest.raises(ClosedError, match="the consumer is closed"):
             second.run_until_complete(c.getone())
     finally:
         first.close()

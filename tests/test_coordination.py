@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_network import network
 
-from kafkagroup import ConfigurationError, ConsumerClosedError, GroupMember, GroupProtocol
+from kafkagroup import ClosedError, ConfigurationError, GroupMember, GroupProtocol
 from kafkagroup.coordination import (
     MAX_SHARDS,
     MAX_VALUE_BYTES,
@@ -515,7 +515,7 @@ async def test_an_observer_is_notified_of_the_end(short_sessions):
             await election.stop()
         assert len(seen) == 1
         assert [again async for again in election] == []
-        with pytest.raises(ConsumerClosedError, match="was closed"):
+        with pytest.raises(ClosedError, match="was closed"):
             await election._member.wait_generation()
 
 

@@ -352,6 +352,8 @@ MODULES = ("kafkagroup", "kafkagroup.admin", "kafkagroup.assign", "kafkagroup.er
             "it is kafkagroup.assign.roundrobin_assignor",
         ),
         ("kafkagroup.errors", "KafkaError", "it is kafkagroup.KafkaGroupError"),
+        ("kafkagroup", "ConsumerClosedError", "it is kafkagroup.ClosedError"),
+        ("kafkagroup.errors", "ConsumerClosedError", "it is kafkagroup.ClosedError"),
         ("kafkagroup.errors", "CommitFailed", "it is kafkagroup.CommitFailedError"),
         (
             "kafkagroup.errors",
@@ -403,7 +405,7 @@ def exported() -> set[str]:
 
 INTERNAL = {
     *("Any", "NoError", "TopicPartitionReplica", "TypeVar"),
-    *("InvalidMetadataError", "StaleMetadata", "TooManyInFlightRequests", "ProducerClosed"),
+    *("InvalidMetadataError", "StaleMetadata", "TooManyInFlightRequests"),
 }
 """Exported, but of no use to applications that consume."""
 

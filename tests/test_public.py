@@ -20,7 +20,7 @@ NAMES = [
     "CommitFailedError",
     "ConfigurationError",
     "Consumer",
-    "ConsumerClosedError",
+    "ClosedError",
     "FencedError",
     "Generation",
     "GroupMember",

@@ -46,7 +46,7 @@ _REMEDIES = {
     "ConfigurationError": "Correct the option or argument that the message names.",
     "IllegalStateError": "Fix the caller: it called too early or too late.",
     "NotStartedError": "Use `async with`, or call `start()` before anything else.",
-    "ConsumerClosedError": "Stop using it, or start it first. Iteration ends without this error.",
+    "ClosedError": "Stop using the client, or start it first. Iteration ends without this error.",
     "NotAssignedError": "The group has rebalanced. Check `assignment()` first, or use the"
     " callbacks.",
     "LocalProtocolError": "Report a bug: nothing was sent, and nothing is lost.",

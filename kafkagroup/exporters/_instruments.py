@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Protocol
 
-from kafkagroup import ConsumerClosedError, GroupMetrics
+from kafkagroup import ClosedError, GroupMetrics
 from kafkagroup._values import frozen
 
 __all__ = ["INSTRUMENTS", "Instrument", "Labels", "Observed", "measured", "samples"]
@@ -124,7 +124,7 @@ def measured(members: Mapping[str, Observed]) -> dict[str, GroupMetrics]:
     for name, member in tuple(members.items()):
         try:
             found[name] = member.metrics()
-        except ConsumerClosedError:
+        except ClosedError:
             continue
     return found
 

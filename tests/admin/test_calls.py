@@ -14,10 +14,10 @@ from kafkagroup.admin import Admin
 from kafkagroup.errors import (
     AuthenticationError,
     BrokerError,
+    ClosedError,
     ClusterChangedError,
     ConfigurationError,
     ConnectionLostError,
-    ConsumerClosedError,
     DecodeError,
     ErrorCode,
     IllegalStateError,
@@ -233,7 +233,7 @@ async def test_a_client_that_is_not_open_refuses_calls() -> None:
     assert await calls.once(cluster.call) == 7
     calls.close()
     for attempt in attempts(calls, cluster):
-        with pytest.raises(ConsumerClosedError, match="is closed"):
+        with pytest.raises(ClosedError, match="is closed"):
             await attempt()
     assert len(cluster.called_at) == 1
 
@@ -330,5 +330,5 @@ async def test_a_client_connects_as_it_starts_and_leaves_no_connection_open(netw
             await client.describe_groups(["g"])
             assert network.open > 0
         assert network.open == 0
-        with pytest.raises(ConsumerClosedError, match="is closed"):
+        with pytest.raises(ClosedError, match="is closed"):
             await client.describe_groups(["g"])

@@ -13,7 +13,7 @@ from kafkagroup.compat.pykafka import (
     OffsetType,
     RoundRobinProtocol,
 )
-from kafkagroup.errors import ConfigurationError, ConsumerClosedError, JoinFailedError
+from kafkagroup.errors import ClosedError, ConfigurationError, JoinFailedError
 from kafkagroup.zookeeper import driver
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +130,7 @@ async def test_a_start_without_zookeeper_fails_in_time(name, fill, consumer_of):
     async with consumer_of(**down) as consumer:
         with pytest.raises(JoinFailedError, match="nothing within start_timeout_ms=300"):
             await consumer.start()
-        with pytest.raises(ConsumerClosedError):
+        with pytest.raises(ClosedError):
             await consumer.consume()
 
 

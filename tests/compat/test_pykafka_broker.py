@@ -32,8 +32,8 @@ from kafkagroup.compat.pykafka import (
     RangeProtocol,
 )
 from kafkagroup.errors import (
+    ClosedError,
     ConnectionLostError,
-    ConsumerClosedError,
     IllegalStateError,
     RequestTimeoutError,
 )
@@ -92,7 +92,7 @@ async def test_the_attributes_of_a_broker(bootstrap):
     assert (broker.handler, broker.offsets_channel_handler) == (None, None)
     assert repr(broker) == f"<Broker (host={host}, port={port}, id=1)>"
     assert weakref.ref(broker)() is broker
-    with pytest.raises(ConsumerClosedError, match=r"connect\(\)"):
+    with pytest.raises(ClosedError, match=r"connect\(\)"):
         await broker.request_metadata()
     async with broker:
         await broker.connect()

@@ -31,8 +31,8 @@ from kafkagroup.compat.pykafka import (
 )
 from kafkagroup.compat.pykafka.membership import metadata_of
 from kafkagroup.errors import (
+    ClosedError,
     ConfigurationError,
-    ConsumerClosedError,
     ErrorCode,
     JoinFailedError,
     NotStartedError,
@@ -140,7 +140,7 @@ async def test_outside_a_with_block_it_starts_on_first_use_and_can_be_stopped(
     consumer = consumer_of(bootstrap, name)
     assert len(await take(consumer, 2)) == 2
     await consumer.stop()
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(ClosedError):
         await consumer.consume()
     async with Admin(bootstrap_servers=bootstrap) as admin:
         assert (await admin.describe_group(name)).members == ()
@@ -206,7 +206,7 @@ async def test_a_start_without_an_assignment_fails_in_time(near):
         with pytest.raises(JoinFailedError, match=r"'t'.* nothing within start_timeout_ms=300"):
             await consumer.start()
         for call in (consumer.start, consumer.consume):
-            with pytest.raises(ConsumerClosedError):
+            with pytest.raises(ClosedError):
                 await call()
 
 

@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 from doc_blocks import ROOT
 
-from kafkagroup import Consumer, ConsumerClosedError, NewRecord, encode_batch
+from kafkagroup import ClosedError, Consumer, NewRecord, encode_batch
 from kafkagroup.compat.kiel import GroupedConsumer
 from kafkagroup.compat.pykafka import ManagedBalancedConsumer
 from kafkagroup.errors import ErrorCode
@@ -220,7 +220,7 @@ def test_how_this_client_behaves(kafka_: EmbeddedKafka) -> None:
         await consumer.wait_assignment()
         assert await consumer.getmany(timeout=10)
         await consumer.stop()
-        with pytest.raises(ConsumerClosedError):
+        with pytest.raises(ClosedError):
             await consumer.getone()
 
     asyncio.run(consume())

@@ -9,8 +9,8 @@ from brokers import FAST, Worker, until
 from kafkagroup import (
     Broker,
     BrokerError,
+    ClosedError,
     ConfigurationError,
-    ConsumerClosedError,
     GroupMember,
     GroupProtocol,
     OffsetAndMetadata,
@@ -517,7 +517,7 @@ async def test_calls_before_the_start_and_after_the_close_raise(bootstrap, name)
         await admin.describe_group(name)
     async with admin:
         pass
-    with pytest.raises(ConsumerClosedError, match="closed; make a new one") as refused:
+    with pytest.raises(ClosedError, match="closed; make a new one") as refused:
         await admin.describe_group(name)
     assert not isinstance(refused.value, NotStartedError)
 

@@ -30,7 +30,7 @@ from live.cancelling import (
 )
 from memory_network import Network
 
-from kafkagroup import Consumer, ConsumerClosedError, GroupMember, GroupProtocol, TopicPartition
+from kafkagroup import ClosedError, Consumer, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
@@ -362,7 +362,7 @@ async def check_closed(kafka: EmbeddedKafka, network: Network, consumer: Consume
     """Check that the consumer is closed, leaves nothing open, and another one finds all records."""
     assert network.open == 0
     assert kafka.group_state("g") in ("Empty", "Dead")
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(ClosedError):
         await consumer.getone()
     assert [record async for record in consumer] == []
     committed = kafka.committed("g", "t")

@@ -10,10 +10,10 @@ from brokers import FAST, numbered, until
 
 from kafkagroup import (
     BrokerError,
+    ClosedError,
     CommitFailedError,
     ConfigurationError,
     Consumer,
-    ConsumerClosedError,
     OffsetAndMetadata,
     Record,
     TimestampType,
@@ -398,7 +398,7 @@ async def test_stop_inside_the_loop_ends_it(bootstrap, name, fill):
                 seen.append(record.offset)
                 if record.offset == 3:
                     await consumer.stop()
-        with pytest.raises(ConsumerClosedError):
+        with pytest.raises(ClosedError):
             await consumer.getone()
     assert seen == [0, 1, 2, 3]
 
@@ -431,7 +431,7 @@ async def test_no_broker_is_an_error_that_names_the_addresses():
 
 async def test_a_consumer_that_was_not_started_raises():
     consumer = Consumer("t")
-    with pytest.raises(ConsumerClosedError, match="not started"):
+    with pytest.raises(ClosedError, match="not started"):
         await consumer.getone()
-    with pytest.raises(ConsumerClosedError, match="not started"):
+    with pytest.raises(ClosedError, match="not started"):
         await consumer.commit()

@@ -22,8 +22,8 @@ from conftest import VirtualLoop
 from memory_network import Network
 
 from kafkagroup import (
+    ClosedError,
     Consumer,
-    ConsumerClosedError,
     FencedError,
     GroupMember,
     GroupProtocol,
@@ -177,7 +177,7 @@ async def test_a_consumer_in_a_cancelled_task_group_closes(network: Network) -> 
             tasks.cancel_scope.cancel()
         assert kafka.committed("g", "t")[0] in (2, 3)
         assert kafka.group_state("g") == "Empty"
-        with pytest.raises(ConsumerClosedError):
+        with pytest.raises(ClosedError):
             await c.getone()
 
 
@@ -436,9 +436,9 @@ async def test_after_stop_every_call_raises_and_iteration_ends(network: Network)
             await c.getone()
             await c.stop()
             calls = calls_of(c, TopicPartition("t", 0))
-            assert await raised_by(calls) == dict.fromkeys(calls, ConsumerClosedError)
+            assert await raised_by(calls) == dict.fromkeys(calls, ClosedError)
             await c.unsubscribe()
-            with pytest.raises(ConsumerClosedError):
+            with pytest.raises(ClosedError):
                 await c.assign([TopicPartition("t", 0)])
             assert [record async for record in c] == []
             assert [batch async for batch in c.batches()] == []

@@ -5,9 +5,9 @@ import pytest
 
 from kafkagroup import (
     BrokerError,
+    ClosedError,
     ConfigurationError,
     Consumer,
-    ConsumerClosedError,
     GroupMember,
     GroupProtocol,
 )
@@ -229,7 +229,7 @@ async def test_the_member_waits_for_work_outside_a_scope(bootstrap, name):
 
 async def test_after_stop_iteration_ends(bootstrap, name):
     member = GroupMember(name, protocol(), bootstrap_servers=bootstrap, **FAST)
-    with pytest.raises(ConsumerClosedError, match="not started"):
+    with pytest.raises(ClosedError, match="not started"):
         member.rejoin()
     async with member:
         await member.stop()

@@ -6,8 +6,8 @@ from brokers import FAST, Worker, until
 
 from kafkagroup import (
     Admin,
+    ClosedError,
     Consumer,
-    ConsumerClosedError,
     GroupMember,
     GroupProtocol,
     OffsetAndMetadata,
@@ -140,7 +140,7 @@ async def test_the_coordinator_of_a_consumer_and_a_member(bootstrap, name, fill)
 async def test_metrics(bootstrap, name, fill):
     await fill(3, 5)
     worker = Worker(bootstrap, name)
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(ClosedError):
         worker.consumer.metrics()
     async with worker.consumer, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
@@ -191,7 +191,7 @@ async def test_wait_assignment_returns_the_partitions(bootstrap, name, fill):
     one = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
     other = Consumer(name, bootstrap_servers=bootstrap, group_id=name, **FAST)
     alone = Consumer(name, bootstrap_servers=bootstrap)
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(ClosedError):
         await one.wait_assignment()
     async with one, alone:
         with anyio.fail_after(20):
@@ -201,7 +201,7 @@ async def test_wait_assignment_returns_the_partitions(bootstrap, name, fill):
                 shares = [await other.wait_assignment(), await one.wait_assignment()]
                 assert len(shares[0] | shares[1]) == 1
         await one.stop()
-        with pytest.raises(ConsumerClosedError):
+        with pytest.raises(ClosedError):
             await one.wait_assignment()
 
 

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from kafkagroup import (
+    ClosedError,
     Consumer,
-    ConsumerClosedError,
     IllegalStateError,
     NotAssignedError,
     OffsetAndMetadata,
@@ -134,7 +134,7 @@ async def test_every_call_answers_in_every_callback(
             await anyio.sleep(8)
             assert 0.0 <= listener.took < 5.0
             if call == "stop":
-                with pytest.raises(ConsumerClosedError):
+                with pytest.raises(ClosedError):
                     await consumer.getone()
                 return
             if call in ("unsubscribe", "subscribe") or callback == "revoked":

@@ -12,8 +12,8 @@ import pytest
 
 from kafkagroup import (
     Admin,
+    ClosedError,
     Consumer,
-    ConsumerClosedError,
     Election,
     GroupMember,
     GroupProtocol,
@@ -65,7 +65,7 @@ async def test_a_loop_that_waits_ends_when_the_consumer_is_stopped(
             await ours.stop()
         assert anyio.current_time() - stopped_at < 1.0
         assert ours.closed
-        with pytest.raises(ConsumerClosedError):
+        with pytest.raises(ClosedError):
             await ours.getmany()
 
 

@@ -30,7 +30,7 @@ from kafkagroup import (
 )
 from kafkagroup._values import evolve, fields
 from kafkagroup.assign import cooperative_sticky_assignor
-from kafkagroup.errors import ConsumerClosedError, ErrorCode, IllegalStateError
+from kafkagroup.errors import ClosedError, ErrorCode, IllegalStateError
 from kafkagroup.runtime.member.event_feed import EventFeed
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.wire.messages.consumer_heartbeat import (
@@ -395,14 +395,14 @@ async def test_a_rebalance_request_in_the_consumer_protocol_sends_a_full_heartbe
 
 async def test_a_rebalance_request_without_a_group_is_an_error(network: Any) -> None:
     one = consumer()
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(ClosedError):
         one.rejoin()
     async with cluster(network), one:
         await one.wait_assignment()
         await one.unsubscribe()
         with pytest.raises(IllegalStateError, match=r"^in no group"):
             one.rejoin()
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(ClosedError):
         one.rejoin()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import Consumer, ConsumerClosedError, GroupMember, GroupProtocol, TopicPartition
+from kafkagroup import ClosedError, Consumer, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import CommitFailedError, ErrorCode
 from kafkagroup.testing.embedded import (
@@ -80,7 +80,7 @@ async def joined(one: Ending) -> None:
 
 async def works(one: Ending) -> None:
     """Take part in the group until cancelled."""
-    with suppress(ConsumerClosedError):
+    with suppress(ClosedError):
         while True:
             if isinstance(one, GroupMember):
                 await anext(one)
@@ -538,7 +538,7 @@ async def test_a_commit_that_the_close_overtakes_ends_with_it(network: Any) -> N
         ended: list[float] = []
 
         async def commit(consumer: Consumer) -> None:
-            with pytest.raises(ConsumerClosedError, match="was closed during this call"):
+            with pytest.raises(ClosedError, match="was closed during this call"):
                 await consumer.commit({TopicPartition("t", 0): 1})
             ended.append(anyio.current_time())
 
@@ -569,7 +569,7 @@ async def test_no_call_outlasts_the_close(network: Any, call: str) -> None:
         ended: list[float] = []
 
         async def wait(consumer: Consumer) -> None:
-            with suppress(ConsumerClosedError):
+            with suppress(ClosedError):
                 await CALLS[call](consumer)
             ended.append(anyio.current_time())
 

@@ -17,9 +17,9 @@ import pytest
 from loop_threads import LoopThreads
 
 from kafkagroup import (
+    ClosedError,
     Codec,
     Consumer,
-    ConsumerClosedError,
     NewRecord,
     TopicPartition,
     encode_batch,
@@ -146,7 +146,7 @@ async def test_closing_does_not_wait_for_the_thread(network: Any, threads: LoopT
     threads.held = []
     async with reading(network, T0) as (_, c), anyio.create_task_group() as tasks:
         tasks.start_soon(end_when_held, c, threads, end_by_close)
-        with anyio.fail_after(5), pytest.raises(ConsumerClosedError):
+        with anyio.fail_after(5), pytest.raises(ClosedError):
             await c.getone()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kafkagroup import Consumer, ConsumerBusyError
 from kafkagroup.concurrency.clock import LeaseClock
-from kafkagroup.errors import ConfigurationError, ConsumerClosedError
+from kafkagroup.errors import ClosedError, ConfigurationError
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.runtime.consume.reader import NothingArrived, Reader, Records
 from kafkagroup.transport.origin import Origin
@@ -285,7 +285,7 @@ async def test_no_record_is_ready_after_closing() -> None:
     await reading.next()
     reading.session.begin_close()
     assert reading.ready() is None
-    with pytest.raises(ConsumerClosedError):
+    with pytest.raises(ClosedError):
         await reading.next()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import Consumer, ConsumerClosedError
+from kafkagroup import ClosedError, Consumer
 from kafkagroup._values import evolve
 from kafkagroup.assign import (
     GroupSpec,
@@ -479,7 +479,7 @@ async def test_a_stop_in_a_child_task_of_a_callback_does_not_wait_for_the_callba
         network.serve_embedded(kafka)
         with anyio.fail_after(60):
             async with consumer:
-                with suppress(ConsumerClosedError):
+                with suppress(ClosedError):
                     await consumer.wait_assignment()
                     await consumer.subscribe("u")
                 await consumer._stopped.wait()

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from kafkagroup import (
+    ClosedError,
     ConfigurationError,
-    ConsumerClosedError,
     Generation,
     GroupMember,
     GroupMetrics,
@@ -149,7 +149,7 @@ class BaseCoordinator(TaskOwner):
         membership = self._membership()
         try:
             return GroupMetrics() if membership is None else membership.metrics()
-        except ConsumerClosedError:
+        except ClosedError:
             return GroupMetrics()  # not started yet
 
     @property

@@ -15,7 +15,7 @@ import anyio
 import attrs
 
 from kafkagroup import (
-    ConsumerClosedError,
+    ClosedError,
     KafkaGroupError,
     OffsetAndMetadata,
     Subscription,
@@ -424,7 +424,7 @@ class ConsumerCoordinator(BaseCoordinator):
                 future.failure(error)
             finally:
                 if not future.is_done:
-                    future.failure(ConsumerClosedError("closed before the commit was answered"))
+                    future.failure(ClosedError("closed before the commit was answered"))
             try:
                 on_done(offsets, future.exception or True)
             except USER_ERRORS:

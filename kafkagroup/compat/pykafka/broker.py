@@ -35,7 +35,7 @@ from kafkagroup.compat.pykafka.protocol import (
     ProduceRequest,
     text,
 )
-from kafkagroup.errors import ConsumerClosedError
+from kafkagroup.errors import ClosedError
 
 if TYPE_CHECKING:
     from kafkagroup.wire.messages.fetch import FetchResponse
@@ -208,7 +208,7 @@ class Broker(TaskOwner):
     @property
     def _open(self) -> kafkagroup.Broker:
         if self._broker is None:
-            raise ConsumerClosedError("the broker is not connected; use `async with` or connect()")
+            raise ClosedError("the broker is not connected; use `async with` or connect()")
         return self._broker
 
     # ------------------------------------------------------------ records

@@ -32,7 +32,7 @@ from kafkagroup.compat.pykafka.membership import (
     assignor_of,
 )
 from kafkagroup.compat.pykafka.protocol import Cluster, Message, OffsetType, text
-from kafkagroup.errors import ConsumerClosedError, NotStartedError
+from kafkagroup.errors import ClosedError, NotStartedError
 
 if TYPE_CHECKING:
     from kafkagroup import ZooKeeperMembership
@@ -196,7 +196,7 @@ class _Balanced(TaskOwner):
         """Return the next message. Iteration ends after `consumer_timeout_ms` without one."""
         try:
             message = await self.consume()
-        except ConsumerClosedError:
+        except ClosedError:
             raise StopAsyncIteration from None
         if message is None:
             raise StopAsyncIteration

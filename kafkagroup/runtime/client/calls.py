@@ -19,8 +19,8 @@ from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
     ChangesRefusedError,
+    ClosedError,
     ConfigurationError,
-    ConsumerClosedError,
     DecodeError,
     KafkaGroupError,
     NotStartedError,
@@ -86,11 +86,11 @@ class RetriedCalls:
         self.cluster = None
 
     def opened(self) -> Cluster:
-        """Return the cluster. Raises: NotStartedError; ConsumerClosedError."""
+        """Return the cluster. Raises: NotStartedError; ClosedError."""
         if self.cluster is not None:
             return self.cluster
         if self._was_opened:
-            raise ConsumerClosedError("the client is closed; make a new one")
+            raise ClosedError("the client is closed; make a new one")
         raise NotStartedError("the client is not started; use `async with` or start()")
 
     async def once(

@@ -30,7 +30,7 @@ from kafkagroup._backend import asyncio_loop
 from kafkagroup._explained import Explained
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.unrequested_end import unrequested_end
-from kafkagroup.errors import ConnectionLostError, ConsumerClosedError, IllegalStateError
+from kafkagroup.errors import ClosedError, ConnectionLostError, IllegalStateError
 from kafkagroup.runtime.client import uncompiled
 from kafkagroup.runtime.client.late_modules import LateModules
 from kafkagroup.transport.origin import Origin
@@ -251,18 +251,18 @@ class Service(Explained, ABC):
         """A context for a call of the application, which may wait for brokers. Without it a call
         that `stop` overtakes would repeat its requests on closed connections.
 
-        Raises: ConsumerClosedError once everything is closed.
+        Raises: ClosedError once everything is closed.
         """
         with anyio.CancelScope() as scope:
             self._pending_calls.add(scope)
             try:
                 if self._stopped.is_set():
-                    raise ConsumerClosedError(f"{type(self).__name__} is closed")
+                    raise ClosedError(f"{type(self).__name__} is closed")
                 yield
             finally:
                 self._pending_calls.discard(scope)
         if scope.cancelled_caught:
-            raise ConsumerClosedError(
+            raise ClosedError(
                 f"{type(self).__name__} was closed during this call; what it requested may be done"
             )
 

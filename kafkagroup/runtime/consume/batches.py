@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup.consume.delivery import Batch
-from kafkagroup.errors import ConsumerClosedError, NotStartedError
+from kafkagroup.errors import ClosedError, NotStartedError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,7 +29,7 @@ class Batches(KeyValueGeneric[K_co, V_co]):
             return await self._wait()
         except NotStartedError:
             raise
-        except ConsumerClosedError:
+        except ClosedError:
             raise StopAsyncIteration from None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from kafkagroup.errors import ConsumerClosedError
+from kafkagroup.errors import ClosedError
 
 __all__ = ["LEAVE_FRACTION", "CloseSequence"]
 
@@ -57,7 +57,7 @@ class CloseSequence:
 
     def error(self) -> Exception:
         """Return what calls raise once the consumer is closing."""
-        return self.failure or ConsumerClosedError("the consumer is closed")
+        return self.failure or ClosedError("the consumer is closed")
 
     def begin_leaving(self, now: float) -> None:
         """Set both deadlines when the member starts to leave."""

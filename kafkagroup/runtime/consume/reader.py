@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import anyio
 
 from kafkagroup.concurrency.clock import LeaseClock
-from kafkagroup.errors import ConsumerClosedError, NotStartedError
+from kafkagroup.errors import ClosedError, NotStartedError
 from kafkagroup.runtime.consume.busy import ConsumerBusyError
 from kafkagroup.runtime.consume.preparation import Preparation
 from kafkagroup.runtime.consume.session import Session
@@ -121,7 +121,7 @@ class Reader:
         The time does not limit a coroutine deserializer, which would begin again with each call,
         and never end.
 
-        Raises: NothingArrived; ConsumerClosedError; the errors of background tasks;
+        Raises: NothingArrived; ClosedError; the errors of background tasks;
         ConsumerBusyError while another task waits here.
         """
         session = self._session
@@ -270,7 +270,7 @@ class Records:
             record = await self._wait()
         except NotStartedError:
             raise
-        except ConsumerClosedError:
+        except ClosedError:
             raise StopAsyncIteration from None
         reader.iterator = self
         return record

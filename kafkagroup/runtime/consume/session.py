@@ -98,7 +98,7 @@ class Session:
         self._resume_logins()
 
     def begin_close(self) -> None:
-        """Deliver no more records; a waiting application gets ConsumerClosedError."""
+        """Deliver no more records; a waiting application gets ClosedError."""
         self.closing.begin()
         self.notify()
 
