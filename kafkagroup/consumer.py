@@ -793,7 +793,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Return the heartbeats, joins, syncs, commits and rebalances of the last minute, and the
         partitions, buffers and lag of now. Sends no request. May be called from any thread.
 
-        Raises: ClosedError before the consumer is started, and in a process that was forked
+        Raises: NotStartedError before the consumer is started, and in a process that was forked
         from the one that started it.
         """
         session, engine = self._session, self._engine

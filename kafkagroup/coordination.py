@@ -43,8 +43,11 @@ from kafkagroup.errors import (
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
 from kafkagroup.member.vocabulary import GenerationInfo
+from kafkagroup.runtime.consume.health import Health
+from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.interfaces import Membership
 from kafkagroup.runtime.member.membership_log import counted, first_few
+from kafkagroup.runtime.member.metrics import GroupMetrics
 from kafkagroup.transport.security import Security
 from kafkagroup.wire.codec import decode_prefix, encode
 from kafkagroup.wire.schema import BYTES, INT32, STRING, array, field, message, struct
@@ -294,6 +297,32 @@ class _CoordinatedMember(Explained, ABC):
     def member_id(self) -> str:
         """The member id that the coordinator gave to this member; "" before it has joined."""
         return self._member.member_id
+
+    def metrics(self) -> GroupMetrics:
+        """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
+        causes, and the loop's lag. May be called from any thread.
+
+        Raises: NotStartedError before the start, and in a process that was forked from the one that
+        started it."""
+        return self._member.metrics()
+
+    def health(
+        self, *, joining_after: float | None = None, loop_lag_above: float | None = None
+    ) -> Health:
+        """Return whether the membership works: true, or false with the reasons. A member that was
+        elected or assigned nothing is healthy. A rebalance may take `joining_after` seconds (None:
+        `rebalance_timeout_ms`), and the event loop may be late by `loop_lag_above` seconds (None:
+        the limit of the logged warning). Never raises. May be called from any thread; in a process
+        that was forked from the one that started it, it does not run."""
+        return self._member.health(joining_after=joining_after, loop_lag_above=loop_lag_above)
+
+    def events(self, buffer: int = 256) -> GroupEvents:
+        """Return an async iterator over the membership's events from now on, as
+        `GroupMember.events` does. Iterate in a task of its own.
+
+        Raises: ConfigurationError with `membership=`, where Kafka does not coordinate the group.
+        """
+        return self._member.events(buffer)
 
     @abstractmethod
     def _metadata(self) -> bytes:

@@ -333,8 +333,8 @@ class GroupMember(Service):
         """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
         causes, and the loop's lag. May be called from any thread.
 
-        Raises: ClosedError before the member is started, and in a process that was forked
-        from the one that started it."""
+        Raises: NotStartedError before the member is started, and in a process that was forked from
+        the one that started it."""
         if fork := self._fork:
             raise NotStartedError(fork)
         driver = self._running_driver()

@@ -7,6 +7,7 @@ import inspect
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_network import network
 
-from kafkagroup import ClosedError, ConfigurationError, GroupMember, GroupProtocol
+from kafkagroup import (
+    ClosedError,
+    ConfigurationError,
+    CoordinatorFound,
+    GroupLeft,
+    GroupMember,
+    GroupProtocol,
+    HealthProblem,
+    NotStartedError,
+    RebalanceCause,
+    Rebalanced,
+    RebalanceStarted,
+    ZooKeeperMembership,
+)
 from kafkagroup.coordination import (
     MAX_SHARDS,
     MAX_VALUE_BYTES,
@@ -547,6 +561,71 @@ async def test_a_stopped_member_leaves_after_its_work(short_sessions):
         await anyio.sleep(1.0)
         await second.stop()
     assert order == ["first begins", "first ends"] * 2 + ["second begins", "second ends"]
+
+
+OBSERVED = pytest.mark.parametrize(
+    "client",
+    [partial(Election, "g"), partial(Shards, "g", 4)],
+    ids=["election", "shards"],
+)
+
+
+@pytest.mark.anyio
+@OBSERVED
+async def test_the_membership_is_observed_as_that_of_other_members(short_sessions, client):
+    """Both had no health, events or metrics: only the member that they have inside."""
+    async with short_sessions() as kafka:
+        observed = client(bootstrap_servers=SERVER, **OPTIONS)
+        assert str(observed.health()).startswith("not running: not started, or closed")
+        with pytest.raises(NotStartedError):
+            observed.metrics()
+        events = observed.events()
+        async with observed:
+            await anext(observed)
+            assert observed.health().findings == ()
+            assert observed.metrics().rebalance_causes == {RebalanceCause.JOINING: 1}
+            assert [type(await anext(events)) for _ in range(3)] == [
+                RebalanceStarted,
+                CoordinatorFound,
+                Rebalanced,
+            ]
+            silent = kafka.fail(HeartbeatRequest, Swallow(), times=None)
+            await anyio.sleep(2 * SESSION)
+            problems = [f.problem for f in observed.health(joining_after=0.0).findings]
+            assert problems == [HealthProblem.NOT_JOINED]
+            silent.stop()
+            await anext(observed)
+            assert observed.health().findings == ()
+            assert observed.metrics().rebalance_causes[RebalanceCause.SILENCE] == 1
+        assert [type(event) async for event in events][-1] is GroupLeft
+        assert str(observed.health()).startswith("not running: not started, or closed")
+
+
+@pytest.mark.anyio
+@OBSERVED
+async def test_a_member_that_is_given_nothing_is_healthy(short_sessions, client):
+    async with short_sessions(), anyio.create_task_group() as tasks:
+        options = {"bootstrap_servers": SERVER, "rebalance_timeout_ms": 3_000, **OPTIONS}
+        members = [client(**options) for _ in range(5)]
+
+        async def take_part(member: Election | Shards) -> None:
+            async with member:
+                async for won in member:
+                    with won.scope():
+                        await anyio.sleep_forever()
+
+        for member in members:
+            tasks.start_soon(take_part, member)
+        await anyio.sleep(10.0)
+        assert [member.health().findings for member in members] == [()] * 5
+        for member in members:
+            await member.stop()
+
+
+@OBSERVED
+def test_only_a_group_that_kafka_coordinates_has_events(client):
+    with pytest.raises(ConfigurationError, match="need a group that Kafka coordinates"):
+        client(membership=ZooKeeperMembership("zk:2181")).events()
 
 
 @pytest.mark.anyio

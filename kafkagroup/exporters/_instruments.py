@@ -21,7 +21,7 @@ Labels = Mapping[str, str]
 
 
 class Observed(Protocol):
-    """A client with metrics: a `Consumer` or a `GroupMember`."""
+    """A client with metrics: a `Consumer`, a `GroupMember`, an `Election` or `Shards`."""
 
     def metrics(self) -> GroupMetrics: ...
 

@@ -20,7 +20,7 @@ __all__ = ["GroupCollector"]
 
 
 class GroupCollector(Collector):
-    """The metrics of consumers and group members, read at each scrape.
+    """The metrics of consumers, group members, elections and shards, read at each scrape.
 
     ```python
     prometheus_client.REGISTRY.register(GroupCollector({"billing": consumer}))

@@ -18,11 +18,13 @@ from prometheus_client.exposition import generate_latest
 
 from kafkagroup import (
     Consumer,
+    Election,
     GroupMember,
     GroupMetrics,
     GroupProtocol,
     RebalanceCause,
     RequestMetrics,
+    Shards,
     TopicPartition,
 )
 from kafkagroup._values import fields
@@ -181,11 +183,15 @@ def test_metrics_of_running_clients_can_be_read_in_another_thread(
             where = kafka.bootstrap_servers
             consumer = Consumer("orders", bootstrap_servers=where, group_id="g")
             member = GroupMember("w", protocol, bootstrap_servers=where)
+            election = Election("leader", bootstrap_servers=where)
+            shards = Shards("indexing", 4, bootstrap_servers=where)
             with anyio.fail_after(20):
-                async with consumer, member:
+                async with consumer, member, election, shards:
                     await consumer.getone()
-                    await anext(member)
+                    for taker in (member, election, shards):
+                        await anext(taker)
                     members = {"consumer": consumer, "member": member}
+                    members |= {"election": election, "shards": shards}
                     thread = threading.Thread(target=lambda: found.extend(export(members)))
                     thread.start()
                     await anyio.to_thread.run_sync(thread.join)
@@ -196,6 +202,8 @@ def test_metrics_of_running_clients_can_be_read_in_another_thread(
         'kafkagroup_records_lag{client="consumer",partition="0",topic="orders"} 1.0',
         'kafkagroup_rebalances_total{client="consumer"} 1.0',
         'kafkagroup_rebalances_total{client="member"} 1.0',
+        'kafkagroup_rebalances_total{client="election"} 1.0',
+        'kafkagroup_rebalances_total{client="shards"} 1.0',
     ):
         assert line in found
 

@@ -24,6 +24,7 @@ from kafkagroup import (
     Election,
     GroupMember,
     GroupProtocol,
+    Shards,
     ZooKeeperMembership,
 )
 from kafkagroup.assign import range_assignor, roundrobin_assignor
@@ -514,10 +515,14 @@ async def test_a_disconnected_member_ends_its_generation_when_its_lease_expires(
 
 
 async def test_elections_and_shards_run_on_zookeeper(name, membership):
-    async with Election(name, b"one", membership=membership) as election:
-        async for leadership in election:
-            assert leadership is not None
-            break
+    election = Election(name, b"one", membership=membership)
+    shards = Shards(f"{name}-shards", 4, membership=membership)
+    async with election, shards:
+        assert (await anext(election)).token > 0
+        assert (await anext(shards)).mine == (0, 1, 2, 3)
+        for client in (election, shards):
+            assert client.health().findings == ()
+            assert client.metrics().session_seconds_left > 0.0
 
 
 # ---------------------------------------------------------------- to Kafka's own groups
