@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkagroup.errors import escaped
+from kafkagroup._text import escaped
 
 __all__ = ["client_name"]
 

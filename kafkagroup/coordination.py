@@ -32,6 +32,7 @@ from anyio.abc import TaskStatus
 from kafkagroup._explained import Explained
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
+from kafkagroup._text import escaped
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
@@ -39,7 +40,6 @@ from kafkagroup.errors import (
     ConfigurationError,
     DecodeError,
     ErrorCode,
-    escaped,
 )
 from kafkagroup.group import Generation, GroupMember, GroupProtocol
 from kafkagroup.member.vocabulary import GenerationInfo

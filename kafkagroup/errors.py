@@ -43,6 +43,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from kafkagroup._public import public
+from kafkagroup._text import escaped
 
 if TYPE_CHECKING:
     from kafkagroup.types import Record, TopicPartition
@@ -528,21 +529,6 @@ def broker_error(
 
 _MAX_LISTED = 5
 """Most errors that the message of a group names."""
-
-_MAX_SHOWN = 500
-"""Most characters of a peer's text in an error or a log."""
-
-
-def escaped(text: str, limit: int = _MAX_SHOWN) -> str:
-    """Return a peer's text for a log or a terminal: one line, no control characters, at most
-    `limit` characters. Escaping twice changes nothing."""
-    shown = printable(text[: limit + 1])
-    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
-
-
-def printable(text: str) -> str:
-    """Escape what does not print, so that the text cannot control a terminal or forge a line."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def error_name(code: int) -> str:

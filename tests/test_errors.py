@@ -10,6 +10,7 @@ import re
 import pytest
 
 from kafkagroup import errors
+from kafkagroup._text import escaped
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,
@@ -25,7 +26,6 @@ from kafkagroup.errors import (
     RecordRefusedError,
     broker_error,
     error_name,
-    escaped,
 )
 from kafkagroup.types import Record, TimestampType, TopicPartition
 

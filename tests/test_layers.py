@@ -19,6 +19,7 @@ _CORE = {
     "_generic",
     "_public",
     "_record",
+    "_text",
     "_topics",
     "_user_code",
     "_values",
@@ -36,6 +37,7 @@ _TRANSPORT = {
     "_client_name",
     "_foreign_options",
     "_public",
+    "_text",
     "_topics",
     "_values",
     "_version",
@@ -63,6 +65,7 @@ _BASE = (
 _ENGINE = _BASE | _RUNTIME | {"member", "consume"}
 _PUBLIC = {
     "",
+    "_text",
     "_timestamps",
     "types",
     "errors",
@@ -80,9 +83,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_backend": set(),
     "concurrency": {"_backend", "errors"},
     "_backoff": set(),
-    "_client_name": {"errors"},
+    "_client_name": {"_text"},
     "_public": set(),
     "_signals": set(),
+    "_text": set(),
     "_topics": set(),
     "_user_code": set(),
     "_version": set(),
@@ -95,7 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_record": {"_foreign_names", "_public", "_uncompiled"},
     "callbacks": {"errors", "types"},
     "types": {"_generic", "_public", "_record", "_values"},
-    "errors": {"_foreign_names", "_public", "types"},
+    "errors": {"_foreign_names", "_public", "_text", "types"},
     "wire": {"_public", "_record", "_uncompiled", "_values", "types", "errors"},
     "assign": {"_foreign_names", "_values", "types", "errors"},
     "_hidden_values": set(),
@@ -139,7 +143,7 @@ IO = {"anyio", "asyncio", "trio", "socket", "ssl", "selectors", "threading", "su
 CLOCKS = {"time", "random", "secrets"}
 """Time and chance come in as arguments there."""
 
-PURE = {"_backoff", "_public", "_values", "callbacks", "types", "errors", "events"}
+PURE = {"_backoff", "_public", "_text", "_values", "callbacks", "types", "errors", "events"}
 PURE |= {"wire", "assign", "member", "consume"}
 PURE |= _OPTIONS
 

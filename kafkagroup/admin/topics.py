@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from kafkagroup._text import escaped
 from kafkagroup._values import define
 from kafkagroup.admin.values import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.errors import (
@@ -18,7 +19,6 @@ from kafkagroup.errors import (
     ErrorCode,
     RemoteProtocolError,
     broker_error,
-    escaped,
 )
 from kafkagroup.runtime.client.calls import ChangeAttempts
 from kafkagroup.transport.broker import BrokerClient

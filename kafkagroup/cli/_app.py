@@ -15,8 +15,9 @@ from typing import IO, Any
 
 import click
 
+from kafkagroup._text import printable
 from kafkagroup.cli._suggestions import SuggestingGroup
-from kafkagroup.errors import ConfigurationError, KafkaGroupError, printable
+from kafkagroup.errors import ConfigurationError, KafkaGroupError
 
 __all__ = ["COMMANDS", "app"]
 

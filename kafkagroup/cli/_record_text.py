@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from string import Formatter
 
 from kafkagroup import Record
-from kafkagroup.errors import ConfigurationError, printable
+from kafkagroup._text import printable
+from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import NO_TIMESTAMP
 
 __all__ = ["FIELDS", "formatter"]

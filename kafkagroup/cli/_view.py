@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from kafkagroup import Node
+from kafkagroup._text import printable
 from kafkagroup.admin import MemberDescription
 from kafkagroup.cli._table import Table
-from kafkagroup.errors import printable
 from kafkagroup.types import TopicPartition
 
 __all__ = [

@@ -15,13 +15,14 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from kafkagroup import Codec, NewRecord
 from kafkagroup._signals import open_signal_receiver
+from kafkagroup._text import printable
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._live import ticks
 from kafkagroup.cli._pipes import read_stdin
 from kafkagroup.cli._record_json import Placed, record_from_json
 from kafkagroup.cli._view import count, print_message
-from kafkagroup.errors import KafkaGroupError, NotWrittenError, printable
+from kafkagroup.errors import KafkaGroupError, NotWrittenError
 from kafkagroup.producer import Producer
 from kafkagroup.types import Headers
 

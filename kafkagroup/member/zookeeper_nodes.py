@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 import attrs
 
-from kafkagroup.errors import RemoteProtocolError, escaped
+from kafkagroup._text import escaped
+from kafkagroup.errors import RemoteProtocolError
 from kafkagroup.types import TopicPartition
 
 __all__ = [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup._values import frozen
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import (
@@ -24,7 +25,6 @@ from kafkagroup.errors import (
     KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
-    escaped,
 )
 from kafkagroup.transport.connection import IDENTITY_REQUEST, BrokerConnection
 from kafkagroup.transport.identity import ClusterIdentity, ForeignClusterError, MisdirectedError

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import anyio
 
 from kafkagroup._backoff import backoff
+from kafkagroup._text import escaped
 from kafkagroup._values import define, field
 from kafkagroup._version import SOFTWARE_VERSION
 from kafkagroup.concurrency.clock import loop_clock
@@ -48,7 +49,6 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     UnsupportedVersionError,
-    escaped,
 )
 from kafkagroup.transport import dialing
 from kafkagroup.transport.channel import Channel

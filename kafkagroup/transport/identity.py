@@ -6,7 +6,8 @@ broker's alone (`recovery` tells when the cluster has changed). No I/O.
 
 from __future__ import annotations
 
-from kafkagroup.errors import ClusterChangedError, ConnectionLostError, ErrorCode, escaped
+from kafkagroup._text import escaped
+from kafkagroup.errors import ClusterChangedError, ConnectionLostError, ErrorCode
 from kafkagroup.wire.messages.metadata import MetadataResponse
 
 __all__ = [

@@ -17,8 +17,9 @@ from typing import Any
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup._values import frozen
-from kafkagroup.errors import ConnectionLostError, escaped
+from kafkagroup.errors import ConnectionLostError
 from kafkagroup.transport.os_errors import reason
 from kafkagroup.transport.threads import Job, WorkerThreads
 

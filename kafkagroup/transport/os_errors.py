@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from kafkagroup.errors import escaped
+from kafkagroup._text import escaped
 
 __all__ = ["lacks_descriptors", "reason"]
 

@@ -7,13 +7,13 @@ another cluster.
 
 from __future__ import annotations
 
+from kafkagroup._text import escaped
 from kafkagroup._values import define, field
 from kafkagroup.errors import (
     AuthenticationError,
     ClusterChangedError,
     KafkaGroupError,
     NoBrokersAvailableError,
-    escaped,
 )
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.identity import ForeignClusterError

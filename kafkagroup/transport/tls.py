@@ -17,7 +17,8 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
-from kafkagroup.errors import ConfigurationError, ConnectionLostError, TlsError, escaped
+from kafkagroup._text import escaped
+from kafkagroup.errors import ConfigurationError, ConnectionLostError, TlsError
 from kafkagroup.transport.sasl import RunInThread
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.tls_files import FileContext

@@ -3,8 +3,9 @@ described. Reads the metadata; sends no request."""
 
 from __future__ import annotations
 
+from kafkagroup._text import escaped
 from kafkagroup._topics import LEGAL_NAMES, is_legal_name
-from kafkagroup.errors import BrokerError, ErrorCode, broker_error, escaped
+from kafkagroup.errors import BrokerError, ErrorCode, broker_error
 from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition

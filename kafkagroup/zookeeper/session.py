@@ -24,6 +24,7 @@ from typing import Any
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup.concurrency.clock import lease_clock
 from kafkagroup.errors import (
     AuthenticationError,
@@ -34,7 +35,6 @@ from kafkagroup.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     TlsError,
-    escaped,
 )
 from kafkagroup.member.zookeeper_nodes import MemberNode, Paths
 from kafkagroup.member.zookeeper_vocabulary import (

@@ -23,8 +23,9 @@ from typing import Any
 import anyio
 
 from kafkagroup import Consumer
+from kafkagroup._text import escaped
 from kafkagroup.broker import Broker
-from kafkagroup.errors import KafkaGroupError, escaped
+from kafkagroup.errors import KafkaGroupError
 from kafkagroup.transport import dialing
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.sasl.oauthbearer import Token

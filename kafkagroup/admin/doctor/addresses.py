@@ -10,17 +10,12 @@ from typing import Any
 import anyio
 from anyio.streams.tls import TLSAttribute
 
+from kafkagroup._text import escaped
 from kafkagroup._version import SOFTWARE_VERSION
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
 from kafkagroup.admin.doctor.releases import lacking, release
 from kafkagroup.broker import Broker
-from kafkagroup.errors import (
-    AuthenticationError,
-    ConnectionLostError,
-    KafkaGroupError,
-    TlsError,
-    escaped,
-)
+from kafkagroup.errors import AuthenticationError, ConnectionLostError, KafkaGroupError, TlsError
 from kafkagroup.transport import dialing
 from kafkagroup.transport.names import Names, UnresolvedError
 from kafkagroup.transport.options import Address, ClientOptions

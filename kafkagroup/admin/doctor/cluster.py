@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup.admin.doctor.addresses import examine_address, name_of
 from kafkagroup.admin.doctor.findings import Finding, Status, failed, not_checked, ok, warning
 from kafkagroup.admin.doctor.requesting import request_from
-from kafkagroup.errors import ErrorCode, KafkaGroupError, error_name, escaped
+from kafkagroup.errors import ErrorCode, KafkaGroupError, error_name
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Generator
 from typing import NoReturn
 
+from kafkagroup._text import escaped
 from kafkagroup._values import frozen
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.consume.delivery import Delivery
@@ -21,7 +22,6 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     TransportError,
     broker_error,
-    escaped,
 )
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.fetch_request import partitions_of

@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from kafkagroup._text import escaped
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import RETRIED_ERRORS, escaped
+from kafkagroup.errors import RETRIED_ERRORS
 from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.runtime.consume.validation import Validation
 from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets

@@ -12,9 +12,10 @@ import random
 from collections.abc import Hashable
 
 from kafkagroup._backoff import backoff
+from kafkagroup._text import escaped
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import AuthorizationError, BrokerError, escaped
+from kafkagroup.errors import AuthorizationError, BrokerError
 from kafkagroup.runtime.consume.error_channel import ErrorChannel
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.trouble import Problem, Troubles

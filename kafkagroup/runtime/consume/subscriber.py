@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup._values import frozen
 from kafkagroup.assign import (
@@ -25,10 +26,7 @@ from kafkagroup.callbacks import AssignedCallback, PartitionsCallback
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.partitions import partition_of
-from kafkagroup.errors import (
-    KafkaGroupError,
-    escaped,
-)
+from kafkagroup.errors import KafkaGroupError
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.consume.large_jobs import run_job

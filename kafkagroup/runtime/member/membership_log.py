@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kafkagroup._client_name import client_name
-from kafkagroup.errors import escaped
+from kafkagroup._text import escaped
 
 if TYPE_CHECKING:
     from kafkagroup.member.vocabulary import Coordinator, GenerationInfo

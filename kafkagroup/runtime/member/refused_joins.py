@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import anyio
 
-from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError, escaped
+from kafkagroup._text import escaped
+from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError
 from kafkagroup.options import MIN_LIKELY_SESSION_MS
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.wire.messages.configs import (

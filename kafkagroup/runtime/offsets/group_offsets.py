@@ -25,6 +25,7 @@ from uuid import UUID
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup._values import define, field, frozen
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -37,7 +38,6 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     TransportError,
     broker_error,
-    escaped,
 )
 from kafkagroup.runtime.member.metrics import Meter
 from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets

@@ -8,14 +8,9 @@ from collections.abc import Collection, Mapping
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup._values import define, field
-from kafkagroup.errors import (
-    RETRIED_ERRORS,
-    BrokerError,
-    ErrorCode,
-    broker_error,
-    escaped,
-)
+from kafkagroup.errors import RETRIED_ERRORS, BrokerError, ErrorCode, broker_error
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem

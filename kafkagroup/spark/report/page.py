@@ -8,7 +8,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from kafkagroup.errors import printable
+from kafkagroup._text import printable
 from kafkagroup.spark.evaluation import Status
 from kafkagroup.spark.report.facts import Facts, Group, Stuck
 from kafkagroup.spark.report.plots import NARROW, WIDE, legend, plot

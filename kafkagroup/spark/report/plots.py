@@ -14,7 +14,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from kafkagroup.errors import printable
+from kafkagroup._text import printable
 from kafkagroup.spark.report.facts import Bar, Group
 
 __all__ = ["NARROW", "WIDE", "draw", "legend", "plot"]

@@ -18,7 +18,8 @@ import anyio
 import attrs
 from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 
-from kafkagroup.errors import DecodeError, UnsupportedVersionError, escaped
+from kafkagroup._text import escaped
+from kafkagroup.errors import DecodeError, UnsupportedVersionError
 from kafkagroup.testing.embedded.broker import Incoming, handle, read_request, write_response
 from kafkagroup.testing.embedded.cluster import Cluster, Node
 from kafkagroup.testing.embedded.evolve import evolve

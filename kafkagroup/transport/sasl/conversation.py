@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from kafkagroup._text import escaped
 from kafkagroup._user_code import USER_ERRORS, is_own_cancellation
-from kafkagroup.errors import (
-    AuthenticationError,
-    BrokerError,
-    ErrorCode,
-    KafkaGroupError,
-    escaped,
-)
+from kafkagroup.errors import AuthenticationError, BrokerError, ErrorCode, KafkaGroupError
 from kafkagroup.transport.sasl import Mechanism, RunInThread
 from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafkagroup.wire.schema import Request

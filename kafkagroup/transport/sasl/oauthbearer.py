@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 
 from kafkagroup._public import public
-from kafkagroup.errors import AuthenticationError, ConfigurationError, escaped
+from kafkagroup._text import escaped
+from kafkagroup.errors import AuthenticationError, ConfigurationError
 from kafkagroup.transport.sasl import Exchange
 from kafkagroup.transport.sasl.secret import Secret
 

@@ -16,7 +16,8 @@ from functools import partial
 
 import attrs
 
-from kafkagroup.errors import AuthenticationError, escaped
+from kafkagroup._text import escaped
+from kafkagroup.errors import AuthenticationError
 from kafkagroup.transport.sasl import Exchange
 from kafkagroup.transport.sasl.secret import Secret
 
