@@ -18,8 +18,8 @@ import argparse
 
 import anyio
 
-from kafkagroup import decode_records
 from kafkagroup.compat.pykafka import Broker, ManagedBalancedConsumer, PartitionFetchRequest
+from kafkagroup.wire import decode_records
 
 
 def start_two_earlier(

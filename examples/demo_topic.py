@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import anyio
 import attrs
 
-from kafkagroup import Broker, BrokerError, TopicPartition
+from kafkagroup import BrokerError, TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.errors import ErrorCode
 from kafkagroup.transport.options import parse_servers
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch

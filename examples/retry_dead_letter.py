@@ -23,11 +23,11 @@ from kafkagroup import (
     DeserializationError,
     NewRecord,
     NotAssignedError,
+    Producer,
     Record,
     TopicPartition,
     open_signal_receiver,
 )
-from kafkagroup.producer import Producer
 
 ATTEMPTS = 5
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0

@@ -188,20 +188,20 @@ _KEYWORDS = {
         "value": "pass records: [NewRecord(key, value)]",
     },
     "open": {
-        "security": "options=kafkagroup.ClientOptions(security=...)",
-        "client_id": "options=kafkagroup.ClientOptions(client_id=...)",
+        "security": "options=kafkagroup.broker.ClientOptions(security=...)",
+        "client_id": "options=kafkagroup.broker.ClientOptions(client_id=...)",
     },
 }
 """Method -> another client's keyword -> the keyword here, or what to do instead."""
 
-_REQUESTS = "Broker has the requests of a group client"
+_REQUESTS = "kafkagroup.broker.Broker has the requests of a group client"
 _DESERIALIZERS = "key_deserializer and value_deserializer take functions"
 
 _NAMES = {
     "AIOKafkaAdminClient": "Admin",
     "AIOKafkaClient": _REQUESTS,
     "AIOKafkaConsumer": "Consumer",
-    "AIOKafkaProducer": "kafkagroup.producer.Producer",
+    "AIOKafkaProducer": "Producer",
     "AbstractTokenProvider": "Security(sasl_oauthbearer_token=...) takes a function",
     "AdminClient": "Admin",
     "AsyncConsumerRebalanceListener": _CALLBACKS,
@@ -244,7 +244,7 @@ _NAMES = {
     "KafkaConsumer": "Consumer",
     "KafkaError": "KafkaGroupError",
     "KafkaException": "KafkaGroupError",
-    "KafkaProducer": "kafkagroup.producer.Producer",
+    "KafkaProducer": "Producer",
     "KafkaProtocolError": "RemoteProtocolError",
     "KafkaTimeoutError": "RequestTimeoutError",
     "KafkaUnavailableError": "NoBrokersAvailableError",
@@ -264,7 +264,6 @@ _NAMES = {
     "OFFSET_STORED": "seek() to what committed() returns",
     "OffsetSpec": "Consumer has beginning_offsets(), end_offsets() and offsets_for_times()",
     "PartitionMetadata": "kafkagroup.admin.PartitionDescription",
-    "Producer": "kafkagroup.producer.Producer",
     "ProducerClosed": "ClosedError",
     "RangePartitionAssignor": "kafkagroup.assign.range_assignor",
     "RecordMetadata": "Producer.write() returns nothing: the records are in their logs",
@@ -273,10 +272,10 @@ _NAMES = {
     "round_robin_assignor": "kafkagroup.assign.roundrobin_assignor",
     "ScramMechanism": "sasl_mechanism of Security takes 'SCRAM-SHA-512'",
     "Serializer": "Producer.write() takes bytes",
-    "SerializingProducer": "kafkagroup.producer.Producer",
+    "SerializingProducer": "Producer",
     "StickyPartitionAssignor": "kafkagroup.assign.sticky_assignor",
-    "TIMESTAMP_CREATE_TIME": "TimestampType.CREATE_TIME",
-    "TIMESTAMP_LOG_APPEND_TIME": "TimestampType.LOG_APPEND_TIME",
+    "TIMESTAMP_CREATE_TIME": "kafkagroup.types.TimestampType.CREATE_TIME",
+    "TIMESTAMP_LOG_APPEND_TIME": "kafkagroup.types.TimestampType.LOG_APPEND_TIME",
     "TIMESTAMP_NOT_AVAILABLE": "a record without a timestamp has -1",
     "TopicCollection": "Admin.describe_topics() takes names",
     "TopicMetadata": "kafkagroup.admin.TopicDescription",
@@ -373,17 +372,36 @@ def _is_import(frame: FrameType) -> bool:
 
 
 def _name(name: str) -> str | None:
-    if ours := _NAMES.get(name):
-        return ours if " " in ours else f"it is {ours if '.' in ours else f'kafkagroup.{ours}'}"
-    import kafkagroup
-
-    for module in ("assign", "admin", "testing"):
-        if name in import_module(f"kafkagroup.{module}").__all__:
-            return f"it is kafkagroup.{module}.{name}"
-    if (ours := f"{name.removesuffix('Exception')}Error") in kafkagroup.__all__:
-        return f"it is kafkagroup.{ours}"
+    ours = _NAMES.get(name, name)
+    if " " in ours:
+        return ours
+    error = f"{name.removesuffix('Exception')}Error"
+    if found := ours if "." in ours else _path(ours) or _path(error):
+        return f"it is {found}"
     words = re.sub("(?<!^)(?=[A-Z])", "_", re.sub("(Error|Exception)$", "", name)).upper()
     code = _CODES.get(name, words)
-    if code in kafkagroup.ErrorCode.__members__:
+    if code in import_module("kafkagroup.errors").ErrorCode.__members__:
         return f"catch BrokerError, and compare its code with ErrorCode.{code}"
     return "kafkagroup.errors has all errors" if name.endswith(("Error", "Exception")) else None
+
+
+_PUBLIC = (
+    "admin",
+    "assign",
+    "broker",
+    "coordination",
+    "errors",
+    "events",
+    "testing",
+    "types",
+    "wire",
+)
+"""The modules with public names besides `kafkagroup` itself."""
+
+
+def _path(name: str) -> str | None:
+    """Return where users import a name of this package from; None if it is not public."""
+    for module in ("kafkagroup", *(f"kafkagroup.{part}" for part in _PUBLIC)):
+        if name in import_module(module).__all__:
+            return f"{module}.{name}"
+    return None

@@ -1,11 +1,14 @@
-"""Have public classes report the package that users import them from."""
+"""Public names: the package that a class reports, names that are imported on first use, and what to
+write instead of a name that is not there."""
 
 from __future__ import annotations
 
 import sys
-from typing import ForwardRef, TypeVar
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, ForwardRef, TypeVar
 
-__all__ = ["public"]
+__all__ = ["late_names", "public"]
 
 C = TypeVar("C", bound=type)
 
@@ -27,3 +30,28 @@ def public(cls: C) -> C:
     cls.__module__ = "kafkagroup"
     setattr(sys.modules["kafkagroup"], cls.__name__, cls)
     return cls
+
+
+def late_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a public module (PEP 562): it imports `names` on first use, and
+    explains names that other clients have, or that are in another module.
+
+    `names`: name -> where it is, such as "kafkagroup.errors.BrokerError".
+    """
+
+    def __getattr__(name: str) -> Any:
+        if (path := names.get(name)) is not None:
+            home, _, attribute = path.rpartition(".")
+            value = getattr(import_module(home), attribute)
+            setattr(sys.modules[module], name, value)
+            return value
+        # Others are modules, which `from kafkagroup import ...` looks for here.
+        if name[0].isupper() or name.startswith(_FUNCTIONS) or name.endswith("_assignor"):
+            raise import_module("kafkagroup._foreign_names").unknown_import(module, name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return __getattr__
+
+
+_FUNCTIONS = ("decode_", "encode_")
+"""How public functions begin that have moved out of `kafkagroup`."""

@@ -24,9 +24,10 @@ Headers = tuple[tuple[str, bytes | None], ...]
 name that are not UTF-8 are `surrogateescape`d, as in names of files, and are written unchanged."""
 
 
-@public
 class TimestampType(IntEnum):
     """The origin of a record's timestamp."""
+
+    __module__ = "kafkagroup.types"  # where users import it
 
     CREATE_TIME = 0
     """The producer set it when it created the record."""

@@ -13,7 +13,6 @@ from uuid import UUID
 import anyio
 
 from kafkagroup._explained import Explained, explains_unknown_keywords
-from kafkagroup._public import public
 from kafkagroup.member.classic_requests import (
     heartbeat_request,
     join_request,
@@ -45,13 +44,12 @@ if TYPE_CHECKING:
     )
     from kafkagroup.wire.messages.offsets import OffsetCommitResponse, OffsetFetchResponse
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "ClientOptions"]
 
 _OFFSETS = "offsets"
 """Connection id of the offsets channel."""
 
 
-@public
 class Broker(Explained, BrokerClient):
     """One broker of a cluster, or any address that speaks the protocol.
 

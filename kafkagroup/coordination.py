@@ -97,9 +97,6 @@ class MemberOptions(TypedDict, total=False):
     close_timeout: float
 
 
-public(MemberOptions)  # type checkers know no decorator of a TypedDict
-
-
 # ---------------------------------------------------------------- on the wire
 #
 # A version of two bytes, then a message of `wire.schema`, whose decoders are bounded and raise only
@@ -398,7 +395,6 @@ def _assignment_of(kind: type[T], generation: Generation | GenerationInfo) -> T:
 # ---------------------------------------------------------------- Election
 
 
-@public
 @attrs.frozen
 class Leader:
     """The elected leader."""
@@ -574,7 +570,6 @@ class Election(_CoordinatedMember):
         return Leaders(self._member)
 
 
-@public
 class Leaders:
     """An async iterator over a group's leaders. A leader that continues with another token is
     returned again."""

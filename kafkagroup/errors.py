@@ -42,7 +42,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Self
 
-from kafkagroup._public import public
+from kafkagroup._public import late_names, public
 from kafkagroup._text import escaped
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ __all__ = [
     "ErrorCode",
     "FencedError",
     "IllegalStateError",
+    "InsecureConnectionWarning",
     "JoinFailedError",
     "KafkaGroupError",
     "LimitExceededError",
@@ -93,7 +94,6 @@ class ConfigurationError(KafkaGroupError, ValueError):
     """An option or argument is wrong. The message names it and what is accepted."""
 
 
-@public
 class IllegalStateError(KafkaGroupError):
     """The call is not allowed in the current state, such as `seek` on a partition that is not
     assigned; or not in this process or event loop, as the client was started in another one."""
@@ -104,7 +104,6 @@ class ClosedError(IllegalStateError):
     """The client was closed, or never started."""
 
 
-@public
 class NotStartedError(ClosedError):
     """The client was never started. Iterating over such a client raises this error; iterating over
     a closed one ends the loop."""
@@ -115,28 +114,23 @@ class NotAssignedError(IllegalStateError):
     """The partition is not assigned to this consumer."""
 
 
-@public
 class LocalProtocolError(KafkaGroupError):
     """The request would break the protocol, so it was not sent. A bug in the library or the
     caller."""
 
 
-@public
 class RemoteProtocolError(KafkaGroupError):
     """The broker broke the protocol. The connection is closed, and its requests in flight fail."""
 
 
-@public
 class DecodeError(RemoteProtocolError):
     """The broker sent bytes that cannot be decoded."""
 
 
-@public
 class LimitExceededError(DecodeError):
     """A size or count in a response exceeds a limit. The message names the limit and its option."""
 
 
-@public
 class CorruptRecordError(DecodeError):
     """A record batch is damaged: its length, count or checksum is wrong."""
 
@@ -162,7 +156,6 @@ class CorruptRecordError(DecodeError):
         return f"{self.topic}/{self.partition} at offset {self.offset}: {self.reason}"
 
 
-@public
 class UnsupportedVersionError(KafkaGroupError):
     """The broker and this library have no version of a request in common."""
 
@@ -190,10 +183,13 @@ class AuthenticationError(KafkaGroupError):
         return partial(type(self), str(self), **kinds), ()
 
 
-@public
 class TlsError(AuthenticationError):
     """The TLS handshake failed. The message says which side rejected what. A connection that broke
     during the handshake is a ConnectionLostError."""
+
+
+class InsecureConnectionWarning(UserWarning):
+    """A verification is off without which another server can impersonate the broker."""
 
 
 @public
@@ -201,23 +197,19 @@ class TransportError(KafkaGroupError):
     """A network failure. Retriable. The broker may or may not have processed the request."""
 
 
-@public
 class ConnectionLostError(TransportError):
     """The connection broke or could not be made."""
 
 
-@public
 class RequestTimeoutError(TransportError):
     """No response within the timeout. The connection is closed, because the broker answers its
     requests in order."""
 
 
-@public
 class NoBrokersAvailableError(TransportError):
     """None of the bootstrap addresses answered."""
 
 
-@public
 class ClusterChangedError(TransportError):
     """The bootstrap addresses lead to another cluster, and no broker of the client's own answers.
     Or a plan, exported offsets or a checkpoint belongs to another cluster.
@@ -491,7 +483,6 @@ class AuthorizationError(BrokerError):
         return type(self), self._arguments
 
 
-@public
 class RecordRefusedError(BrokerError):
     """The broker rejected a batch because of one record in it (KIP-467)."""
 
@@ -545,7 +536,6 @@ class FencedError(KafkaGroupError):
     other in turn."""
 
 
-@public
 class JoinFailedError(KafkaGroupError):
     """The member cannot join its group in ZooKeeper, which has members of another library. Fatal.
 
@@ -701,10 +691,4 @@ class DeserializationError(KafkaGroupError):
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name
-
-    def __getattr__(name):
-        if name[0].isupper():  # each import statement asks for `__path__`
-            from kafkagroup._foreign_names import unknown_import
-
-            raise unknown_import(__name__, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = late_names(__name__, {})

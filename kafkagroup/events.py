@@ -9,8 +9,9 @@ cases the cause is UNKNOWN. Durations are seconds; `at` is a time of the loop's 
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from kafkagroup._public import public
+from kafkagroup._public import late_names
 from kafkagroup._values import frozen
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 
-@public
 class RebalanceCause(Enum):
     """Why the group rebalanced. A rebalance may have several causes."""
 
@@ -61,13 +61,11 @@ class RebalanceCause(Enum):
     """The coordinator requested the rebalance, and gives no reason."""
 
 
-@public
 @frozen
 class GroupEvent:
     """Base of all events."""
 
 
-@public
 @frozen(kw_only=True)
 class RebalancePhases:
     """How long each phase of a rebalance took, in seconds; 0.0 for a phase that was skipped."""
@@ -86,7 +84,6 @@ class RebalancePhases:
     """Applying the assignment: the application's callback, or notifying a GroupMember."""
 
 
-@public
 @frozen(kw_only=True)
 class RebalanceStarted(GroupEvent):
     """A rebalance began: this member's assignment may change."""
@@ -100,7 +97,6 @@ class RebalanceStarted(GroupEvent):
     """This member's reason, in words; often empty."""
 
 
-@public
 @frozen(kw_only=True)
 class Rebalanced(GroupEvent):
     """A rebalance ended: the application has applied the new assignment."""
@@ -126,7 +122,6 @@ class Rebalanced(GroupEvent):
     phases: RebalancePhases
 
 
-@public
 @frozen(kw_only=True)
 class MembershipLost(GroupEvent):
     """The member lost its membership, and its partitions with it: it could not commit them."""
@@ -138,7 +133,6 @@ class MembershipLost(GroupEvent):
     """In words."""
 
 
-@public
 @frozen(kw_only=True)
 class CoordinatorFound(GroupEvent):
     """The client found the group's coordinator, for the first time or on another broker."""
@@ -149,7 +143,6 @@ class CoordinatorFound(GroupEvent):
     port: int
 
 
-@public
 @frozen(kw_only=True)
 class GroupLeft(GroupEvent):
     """The member left the group."""
@@ -159,7 +152,6 @@ class GroupLeft(GroupEvent):
     """Why, in words."""
 
 
-@public
 @frozen(kw_only=True)
 class TroubleReported(GroupEvent):
     """An operation has been retried without success for 10 s, or for 2 s when a topic cannot be
@@ -176,7 +168,6 @@ class TroubleReported(GroupEvent):
     """Since the first failure."""
 
 
-@public
 @frozen(kw_only=True)
 class TroubleEnded(GroupEvent):
     """A reported problem ended."""
@@ -188,9 +179,12 @@ class TroubleEnded(GroupEvent):
     """Since the first failure."""
 
 
-@public
 @frozen(kw_only=True)
 class EventsMissed(GroupEvent):
     """The reader was too slow: the oldest events were dropped, in this place of the sequence."""
 
     count: int
+
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+    __getattr__ = late_names(__name__, {})

@@ -15,6 +15,7 @@ import anyio
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._new_records import check_new_record
 from kafkagroup._option_kinds import takes_options
+from kafkagroup._public import public
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -65,6 +66,7 @@ class _Indexed(NamedTuple):
         return _RECORD_BYTES + len(key or b"") + len(value or b"") + header_bytes
 
 
+@public
 class Producer(CallingService):
     """Writes records to topics.
 

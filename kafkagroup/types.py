@@ -70,7 +70,6 @@ class OffsetAndMetadata:
     """Leader epoch of the last processed record; -1 when unknown (KIP-320)."""
 
 
-@public
 @frozen
 class OffsetAndTimestamp:
     """The first record of a partition at or after a time."""
@@ -82,7 +81,6 @@ class OffsetAndTimestamp:
     leader_epoch: int = -1
 
 
-@public
 @frozen
 class GroupMetadata:
     """A consumer's identity in its group, which a transactional producer sends (KIP-447)."""

@@ -5,7 +5,8 @@ import time
 import anyio
 import pytest
 
-from kafkagroup import Broker, Consumer, TopicPartition
+from kafkagroup import Consumer, TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 

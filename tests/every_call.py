@@ -17,15 +17,15 @@ import attrs
 
 from kafkagroup import (
     Admin,
-    Broker,
     Consumer,
     Election,
     GroupMember,
     GroupProtocol,
     NewRecord,
+    Producer,
     Shards,
 )
-from kafkagroup.producer import Producer
+from kafkagroup.broker import Broker
 from kafkagroup.testing import EmbeddedKafka
 
 WORKERS = GroupProtocol("workers", "all", b"", lambda members: dict.fromkeys(members, b"x"))

@@ -20,7 +20,8 @@ import anyio
 import pytest
 from every_call import Opened, opened, outcome
 
-from kafkagroup import ClosedError, Consumer, HealthProblem, IllegalStateError
+from kafkagroup import ClosedError, Consumer, HealthProblem
+from kafkagroup.errors import IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.slow

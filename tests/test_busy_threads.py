@@ -20,19 +20,13 @@ import anyio.to_thread
 import pytest
 import trustme
 
-from kafkagroup import (
-    Broker,
-    ClientOptions,
-    Codec,
-    Consumer,
-    NewRecord,
-    Security,
-    encode_batch,
-)
+from kafkagroup import Codec, Consumer, NewRecord, Security
 from kafkagroup.assign.loads import MeasuredLoads, encode_loads
+from kafkagroup.broker import Broker, ClientOptions
 from kafkagroup.runtime.consume.loads_file import LoadsFile
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire import encode_batch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

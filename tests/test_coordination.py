@@ -20,15 +20,9 @@ from memory_network import network
 from kafkagroup import (
     ClosedError,
     ConfigurationError,
-    CoordinatorFound,
-    GroupLeft,
     GroupMember,
     GroupProtocol,
     HealthProblem,
-    NotStartedError,
-    RebalanceCause,
-    Rebalanced,
-    RebalanceStarted,
     ZooKeeperMembership,
 )
 from kafkagroup.coordination import (
@@ -41,7 +35,14 @@ from kafkagroup.coordination import (
     elect,
     share_out,
 )
-from kafkagroup.errors import DecodeError
+from kafkagroup.errors import DecodeError, NotStartedError
+from kafkagroup.events import (
+    CoordinatorFound,
+    GroupLeft,
+    RebalanceCause,
+    Rebalanced,
+    RebalanceStarted,
+)
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Delay, Swallow
 from kafkagroup.testing.embedded.settings import BrokerSettings

@@ -115,7 +115,10 @@ def test_the_exception_tree_equals_the_one_in_the_docstring() -> None:
     assert drawn == {
         cls.__name__: cls.__bases__[0].__name__ for cls in CLASSES if cls is not KafkaGroupError
     }
-    assert set(errors.__all__) == {cls.__name__ for cls in CLASSES} | {"ErrorCode"}
+    assert set(errors.__all__) == {cls.__name__ for cls in CLASSES} | {
+        "ErrorCode",
+        "InsecureConnectionWarning",
+    }
 
 
 def test_a_group_of_refusals_keeps_its_names_where_it_is_split() -> None:

@@ -12,7 +12,7 @@ import asyncio
 
 import pytest
 from kafkagroup import Admin, Consumer, Election, GroupMember, GroupProtocol, Shards
-from kafkagroup.producer import Producer
+from kafkagroup import Producer
 from kafkagroup.testing import EmbeddedKafka
 
 PROTOCOL = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))

@@ -20,22 +20,25 @@ import pytest
 
 import kafkagroup
 import kafkagroup.admin
+import kafkagroup.broker
 import kafkagroup.errors
+import kafkagroup.types
+import kafkagroup.wire
 from kafkagroup import (
     Admin,
-    Broker,
     Consumer,
     Election,
     GroupMember,
     GroupProtocol,
+    Producer,
     Record,
     Security,
     Shards,
-    TimestampType,
     ZooKeeperMembership,
 )
-from kafkagroup._foreign_names import _ATTRIBUTES, _KEYWORDS, _NAMES
-from kafkagroup.producer import Producer
+from kafkagroup._foreign_names import _ATTRIBUTES, _KEYWORDS, _NAMES, _path
+from kafkagroup.broker import Broker
+from kafkagroup.types import TimestampType
 
 with warnings.catch_warnings():
     # Reads its schemas by a function that Python has deprecated.
@@ -234,7 +237,7 @@ CONSUMER, ADMIN = OURS["Consumer"], OURS["Admin"]
             lambda: Broker.open("h", 9092, security=None),
             (
                 "Broker.open() got an unexpected keyword argument 'security'; security:"
-                " options=kafkagroup.ClientOptions(security=...)"
+                " options=kafkagroup.broker.ClientOptions(security=...)"
             ),
         ),
     ],
@@ -329,7 +332,9 @@ async def test_an_option_of_another_client_is_explained(call: Any, said: str) ->
 # ---------------------------------------------------------------- imports
 
 
-MODULES = ("kafkagroup", "kafkagroup.admin", "kafkagroup.assign", "kafkagroup.errors")
+MODULES = tuple(
+    f"kafkagroup{part}" for part in ("", ".admin", ".assign", ".errors", ".events", ".wire")
+)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +345,17 @@ MODULES = ("kafkagroup", "kafkagroup.admin", "kafkagroup.assign", "kafkagroup.er
         ("kafkagroup", "range_assignor", "it is kafkagroup.assign.range_assignor"),
         ("kafkagroup", "NewTopic", "it is kafkagroup.admin.NewTopic"),
         ("kafkagroup.errors", "PartitionLag", "it is kafkagroup.admin.PartitionLag"),
-        ("kafkagroup", "Producer", "it is kafkagroup.producer.Producer"),
+        ("kafkagroup", "KafkaProducer", "it is kafkagroup.Producer"),
+        ("kafkagroup", "Rebalanced", "it is kafkagroup.events.Rebalanced"),
+        ("kafkagroup", "DecodeError", "it is kafkagroup.errors.DecodeError"),
+        ("kafkagroup", "NoBrokersAvailable", "it is kafkagroup.errors.NoBrokersAvailableError"),
+        ("kafkagroup", "BrokerConnection", "it is kafkagroup.broker.Broker"),
+        ("kafkagroup", "decode_records", "it is kafkagroup.wire.decode_records"),
+        ("kafkagroup", "TimestampType", "it is kafkagroup.types.TimestampType"),
+        ("kafkagroup", "MemberOptions", "it is kafkagroup.coordination.MemberOptions"),
+        ("kafkagroup.errors", "Rebalanced", "it is kafkagroup.events.Rebalanced"),
+        ("kafkagroup.events", "Consumer", "it is kafkagroup.Consumer"),
+        ("kafkagroup.wire", "Record", "it is kafkagroup.Record"),
         (
             "kafkagroup.assign",
             "RoundRobinPartitionAssignor",
@@ -432,14 +447,16 @@ def test_the_explanations_are_imported_with_the_first_wrong_name() -> None:
 def test_the_explanations_name_what_exists() -> None:
     for answer in _NAMES.values():
         if " " not in answer:
-            module, _, name = f"kafkagroup.{answer.removeprefix('kafkagroup.')}".rpartition(".")
-            assert (
-                hasattr(import_module(module), name) if module != "kafkagroup.TimestampType" else 1
-            )
+            path = answer if "." in answer else _path(answer)
+            assert path is not None, answer
+            module, _, name = path.replace("TimestampType.", "").rpartition(".")
+            found = kafkagroup.types.TimestampType if "TimestampType" in path else None
+            assert hasattr(found or import_module(module), name), path
     answers = [*_NAMES.values()]
     answers += [a for table in (*_ATTRIBUTES.values(), *_KEYWORDS.values()) for a in table.values()]
     named = set(re.findall(r"(\w+)\(", " ".join(answers)))
     known = set(kafkagroup.__all__) | {"len", "fail_after", "_replace"}
+    known |= {*kafkagroup.broker.__all__, *kafkagroup.wire.__all__}
     known |= set().union(*map(dir, (Consumer, Admin, Producer, Broker)))
     assert named - known == set()
     for client in _ATTRIBUTES.keys() & OURS.keys():

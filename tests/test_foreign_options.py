@@ -10,9 +10,8 @@ from typing import Any
 import aiokafka
 import pytest
 
-from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol, Security
+from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol, Producer, Security
 from kafkagroup._foreign_options import _ANSWERS, _RENAMED, _SECURITY
-from kafkagroup.producer import Producer
 
 with warnings.catch_warnings():
     # Reads its schemas by a function that Python has deprecated.

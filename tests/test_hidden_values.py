@@ -16,6 +16,7 @@ from kafkagroup import (
     Election,
     GroupMember,
     GroupProtocol,
+    Producer,
     Shards,
 )
 from kafkagroup.compat.kafka_python import (
@@ -25,7 +26,6 @@ from kafkagroup.compat.kafka_python import (
     Metrics,
     SubscriptionState,
 )
-from kafkagroup.producer import Producer
 from kafkagroup.zookeeper.membership import ZooKeeperMembership
 
 SECRET = "correct-horse"

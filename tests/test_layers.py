@@ -69,12 +69,15 @@ _PUBLIC = {
     "_timestamps",
     "types",
     "errors",
+    "events",
     "options",
+    "broker",
     "consumer",
     "group",
     "coordination",
     "admin",
     "producer",
+    "wire",
 }
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -101,7 +104,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "types": {"_generic", "_public", "_record", "_values"},
     "errors": {"_foreign_names", "_public", "_text", "types"},
     "wire": {"_public", "_record", "_uncompiled", "_values", "types", "errors"},
-    "assign": {"_foreign_names", "_values", "types", "errors"},
+    "assign": {"_foreign_names", "_public", "_values", "types", "errors"},
     "_hidden_values": set(),
     "_foreign_options": {"_hidden_values"},
     "_option_kinds": {"_values", "errors"},
@@ -120,9 +123,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group": _ENGINE,
     "coordination": _ENGINE | {"group"},
     "admin": _ENGINE | {"_version", "broker", "group"},
-    "producer": _ENGINE | {"_new_records", "admin"},
+    "producer": _ENGINE | {"_new_records"},
     "broker": _ENGINE,
-    "": set(),  # its names are imported on first use; type checkers import them all
+    "": {"_public"},  # its names are imported on first use; type checkers import them all
+    "_in_place": set(),
     "_pure": set(),
     "_extended_consumer": _ENGINE | {"consumer"},
     "compat": _PUBLIC | _LOOP | {"_extended_consumer", "_hidden_values", "assign", "wire"},

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from kafkagroup import Admin, ClientOptions, Consumer, GroupMember, GroupProtocol, MemberOptions
+from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol, Producer
 from kafkagroup._option_kinds import declared
 from kafkagroup._values import REQUIRED
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
+from kafkagroup.broker import ClientOptions
 from kafkagroup.consume.subscription import server_pattern
+from kafkagroup.coordination import MemberOptions
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.options import (
@@ -25,7 +27,6 @@ from kafkagroup.options import (
     GroupMemberOptions,
     ProducerOptions,
 )
-from kafkagroup.producer import Producer
 from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.member.member_config import member_config
 

@@ -18,17 +18,14 @@ from kafkagroup import (
     Codec,
     CommitFailedError,
     ErrorCode,
-    GroupMetadata,
-    MembershipLost,
     NewRecord,
     OffsetAndMetadata,
-    OffsetAndTimestamp,
-    RebalanceCause,
     Record,
-    RequestTimeoutError,
-    TimestampType,
     TopicPartition,
 )
+from kafkagroup.errors import RequestTimeoutError
+from kafkagroup.events import MembershipLost, RebalanceCause
+from kafkagroup.types import GroupMetadata, OffsetAndTimestamp, TimestampType
 
 TP = TopicPartition("t", 3)
 LOST = MembershipLost(at=1.0, generation_id=2, cause=RebalanceCause.FENCED, reason="fenced")

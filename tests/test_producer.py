@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from live.cancelling import broker
 
-from kafkagroup import Codec, NewRecord, TopicPartition
+from kafkagroup import Codec, NewRecord, Producer, TopicPartition
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -19,7 +19,6 @@ from kafkagroup.errors import (
     RecordRefusedError,
     RequestTimeoutError,
 )
-from kafkagroup.producer import Producer
 from kafkagroup.runtime.produce.appending import _refusal
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Swallow

@@ -19,10 +19,13 @@ MODULES = (
     "kafkagroup",
     "kafkagroup.admin",
     "kafkagroup.assign",
+    "kafkagroup.broker",
     "kafkagroup.coordination",
     "kafkagroup.errors",
     "kafkagroup.events",
     "kafkagroup.testing",
+    "kafkagroup.types",
+    "kafkagroup.wire",
 )
 LISTED = Path(__file__).with_name("public_api.txt")
 

@@ -15,6 +15,7 @@ import docstrings
 from measured import ratios, rebalances
 from option_list import options_of_a_consumer
 
+import kafkagroup
 from kafkagroup import errors, events
 from kafkagroup.cli._app import app
 from kafkagroup.exporters._instruments import INSTRUMENTS
@@ -134,7 +135,7 @@ def error_tree() -> str:
 
 def errors_one_by_one() -> str:
     """Each error: what it means by its docstring, and what to do."""
-    names = [n for n in errors.__all__ if n != "ErrorCode"]
+    names = [n for n in errors.__all__ if n in _REMEDIES]
     tree = error_tree()
     names.sort(key=lambda name: re.search(rf"\b{name}\b", tree).start())  # type: ignore[union-attr]
     parts = []
@@ -180,6 +181,23 @@ def write_options() -> None:
     """Update the list of docs/options.md."""
     head = OPTIONS.read_text("utf-8").partition("- **")[0]
     OPTIONS.write_text(head + options_of_a_consumer(), "utf-8")
+
+
+STUB = docstrings.PACKAGE / "__init__.pyi"
+
+
+def stub() -> str:
+    """What type checkers read in place of the table of public names in `kafkagroup/__init__.py`."""
+    lines = ["# Written by docs/site/made.py from the table in __init__.py.", ""]
+    for home, names in vars(kafkagroup)["_HOMES"].items():
+        line = f"from kafkagroup.{home} import {', '.join(names)}"
+        if len(line) > 100:
+            listed = "".join(f"    {name},\n" for name in names)
+            line = f"from kafkagroup.{home} import (\n{listed})"
+        lines.append(line)
+    listed = "".join(f'    "{name}",\n' for name in kafkagroup.__all__)
+    lines += ["", f"__all__ = [\n{listed}]", "", "__compiled__: bool", "__version__: str", ""]
+    return "\n".join(lines)
 
 
 def metrics() -> str:
@@ -274,4 +292,5 @@ def _table(head: tuple[str, ...], rows: Any) -> str:
 
 if __name__ == "__main__":
     write_options()
+    STUB.write_text(stub(), "utf-8")
     docstrings.write()

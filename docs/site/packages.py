@@ -26,7 +26,6 @@ _PURE, _IO = "#d6efdc", "#dfe9f7"
 
 _PLACES: Mapping[str, tuple[float, int]] = {
     "cli": (0, 0),
-    "producer": (2, 1),
     "admin": (2, 2),
     "coordination": (1, 2),
     "exporters": (4, 2),
@@ -52,6 +51,7 @@ _ONE = {
     "": "clients",  # a public name
     "consumer": "clients",
     "group": "clients",
+    "producer": "clients",
     "broker": "clients",
     "callbacks": "types, errors",
     "types": "types, errors",
@@ -65,7 +65,7 @@ _ONE = {
 }
 """Parts that are drawn as one."""
 
-_NOTES = {"clients": "consumer, group, broker"}
+_NOTES = {"clients": "consumer, group, producer, broker"}
 
 
 def parts() -> Set[str]:

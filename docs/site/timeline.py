@@ -14,8 +14,9 @@ import attrs
 from svg import GREY, INK, PAPER, Svg
 from virtual import run
 
-from kafkagroup import Consumer, Rebalanced, RebalanceStarted, TopicPartition
+from kafkagroup import Consumer, TopicPartition
 from kafkagroup.assign import Assignor, cooperative_sticky_assignor, range_assignor
+from kafkagroup.events import Rebalanced, RebalanceStarted
 from kafkagroup.testing import EmbeddedKafka
 
 __all__ = ["Timeline", "draw", "draw_cooperative", "run_timeline"]

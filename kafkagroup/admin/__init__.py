@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from kafkagroup._public import late_names
 from kafkagroup.admin.client import Admin
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import (
@@ -42,10 +43,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name
-
-    def __getattr__(name):
-        if name[0].isupper():  # each import statement asks for `__path__`
-            from kafkagroup._foreign_names import unknown_import
-
-            raise unknown_import(__name__, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = late_names(__name__, {})

@@ -5,9 +5,9 @@ computes the same assignment for the same group. `__all__` has the public names;
 private, and may change in any release.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from kafkagroup._public import late_names
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
 from kafkagroup.assign.range import range_assignor
 from kafkagroup.assign.roundrobin import roundrobin_assignor
@@ -38,29 +38,22 @@ __all__ = [
     "weighted_sticky",
 ]
 
-_LATE = {
-    "allocating": "functions",
-    "decide_partitions_range": "participants",
-    "decide_partitions_roundrobin": "participants",
-    "deciding": "functions",
-    "naive_allocator": "functions",
-    "naive_assignor": "naive",
-    "weighted_sticky": "weighted",
-}
-"""Public name -> its module, which is imported on first use: every consumer imports this package,
-and few use these."""
-
-
 if not TYPE_CHECKING:  # a type checker would accept every name
-
-    def __getattr__(name):
-        if name not in _LATE:
-            if name.startswith("__"):  # Python and its tools look for these
-                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-            from kafkagroup._foreign_names import unknown_import
-
-            raise unknown_import(__name__, name)
-        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    # Imported on first use: every consumer imports this package, and few use these.
+    __getattr__ = late_names(
+        __name__,
+        {
+            "allocating": "kafkagroup.assign.functions.allocating",
+            "decide_partitions_range": "kafkagroup.assign.participants.decide_partitions_range",
+            "decide_partitions_roundrobin": (
+                "kafkagroup.assign.participants.decide_partitions_roundrobin"
+            ),
+            "deciding": "kafkagroup.assign.functions.deciding",
+            "naive_allocator": "kafkagroup.assign.functions.naive_allocator",
+            "naive_assignor": "kafkagroup.assign.naive.naive_assignor",
+            "weighted_sticky": "kafkagroup.assign.weighted.weighted_sticky",
+        },
+    )
 
 
 def __dir__() -> list[str]:

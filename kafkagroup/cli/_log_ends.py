@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 
 import anyio
 
-from kafkagroup import Admin, Broker, ClientOptions, Consumer, KafkaGroupError, Node, Record
+from kafkagroup import Admin, Consumer, KafkaGroupError, Node, Record
+from kafkagroup.broker import Broker, ClientOptions
 from kafkagroup.cli._connection import Connection
 from kafkagroup.errors import NotAssignedError
 from kafkagroup.types import TopicPartition

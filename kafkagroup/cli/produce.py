@@ -13,7 +13,7 @@ import anyio.lowlevel
 import click
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from kafkagroup import Codec, NewRecord
+from kafkagroup import Codec, NewRecord, Producer
 from kafkagroup._signals import open_signal_receiver
 from kafkagroup._text import printable
 from kafkagroup.cli._connection import Connection, connected
@@ -23,7 +23,6 @@ from kafkagroup.cli._pipes import read_stdin
 from kafkagroup.cli._record_json import Placed, record_from_json
 from kafkagroup.cli._view import count, print_message
 from kafkagroup.errors import KafkaGroupError, NotWrittenError
-from kafkagroup.producer import Producer
 from kafkagroup.types import Headers
 
 __all__ = ["command"]

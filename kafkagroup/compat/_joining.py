@@ -6,7 +6,8 @@ import math
 
 import anyio
 
-from kafkagroup import Consumer, JoinFailedError
+from kafkagroup import Consumer
+from kafkagroup.errors import JoinFailedError
 
 __all__ = ["wait_for_assignment"]
 

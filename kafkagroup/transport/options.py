@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kafkagroup._public import public
 from kafkagroup._values import field, frozen
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.transport.threads import WorkerThreads
@@ -21,7 +20,6 @@ Address = tuple[str, int]
 """Host and port."""
 
 
-@public
 @frozen(kw_only=True)
 class ClientOptions:
     """The options of one client's connections to all brokers.

@@ -19,7 +19,7 @@ from anyio.abc import ByteStream
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._public import public
-from kafkagroup.errors import ConfigurationError
+from kafkagroup.errors import ConfigurationError, InsecureConnectionWarning
 from kafkagroup.transport.sasl import Mechanism, RunInThread
 from kafkagroup.transport.sasl.oauthbearer import OAuthBearer, TokenCallback
 from kafkagroup.transport.sasl.plain import Plain
@@ -28,7 +28,7 @@ from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.tls import Tls, client_context
 from kafkagroup.transport.tls_files import FileContext
 
-__all__ = ["InsecureConnectionWarning", "Security"]
+__all__ = ["Security"]
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Identification = Literal["https", "none"]
@@ -39,11 +39,6 @@ _MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
 
 _SENDS_CREDENTIALS = frozenset(("PLAIN", "OAUTHBEARER"))
 """Mechanisms whose messages contain the credentials: an eavesdropper could use them."""
-
-
-@public
-class InsecureConnectionWarning(UserWarning):
-    """A verification is off without which another server can impersonate the broker."""
 
 
 @public

@@ -1,6 +1,52 @@
 """The wire protocol: messages, frames, record batches, compression.
 
 This package has the encoders, the decoders and the declarations of messages. No module of it opens
-a socket, reads a clock or knows a member's state. It is private, except for the names that docs/api
-lists; all others may change in any release.
+a socket, reads a clock or knows a member's state. The names below are public; its modules are
+private, and may change in any release.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkagroup._public import late_names
+
+if TYPE_CHECKING:
+    from kafkagroup.wire.batch_writing import encode_batch
+    from kafkagroup.wire.embedded_protocol import (
+        Subscription,
+        decode_assignment,
+        decode_subscription,
+        encode_assignment,
+        encode_subscription,
+    )
+    from kafkagroup.wire.record_decoding import decode_records
+
+__all__ = [
+    "Subscription",
+    "decode_assignment",
+    "decode_records",
+    "decode_subscription",
+    "encode_assignment",
+    "encode_batch",
+    "encode_subscription",
+]
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+    # Imported on first use: every module of this package imports it.
+    __getattr__ = late_names(
+        __name__,
+        {
+            "Subscription": "kafkagroup.wire.embedded_protocol.Subscription",
+            "decode_assignment": "kafkagroup.wire.embedded_protocol.decode_assignment",
+            "decode_records": "kafkagroup.wire.record_decoding.decode_records",
+            "decode_subscription": "kafkagroup.wire.embedded_protocol.decode_subscription",
+            "encode_assignment": "kafkagroup.wire.embedded_protocol.encode_assignment",
+            "encode_batch": "kafkagroup.wire.batch_writing.encode_batch",
+            "encode_subscription": "kafkagroup.wire.embedded_protocol.encode_subscription",
+        },
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kafkagroup._public import public
 from kafkagroup._values import frozen
 from kafkagroup.errors import DecodeError, LimitExceededError
 from kafkagroup.types import TopicPartition, by_topic
@@ -64,7 +63,6 @@ class _UserData:
     user_data: bytes | None = field(BYTES, default=None, nullable="0+")
 
 
-@public
 @frozen(kw_only=True)
 class Subscription:
     """A member's subscribed topics, and the partitions that it owned when it joined."""

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
-from kafkagroup import Broker, TopicPartition
+from kafkagroup import TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.testing import LocalKafka
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,

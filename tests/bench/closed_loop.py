@@ -24,8 +24,9 @@ from typing import Any
 import anyio
 import attrs
 
-from kafkagroup import Broker, Consumer, TopicPartition
+from kafkagroup import Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, weighted_sticky
+from kafkagroup.broker import Broker
 from kafkagroup.runtime.consume.loads_file import LoadsFile
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.offsets import (

@@ -25,10 +25,11 @@ from typing import Any
 import anyio
 import attrs
 
-from kafkagroup import TopicPartition, encode_assignment, encode_subscription
+from kafkagroup import TopicPartition
 from kafkagroup.cli.pipeline import session
 from kafkagroup.spark import history
 from kafkagroup.spark.pipeline import run
+from kafkagroup.wire import encode_assignment, encode_subscription
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.coordinator.classic import (

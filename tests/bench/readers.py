@@ -224,7 +224,7 @@ def _bare(bootstrap: str, topic: str, records: int) -> dict[str, float]:
 
 
 async def _partitions(bootstrap: str, topic: str) -> int:
-    from kafkagroup import Broker
+    from kafkagroup.broker import Broker
     from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
     host, _, port = bootstrap.split(",")[0].rpartition(":")

@@ -11,7 +11,7 @@ import pytest
 from cli.programs import TIMEOUT, running
 from click.testing import CliRunner
 
-from kafkagroup import Broker
+from kafkagroup.broker import Broker
 from kafkagroup.cli._app import app
 
 

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from kafkagroup import NewRecord, Record, TimestampType
+from kafkagroup import NewRecord, Record
 from kafkagroup.cli._record_json import Placed, record_from_json, record_to_json
+from kafkagroup.types import TimestampType
 
 
 def record(key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | None]) -> Record:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kafkagroup import Record, TimestampType
+from kafkagroup import Record
 from kafkagroup.cli._record_text import formatter
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.types import TimestampType
 
 RECORD = Record(
     "t", 3, 7, 1_500, TimestampType.CREATE_TIME, None, b"a\xff\x1b\n", (("h", b"x"), ("i", None)), 0

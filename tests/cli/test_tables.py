@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import kafkagroup.cli
-from kafkagroup import Node, OffsetAndMetadata, Subscription, TopicPartition
+from kafkagroup import Node, OffsetAndMetadata, TopicPartition
 from kafkagroup.admin import (
     GroupDescription,
     GroupList,
@@ -38,6 +38,7 @@ from kafkagroup.cli._lag_view import live_table
 from kafkagroup.cli._table import fold
 from kafkagroup.cli._view import add_row, new_table
 from kafkagroup.cli.lag import _fitting
+from kafkagroup.wire import Subscription
 
 CLI = Path(kafkagroup.cli.__file__).parent
 

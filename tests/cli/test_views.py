@@ -7,7 +7,7 @@ import io
 import attrs
 from rich.console import Console
 
-from kafkagroup import Node, Subscription, TopicPartition
+from kafkagroup import Node, TopicPartition
 from kafkagroup.admin import (
     GroupDescription,
     GroupState,
@@ -18,6 +18,7 @@ from kafkagroup.admin import (
 from kafkagroup.cli._changes import changes_between, with_known_assignments
 from kafkagroup.cli._describe_view import print_description
 from kafkagroup.cli._lag_view import lag_line, lag_value, live_table, sparkline
+from kafkagroup.wire import Subscription
 
 ZERO, ONE, TWO = (TopicPartition("orders", p) for p in range(3))
 

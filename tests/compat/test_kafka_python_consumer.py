@@ -6,13 +6,7 @@ import anyio
 import pytest
 from brokers import TRIO_IS_LONG, until
 
-from kafkagroup import (
-    Admin,
-    Consumer,
-    OffsetAndMetadata,
-    TopicPartition,
-    decode_subscription,
-)
+from kafkagroup import Admin, Consumer, OffsetAndMetadata, TopicPartition
 from kafkagroup.assign import range_assignor, roundrobin_assignor
 from kafkagroup.compat.kafka_python import (
     ConsumerCoordinator,
@@ -23,6 +17,7 @@ from kafkagroup.compat.kafka_python import (
 from kafkagroup.errors import BrokerError, CommitFailedError, ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Delay
+from kafkagroup.wire import decode_subscription
 from kafkagroup.wire.messages.group import JoinGroupRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 

@@ -4,12 +4,7 @@ import anyio
 import pytest
 from brokers import until
 
-from kafkagroup import (
-    Subscription,
-    TopicPartition,
-    decode_subscription,
-    encode_subscription,
-)
+from kafkagroup import TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.compat.kafka_python import (
     ConsumerCoordinator,
@@ -19,6 +14,7 @@ from kafkagroup.compat.kafka_python import (
 )
 from kafkagroup.errors import BrokerError, ConfigurationError, ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire import Subscription, decode_subscription, encode_subscription
 from kafkagroup.wire.embedded_protocol import decode_assignment, encode_assignment
 from kafkagroup.wire.messages.group import JoinGroupRequest
 

@@ -138,7 +138,7 @@ async def test_each_call_is_for_one_topic():
 
 
 def encode(*given):
-    from kafkagroup import encode_batch
+    from kafkagroup.wire import encode_batch
 
     return encode_batch(values(*given))
 

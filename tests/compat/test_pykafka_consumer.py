@@ -16,7 +16,6 @@ from kafkagroup import (
     GroupMember,
     GroupProtocol,
     TopicPartition,
-    encode_assignment,
 )
 from kafkagroup.compat.pykafka import (
     BalancedConsumer,
@@ -40,6 +39,7 @@ from kafkagroup.errors import (
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.wire import encode_assignment
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest

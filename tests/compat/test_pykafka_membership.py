@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from kafkagroup import TopicPartition, decode_subscription
+from kafkagroup import TopicPartition
 from kafkagroup.compat import pykafka
 from kafkagroup.compat.pykafka import (
     GroupMembershipProtocol,
@@ -15,6 +15,7 @@ from kafkagroup.compat.pykafka import (
     decide_partitions_roundrobin,
 )
 from kafkagroup.compat.pykafka.membership import assignor_of, metadata_of
+from kafkagroup.wire import decode_subscription
 
 MINE = GroupMembershipProtocol(b"consumer", b"mine", b"m", decide_partitions_range)
 

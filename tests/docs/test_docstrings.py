@@ -10,10 +10,10 @@ import docstrings
 import pytest
 
 import kafkagroup
+import kafkagroup.broker
 from kafkagroup._option_kinds import declared
 from kafkagroup.coordination import MemberOptions
 from kafkagroup.options import ConsumerOptions, ProducerOptions
-from kafkagroup.producer import Producer
 
 PACKAGE = Path(kafkagroup.__file__).parent
 CLASSES = [name for classes in docstrings.SOURCES.values() for name in classes]
@@ -27,7 +27,8 @@ def test_the_docstrings_are_those_of_the_declarations(name: str) -> None:
 
 
 def public(name: str) -> type:
-    cls: type = Producer if name == "Producer" else getattr(kafkagroup, name)
+    low_level = ("Broker", "ClientOptions")
+    cls: type = getattr(kafkagroup.broker if name in low_level else kafkagroup, name)
     return cls
 
 

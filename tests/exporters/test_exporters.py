@@ -22,12 +22,12 @@ from kafkagroup import (
     GroupMember,
     GroupMetrics,
     GroupProtocol,
-    RebalanceCause,
     RequestMetrics,
     Shards,
     TopicPartition,
 )
 from kafkagroup._values import fields
+from kafkagroup.events import RebalanceCause
 from kafkagroup.exporters.opentelemetry import observe
 from kafkagroup.exporters.prometheus import GroupCollector
 from kafkagroup.testing.embedded import EmbeddedKafka

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from brokers import append, numbered
 
-from kafkagroup import Broker, TopicPartition
+from kafkagroup import TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,

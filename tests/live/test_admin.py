@@ -7,7 +7,6 @@ import pytest
 from brokers import FAST, Worker, until
 
 from kafkagroup import (
-    Broker,
     BrokerError,
     ClosedError,
     ConfigurationError,
@@ -32,6 +31,7 @@ from kafkagroup.assign import (
     cooperative_sticky_assignor,
     range_assignor,
 )
+from kafkagroup.broker import Broker
 from kafkagroup.consume.basis import encode_basis
 from kafkagroup.errors import (
     DecodeError,

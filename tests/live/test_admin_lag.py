@@ -6,9 +6,10 @@ import anyio
 import pytest
 from brokers import append
 
-from kafkagroup import Admin, Broker, OffsetAndMetadata, TopicPartition
+from kafkagroup import Admin, OffsetAndMetadata, TopicPartition
 from kafkagroup.admin import PartitionLag
 from kafkagroup.admin.lag import measure
+from kafkagroup.broker import Broker
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch

@@ -12,16 +12,16 @@ from anyio.abc import ByteStream
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kafkagroup import (
-    ClusterChangedError,
     Consumer,
     GroupMember,
     GroupProtocol,
     HealthProblem,
     NewRecord,
     NotWrittenError,
+    Producer,
 )
 from kafkagroup.admin import Admin, NewTopic
-from kafkagroup.producer import Producer
+from kafkagroup.errors import ClusterChangedError
 from kafkagroup.testing import LocalKafka
 from kafkagroup.testing._listeners import Listener
 from kafkagroup.testing.local import LocalKafkaUnavailable

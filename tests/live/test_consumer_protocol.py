@@ -14,8 +14,9 @@ import confluent_kafka
 import pytest
 from brokers import TRIO_IS_LONG, Worker, is_embedded, until
 
-from kafkagroup import Broker, BrokerError, Consumer, TopicPartition
+from kafkagroup import BrokerError, Consumer, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor
+from kafkagroup.broker import Broker
 from kafkagroup.errors import ErrorCode
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 

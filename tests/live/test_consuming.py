@@ -16,7 +16,6 @@ from kafkagroup import (
     Consumer,
     OffsetAndMetadata,
     Record,
-    TimestampType,
     TopicPartition,
 )
 from kafkagroup.assign import cooperative_sticky_assignor
@@ -28,6 +27,7 @@ from kafkagroup.errors import (
     NotAssignedError,
     OffsetOutOfRangeError,
 )
+from kafkagroup.types import TimestampType
 from kafkagroup.wire.batch_writing import NewRecord
 
 pytestmark = pytest.mark.anyio

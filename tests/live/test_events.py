@@ -6,7 +6,7 @@ import anyio
 import pytest
 from brokers import Worker, until
 
-from kafkagroup import (
+from kafkagroup.events import (
     CoordinatorFound,
     GroupLeft,
     RebalanceCause,

@@ -15,10 +15,12 @@ from assign.java_side import find_java
 from brokers import FAST, is_embedded, numbered
 from click.testing import CliRunner
 
-from kafkagroup import Admin, Broker, Consumer, TopicPartition, decode_assignment
+from kafkagroup import Admin, Consumer, TopicPartition
 from kafkagroup.admin import GroupState, GroupType
+from kafkagroup.broker import Broker
 from kafkagroup.cli._app import app
 from kafkagroup.testing._jars import LocalKafkaUnavailable
+from kafkagroup.wire import decode_assignment
 from kafkagroup.wire.coordinator.classic import GroupMetadataKey
 from kafkagroup.wire.coordinator.offsets import OffsetCommitKey
 from kafkagroup.wire.group_log import Undecoded, decode_group_record

@@ -9,8 +9,9 @@ import anyio
 import pytest
 from brokers import Worker, until
 
-from kafkagroup import Broker, Consumer, GroupMember, GroupProtocol, TopicPartition
+from kafkagroup import Consumer, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
+from kafkagroup.broker import Broker
 from kafkagroup.errors import ConnectionLostError
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.wire.messages.consumer_heartbeat import (

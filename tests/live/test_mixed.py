@@ -23,7 +23,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from assign.java_side import compiled, find_java
 from brokers import is_embedded, numbered, numbers, set_heartbeat_interval, until
 
-from kafkagroup import Admin, Broker, Consumer
+from kafkagroup import Admin, Consumer
 from kafkagroup.assign import (
     GroupSpec,
     cooperative_sticky_assignor,
@@ -31,6 +31,7 @@ from kafkagroup.assign import (
     sticky_assignor,
 )
 from kafkagroup.assign.cooperative_sticky import generation_in
+from kafkagroup.broker import Broker
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.wire.embedded_protocol import decode_subscription
 from kafkagroup.wire.messages.group import DescribeGroupsRequest

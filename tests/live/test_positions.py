@@ -6,15 +6,9 @@ import anyio
 import pytest
 from brokers import FAST, TRIO_IS_LONG, Worker, numbered, until
 
-from kafkagroup import (
-    Admin,
-    ConfigurationError,
-    Consumer,
-    GroupMetadata,
-    OffsetAndTimestamp,
-    TopicPartition,
-)
+from kafkagroup import Admin, ConfigurationError, Consumer, TopicPartition
 from kafkagroup.errors import BrokerError, NotAssignedError
+from kafkagroup.types import GroupMetadata, OffsetAndTimestamp
 
 pytestmark = pytest.mark.anyio
 

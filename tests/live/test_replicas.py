@@ -5,7 +5,8 @@ import pytest
 from anyio.to_thread import run_sync
 from brokers import append, numbered, until
 
-from kafkagroup import Broker, Consumer, TopicPartition
+from kafkagroup import Consumer, TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.testing.local import LocalKafka, LocalKafkaUnavailable
 from kafkagroup.wire.messages.admin import CreatableTopic, CreateTopicsRequest
 

@@ -21,8 +21,8 @@ from kafkagroup import (
     Consumer,
     HealthProblem,
     TopicPartition,
-    TroubleReported,
 )
+from kafkagroup.events import TroubleReported
 from kafkagroup.testing import Listener, LocalKafka
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 

@@ -4,7 +4,8 @@ import anyio
 import pytest
 from brokers import FAST, append, numbered
 
-from kafkagroup import Broker, Consumer, OffsetAndMetadata, TopicPartition
+from kafkagroup import Consumer, OffsetAndMetadata, TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.errors import OffsetOutOfRangeError
 from kafkagroup.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
 

@@ -4,15 +4,11 @@ import anyio
 import pytest
 from brokers import append, numbered, until
 
-from kafkagroup import (
-    Admin,
-    Broker,
-    OffsetAndMetadata,
-    TopicPartition,
-    decode_assignment,
-)
+from kafkagroup import Admin, OffsetAndMetadata, TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.compat import kafka_python, kiel, pykafka
 from kafkagroup.testing import LocalZooKeeper
+from kafkagroup.wire import decode_assignment
 from kafkagroup.wire.messages import admin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers]

@@ -11,15 +11,14 @@ import pytest
 from brokers import FAST, Worker, append, numbered, until
 
 from kafkagroup import (
-    Broker,
     Consumer,
     GroupMember,
     GroupProtocol,
     OffsetAndMetadata,
-    OffsetAndTimestamp,
     TopicPartition,
 )
-from kafkagroup.types import TimestampType
+from kafkagroup.broker import Broker
+from kafkagroup.types import OffsetAndTimestamp, TimestampType
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages import admin, fetch, group, metadata, offsets, produce

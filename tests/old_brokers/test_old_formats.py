@@ -15,8 +15,9 @@ from anyio.to_thread import run_sync
 from brokers import FAST, append
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from kafkagroup import Admin, Broker, Consumer, TopicPartition
+from kafkagroup import Admin, Consumer, TopicPartition
 from kafkagroup.admin import NewTopic
+from kafkagroup.broker import Broker
 from kafkagroup.testing import LocalKafka
 from kafkagroup.testing.local import LocalKafkaUnavailable
 from kafkagroup.types import TimestampType

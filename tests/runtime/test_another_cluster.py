@@ -13,7 +13,6 @@ import attrs
 import pytest
 
 from kafkagroup import (
-    ClusterChangedError,
     CommitFailedError,
     Consumer,
     GroupMember,
@@ -22,11 +21,11 @@ from kafkagroup import (
     NewRecord,
     NotWrittenError,
     OffsetAndMetadata,
+    Producer,
     TopicPartition,
 )
 from kafkagroup.admin import Admin, NewTopic, offsets_from_json, offsets_to_json
-from kafkagroup.errors import ErrorCode
-from kafkagroup.producer import Producer
+from kafkagroup.errors import ClusterChangedError, ErrorCode
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest

@@ -10,14 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import (
-    ClosedError,
-    Consumer,
-    IllegalStateError,
-    NotAssignedError,
-    OffsetAndMetadata,
-)
-from kafkagroup.errors import ErrorCode, KafkaGroupError, NoOffsetError
+from kafkagroup import ClosedError, Consumer, NotAssignedError, OffsetAndMetadata
+from kafkagroup.errors import ErrorCode, IllegalStateError, KafkaGroupError, NoOffsetError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest

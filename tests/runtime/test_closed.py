@@ -17,11 +17,10 @@ from kafkagroup import (
     Election,
     GroupMember,
     GroupProtocol,
-    NotStartedError,
+    Producer,
     Shards,
 )
-from kafkagroup.errors import ErrorCode, FencedError
-from kafkagroup.producer import Producer
+from kafkagroup.errors import ErrorCode, FencedError, NotStartedError
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.wire.messages.group import HeartbeatRequest
 

@@ -26,14 +26,13 @@ from kafkagroup import (
     HealthProblem,
     KafkaGroupError,
     NewRecord,
+    Producer,
     Security,
-    TlsError,
     Token,
     TopicPartition,
 )
 from kafkagroup.admin import Admin
-from kafkagroup.errors import ConfigurationError, ErrorCode
-from kafkagroup.producer import Producer
+from kafkagroup.errors import ConfigurationError, ErrorCode, TlsError
 from kafkagroup.testing.embedded import BrokerSettings, EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Close
 from kafkagroup.testing.embedded.tls import TlsStream

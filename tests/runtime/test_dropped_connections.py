@@ -15,13 +15,12 @@ from kafkagroup import (
     GroupMember,
     GroupProtocol,
     NewRecord,
-    RequestTimeoutError,
+    Producer,
     TopicPartition,
 )
 from kafkagroup._values import evolve
 from kafkagroup.admin import Admin, NewTopic
-from kafkagroup.errors import BrokerError, ChangesRefusedError, ErrorCode
-from kafkagroup.producer import Producer
+from kafkagroup.errors import BrokerError, ChangesRefusedError, ErrorCode, RequestTimeoutError
 from kafkagroup.testing.embedded import Change, Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.admin import (
     CreatePartitionsRequest,

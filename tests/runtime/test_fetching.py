@@ -13,8 +13,9 @@ import anyio
 import attrs
 import pytest
 
-from kafkagroup import Consumer, HealthProblem, TroubleEnded, TroubleReported
+from kafkagroup import Consumer, HealthProblem
 from kafkagroup.errors import ErrorCode
+from kafkagroup.events import TroubleEnded, TroubleReported
 from kafkagroup.runtime.consume.fetcher import Fetcher
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka

@@ -14,23 +14,25 @@ import pytest
 from kafkagroup import (
     ConfigurationError,
     Consumer,
-    CoordinatorFound,
-    EventsMissed,
-    GroupEvent,
-    GroupLeft,
     GroupMember,
     GroupProtocol,
-    MembershipLost,
-    RebalanceCause,
-    Rebalanced,
-    RebalancePhases,
-    RebalanceStarted,
     RequestMetrics,
     ZooKeeperMembership,
 )
 from kafkagroup._values import evolve, fields
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ClosedError, ErrorCode, IllegalStateError
+from kafkagroup.events import (
+    CoordinatorFound,
+    EventsMissed,
+    GroupEvent,
+    GroupLeft,
+    MembershipLost,
+    RebalanceCause,
+    Rebalanced,
+    RebalancePhases,
+    RebalanceStarted,
+)
 from kafkagroup.runtime.member.event_feed import EventFeed
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.wire.messages.consumer_heartbeat import (

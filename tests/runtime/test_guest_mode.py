@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 import trio
 
-from kafkagroup import Consumer, GroupMember, GroupProtocol, IllegalStateError
+from kafkagroup import Consumer, GroupMember, GroupProtocol
 from kafkagroup._backend import asyncio_loop
+from kafkagroup.errors import IllegalStateError
 from kafkagroup.runtime.consume.processing import Processing
 from kafkagroup.testing import EmbeddedKafka
 

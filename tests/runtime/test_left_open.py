@@ -19,10 +19,10 @@ from kafkagroup import (
     Election,
     GroupMember,
     GroupProtocol,
-    NotStartedError,
+    Producer,
     Shards,
 )
-from kafkagroup.producer import Producer
+from kafkagroup.errors import NotStartedError
 from kafkagroup.runtime.client.service import Service
 from kafkagroup.testing import EmbeddedKafka
 
@@ -181,7 +181,7 @@ def test_a_closed_consumer_causes_no_warning(
 PROGRAM = """
 import asyncio, logging, sys
 from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol
-from kafkagroup.producer import Producer
+from kafkagroup import Producer
 from kafkagroup.testing import EmbeddedKafka
 
 logging.basicConfig(format="logged: %(message)s")

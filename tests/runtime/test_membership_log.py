@@ -22,14 +22,13 @@ from kafkagroup import (
     Election,
     GroupMember,
     GroupProtocol,
-    JoinFailedError,
     Shards,
     TopicPartition,
     ZooKeeperMembership,
 )
 from kafkagroup._extended_consumer import TunedConsumer
 from kafkagroup.assign import cooperative_sticky_assignor
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ErrorCode, JoinFailedError
 from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.runtime.member import membership_log
 from kafkagroup.runtime.member.membership_log import MembershipLog

@@ -22,10 +22,10 @@ from kafkagroup import (
     Consumer,
     NewRecord,
     TopicPartition,
-    encode_batch,
 )
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.wire import encode_batch
 
 pytestmark = pytest.mark.anyio
 

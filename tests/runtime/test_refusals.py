@@ -12,9 +12,9 @@ import anyio
 import pytest
 from trustme import CA
 
-from kafkagroup import Consumer, ConsumerBusyError, IllegalStateError, KafkaGroupError, Security
+from kafkagroup import Consumer, ConsumerBusyError, KafkaGroupError, Security
 from kafkagroup.broker import Broker
-from kafkagroup.errors import ConnectionLostError, NoBrokersAvailableError
+from kafkagroup.errors import ConnectionLostError, IllegalStateError, NoBrokersAvailableError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport.os_errors import reason
 

@@ -22,18 +22,15 @@ from kafkagroup import (
     BrokerError,
     CommitFailedError,
     Consumer,
-    CoordinatorFound,
-    GroupLeft,
     GroupMember,
     GroupProtocol,
-    Rebalanced,
-    RebalanceStarted,
     Security,
     TopicPartition,
 )
 from kafkagroup.assign import GroupSpec
 from kafkagroup.assign.spec import named
 from kafkagroup.errors import ErrorCode
+from kafkagroup.events import CoordinatorFound, GroupLeft, Rebalanced, RebalanceStarted
 from kafkagroup.member.classic_state import Member
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import Compute, GenerationInfo

@@ -10,10 +10,9 @@ from uuid import UUID
 import anyio
 import pytest
 
-from kafkagroup import Consumer, TopicPartition
+from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup._values import evolve
 from kafkagroup.admin import Admin
-from kafkagroup.producer import Producer
 from kafkagroup.testing.embedded import Change, Delay, EmbeddedKafka
 from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.consumer_heartbeat import (

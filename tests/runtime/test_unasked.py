@@ -10,10 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import Consumer, TopicPartition
+from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup._values import evolve
 from kafkagroup.consume.fetch_session import FetchSession
-from kafkagroup.producer import Producer
 from kafkagroup.testing.embedded import Change, EmbeddedKafka
 from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.fetch import FetchRequest

@@ -19,12 +19,10 @@ from kafkagroup import (
     ConfigurationError,
     Consumer,
     HealthProblem,
-    NoBrokersAvailableError,
     TopicPartition,
-    TroubleEnded,
-    TroubleReported,
 )
-from kafkagroup.errors import AuthorizationError, ErrorCode
+from kafkagroup.errors import AuthorizationError, ErrorCode, NoBrokersAvailableError
+from kafkagroup.events import TroubleEnded, TroubleReported
 from kafkagroup.runtime.offsets.log_offsets import LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.transport.cluster import Cluster

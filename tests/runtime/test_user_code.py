@@ -20,13 +20,12 @@ from kafkagroup import (
     GroupMember,
     GroupProtocol,
     HealthProblem,
-    IllegalStateError,
     Shards,
 )
 from kafkagroup._user_code import is_own_cancellation, user_error
 from kafkagroup.assign import GroupSpec, range_assignor
 from kafkagroup.assign.spec import named
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import Assignment, TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest

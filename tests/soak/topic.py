@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import anyio
 from sim.events import Appended
 
-from kafkagroup import Broker, TopicPartition
+from kafkagroup import TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.errors import TransportError
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.admin import (

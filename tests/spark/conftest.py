@@ -17,7 +17,8 @@ import pytest
 from brokers import append, wait_for_end
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from kafkagroup import Broker, TopicPartition
+from kafkagroup import TopicPartition
+from kafkagroup.broker import Broker
 from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java
 from kafkagroup.testing.embedded.topics import CLUSTER_ID
 from kafkagroup.wire.batch_writing import NewRecord

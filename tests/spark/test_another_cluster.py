@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from kafkagroup import ClusterChangedError
+from kafkagroup.errors import ClusterChangedError
 from kafkagroup.spark.options import parse_options
 from kafkagroup.spark.stream import StreamReader
 from kafkagroup.testing import EmbeddedKafka

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from messages import MESSAGES, PAIRS, is_record, repeatable
 from messages import messages as values_of
 
-from kafkagroup import TopicPartition, encode_assignment, encode_subscription
+from kafkagroup import TopicPartition
 from kafkagroup.spark.events import event_of, schema, to_events
+from kafkagroup.wire import encode_assignment, encode_subscription
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.coordinator.classic import (
     GroupMetadataKey,

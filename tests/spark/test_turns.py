@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
-from kafkagroup import IllegalStateError
+from kafkagroup.errors import IllegalStateError
 from kafkagroup.spark.options import ConnectionOptions
 from kafkagroup.spark.turns import election_of, elections_of, turn
 from kafkagroup.testing import EmbeddedKafka

@@ -8,8 +8,7 @@ import anyio
 import pytest
 from memory_network import Peer, api_versions
 
-from kafkagroup import ClusterChangedError
-from kafkagroup.errors import ConnectionLostError
+from kafkagroup.errors import ClusterChangedError, ConnectionLostError
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.identity import (
     ClusterIdentity,

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 
-from kafkagroup import Broker
+from kafkagroup.broker import Broker
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport import dialing
 from kafkagroup.transport.keepalive import keep_alive

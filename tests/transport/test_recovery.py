@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafkagroup import ClusterChangedError
+from kafkagroup.errors import ClusterChangedError
 from kafkagroup.transport.recovery import Attempts, Recovery, Survey
 
 A, B = ("a", 1), ("b", 2)

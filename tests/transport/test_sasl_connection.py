@@ -15,7 +15,8 @@ import attrs
 import pytest
 from memory_network import api_versions
 
-from kafkagroup import Broker, Consumer
+from kafkagroup import Consumer
+from kafkagroup.broker import Broker
 from kafkagroup.errors import (
     AuthenticationError,
     ConfigurationError,

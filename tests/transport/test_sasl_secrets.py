@@ -19,7 +19,8 @@ import attrs
 import pytest
 from certificates import authority
 
-from kafkagroup import Broker, Consumer
+from kafkagroup import Consumer
+from kafkagroup.broker import Broker
 from kafkagroup.errors import AuthenticationError, ConfigurationError, KafkaGroupError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport.connection import BrokerConnection

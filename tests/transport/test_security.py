@@ -19,7 +19,8 @@ import pytest
 from anyio.streams.tls import TLSStream
 from certificates import Authority, authority
 
-from kafkagroup import Admin, Broker, Consumer, Election, GroupMember, GroupProtocol
+from kafkagroup import Admin, Consumer, Election, GroupMember, GroupProtocol
+from kafkagroup.broker import Broker
 from kafkagroup.errors import (
     ConfigurationError,
     ConnectionLostError,

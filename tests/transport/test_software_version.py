@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 
 import kafkagroup
-from kafkagroup import Broker, _version
+from kafkagroup import _version
 from kafkagroup.admin.doctor import examine
+from kafkagroup.broker import Broker
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.transport.options import parse_servers

@@ -17,19 +17,17 @@ from kafkagroup import (
     Admin,
     BrokerError,
     Consumer,
-    CorruptRecordError,
     DeserializationError,
     GroupMember,
     GroupProtocol,
     HealthProblem,
     NewRecord,
     NotWrittenError,
+    Producer,
     TopicPartition,
-    TroubleEnded,
-    TroubleReported,
 )
-from kafkagroup.errors import ErrorCode
-from kafkagroup.producer import Producer
+from kafkagroup.errors import CorruptRecordError, ErrorCode
+from kafkagroup.events import TroubleEnded, TroubleReported
 from kafkagroup.runtime.member.threaded import _TroublesProxy
 from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
 from kafkagroup.transport.trouble import Problem, Troubles

@@ -14,15 +14,7 @@ from typing import Any, ClassVar
 import anyio
 import attrs
 
-from kafkagroup import (
-    ClosedError,
-    KafkaGroupError,
-    OffsetAndMetadata,
-    Subscription,
-    TopicPartition,
-    decode_assignment,
-    encode_subscription,
-)
+from kafkagroup import ClosedError, KafkaGroupError, OffsetAndMetadata, TopicPartition
 from kafkagroup._extended_consumer import ExtendedConsumer
 from kafkagroup._hidden_values import hides_values
 from kafkagroup._user_code import USER_ERRORS, user_error
@@ -38,6 +30,7 @@ from kafkagroup.compat.kafka_python.client import KafkaClient, SubscriptionState
 from kafkagroup.compat.kafka_python.future import Future
 from kafkagroup.compat.kafka_python.metrics import ConsumerCoordinatorMetrics, Metrics
 from kafkagroup.errors import IllegalStateError
+from kafkagroup.wire import Subscription, decode_assignment, encode_subscription
 
 __all__ = ["AutoCommitTask", "ConsumerCoordinator"]
 

@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 import kafkagroup
-from kafkagroup import (
-    ClientOptions,
-    OffsetAndMetadata,
-    Security,
-    TopicPartition,
-    encode_assignment,
-)
+from kafkagroup import OffsetAndMetadata, Security, TopicPartition
+from kafkagroup.broker import ClientOptions
 from kafkagroup.compat._tasks import ContextTask, TaskOwner
 from kafkagroup.compat.pykafka.membership import (
     GroupMembershipProtocol,
@@ -36,6 +31,7 @@ from kafkagroup.compat.pykafka.protocol import (
     text,
 )
 from kafkagroup.errors import ClosedError
+from kafkagroup.wire import encode_assignment
 
 if TYPE_CHECKING:
     from kafkagroup.wire.messages.fetch import FetchResponse
@@ -94,7 +90,7 @@ class Broker(TaskOwner):
             security=security,
         )
         super().__init__()
-        self._opened: ContextTask[kafkagroup.Broker] | None = None
+        self._opened: ContextTask[kafkagroup.broker.Broker] | None = None
         self._connecting = anyio.Lock()
 
     def __repr__(self) -> str:
@@ -151,7 +147,7 @@ class Broker(TaskOwner):
         return self._port
 
     @property
-    def _broker(self) -> kafkagroup.Broker | None:
+    def _broker(self) -> kafkagroup.broker.Broker | None:
         return None if self._opened is None else self._opened.value
 
     @property
@@ -165,12 +161,12 @@ class Broker(TaskOwner):
         return self._broker is not None and self._broker.offsets_channel_connected
 
     @property
-    def handler(self) -> kafkagroup.Broker | None:
+    def handler(self) -> kafkagroup.broker.Broker | None:
         """The main API's broker, which sends requests; None while not connected."""
         return self._broker if self.connected else None
 
     @property
-    def offsets_channel_handler(self) -> kafkagroup.Broker | None:
+    def offsets_channel_handler(self) -> kafkagroup.broker.Broker | None:
         """The same broker, while its connection for committed offsets is open; else None."""
         return self._broker if self.offsets_channel_connected else None
 
@@ -184,7 +180,7 @@ class Broker(TaskOwner):
                 await self._broker.connect()
                 return
             opened = ContextTask(
-                kafkagroup.Broker.open(
+                kafkagroup.broker.Broker.open(
                     self._host_name,
                     self._port,
                     node_id=self._id,
@@ -206,7 +202,7 @@ class Broker(TaskOwner):
             await opened.close()
 
     @property
-    def _open(self) -> kafkagroup.Broker:
+    def _open(self) -> kafkagroup.broker.Broker:
         if self._broker is None:
             raise ClosedError("the broker is not connected; use `async with` or connect()")
         return self._broker
@@ -220,7 +216,7 @@ class Broker(TaskOwner):
         min_bytes: int = 1,
     ) -> FetchResponse:
         """Fetch messages; the broker waits up to `timeout` ms for `min_bytes`. The response has
-        them as bytes, for `kafkagroup.decode_records`.
+        them as bytes, for `kafkagroup.wire.decode_records`.
 
         Raises: RequestTimeoutError when the response takes longer than the socket timeout, also if
         `timeout` is longer.
@@ -316,7 +312,7 @@ class Broker(TaskOwner):
         group_assignment: Iterable[MemberAssignment],
     ) -> SyncGroupResponse:
         """Send every member's assignment (the leader; other members send none); return this
-        member's, as bytes for `kafkagroup.decode_assignment`."""
+        member's, as bytes for `kafkagroup.wire.decode_assignment`."""
         assignments: Mapping[str, bytes] = {
             text(a.member_id): encode_assignment(a.partitions, version=a.version)
             for a in group_assignment

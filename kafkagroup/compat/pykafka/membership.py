@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kafkagroup import ConfigurationError, Subscription, TopicPartition, encode_subscription
+from kafkagroup import ConfigurationError, TopicPartition
 from kafkagroup.assign import (
     Assignor,
     decide_partitions_range,
@@ -16,6 +16,7 @@ from kafkagroup.assign import (
     deciding,
 )
 from kafkagroup.compat.pykafka.protocol import text
+from kafkagroup.wire import Subscription, encode_subscription
 
 __all__ = [
     "GroupMembershipProtocol",

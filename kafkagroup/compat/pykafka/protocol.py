@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import attrs
 
-from kafkagroup import Codec, NewRecord, Record, Security, TopicPartition, encode_batch
+from kafkagroup import Codec, NewRecord, Record, Security, TopicPartition
 from kafkagroup._timestamps import check_timestamp
+from kafkagroup.wire import encode_batch
 
 __all__ = [
     "BrokerMetadata",
