@@ -293,7 +293,8 @@ class GroupMember(Service):
             raise _not_started()
         self._check_origin()
         group_id = self._member.config.group_id
-        coordinator = self._cluster.broker(await self._cluster.find_coordinator(group_id))
+        # Looked up each time: nothing repeats the request at another broker.
+        coordinator = self._cluster.broker(await self._cluster.coordinators.look_up(group_id))
         answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
         (group,) = answer.groups
         if group.error_code:
@@ -434,7 +435,6 @@ class GroupMember(Service):
         if self._membership is None:
             await self._cluster.refresh()
             self._cluster.watch_identity(
-                on_rebootstrap=lambda: self.forget_coordinator("the client bootstraps again"),
                 on_changed=self._queue.report,
                 on_adopted=self._on_cluster_adopted,
             )

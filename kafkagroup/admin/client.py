@@ -165,7 +165,7 @@ class Admin(CallingService):
         BrokerError, after the timeout.
         """
         checked_group_ids([group_id])
-        return await self._calls.once(lambda cluster: cluster.find_coordinator(group_id))
+        return await self._calls.once(lambda cluster: cluster.coordinators.look_up(group_id))
 
     async def group_spec(self, group: str | GroupDescription) -> GroupSpec:
         """Return the assignor's input for the next rebalance of a live group of consumers: the

@@ -83,8 +83,12 @@ async def list_groups(
 async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
     """Return the description of a group. Raises: BrokerError; IllegalStateError for a type that
     cannot be described here; DecodeError; TransportError."""
-    node = await cluster.find_coordinator(group_id)
-    broker = cluster.broker(node)
+    async with cluster.coordinator(group_id) as broker:
+        node = Node(broker.node_id, broker.host, broker.port)
+        return await _describe(broker, node, group_id)
+
+
+async def _describe(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     try:
         return await _classic(broker, node, group_id)
     except BrokerError as error:

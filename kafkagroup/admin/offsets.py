@@ -37,17 +37,19 @@ __all__ = ["alter", "committed", "delete", "partitions", "require_partitions"]
 
 async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return a group's committed offsets by partition. Raises: BrokerError."""
-    broker = cluster.broker(await cluster.find_coordinator(group_id))
-    # KIP-447: without require_stable, an offset with a pending transactional commit is returned.
-    answer = await fetch_offsets(broker, group_id, require_stable=True)
-    for group in answer.groups:
-        _raise(group.error_code, f"reading the offsets of group {group_id!r}", group_id, "DESCRIBE")
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    for tp, data in sorted(answered_partitions(answer), key=lambda each: each[0]):
-        what = f"reading the offset of {tp} of group {group_id!r}"
-        _raise(data.error_code, what, group_id, "DESCRIBE", tp.topic)
-        if (offset := committed_offset(data)) is not None:
-            offsets[tp] = offset
+    async with cluster.coordinator(group_id) as broker:
+        # KIP-447: without require_stable, an offset with a pending transactional commit is
+        # returned.
+        answer = await fetch_offsets(broker, group_id, require_stable=True)
+        for group in answer.groups:
+            what = f"reading the offsets of group {group_id!r}"
+            _raise(group.error_code, what, group_id, "DESCRIBE")
+        for tp, data in sorted(answered_partitions(answer), key=lambda each: each[0]):
+            what = f"reading the offset of {tp} of group {group_id!r}"
+            _raise(data.error_code, what, group_id, "DESCRIBE", tp.topic)
+            if (offset := committed_offset(data)) is not None:
+                offsets[tp] = offset
     return offsets
 
 
@@ -110,7 +112,6 @@ async def delete(
     Raises: BrokerError for the group.
     """
     wanted = sorted(set(partitions))
-    broker = cluster.broker(await cluster.find_coordinator(group_id))
     request = OffsetDeleteRequest(
         group_id=group_id,
         topics=tuple(
@@ -125,13 +126,14 @@ async def delete(
             for topic in dict.fromkeys(tp.topic for tp in wanted)
         ),
     )
-    answer = await attempts.send(broker, request)
-    if attempts.is_lost and answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return dict.fromkeys(wanted)  # with its last offset the group was deleted
-    what = f"deleting offsets of group {group_id!r}"
-    if answer.error_code == ErrorCode.NON_EMPTY_GROUP:
-        what += ": it has members, and is no group of consumers; stop its members first"
-    _raise(answer.error_code, what, group_id, "DELETE")
+    async with cluster.coordinator(group_id) as broker:
+        answer = await attempts.send(broker, request)
+        if attempts.is_lost and answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return dict.fromkeys(wanted)  # with its last offset the group was deleted
+        what = f"deleting offsets of group {group_id!r}"
+        if answer.error_code == ErrorCode.NON_EMPTY_GROUP:
+            what += ": it has members, and is no group of consumers; stop its members first"
+        _raise(answer.error_code, what, group_id, "DELETE")
     codes = {
         TopicPartition(topic.name, partition.partition_index): partition.error_code
         for topic in answer.topics

@@ -42,6 +42,7 @@ from kafkagroup.member.vocabulary import (
     Compute,
     Computed,
     ComputeFailed,
+    Coordinator,
     CoordinatorInvalidated,
     Effect,
     Event,
@@ -66,7 +67,6 @@ from kafkagroup.wire.messages.group import (
     LeaveGroupResponse,
     SyncGroupResponse,
 )
-from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 __all__ = ["step"]
 
@@ -135,9 +135,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     def _on_reply(self, token: int, message: object) -> None:
         member = self.member
         if token == member.lookup_in_flight:
-            assert isinstance(message, FindCoordinatorResponse)
-            self._set(lookup_in_flight=None)
-            self._on_coordinator_response(message)
+            assert isinstance(message, Coordinator)
+            self._on_coordinator_found(message)
         elif token == member.heartbeat_in_flight:
             assert isinstance(message, HeartbeatResponse)
             self._set(heartbeat_in_flight=None)
@@ -162,11 +161,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             return
         if member.phase is Phase.LEAVING and token == member.pending:
             self._on_leave_failed(error)
-        elif not isinstance(error, RETRIED_ERRORS):
-            self._fail(error, can_leave=token != member.lookup_in_flight)
         elif token == member.lookup_in_flight:
-            self._set(lookup_in_flight=None)
-            self._back_off(error)
+            self._on_lookup_failed(error)
+        elif not isinstance(error, RETRIED_ERRORS):
+            self._fail(error)
         elif token == member.heartbeat_in_flight and member.phase is Phase.JOINING:
             self._set(heartbeat_in_flight=None)  # the join shows whether the coordinator is there
         elif token == member.heartbeat_in_flight:

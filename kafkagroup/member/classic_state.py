@@ -113,7 +113,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.UNJOINED: "Revoked",
         Phase.DEPARTING: "Revoked, while leaving; LeaveGroup follows",
         Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
-        Phase.FAILED: "Replied to FindCoordinator with an error that no retry can fix",
+        Phase.FAILED: "SendFailed of FindCoordinator with an error that no retry can fix",
     },
     Phase.DEPARTING: {
         Phase.LEAVING: "any event, once the coordinator is known and back-off has ended",

@@ -52,6 +52,7 @@ from kafkagroup.member.coordinated import CoordinatedStep
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     AssignmentApplied,
+    Coordinator,
     CoordinatorInvalidated,
     Fail,
     GenerationInfo,
@@ -75,7 +76,6 @@ from kafkagroup.wire.error_codes import (
     UNKNOWN_MEMBER,
 )
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
-from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 __all__ = ["step"]
 
@@ -171,9 +171,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _on_reply(self, token: int, message: object) -> None:
         member = self.member
         if token == member.lookup_in_flight:
-            assert isinstance(message, FindCoordinatorResponse)
-            self._set(lookup_in_flight=None)
-            self._on_coordinator_response(message)
+            assert isinstance(message, Coordinator)
+            self._on_coordinator_found(message)
         elif token == member.heartbeat_in_flight:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
             self._set(heartbeat_in_flight=None)
@@ -199,6 +198,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             return
         if member.phase is Phase.LEAVING and token == member.pending:
             self._on_leave_failed(error)
+        elif token == member.lookup_in_flight:
+            self._on_lookup_failed(error)
         elif not isinstance(error, RETRIED_ERRORS):
             too_old = isinstance(error, UnsupportedVersionError)
             if token == member.pending and too_old and member.phase is Phase.RELEASING:
@@ -207,10 +208,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             elif token == member.pending and too_old and member.config.may_fall_back:
                 self._fall_back(error)
             else:
-                self._fail(error, can_leave=token != member.lookup_in_flight)
-        elif token == member.lookup_in_flight:
-            self._set(lookup_in_flight=None)
-            self._back_off(error)
+                self._fail(error)
         else:
             # The coordinator may not have received the request: report everything again.
             self._lose_coordinator()

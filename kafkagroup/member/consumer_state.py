@@ -74,7 +74,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.RELEASING: {
         Phase.UNJOINED: "Replied or SendFailed",
         Phase.DEPARTING: _ENDING_MOVES[Phase.DEPARTING],
-        Phase.FAILED: "Replied to FindCoordinator with an error that no retry can fix",
+        Phase.FAILED: "SendFailed of FindCoordinator with an error that no retry can fix",
     },
     Phase.JOINING: {
         **_ENDING_MOVES,

@@ -16,6 +16,7 @@ from kafkagroup.member.vocabulary import (
     BaseEvent,
     CoordinatorInvalidated,
     Fail,
+    FindCoordinator,
     GenerationInfo,
     Leave,
     Leaving,
@@ -99,5 +100,15 @@ class FallBack:
 
 
 ConsumerEffect = (
-    Send | Revoke | Lose | Reconcile | LookUpNames | ReportError | WakeAt | Fail | FallBack | Leave
+    FindCoordinator
+    | Send
+    | Revoke
+    | Lose
+    | Reconcile
+    | LookUpNames
+    | ReportError
+    | WakeAt
+    | Fail
+    | FallBack
+    | Leave
 )

@@ -16,17 +16,16 @@ from kafkagroup.errors import (
     RETRIED_ERRORS,
     AuthenticationError,
     BrokerError,
-    ErrorCode,
     FencedError,
     JoinFailedError,
     LocalProtocolError,
-    broker_error,
 )
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     BaseEvent,
     Coordinator,
+    FindCoordinator,
     Leaving,
     ReportError,
     Route,
@@ -34,7 +33,6 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
 )
 from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FINAL, NOT_A_MEMBER
-from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkagroup.wire.schema import Request
 
 __all__ = ["DRAIN_SHARE", "CoordinatedMember", "CoordinatedStep"]
@@ -70,7 +68,7 @@ class CoordinatedMember:
     pending: int | None = None
     """Token of the phase's own effect: a join or leave in flight, a revocation, a compute."""
     lookup_in_flight: int | None = None
-    """Token of the FindCoordinator in flight."""
+    """Token of the `FindCoordinator` in flight."""
     heartbeat_in_flight: int | None = None
     """Token of the heartbeat in flight."""
     heartbeat_sent_at: float = 0.0
@@ -127,6 +125,8 @@ M = TypeVar("M", bound=CoordinatedMember)
 E = TypeVar("E", bound=BaseEvent)
 F = TypeVar("F")
 
+_SharedEffect = FindCoordinator | ReportError | Send | WakeAt
+
 
 class CoordinatedStep(ABC, Generic[M, E, F]):
     """One step of a member that has a coordinator: the member and the effects so far.
@@ -158,10 +158,10 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         self.member = member
         self.now = event.now
         self.jitter = event.jitter
-        self.effects: list[F | ReportError | Send | WakeAt] = []
+        self.effects: list[F | _SharedEffect] = []
 
     @classmethod
-    def run(cls, member: M, event: E) -> tuple[M, tuple[F | ReportError | Send | WakeAt, ...]]:
+    def run(cls, member: M, event: E) -> tuple[M, tuple[F | _SharedEffect, ...]]:
         """Return the member after an event, and the effects to execute."""
         if member.is_closed:
             return member, ()
@@ -245,27 +245,22 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     def _find_when_due(self) -> None:
         if self.now < self.member.retry_at:
             return
-        request = FindCoordinatorRequest(coordinator_keys=(self.member.config.group_id,))
-        token = self._send(request, timeout=self._leave_timeout(), route=Route.ANY)
+        token = self._token()
+        self.effects.append(FindCoordinator(token=token, timeout=self._leave_timeout()))
         self._set(lookup_in_flight=token)
 
-    def _on_coordinator_response(self, answer: FindCoordinatorResponse) -> None:
-        if not answer.coordinators:
-            return self._back_off()
-        found = answer.coordinators[0]
-        if found.error_code == ErrorCode.NONE:
-            coordinator = Coordinator(found.node_id, found.host, found.port)
-            return self._set(coordinator=coordinator, next_heartbeat_at=self.now)
-        error = broker_error(
-            found.error_code,
-            found.error_message,
-            operation="DESCRIBE",
-            group=self.member.config.group_id,
-        )
-        is_departing = self.member.phase is self.DEPARTING
-        if self._is_final(error) or (is_departing and not error.retriable):
+    def _on_coordinator_found(self, coordinator: Coordinator) -> None:
+        self._set(lookup_in_flight=None, coordinator=coordinator, next_heartbeat_at=self.now)
+
+    def _on_lookup_failed(self, error: Exception) -> None:
+        self._set(lookup_in_flight=None)
+        if isinstance(error, BrokerError):
+            is_departing = self.member.phase is self.DEPARTING
+            if self._is_final(error) or (is_departing and not error.retriable):
+                return self._fail(error, can_leave=False)
+            self._report_refusal(error)
+        elif not isinstance(error, RETRIED_ERRORS):
             return self._fail(error, can_leave=False)
-        self._report_refusal(error)
         return self._back_off(error)
 
     def _back_off(self, error: Exception | None = None) -> None:
@@ -427,13 +422,15 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         route: Route = Route.COORDINATOR,
         lowest: int = 0,
     ) -> int:
+        coordinator = self.member.coordinator
+        assert coordinator is not None
         token = self._token()
         self.effects.append(
             Send(
                 token=token,
                 request=request,
                 route=route,
-                coordinator=None if route is Route.ANY else self.member.coordinator,
+                coordinator=coordinator,
                 timeout=timeout,
                 lowest=lowest,
             )

@@ -1,9 +1,10 @@
 """Events and effects: the inputs and outputs of a membership protocol.
 
 Events are past tense, effects imperative. The driver of a `step` answers every `Send` exactly once
-with `Replied` or `SendFailed`, every `Revoke` and `Lose` with `Revoked`, every `Compute` with
-`Computed` or `ComputeFailed`, and an `Assign` with `AssignFailed` if it failed. Answers echo the
-token of their effect: an answer whose token is no longer current changes nothing.
+with `Replied` or `SendFailed`, every `FindCoordinator` with a `Coordinator` in `Replied` or with
+`SendFailed`, every `Revoke` and `Lose` with `Revoked`, every `Compute` with `Computed` or
+`ComputeFailed`, and an `Assign` with `AssignFailed` if it failed. Answers echo the token of their
+effect: an answer whose token is no longer current changes nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "Effect",
     "Event",
     "Fail",
+    "FindCoordinator",
     "GenerationInfo",
     "Leave",
     "Leaving",
@@ -113,7 +115,8 @@ class Replied(BaseEvent):
 
 @frozen(kw_only=True)
 class SendFailed(BaseEvent):
-    """A `Send` got no answer: the connection broke, or the deadline passed."""
+    """A `Send` got no answer: the connection broke, or the deadline passed. Or a `FindCoordinator`
+    failed."""
 
     token: int
     error: Exception
@@ -213,14 +216,12 @@ Event = (
 
 
 class Route(Enum):
-    """Which connection a request takes."""
+    """Which connection to the coordinator a request takes."""
 
-    ANY = "any"
-    """Any broker."""
     COORDINATOR = "coordinator"
-    """The coordinator, on the connection of group requests."""
+    """The connection of group requests."""
     SEPARATE_CONNECTION = "separate connection"
-    """The coordinator, on a connection without group requests. While a JoinGroup or SyncGroup is in
+    """A connection without group requests. While a JoinGroup or SyncGroup is in
     purgatory, the coordinator reads no other request on the connection of group requests."""
 
 
@@ -231,11 +232,19 @@ class Send:
     token: int
     request: Request[Any]
     route: Route
-    coordinator: Coordinator | None
+    coordinator: Coordinator
     timeout: float
     lowest: int = 0
     """The lowest version of the request that has the wanted effect; without it in common with the
     broker, the send fails with UnsupportedVersionError."""
+
+
+@frozen(kw_only=True)
+class FindCoordinator:
+    """Find the coordinator of the group. A refusal is the BrokerError of a `SendFailed`."""
+
+    token: int
+    timeout: float
 
 
 @frozen(kw_only=True)
@@ -306,4 +315,6 @@ class Leave:
     """Why the coordinator may still count it as a member; "" if it does not."""
 
 
-Effect = Send | Revoke | Lose | Compute | Assign | ReportError | WakeAt | Fail | Leave
+Effect = (
+    FindCoordinator | Send | Revoke | Lose | Compute | Assign | ReportError | WakeAt | Fail | Leave
+)

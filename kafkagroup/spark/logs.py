@@ -374,20 +374,18 @@ class Logs(Session):
         self, group: str, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         async def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
-            coordinator = await self._cluster.find_coordinator(group)
-            answer = await fetch_offsets(
-                self._cluster.broker(coordinator), group, partitions, require_stable=True
-            )
-            codes = [answer.error_code, *(found.error_code for found in answer.groups)]
-            offsets = {}
-            for tp, data in answered_partitions(answer):
-                if tp not in partitions:
-                    continue
-                codes.append(data.error_code)
-                if (offset := committed_offset(data)) is not None:
-                    offsets[tp] = offset
-            if code := next(filter(None, codes), 0):
-                raise broker_error(code, f"offsets of {group!r}", operation="READ", group=group)
+            async with self._cluster.coordinator(group) as broker:
+                answer = await fetch_offsets(broker, group, partitions, require_stable=True)
+                codes = [answer.error_code, *(found.error_code for found in answer.groups)]
+                offsets = {}
+                for tp, data in answered_partitions(answer):
+                    if tp not in partitions:
+                        continue
+                    codes.append(data.error_code)
+                    if (offset := committed_offset(data)) is not None:
+                        offsets[tp] = offset
+                if code := next(filter(None, codes), 0):
+                    raise broker_error(code, f"offsets of {group!r}", operation="READ", group=group)
             return offsets
 
         return await self._retry(fetch)
@@ -411,22 +409,22 @@ class Logs(Session):
 
         async def commit() -> None:
             nonlocal is_lost
-            broker = self._cluster.broker(await self._cluster.find_coordinator(group))
-            try:
-                answer = await commit_offsets(broker, group, -1, "", offsets)
-            except (TransportError, RemoteProtocolError):
-                is_lost = True
-                raise
-            for topic in answer.topics:
-                for p in topic.partitions:
-                    if p.error_code:
-                        raise broker_error(
-                            p.error_code,
-                            f"committing {topic.name}/{p.partition_index} to group {group!r}",
-                            operation="READ",
-                            group=group,
-                            topic=topic.name,
-                        )
+            async with self._cluster.coordinator(group) as broker:
+                try:
+                    answer = await commit_offsets(broker, group, -1, "", offsets)
+                except (TransportError, RemoteProtocolError):
+                    is_lost = True
+                    raise
+                for topic in answer.topics:
+                    for p in topic.partitions:
+                        if p.error_code:
+                            raise broker_error(
+                                p.error_code,
+                                f"committing {topic.name}/{p.partition_index} to group {group!r}",
+                                operation="READ",
+                                group=group,
+                                topic=topic.name,
+                            )
 
         await self._retry(commit)
         if is_lost:

@@ -1,4 +1,4 @@
-"""All brokers of one cluster: its metadata, the client of each broker, a group's coordinator.
+"""All brokers of one cluster: its metadata, the client of each broker, and the coordinators.
 
 Only a `Cluster` makes a `BrokerClient` for a node. A request that any broker can answer goes to a
 connected broker first, then to the other known brokers, then to the bootstrap addresses: so a
@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 import anyio
@@ -36,9 +37,9 @@ from kafkagroup.errors import (
     KafkaGroupError,
     NoBrokersAvailableError,
     UnsupportedVersionError,
-    broker_error,
 )
 from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.coordinators import Coordinators, CoordinatorType
 from kafkagroup.transport.identity import (
     ClusterIdentity,
     MisdirectedError,
@@ -55,10 +56,8 @@ from kafkagroup.transport.throttle import BrokerThrottle
 from kafkagroup.transport.topics_in_use import TopicsInUse
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.error_codes import ABSENT
+from kafkagroup.wire.error_codes import ABSENT, COORDINATOR_MOVED
 from kafkagroup.wire.messages.metadata import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -68,7 +67,7 @@ from kafkagroup.wire.schema import NO_ID, Request
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["Cluster", "coordinator_in"]
+__all__ = ["Cluster"]
 
 R = TypeVar("R")
 
@@ -133,9 +132,7 @@ class Cluster:
         self._unconfirmed = NOTHING_UNCONFIRMED
         self._described_by: BrokerClient | None = None
         """The broker whose metadata was merged last."""
-        self._coordinator_unknown_to: Address | None = None
-        """The broker that did not name a coordinator when it was last asked for one."""
-        self._on_rebootstrap: Callable[[], None] = lambda: None
+        self.coordinators = Coordinators(self._request_any)
         self._on_changed: Callable[[ClusterChangedError], None] = lambda _: None
         self._on_adopted: Callable[[ClusterChangedError], None] = lambda _: None
         self._recovery = Recovery(options.metadata_recovery_rebootstrap_trigger)
@@ -174,18 +171,12 @@ class Cluster:
     def watch_identity(
         self,
         *,
-        on_rebootstrap: Callable[[], None],
         on_changed: Callable[[ClusterChangedError], None],
         on_adopted: Callable[[ClusterChangedError], None],
     ) -> None:
-        """Call `on_rebootstrap` when the known brokers, and so coordinators, are forgotten;
-        `on_changed` once a minute while the bootstrap addresses lead to another cluster;
+        """Call `on_changed` once a minute while the bootstrap addresses lead to another cluster;
         `on_adopted` when that one is adopted, before anything is requested from it."""
-        self._on_rebootstrap, self._on_changed, self._on_adopted = (
-            on_rebootstrap,
-            on_changed,
-            on_adopted,
-        )
+        self._on_changed, self._on_adopted = on_changed, on_adopted
 
     async def refresh(self) -> ClusterMetadata:
         """Request the metadata of the topics in use, or of all topics. Callers that wait while a
@@ -343,14 +334,12 @@ class Cluster:
         if no broker responds and at least one refuses, before the first login at once;
         UnsupportedVersionError if no broker responds and at least one is too old.
         """
-        broker, response = await self._request(request, Attempts())
-        if isinstance(response, FindCoordinatorResponse):
-            keys = cast(FindCoordinatorRequest, request).coordinator_keys
-            found = tuple(c for c in response.coordinators if c.key in keys)
-            is_refused = any(c.error_code for c in found)
-            self._coordinator_unknown_to = broker.address if is_refused else None
-            return cast(R, FindCoordinatorResponse(coordinators=found))
+        _, response = await self._request_any(request)
         return response
+
+    async def _request_any(self, request: Request[R]) -> tuple[BrokerClient, R]:
+        """As `request_any`; return also the broker that responded."""
+        return await self._request(request, Attempts())
 
     async def _request(
         self,
@@ -456,7 +445,7 @@ class Cluster:
         self._forget_clients()
         self.metadata = evolve(self.metadata, nodes={})
         self._unconfirmed = NOTHING_UNCONFIRMED
-        self._on_rebootstrap()
+        self.coordinators.forget()
 
     def _follow(self, change: ClusterChangedError) -> None:
         """Adopt the cluster that the bootstrap addresses lead to. Raises: ClusterChangedError
@@ -477,6 +466,7 @@ class Cluster:
             change.expected,
         )
         self._on_adopted(change)
+        self.coordinators.forget()
         self.identity.adopt(change.found)
         self._forget_clients()
         self.metadata, self._unconfirmed = ClusterMetadata(), NOTHING_UNCONFIRMED
@@ -561,7 +551,7 @@ class Cluster:
         random.shuffle(nodes)
         nodes.sort(key=self._distance)
         # Last: the broker that knew no coordinator may know none as long as it lags behind.
-        nodes.sort(key=lambda node: _address(node) == self._coordinator_unknown_to)
+        nodes.sort(key=lambda node: _address(node) == self.coordinators.unknown_to)
         return nodes
 
     def _create_client(self, node_id: int, address: Address) -> BrokerClient:
@@ -585,13 +575,22 @@ class Cluster:
             return 2
         return 0 if broker.connected else 1 if broker.is_reached else 2
 
-    async def find_coordinator(self, group: str) -> Node:
-        """Look up the coordinator of a group.
+    @asynccontextmanager
+    async def coordinator(
+        self, key: str, kind: CoordinatorType = CoordinatorType.GROUP
+    ) -> AsyncIterator[BrokerClient]:
+        """A context with the client of the coordinator of a group, or of a transactional id. If the
+        block raises that it does not respond, or is none any more, the next one looks it up again.
 
-        Raises: BrokerError, often a retriable one; what `request_any` raises.
+        Raises: what `Coordinators.look_up` raises.
         """
-        request = FindCoordinatorRequest(coordinator_keys=(group,))
-        return coordinator_in(await self.request_any(request))
+        node = await self.coordinators.find(key, kind)
+        try:
+            yield self.broker(node)
+        except (*RETRIED_ERRORS, BrokerError) as error:
+            if not isinstance(error, BrokerError) or error.code in COORDINATOR_MOVED:
+                self.coordinators.invalidate(key, kind, node=node)
+            raise
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -614,15 +613,3 @@ def _merged(
 ) -> tuple[ClusterMetadata, Unconfirmed]:
     merged, unconfirmed = merge(known, response, unconfirmed, requested=requested, in_use=in_use)
     return known if merged == known else merged, unconfirmed
-
-
-def coordinator_in(response: FindCoordinatorResponse) -> Node:
-    """Return the coordinator that a response names. Raises: BrokerError."""
-    if not response.coordinators:
-        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the answer names no coordinator")
-    found = response.coordinators[0]
-    if found.error_code:
-        raise broker_error(
-            found.error_code, found.error_message, operation="DESCRIBE", group=found.key
-        )
-    return Node(found.node_id, found.host, found.port)

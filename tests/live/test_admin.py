@@ -1,5 +1,6 @@
 """Groups as `Admin` describes them, and the specs made from them."""
 
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import anyio
@@ -413,11 +414,11 @@ class OneCoordinator:
     def __init__(self, **answers):
         self.answers = answers
 
-    async def find_coordinator(self, _):
-        return Node(1, "kafka-1", 9092)
+    node_id, host, port = 1, "kafka-1", 9092
 
-    def broker(self, _):
-        return self
+    @asynccontextmanager
+    async def coordinator(self, _):
+        yield self
 
     async def request(self, request):
         if (answer := self.answers.get(type(request).__name__)) is not None:

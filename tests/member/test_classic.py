@@ -42,6 +42,7 @@ from kafkagroup.member.vocabulary import (
     Effect,
     Event,
     Fail,
+    FindCoordinator,
     GenerationInfo,
     Leave,
     Leaving,
@@ -73,8 +74,6 @@ from kafkagroup.wire.messages.group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from kafkagroup.wire.messages.metadata import Coordinator as Found
-from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 E = ErrorCode
 NODE = Coordinator(1, "one", 9092)
@@ -184,14 +183,8 @@ GOING = evolve(
 )
 
 
-def find(token: int) -> Send:
-    return Send(
-        token=token,
-        request=FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)),
-        route=Route.ANY,
-        coordinator=None,
-        timeout=30.0,
-    )
+def find(token: int) -> FindCoordinator:
+    return FindCoordinator(token=token, timeout=30.0)
 
 
 def send(token: int, request: Any, timeout: float, route: Route = Route.COORDINATOR) -> Send:
@@ -263,11 +256,8 @@ def failing(member: Member, error: Exception) -> Member:
     )
 
 
-def found(code: int = 0, node: Coordinator = NODE) -> FindCoordinatorResponse:
-    coordinator = Found(
-        key="g", node_id=node.node_id, host=node.host, port=node.port, error_code=code
-    )
-    return FindCoordinatorResponse(coordinators=(coordinator,))
+def found(code: int = 0, node: Coordinator = NODE) -> Coordinator | BrokerError:
+    return broker_error(code, operation="DESCRIBE", group="g") if code else node
 
 
 def joined(code: int = 0, **changes: Any) -> JoinGroupResponse:
@@ -315,7 +305,9 @@ def left_member(code: int) -> LeaveGroupResponse:
     )
 
 
-def reply(token: int, message: Any, now: float = 10.0) -> Replied:
+def reply(token: int, message: Any, now: float = 10.0) -> Replied | SendFailed:
+    if isinstance(message, Exception):
+        return SendFailed(now=now, token=token, error=message)
     return Replied(now=now, token=token, message=message)
 
 
@@ -334,7 +326,7 @@ def generation(**changes: Any) -> GenerationInfo:
 # ---------------------------------------------------------------- joining
 
 
-def test_a_started_member_asks_any_broker_for_its_coordinator() -> None:
+def test_a_started_member_looks_up_its_coordinator() -> None:
     assert step(IDLE, Started(now=10.0)) == (FINDING, (find(1),))
 
 
@@ -368,15 +360,6 @@ def test_a_join_without_an_id_does_not_wait_for_the_rebalance(
 )
 def test_an_unavailable_coordinator_is_looked_up_again(code: int) -> None:
     assert step(FINDING, reply(1, found(code))) == (
-        evolve(
-            FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
-        ),
-        (WakeAt(time=10.125),),
-    )
-
-
-def test_a_response_without_a_coordinator_is_retried() -> None:
-    assert step(FINDING, reply(1, FindCoordinatorResponse())) == (
         evolve(
             FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
         ),
@@ -2117,7 +2100,8 @@ class AnsweringBroker:
     def carry_out(self, effect: Effect) -> None:
         stamp = {"now": self.now, "jitter": self.jitter}
         match effect:
-            case Send(token=token, request=request):
+            case Send(token=token) | FindCoordinator(token=token):
+                request = effect.request if isinstance(effect, Send) else effect
                 self.sent.append((self.now, request))
                 answer = self.answer(request)
                 if isinstance(answer, Exception):
@@ -2143,7 +2127,7 @@ class AnsweringBroker:
         if isinstance(code, Exception):
             return code
         match request:
-            case FindCoordinatorRequest():
+            case FindCoordinator():
                 return found(code)
             case JoinGroupRequest(member_id=member_id):
                 if not code and not member_id:
@@ -2163,7 +2147,7 @@ class AnsweringBroker:
 
 
 APIS = [
-    FindCoordinatorRequest,
+    FindCoordinator,
     JoinGroupRequest,
     SyncGroupRequest,
     HeartbeatRequest,
@@ -2203,7 +2187,7 @@ def test_l2_a_healthy_member_sends_heartbeats_and_nothing_else() -> None:
     broker = AnsweringBroker({})
     broker.run(until=60.0)
     assert [type(r) for _, r in broker.sent[:4]] == [
-        FindCoordinatorRequest,
+        FindCoordinator,
         JoinGroupRequest,
         JoinGroupRequest,
         SyncGroupRequest,
@@ -2240,8 +2224,9 @@ class RandomRun:
         self.now = 10.0
         # Every other run is cooperative: its member keeps its partitions during a rebalance.
         self.member = evolve(IDLE, config=evolve(CONFIG, cooperative=bool(seed % 2)))
-        self.sends: dict[int, Send] = {}
-        self.answered: list[tuple[int, Any]] = []
+        self.sends: dict[int, Any] = {}
+        """The requests in flight, by token."""
+        self.answered: list[Replied | SendFailed] = []
         self.work: list[Revoke | Lose | Compute] = []
         self.wake: float | None = None
         self.seen: set[tuple[Phase, Phase]] = set()
@@ -2258,10 +2243,9 @@ class RandomRun:
         choice = self.random.random()
         if choice < 0.45 and self.sends:
             token = self.random.choice(list(self.sends))
-            return self.answer(token, self.sends.pop(token).request)
+            return self.answer(token, self.sends.pop(token))
         if choice < 0.5 and self.answered:
-            token, message = self.random.choice(self.answered)
-            return Replied(now=self.now, token=token, message=message)
+            return evolve(self.random.choice(self.answered), now=self.now)
         if choice < 0.75 and self.work:
             work = self.work.pop(0)
             if not isinstance(work, Compute):
@@ -2289,7 +2273,7 @@ class RandomRun:
         code = self.random.choice(self.FATAL if self.random.random() < 0.03 else self.CODES)
         message: Any
         match request:
-            case FindCoordinatorRequest():
+            case FindCoordinator():
                 possible = code in (E.NOT_COORDINATOR, *self.FATAL[1:])
                 message = found(code if possible else E.NONE)
             case JoinGroupRequest():
@@ -2303,8 +2287,9 @@ class RandomRun:
                 message = heartbeat_response(code if fails else E.NONE)
             case _:
                 message = left(code)
-        self.answered.append((token, message))
-        return Replied(now=self.now, token=token, message=message)
+        event = reply(token, message, self.now)
+        self.answered.append(event)
+        return event
 
     def take(self, event: Event) -> None:
         before = self.member
@@ -2314,9 +2299,9 @@ class RandomRun:
         for effect in effects:
             self.check(before, effect)
             match effect:
-                case Send(token=token):
+                case Send(token=token) | FindCoordinator(token=token):
                     assert token not in self.sends
-                    self.sends[token] = effect
+                    self.sends[token] = effect.request if isinstance(effect, Send) else effect
                 case Revoke() | Lose() | Compute():
                     self.work.append(effect)
                 case WakeAt(time=time):

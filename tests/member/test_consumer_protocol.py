@@ -54,6 +54,7 @@ from kafkagroup.member.vocabulary import (
     Coordinator,
     CoordinatorInvalidated,
     Fail,
+    FindCoordinator,
     GenerationInfo,
     Leave,
     Leaving,
@@ -78,8 +79,6 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from kafkagroup.wire.messages.metadata import Coordinator as Found
-from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 E = ErrorCode
 NODE = Coordinator(1, "one", 9092)
@@ -195,14 +194,8 @@ RELEASING = evolve(
 )
 
 
-def find(token: int) -> Send:
-    return Send(
-        token=token,
-        request=FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)),
-        route=Route.ANY,
-        coordinator=None,
-        timeout=30.0,
-    )
+def find(token: int) -> FindCoordinator:
+    return FindCoordinator(token=token, timeout=30.0)
 
 
 def send(token: int, epoch: int, timeout: float, **fields: Any) -> Send:
@@ -254,9 +247,8 @@ def join(token: int, *, is_first: bool = True, **fields: Any) -> Send:
     return send(token, 0, timeout, **everything({}, **fields))
 
 
-def found(code: int = 0) -> FindCoordinatorResponse:
-    node = Found(key="g", node_id=1, host="one", port=9092, error_code=code)
-    return FindCoordinatorResponse(coordinators=(node,))
+def found(code: int = 0) -> Coordinator | BrokerError:
+    return broker_error(code, operation="DESCRIBE", group="g") if code else NODE
 
 
 def answer(
@@ -272,7 +264,9 @@ def answer(
     )
 
 
-def reply(token: int, message: Any, now: float = 10.0) -> Replied:
+def reply(token: int, message: Any, now: float = 10.0) -> Replied | SendFailed:
+    if isinstance(message, Exception):
+        return SendFailed(now=now, token=token, error=message)
     return Replied(now=now, token=token, message=message)
 
 
@@ -297,7 +291,7 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 # ---------------------------------------------------------------- joining
 
 
-def test_a_started_member_asks_any_broker_for_its_coordinator() -> None:
+def test_a_started_member_looks_up_its_coordinator() -> None:
     assert step(IDLE, Started(now=10.0)) == (FINDING, (find(1),))
 
 
@@ -1406,7 +1400,8 @@ class AnsweringBroker:
 
     def carry_out(self, effect: ConsumerEffect) -> None:
         match effect:
-            case Send(token=token, request=request):
+            case Send(token=token) | FindCoordinator(token=token):
+                request = effect.request if isinstance(effect, Send) else effect
                 self.sent.append((self.now, request))
                 message = self.answer(request)
                 if isinstance(message, Exception):
@@ -1425,7 +1420,7 @@ class AnsweringBroker:
         self.queue.append(event)
 
     def answer(self, request: Any) -> Any:
-        if isinstance(request, FindCoordinatorRequest):
+        if isinstance(request, FindCoordinator):
             return found()
         code = self.codes(request.member_epoch)
         return (
@@ -1518,8 +1513,9 @@ class RandomRun:
         instance = "i" if seed % 2 else None
         config = evolve(CONFIG, group_instance_id=instance, may_fall_back=seed % 3 == 0)
         self.member = evolve(IDLE, config=config)
-        self.sends: dict[int, Send] = {}
-        self.answered: list[tuple[int, Any]] = []
+        self.sends: dict[int, Any] = {}
+        """The requests in flight, by token."""
+        self.answered: list[Replied | SendFailed] = []
         self.work: list[Revoke | Lose | Reconcile] = []
         self.holds: frozenset[TopicPartition] = frozenset()
         self.wake: float | None = None
@@ -1537,10 +1533,9 @@ class RandomRun:
         choice = self.random.random()
         if choice < 0.45 and self.sends:
             token = self.random.choice(list(self.sends))
-            return self.answer(token, self.sends.pop(token).request)
+            return self.answer(token, self.sends.pop(token))
         if choice < 0.5 and self.answered:
-            token, message = self.random.choice(self.answered)
-            return Replied(now=self.now, token=token, message=message)
+            return evolve(self.random.choice(self.answered), now=self.now)
         if choice < 0.75 and self.work:
             return self.done(self.work.pop(0))
         if choice < 0.8:
@@ -1584,7 +1579,7 @@ class RandomRun:
         fails = self.random.random() < (0.2 if is_short else 0.03)
         code = self.random.choice(self.FATAL if fails else self.CODES)
         message: Any
-        if isinstance(request, FindCoordinatorRequest):
+        if isinstance(request, FindCoordinator):
             possible = code in (E.NOT_COORDINATOR, *self.FATAL[1:3])
             message = found(code if possible else E.NONE)
         elif request.member_epoch == 0 and self.random.random() < 0.02:
@@ -1592,8 +1587,9 @@ class RandomRun:
         else:
             share = self.random.choice((None, *self.SHARES))
             message = answer(code, epoch=self.random.randrange(-1, 9), share=share)
-        self.answered.append((token, message))
-        return Replied(now=self.now, token=token, message=message)
+        event = reply(token, message, self.now)
+        self.answered.append(event)
+        return event
 
     def take(self, event: ConsumerEvent) -> None:
         before = self.member
@@ -1603,9 +1599,9 @@ class RandomRun:
         for effect in effects:
             self.check(effect)
             match effect:
-                case Send(token=token):
+                case Send(token=token) | FindCoordinator(token=token):
                     assert token not in self.sends
-                    self.sends[token] = effect
+                    self.sends[token] = effect.request if isinstance(effect, Send) else effect
                 case Revoke() | Lose() | Reconcile():
                     self.work.append(effect)
                 case WakeAt(time=time):

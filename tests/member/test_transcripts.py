@@ -39,6 +39,7 @@ from kafkagroup.member.vocabulary import (
     Effect,
     Event,
     Fail,
+    FindCoordinator,
     Leave,
     Leaving,
     Lose,
@@ -67,8 +68,6 @@ from kafkagroup.wire.messages.group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafkagroup.wire.messages.metadata import Coordinator as Found
-from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 STORIES = sorted((Path(__file__).parent.parent / "transcripts").glob("*.txt"))
 REWRITE = bool(os.environ.get("KAFKAGROUP_REWRITE_TRANSCRIPTS"))
@@ -299,6 +298,10 @@ class Simulation:
 
     def execute(self, actor: Actor, effect: Effect) -> None:
         match effect:
+            case FindCoordinator():
+                self.write(actor, "looks up the coordinator")
+                found = Coordinator(self.node, f"node-{self.node}", 9092)
+                self.at(self.now + 2 * LATENCY, lambda: self.reply(actor, effect, found))
             case Send():
                 self.send(actor, effect)
             case WakeAt(time=time):
@@ -417,13 +420,6 @@ class Simulation:
                     ", on a separate connection" if send.route is Route.SEPARATE_CONNECTION else ""
                 )
                 self.write(actor, f"sends LeaveGroup: {identity.reason}{route_text}")
-            case FindCoordinatorRequest():
-                self.write(actor, "looks up the coordinator")
-                node = self.node
-                found = Found(key="g", node_id=node, host=f"node-{node}", port=9092, error_code=0)
-                answer = FindCoordinatorResponse(coordinators=(found,))
-                self.at(self.now + 2 * LATENCY, lambda: self.reply(actor, send, answer))
-                return
         connection = actor.connections.get(send.route)
         if connection is None:
             connection = actor.connections[send.route] = Connection()
@@ -451,7 +447,6 @@ class Simulation:
             connection.waiting.popleft()
             self.at(self.now, lambda: self.read(actor, connection))
 
-        assert send.coordinator is not None
         self.requester = actor.name
         self.handle(send, send.coordinator, actor, reply)
         self.timers.run(self.now)
@@ -494,12 +489,12 @@ class Simulation:
         if not connection.closed:
             self.reply(actor, send, answer)
 
-    def reply(self, actor: Actor, send: Send, answer: Any) -> None:
+    def reply(self, actor: Actor, effect: FindCoordinator | Send, answer: Any) -> None:
         if actor.dead or actor.member.phase in (Phase.LEFT, Phase.FAILED):
             return
         match answer:
-            case FindCoordinatorResponse(coordinators=(found,)):
-                self.write(actor, f"finds the coordinator: node {found.node_id}")
+            case Coordinator(node_id=node_id):
+                self.write(actor, f"finds the coordinator: node {node_id}")
             case HeartbeatResponse(error_code=0):
                 self.heartbeats[actor.name] += 1
             case HeartbeatResponse(error_code=code):
@@ -509,9 +504,10 @@ class Simulation:
             case JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
                 self.write(actor, f"receives its member id: {answer.member_id}")
             case JoinGroupResponse() | SyncGroupResponse() if answer.error_code:
-                text = NAMES[type(send.request)]
+                assert isinstance(effect, Send)
+                text = NAMES[type(effect.request)]
                 self.write(actor, f"{text} response: {error_name(answer.error_code)}")
-        self.feed(actor, Replied(now=self.now, token=send.token, message=answer))
+        self.feed(actor, Replied(now=self.now, token=effect.token, message=answer))
 
     def time_out(self, actor: Actor, send: Send) -> None:
         connection = actor.connections.get(send.route)

@@ -481,7 +481,7 @@ def _how_committed(now: _Moment) -> dict[str, Any]:
 
 def _is_used(before: Any, event: Replied, after: Any) -> bool:
     """Whether a step used a response: it awaited it, and, if that was an error, reacted."""
-    code = drivers._error_code(event.message)
+    code = drivers._error_code(event)
     if code in _CONFIRMATIONS:
         awaited: bool = before.awaits(event.token)
         return awaited

@@ -11,7 +11,7 @@ import anyio
 import attrs
 import pytest
 
-from kafkagroup.errors import BrokerError, ConnectionLostError, ErrorCode, NoBrokersAvailableError
+from kafkagroup.errors import ConnectionLostError, ErrorCode, NoBrokersAvailableError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
 from kafkagroup.transport.broker import MAIN
@@ -21,7 +21,6 @@ from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch
 from kafkagroup.wire.messages.metadata import (
-    Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -30,7 +29,6 @@ from kafkagroup.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafkagroup.wire.schema import Versions
 
 pytestmark = pytest.mark.anyio
 
@@ -661,47 +659,3 @@ async def test_requests_to_a_silent_broker_that_has_moved_fail_at_once(network: 
             await anyio.sleep(11)
             nodes["n1"] = B
             await cluster.refresh()
-
-
-# ---------------------------------------------------------------- the coordinator
-
-
-@pytest.mark.parametrize("versions", [Versions(0, 0), Versions(1, 3), Versions(0, 6)], ids=str)
-async def test_the_coordinator_is_looked_up_in_every_version(
-    network: Any, versions: Versions
-) -> None:
-    """Before version 4 the request has one group, in another field."""
-    asked: list[object] = []
-
-    async def handler(peer: Any) -> None:
-        await peer.handshake({FindCoordinatorRequest: versions})
-        incoming = await peer.read()
-        asked.append((incoming.version, incoming.request.key, incoming.request.coordinator_keys))
-        found = Coordinator(key="g", node_id=3, host="h", port=9)
-        await peer.answer(
-            incoming,
-            FindCoordinatorResponse(node_id=3, host="h", port=9)
-            if versions.high < 4
-            else FindCoordinatorResponse(coordinators=(found,)),
-        )
-        await anyio.sleep_forever()
-
-    network.handlers[A] = handler
-    async with network, open_cluster(A) as cluster:
-        assert await cluster.find_coordinator("g") == Node(3, "h", 9)
-    high = versions.high
-    assert asked == [(high, "g", ()) if high < 4 else (high, "", ("g",))]
-
-
-@pytest.mark.parametrize(
-    "code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_AUTHORIZATION_FAILED]
-)
-async def test_an_error_of_find_coordinator_is_raised(network: Any, code: ErrorCode) -> None:
-    refusal = Coordinator(key="g", node_id=-1, host="", port=-1, error_code=code)
-    network.handlers[A] = lambda peer: peer.serve(
-        {FindCoordinatorRequest: lambda _: FindCoordinatorResponse(coordinators=(refusal,))}
-    )
-    async with network, open_cluster(A) as cluster:
-        with pytest.raises(BrokerError) as caught:
-            await cluster.find_coordinator("g")
-    assert caught.value.code == code

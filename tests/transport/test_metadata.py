@@ -1,15 +1,11 @@
-"""The known metadata of a cluster, and the coordinator that a response names."""
+"""The known metadata of a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-import pytest
-
 from kafkagroup._values import evolve
-from kafkagroup.errors import BrokerError
-from kafkagroup.transport.cluster import coordinator_in
 from kafkagroup.transport.metadata import (
     ClusterMetadata,
     NamedLeaders,
@@ -19,10 +15,6 @@ from kafkagroup.transport.metadata import (
 )
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
-from kafkagroup.wire.messages.metadata import (
-    Coordinator,
-    FindCoordinatorResponse,
-)
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 NODE = Node(1, "a", 9092)
@@ -44,26 +36,6 @@ def test_counts_and_leaders() -> None:
     assert found.leader(TopicPartition("t", 1)) == PartitionMetadata(-1, 0, (1, 2))
     assert found.leader(TopicPartition("t", 2)) is None
     assert found.leader(TopicPartition("unknown", 0)) is None
-
-
-def test_a_coordinator_response_names_the_coordinator() -> None:
-    found = Coordinator(key="g", node_id=3, host="h", port=9)
-    assert coordinator_in(FindCoordinatorResponse(coordinators=(found,))) == Node(3, "h", 9)
-
-
-def test_a_coordinator_response_with_an_error_raises_it() -> None:
-    refusal = Coordinator(
-        key="g", node_id=-1, host="", port=-1, error_code=15, error_message="later"
-    )
-    with pytest.raises(BrokerError) as caught:
-        coordinator_in(FindCoordinatorResponse(coordinators=(refusal,)))
-    assert (caught.value, caught.value.retriable) == (BrokerError(15, "later"), True)
-
-
-def test_a_coordinator_response_without_a_coordinator_is_an_error() -> None:
-    with pytest.raises(BrokerError, match="the answer names no coordinator") as caught:
-        coordinator_in(FindCoordinatorResponse())
-    assert caught.value.retriable
 
 
 def named_at(*endpoints: int) -> NamedLeaders:

@@ -40,7 +40,7 @@ async def examine_group(
         )
 
     try:
-        node = await request_from(servers, options, lambda c: c.find_coordinator(group_id))
+        node = await request_from(servers, options, lambda c: c.coordinators.find(group_id))
     except KafkaGroupError as error:
         advice = "see the offsets topic; a cluster that has just started needs some seconds"
         return [wrong("coordinator", error, advice)]

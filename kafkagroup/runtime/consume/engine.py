@@ -183,7 +183,6 @@ class Engine:
         self._spawn(self._refresh_metadata, "metadata")
         self._cluster.set_on_change(self._metadata_changed)
         self._cluster.watch_identity(
-            on_rebootstrap=self._invalidate_coordinator,
             on_changed=self._session.errors.report,
             on_adopted=self._on_cluster_adopted,
         )
@@ -474,12 +473,6 @@ class Engine:
         """Log in again, once the application goes on after the refusal was raised."""
         if not self._session.errors.has_refused_login:
             self._cluster.logins.resume()
-
-    def _invalidate_coordinator(self) -> None:
-        if (offsets := self._session.committer.group_offsets) is not None:
-            offsets.invalidate_coordinator()
-        if (driver := self._session.membership.driver) is not None:
-            driver.invalidate_coordinator("the client bootstraps again")
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
         """Forget the positions in the earlier cluster, at once: rejoin, and look them up anew."""

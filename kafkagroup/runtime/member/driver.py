@@ -54,6 +54,7 @@ from kafkagroup.member.vocabulary import (
     Effect,
     Event,
     Fail,
+    FindCoordinator,
     GenerationInfo,
     Leave,
     Leaving,
@@ -82,7 +83,6 @@ from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
-from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -234,6 +234,7 @@ class Driver:
         """Calls of the application that wait for earlier ones."""
         self._work_done: OneShotEvent | None = None
         """While a task calls the application: set when all calls have returned."""
+        cluster.coordinators.watch(member.config.group_id, self._on_coordinator_found)
 
     # ------------------------------------------------------------ called from outside `run`
 
@@ -331,6 +332,12 @@ class Driver:
         """Look up the coordinator again before the next request."""
         self._request(CoordinatorInvalidated(now=self._now(), reason=reason))
 
+    def _on_coordinator_found(self, found: Node | None) -> None:
+        """Have the member look up its coordinator again, if a commit or another request has found
+        that it moved; None if all brokers were forgotten."""
+        if self.coordinator not in (None, found):
+            self.invalidate_coordinator("another request found that it moved")
+
     def leave(
         self,
         reason: str,
@@ -409,10 +416,15 @@ class Driver:
             partial(self._history.on_step, Step(before, event, self.member, effects, self._clock()))
         )
         self._log.on_step(before, self.member)
+        if before.coordinator is not None and self.member.coordinator is None:
+            node, group_id = _node_of(before.coordinator), before.config.group_id
+            self._cluster.coordinators.invalidate(group_id, node=node)
         if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
             self._application.on_lease_extended()
         for effect in effects:
             match effect:
+                case FindCoordinator():
+                    tasks.start_soon(self._find_coordinator, effect)
                 case Send():
                     tasks.start_soon(self._send, effect)
                 case Revoke() | Lose():
@@ -453,7 +465,7 @@ class Driver:
         troubles, now, group_id = self._cluster.troubles, self._clock(), before.config.group_id
         if not self.member.attempts:
             troubles.succeeded((group_id, "membership"), now)
-        elif isinstance(event, Replied) and (code := _error_code(event.message)):
+        elif code := _error_code(event):
             problem = Problem(
                 subject=f"membership of group {group_id}",
                 cause=str(BrokerError(code)),
@@ -464,54 +476,63 @@ class Driver:
             )
             troubles.failed((group_id, "membership"), now, problem)
 
-    async def _send(self, send: Send) -> None:
-        event: DriverEvent
-        sent_at = self._clock()
+    async def _find_coordinator(self, effect: FindCoordinator) -> None:
         try:
-            if send.coordinator is None:
-                with anyio.fail_after(send.timeout):
-                    response = await self._cluster.request_any(send.request)
-            else:
-                broker = self._cluster.broker(_node_of(send.coordinator))
-                connection_id = _CONNECTION[send.route]
-                with anyio.fail_after(send.timeout):
-                    await broker.ready(connection_id)
-                if not self.member.awaits(send.token):
-                    # Without this, an outdated request would report partitions that were added
-                    # since as released, and the coordinator would assign them to other members.
-                    return
-                sent_at = self._clock()
-                response = await broker.request(
-                    send.request,
-                    connection_id=connection_id,
-                    timeout=send.timeout,
-                    lowest=send.lowest,
-                    overdue=_OVERDUE_REBALANCE
-                    if isinstance(send.request, _RebalanceRequest)
-                    else _OVERDUE,
-                )
-        except TimeoutError:
-            error = RequestTimeoutError(f"no broker answered within {send.timeout:g} s")
-            event = SendFailed(
-                now=self._now(), jitter=random.random(), token=send.token, error=error
+            with anyio.fail_after(effect.timeout):
+                node = await self._cluster.coordinators.find(self.member.config.group_id)
+        except (TimeoutError, KafkaGroupError) as error:
+            self._post_failure(effect, error)
+        else:
+            self._post_reply(effect, Coordinator(node.node_id, node.host, node.port))
+
+    async def _send(self, send: Send) -> None:
+        broker = self._cluster.broker(_node_of(send.coordinator))
+        connection_id = _CONNECTION[send.route]
+        try:
+            with anyio.fail_after(send.timeout):
+                await broker.ready(connection_id)
+            if not self.member.awaits(send.token):
+                # Without this, an outdated request would report partitions that were added
+                # since as released, and the coordinator would assign them to other members.
+                return
+            sent_at = self._clock()
+            response = await broker.request(
+                send.request,
+                connection_id=connection_id,
+                timeout=send.timeout,
+                lowest=send.lowest,
+                overdue=_OVERDUE_REBALANCE
+                if isinstance(send.request, _RebalanceRequest)
+                else _OVERDUE,
             )
-        except KafkaGroupError as error:
-            logger.debug("%s: %s", self._log.name, error)
-            event = SendFailed(
-                now=self._now(), jitter=random.random(), token=send.token, error=error
-            )
+        except (TimeoutError, KafkaGroupError) as error:
+            self._post_failure(send, error)
         else:
             await self._explain(send, response)
             self._measure(send.request, response, sent_at)
-            change = await self._target_change(response)
-            event = Replied(
+            self._post_reply(send, response, await self._target_change(response))
+
+    def _post_failure(self, effect: FindCoordinator | Send, error: Exception) -> None:
+        if isinstance(error, TimeoutError):
+            error = RequestTimeoutError(f"no broker answered within {effect.timeout:g} s")
+        else:
+            logger.debug("%s: %s", self._log.name, error)
+        self._post(
+            SendFailed(now=self._now(), jitter=random.random(), token=effect.token, error=error)
+        )
+
+    def _post_reply(
+        self, effect: FindCoordinator | Send, message: object, change: TargetChange | None = None
+    ) -> None:
+        self._post(
+            Replied(
                 now=self._now(),
                 jitter=random.random(),
-                token=send.token,
-                message=response,
+                token=effect.token,
+                message=message,
                 target_change=change,
             )
-        self._post(event)
+        )
 
     async def _target_change(self, response: Any) -> TargetChange | None:
         """Return what a large assignment changes (KIP-848), as a thread prepares it: with 200,000
@@ -530,7 +551,7 @@ class Driver:
 
     async def _explain(self, send: Send, response: object) -> None:
         """Look up why the coordinator refuses a request to join, if its code says too little."""
-        code, request = _error_code(response), send.request
+        code, request = getattr(response, "error_code", 0), send.request
         if code not in _EXPLAINED:
             return
         # Imported here: brokers rarely refuse a join.
@@ -540,7 +561,7 @@ class Driver:
             assignor = getattr(request, "server_assignor", None) or ""
             message = getattr(response, "error_message", None)
             self._explained = refused_joins.refused_assignor(assignor, message)
-        if not isinstance(request, JoinGroupRequest) or send.coordinator is None:
+        if not isinstance(request, JoinGroupRequest):
             return
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             self._explained = refused_joins.refused_protocols(request)
@@ -680,14 +701,15 @@ def _some(topic_ids: frozenset[UUID]) -> frozenset[UUID]:
     return frozenset(random.sample(tuple(topic_ids), _MAX_LOOKED_UP))
 
 
-def _error_code(response: Any) -> int:
-    """Return the error code of a response to a member; 0 for none."""
-    if isinstance(response, FindCoordinatorResponse):
-        if not response.coordinators:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        response = response.coordinators[0]
-    code: int = getattr(response, "error_code", 0)
-    return code
+def _error_code(event: DriverEvent) -> int:
+    """Return the error code with which a broker refused a member's request; 0 for none."""
+    match event:
+        case Replied(message=message):
+            code: int = getattr(message, "error_code", 0)
+            return code
+        case SendFailed(error=BrokerError(code=code)):
+            return code
+    return 0
 
 
 def _node_of(coordinator: Coordinator) -> Node:

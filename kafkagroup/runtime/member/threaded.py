@@ -36,9 +36,12 @@ from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import Application, OverduePoll, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.coordinators import Coordinators, CoordinatorType, RequestCoordinator
 from kafkagroup.transport.identity import MisdirectedError
 from kafkagroup.transport.logins import Logins
+from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import Address
 from kafkagroup.transport.os_errors import lacks_descriptors
 from kafkagroup.transport.threads import Post, post_to_loop
@@ -337,6 +340,35 @@ class _LoginsProxy(Logins):
         self._post(partial(self._logins.refused_everywhere, now))
 
 
+class _CoordinatorsProxy(Coordinators):
+    """Passes on what the thread finds and invalidates to the application's `Coordinators`, in the
+    application's loop. The other way the driver is notified, as the thread looks up by itself."""
+
+    def __init__(
+        self,
+        request: RequestCoordinator,
+        coordinators: Coordinators,
+        post_to_application: Callable[[Call], None],
+    ) -> None:
+        super().__init__(request)
+        self._coordinators = coordinators
+        self._post = post_to_application
+
+    def store(self, node: Node, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> None:
+        super().store(node, key, kind)
+        self._post(partial(self._coordinators.store, node, key, kind))
+
+    def invalidate(
+        self,
+        key: str,
+        kind: CoordinatorType = CoordinatorType.GROUP,
+        *,
+        node: Node | None = None,
+    ) -> None:
+        super().invalidate(key, kind, node=node)
+        self._post(partial(self._coordinators.invalidate, key, kind, node=node))
+
+
 class _ThreadCluster(Cluster):
     """The same brokers as the application's cluster, over the thread's own connections."""
 
@@ -349,12 +381,15 @@ class _ThreadCluster(Cluster):
         super().__init__(cluster.bootstrap_servers, options, tasks, troubles)
         self.identity = cluster.identity
         self.logins = _LoginsProxy(cluster.logins, post_to_application)
+        self.coordinators = _CoordinatorsProxy(
+            self._request_any, cluster.coordinators, post_to_application
+        )
         self._application_cluster = cluster
         self._post = post_to_application
 
-    async def request_any(self, request: Request[R]) -> R:
+    async def _request_any(self, request: Request[R]) -> tuple[BrokerClient, R]:
         await self.replace_metadata(self._application_cluster.metadata)
-        return await super().request_any(request)
+        return await super()._request_any(request)
 
     def _on_misdirected(self, error: MisdirectedError) -> None:
         self._post(partial(self._application_cluster._on_misdirected, error))

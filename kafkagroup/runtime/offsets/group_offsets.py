@@ -138,8 +138,8 @@ class GroupOffsets:
     ) -> None:
         """A failed commit is retried `max_retries` times; None: until its timeout. The first pause
         takes `backoff` seconds; None: the cluster's `retry_backoff`."""
-        self.coordinator: Node | None = None
-        """The group's coordinator; None while it must be looked up."""
+        self._asked: Node | None = None
+        """The coordinator that the last request was for."""
         self._cluster = cluster
         self._group_id = group_id
         self._max_retries = max_retries
@@ -153,13 +153,18 @@ class GroupOffsets:
         self._refreshed_at = float("-inf")
         """When the metadata was last refreshed for such a topic."""
 
+    @property
+    def coordinator(self) -> Node | None:
+        """The group's coordinator; None while it must be looked up."""
+        return self._cluster.coordinators.known(self._group_id)
+
     def invalidate_coordinator(self) -> None:
-        """Look the coordinator up again before the next request."""
-        self.coordinator = None
+        """Look the coordinator up again before the next request, unless another one than that of
+        the last request was found since."""
+        self._cluster.coordinators.invalidate(self._group_id, node=self._asked)
 
     def forget_cluster(self) -> None:
         """Forget what is of the earlier cluster: another one is adopted."""
-        self.coordinator = None
         self._deleted_counts.clear()
         self._unanswered.clear()
 
@@ -251,7 +256,7 @@ class GroupOffsets:
                         raise self._deleted_error(topic, ids) from None
                 except RETRIED_ERRORS as error:
                     self._cluster.logins.raise_suspended()
-                    self.coordinator = None
+                    self.invalidate_coordinator()
                     last = error
                 else:
                     self._reset_deleted_counts(offsets, ids)
@@ -459,7 +464,7 @@ class GroupOffsets:
 
     def _note_coordinator_moved(self, code: int) -> None:
         if code in COORDINATOR_MOVED:
-            self.coordinator = None
+            self.invalidate_coordinator()
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
@@ -521,7 +526,7 @@ class GroupOffsets:
             self._report_failure(_READING, retry.error)
             logger.info("group %s: committed offsets: %s", self._group_id, retry.error)
         except RETRIED_ERRORS as error:
-            self.coordinator = None
+            self.invalidate_coordinator()
             logger.info("group %s: committed offsets: %s", self._group_id, error)
         except BrokerError as error:
             errors = dict.fromkeys(partitions, error)
@@ -592,14 +597,13 @@ class GroupOffsets:
         return {**found, **known} if len(found) == len(others) else {}
 
     async def _coordinator(self) -> BrokerClient:
-        if self.coordinator is None:
-            try:
-                self.coordinator = await self._cluster.find_coordinator(self._group_id)
-            except BrokerError as error:
-                if error.retriable:
-                    raise _Retry(error) from None
-                raise
-        return self._cluster.broker(self.coordinator)
+        try:
+            self._asked = node = await self._cluster.coordinators.find(self._group_id)
+        except BrokerError as error:
+            if error.retriable:
+                raise _Retry(error) from None
+            raise
+        return self._cluster.broker(node)
 
 
 def answered_partitions(

@@ -1,0 +1,144 @@
+"""The coordinators of groups and of transactional ids: found, cached and invalidated here only.
+
+All that one client sends to a coordinator shares what is known here: a look-up, and what a request
+has noticed of a coordinator that does not respond, or is none any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+
+from kafkagroup._values import define, field
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError, broker_error
+from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.options import Address
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+__all__ = ["CoordinatorType", "Coordinators", "RequestCoordinator"]
+
+_MAX_KNOWN = 10_000
+"""The limit of coordinators that are kept: a client may describe ever new groups."""
+
+
+class CoordinatorType(IntEnum):
+    """What a coordinator coordinates, as FindCoordinator numbers it."""
+
+    GROUP = 0
+    """The members and offsets of a group; the key is its id."""
+    TRANSACTION = 1
+    """The transactions of a producer; the key is its transactional id."""
+
+
+RequestCoordinator = Callable[
+    [FindCoordinatorRequest], Awaitable[tuple[BrokerClient, FindCoordinatorResponse]]
+]
+"""Sends the request to any broker; returns the broker that responded, and its response."""
+
+
+@define(eq=False)
+class _LookUp:
+    """A look-up in flight. It ends without node and error if its caller was cancelled."""
+
+    done: OneShotEvent = field(factory=OneShotEvent)
+    node: Node | None = None
+    error: KafkaGroupError | None = None
+
+
+class Coordinators:
+    """The coordinators that one client uses. The type is that of a group unless given."""
+
+    def __init__(self, request: RequestCoordinator) -> None:
+        self.unknown_to: Address | None = None
+        """The broker that named no coordinator when it was last asked for one."""
+        self._request = request
+        self._known: dict[tuple[CoordinatorType, str], Node] = {}
+        self._in_flight: dict[tuple[CoordinatorType, str], _LookUp] = {}
+        self._watchers: dict[str, Callable[[Node | None], None]] = {}
+
+    def known(self, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> Node | None:
+        """Return the coordinator if it is known."""
+        return self._known.get((kind, key))
+
+    async def find(self, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> Node:
+        """Return the coordinator, looked up unless it is known. Raises: what `look_up` raises."""
+        return self.known(key, kind) or await self.look_up(key, kind)
+
+    async def look_up(self, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> Node:
+        """Look up the coordinator, even if one is known. Callers that wait while a look-up is in
+        flight share its outcome.
+
+        Raises: BrokerError, often a retriable one; what `Cluster.request_any` raises.
+        """
+        at = kind, key
+        while (other := self._in_flight.get(at)) is not None:
+            await other.done.wait()
+            if other.error is not None:
+                raise other.error
+            if other.node is not None:
+                return other.node
+        look_up = self._in_flight[at] = _LookUp()
+        try:
+            look_up.node = node = await self._look_up(key, kind)
+        except KafkaGroupError as error:
+            look_up.error = error
+            raise
+        finally:
+            del self._in_flight[at]
+            look_up.done.set()
+        self.store(node, key, kind)
+        if kind is CoordinatorType.GROUP:
+            self._notify(key, node)
+        return node
+
+    async def _look_up(self, key: str, kind: CoordinatorType) -> Node:
+        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=(key,))
+        broker, response = await self._request(request)
+        found = next((c for c in response.coordinators if c.key == key), None)
+        is_named = found is not None and not found.error_code
+        self.unknown_to = None if is_named else broker.address
+        if found is None:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise BrokerError(code, "the answer names no coordinator")
+        if found.error_code:
+            group = key if kind is CoordinatorType.GROUP else None
+            raise broker_error(
+                found.error_code, found.error_message, operation="DESCRIBE", group=group
+            )
+        return Node(found.node_id, found.host, found.port)
+
+    def store(self, node: Node, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> None:
+        """Note the coordinator that was found."""
+        self._known.pop((kind, key), None)
+        if len(self._known) >= _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[kind, key] = node
+
+    def invalidate(
+        self,
+        key: str,
+        kind: CoordinatorType = CoordinatorType.GROUP,
+        *,
+        node: Node | None = None,
+    ) -> None:
+        """Look the coordinator up again before the next request to it, unless another one than
+        `node` has been found since; with None in any case."""
+        if node in (None, self.known(key, kind)):
+            self._known.pop((kind, key), None)
+
+    def forget(self) -> None:
+        """Invalidate all coordinators: the client bootstraps again, or adopts another cluster."""
+        self._known.clear()
+        for group in self._watchers:
+            self._notify(group, None)
+
+    def watch(self, group: str, on_found: Callable[[Node | None], None]) -> None:
+        """Call `on_found` with the group's coordinator after each look-up, and with None when all
+        are forgotten. It replaces an earlier one of the same group, which has one member here."""
+        self._watchers[group] = on_found
+
+    def _notify(self, group: str, node: Node | None) -> None:
+        if (on_found := self._watchers.get(group)) is not None:
+            on_found(node)
