@@ -716,13 +716,13 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._raise_if_closed()
         self._session.committer.require_group()
         check_text("note", note)
-        timeout = self._options.request_timeout
+        deadline = self._session.clock() + self._options.request_timeout
         with self._until_stopped():
             if offsets is None:
                 self._session.mark_processed()
-                await self._session.committer.commit_delivered(timeout, note)
+                await self._session.committer.commit_delivered(deadline, note)
             elif given := offsets_of(offsets):
-                await self._session.committer.commit(given, timeout, note)
+                await self._session.committer.commit(given, deadline, note)
 
     def _prepare_commit(
         self, offsets: ByPartition[int | OffsetAndMetadata]
@@ -735,7 +735,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         async def commit() -> None:
             with self._until_stopped():
-                await committer.send(commits, self._options.request_timeout)
+                await committer.send(commits, self._session.clock() + self._options.request_timeout)
 
         return commit
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import anyio
+
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.errors import (
     BrokerError,
@@ -64,7 +66,7 @@ async def alter(
     await require_partitions(calls, offsets)
     try:
         await GroupOffsets(calls.opened(), group_id).commit(
-            NO_MEMBERSHIP, offsets, timeout=calls.timeout
+            NO_MEMBERSHIP, offsets, deadline=anyio.current_time() + calls.timeout
         )
     except CommitFailedError as error:
         raise BrokerError(

@@ -12,7 +12,7 @@ import anyio
 from kafkagroup._backoff import backoff
 from kafkagroup.transport.options import ClientOptions
 
-__all__ = ["RetryBackoff", "part_of"]
+__all__ = ["RetryBackoff", "part_of", "part_until"]
 
 _PART = 1 / 3
 _LEAST_PART = 1.0
@@ -23,6 +23,12 @@ def part_of(timeout: float) -> float:
     """Return how many seconds of a timeout one attempt may take, if another one may follow. The
     connection may be dead, and then nothing but a new one helps."""
     return max(timeout * _PART, min(timeout, _LEAST_PART))
+
+
+def part_until(deadline: float) -> float:
+    """Return by when one attempt must have ended if another one may follow until `deadline`."""
+    now = anyio.current_time()
+    return now + part_of(deadline - now)
 
 
 class RetryBackoff:

@@ -187,7 +187,7 @@ class ZooKeeperDriver:
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
 
-    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+    async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
         """Check the claims of these partitions; return until when their offsets may be committed,
         on the lease clock.
 
@@ -197,7 +197,7 @@ class ZooKeeperDriver:
         """
         session = self._session
         units = {unit_of(tp): tp for tp in partitions}
-        with anyio.move_on_after(timeout):
+        with anyio.move_on_at(deadline):
             while session is not None and session is self._session and self.may_commit:
                 sent_at = self._now()
                 try:

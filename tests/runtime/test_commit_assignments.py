@@ -300,7 +300,7 @@ async def grouped(network: Any) -> AsyncIterator[Group]:
 
 async def commit(group: Group, **options: Any) -> None:
     offsets = {T1: OffsetAndMetadata(1), T0: OffsetAndMetadata(100)}
-    await group.committer.commit(offsets, 20.0, **options)
+    await group.committer.commit(offsets, anyio.current_time() + 20, **options)
 
 
 async def while_it_waits_for_the_coordinator(group: Group) -> None:
@@ -320,7 +320,7 @@ async def while_it_waits_for_a_connection(group: Group) -> None:
 
 async def while_the_broker_throttles(group: Group) -> None:
     group.kafka.fail(OffsetCommitRequest, Throttle(2.0))
-    await group.committer.commit({T1: OffsetAndMetadata(0)}, 20.0)
+    await group.committer.commit({T1: OffsetAndMetadata(0)}, anyio.current_time() + 20)
     await commit(group)
 
 

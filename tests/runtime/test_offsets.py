@@ -62,7 +62,11 @@ class Group:
         (self.owned,) = self.session.delivery.own([TP])
 
     async def commit(self, offset: int, timeout: float = 20.0) -> None:
-        await self.session.committer.commit({TP: OffsetAndMetadata(offset)}, timeout)
+        offsets = {TP: OffsetAndMetadata(offset)}
+        await self.session.committer.commit(offsets, anyio.current_time() + timeout)
+
+    async def commit_processed(self, timeout: float, note: str = "") -> None:
+        await self.session.committer.commit_processed(anyio.current_time() + timeout, note)
 
     @property
     def committed(self) -> int | None:
@@ -146,7 +150,10 @@ async def test_a_commit_is_not_retried_after_the_membership_has_ended(network: A
             CommitFailedError, match=r"^commit of t/0 failed: group 'g' has rebalanced"
         ):
             await group.offsets.commit(
-                NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: not refused.hits
+                NO_MEMBERSHIP,
+                SEVEN,
+                deadline=anyio.current_time() + 20,
+                is_current=lambda: not refused.hits,
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
@@ -159,7 +166,10 @@ async def test_a_throttled_commit_is_not_sent_after_the_membership_has_ended(net
         ends_at = anyio.current_time() + 1
         with pytest.raises(CommitFailedError, match="has rebalanced"):
             await group.offsets.commit(
-                NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: anyio.current_time() < ends_at
+                NO_MEMBERSHIP,
+                SEVEN,
+                deadline=anyio.current_time() + 20,
+                is_current=lambda: anyio.current_time() < ends_at,
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 0)
 
@@ -173,7 +183,10 @@ async def test_a_rejoined_static_member_is_not_fenced_by_its_earlier_commit(
         fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
         with pytest.raises(CommitFailedError, match="this static member has rejoined group"):
             await group.offsets.commit(
-                NO_MEMBERSHIP, SEVEN, timeout=20, is_current=lambda: not fenced.hits
+                NO_MEMBERSHIP,
+                SEVEN,
+                deadline=anyio.current_time() + 20,
+                is_current=lambda: not fenced.hits,
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
@@ -200,13 +213,15 @@ async def test_a_commit_by_a_fenced_static_member_is_fatal(network: Any) -> None
 async def test_a_commit_by_an_unknown_member_is_an_error(network: Any) -> None:
     async with grouped(network) as group:
         with pytest.raises(CommitFailedError, match="GROUP_ID_NOT_FOUND"):
-            await group.offsets.commit(Identity(3, "nobody"), {TP: OffsetAndMetadata(1)}, timeout=5)
+            await group.offsets.commit(
+                Identity(3, "nobody"), {TP: OffsetAndMetadata(1)}, deadline=anyio.current_time() + 5
+            )
 
 
 async def test_metadata_and_leader_epoch_of_a_commit_round_trip(network: Any) -> None:
     async with grouped(network) as group:
         full = OffsetAndMetadata(7, "note", 3)
-        await group.offsets.commit(NO_MEMBERSHIP, {TP: full}, timeout=5)
+        await group.offsets.commit(NO_MEMBERSHIP, {TP: full}, deadline=anyio.current_time() + 5)
         other = TopicPartition("t", 1)
         assert await group.offsets.committed([TP, other]) == {TP: full, other: None}
 
@@ -246,7 +261,7 @@ async def test_the_deadline_of_a_commit_includes_the_wait_for_another_commit(net
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(group.commit, 7, 30)
             await anyio.sleep(1)
-            for commit in (partial(group.commit, 9), group.session.committer.commit_processed):
+            for commit in (partial(group.commit, 9), group.commit_processed):
                 start = anyio.current_time()
                 with pytest.raises(RequestTimeoutError) as caught:
                     await commit(timeout=2)
@@ -256,7 +271,7 @@ async def test_the_deadline_of_a_commit_includes_the_wait_for_another_commit(net
                 assert anyio.current_time() - start == pytest.approx(2)
             fault.stop()
         assert group.committed == 7
-        await group.session.committer.commit_processed(timeout=2)
+        await group.commit_processed(timeout=2)
         assert group.committed == 8
 
 
@@ -553,7 +568,7 @@ async def test_positions_in_a_deleted_topic_and_in_its_successor_are_committed_a
         owned[1 - old].topic_id = cluster.metadata.topics["t"].topic_id
         offsets = {o.tp: OffsetAndMetadata(7 if o is owned[old] else 3) for o in owned}
         with pytest.raises(BrokerError) as caught:
-            await group.session.committer.commit(offsets, 20)
+            await group.session.committer.commit(offsets, anyio.current_time() + 20)
         assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
         assert group.kafka.committed("g", "t") == {1 - old: 3}
         assert [o.committed for o in owned] == ([-1, 3] if old == 0 else [3, -1])
@@ -608,7 +623,9 @@ async def test_a_commit_with_a_deleted_topic_commits_the_other_topics(network: A
         for offset in (7, 8):
             offsets = dict.fromkeys((TP, TopicPartition("u", 0)), OffsetAndMetadata(offset))
             with pytest.raises(BrokerError) as caught:
-                await group.offsets.commit(NO_MEMBERSHIP, offsets, timeout=9, topic_ids=topic_ids)
+                await group.offsets.commit(
+                    NO_MEMBERSHIP, offsets, deadline=anyio.current_time() + 9, topic_ids=topic_ids
+                )
             assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
             assert group.kafka.committed("g", "u") == {0: offset}
         assert group.count(OffsetCommitRequest) == 6
@@ -750,7 +767,7 @@ async def test_default_commit_metadata_is_added_to_offsets_without_metadata(netw
         other = TopicPartition("t", 1)
         group.session.delivery.own([other])
         given = {TP: OffsetAndMetadata(7, leader_epoch=3), other: OffsetAndMetadata(8, "mine")}
-        await group.session.committer.commit(given, 5, note="by me")
+        await group.session.committer.commit(given, anyio.current_time() + 5, note="by me")
         assert group.kafka.committed_offsets("g") == {
             TP: OffsetAndMetadata(7, "by me", 3),
             other: OffsetAndMetadata(8, "mine"),
@@ -761,7 +778,7 @@ async def test_metadata_beyond_the_limit_is_omitted(network: Any) -> None:
     async with grouped(network) as group:
         group.owned.start_at(0)
         group.owned.processed = 8
-        await group.session.committer.commit_processed(5, note="x" * 5_000)
+        await group.commit_processed(5, note="x" * 5_000)
         assert group.kafka.committed_offsets("g") == {TP: OffsetAndMetadata(8)}
         assert group.count(OffsetCommitRequest) == 2
 
@@ -770,7 +787,7 @@ async def test_metadata_given_by_the_application_is_never_omitted(network: Any) 
     async with grouped(network) as group:
         with pytest.raises(BrokerError) as caught:
             await group.session.committer.commit(
-                {TP: OffsetAndMetadata(7, "x" * 5_000)}, 5, note="by me"
+                {TP: OffsetAndMetadata(7, "x" * 5_000)}, anyio.current_time() + 5, note="by me"
             )
         assert caught.value.code == E.OFFSET_METADATA_TOO_LARGE
         assert group.committed is None
@@ -799,7 +816,7 @@ async def test_an_auto_commit_leaves_out_what_is_being_revoked(network: Any) -> 
         tasks.start_soon(group.session.committer.auto_commit, lambda _: None)
         await anyio.sleep(30)
         while_revoked = group.kafka.committed("g", "t")
-        await group.session.committer.commit_processed(5.0)
+        await group.commit_processed(5.0)
         after = group.kafka.committed("g", "t")
         tasks.cancel_scope.cancel()
     assert (while_revoked, after) == ({1: 5}, {0: 5, 1: 5})
@@ -813,5 +830,5 @@ async def test_a_commit_waits_for_a_listener_only_after_a_loss(network: Any) -> 
         delivery.owned[TP].advance(5, 0)
         delivery.owned[TP].mark_processed()
         start = anyio.current_time()
-        await group.session.committer.commit_delivered(20.0)
+        await group.session.committer.commit_delivered(anyio.current_time() + 20)
         assert (group.committed, anyio.current_time() - start < 1) == (5, True)

@@ -89,7 +89,7 @@ def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
 
     async def faulty(self: Any, deadline: float) -> None:
         with anyio.move_on_after(0.001):
-            await self._session.committer.commit_processed(1.0)
+            await self._session.committer.commit_processed(anyio.current_time() + 1.0)
 
     _replace(stack, subscribers.Subscriber, "_commit_before_release", faulty)
 
@@ -153,7 +153,7 @@ def commits_when_lost(stack: ExitStack) -> None:
             if pending := session.delivery.to_commit():
                 try:
                     await session.committer.group_offsets.commit(
-                        session.membership.identity, pending, timeout=0.5
+                        session.membership.identity, pending, deadline=anyio.current_time() + 0.5
                     )
                 except KafkaGroupError:
                     pass
@@ -185,13 +185,16 @@ def commits_released_partitions(stack: ExitStack) -> None:
     draining: set[int] = set()
 
     def make(commit: Any) -> Any:
-        async def late(self: Any, timeout: float, *rest: Any, **named: Any) -> None:
+        async def late(self: Any, deadline: float, *rest: Any, **named: Any) -> None:
             pending = self._delivery.to_commit()
             if pending and self.group_offsets is not None and id(self._delivery) not in draining:
                 await anyio.sleep(0.5)
-                await self.group_offsets.commit(self._membership.identity, pending, timeout=timeout)
+                # After the pause the commit has as much time as it would have had before.
+                await self.group_offsets.commit(
+                    self._membership.identity, pending, deadline=deadline + 0.5
+                )
                 return
-            await commit(self, timeout, *rest, **named)
+            await commit(self, deadline, *rest, **named)
 
         return late
 
@@ -947,8 +950,8 @@ def lets_commits_overtake(stack: ExitStack) -> None:
     """Two commits can be in flight, and a retry of the older can follow the newer."""
 
     @asynccontextmanager
-    async def turn(self: Any, timeout: float) -> Any:
-        yield anyio.current_time() + timeout
+    async def turn(self: Any, deadline: float) -> Any:
+        yield
 
     _replace(stack, Committer, "_exclusive", turn)
 

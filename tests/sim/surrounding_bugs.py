@@ -50,8 +50,8 @@ def does_not_log_in_again_after_a_refusal(stack: ExitStack) -> None:
 @bug(BUGS, "classic", "L14", kinds=["silent_connections"])
 def spends_a_call_on_one_connection(stack: ExitStack) -> None:
     """A connection that was idle is not checked, and an attempt may take as long as the call."""
-    for module in (broker, offsets):
-        replace(stack, module, "part_of", lambda timeout: timeout)
+    replace(stack, broker, "part_of", lambda timeout: timeout)
+    replace(stack, offsets, "part_until", lambda deadline: deadline)
     replace(stack, broker.BrokerClient, "_is_doubtful", lambda self, connection: False)
 
 

@@ -245,9 +245,9 @@ async def test_a_commit_may_be_sent_up_to_half_a_session_after_the_claim_check(
     async with owning(driver, sessions) as session:
         now = anyio.current_time()
         session.away_until = now + 2
-        assert await driver.confirm([T0], 9.0) == now + SESSION / 2
+        assert await driver.confirm([T0], anyio.current_time() + 9) == now + SESSION / 2
         with pytest.raises(CommitFailedError, match="not claimed by this member any more: t/1"):
-            await driver.confirm([T0, T1], 9.0)
+            await driver.confirm([T0, T1], anyio.current_time() + 9)
 
 
 async def test_a_commit_waits_while_disconnected(sessions: list[FakeSession]) -> None:
@@ -256,7 +256,7 @@ async def test_a_commit_waits_while_disconnected(sessions: list[FakeSession]) ->
     driver = member(Stuck())
     async with owning(driver, sessions) as session:
         session.away_until = anyio.current_time() + 7
-        until = await driver.confirm([T0], 9.0)
+        until = await driver.confirm([T0], anyio.current_time() + 9)
         assert anyio.current_time() == session.away_until
         assert until == session.away_until + SESSION / 2
 
@@ -267,7 +267,7 @@ async def test_a_commit_waits_until_its_timeout(sessions: list[FakeSession]) -> 
         now = anyio.current_time()
         session.away_until = now + 7
         with pytest.raises(CommitFailedError, match="has ended, or may have"):
-            await driver.confirm([T0], 3.0)
+            await driver.confirm([T0], anyio.current_time() + 3)
         assert anyio.current_time() == now + 3
 
 
@@ -282,6 +282,6 @@ async def test_a_commit_fails_with_the_session(sessions: list[FakeSession]) -> N
 
         tasks.start_soon(expire)
         with pytest.raises(CommitFailedError, match="has ended, or may have"):
-            await driver.confirm([T0], 9.0)
+            await driver.confirm([T0], anyio.current_time() + 9)
         with pytest.raises(CommitFailedError, match="has ended, or may have"):
-            await driver.confirm([T0], 9.0)
+            await driver.confirm([T0], anyio.current_time() + 9)

@@ -133,16 +133,16 @@ class Committer:
 
     async def commit_processed(
         self,
-        timeout: float,
+        deadline: float,
         note: str = "",
         among: Mapping[TopicPartition, OwnedPartition] | None = None,
         *,
         max_age: float = math.inf,
     ) -> None:
         """Commit the processed offsets that are not committed yet: of all owned partitions, or of
-        those in `among` that are still owned. Then renew the others, see `_renew`. `timeout`,
+        those in `among` that are still owned. Then renew the others, see `_renew`. `deadline`,
         `note` and errors are as for `commit`."""
-        async with self._exclusive(timeout) as deadline:
+        async with self._exclusive(deadline):
             owned = self._delivery.owned
             pending = (owned if among is None else among).values()
             for some in slices(await process_in_slices(_with_offsets, pending)):
@@ -150,10 +150,10 @@ class Committer:
                 # partitions are committed, others may be released.
                 if offsets := self._delivery.to_commit(some):
                     commits = of_assignment(owned, offsets, is_automatic=self.is_automatic)
-                    await self._commit_with_note(commits, _seconds_until(deadline), note)
+                    await self._commit(commits, deadline, note)
             await self._renew(pending, max_age, deadline)
 
-    async def commit_delivered(self, timeout: float, note: str = "") -> None:
+    async def commit_delivered(self, deadline: float, note: str = "") -> None:
         """Commit the processed records; raise an error if delivered records were lost before. The
         caller has marked the records in flight as processed.
 
@@ -162,8 +162,7 @@ class Committer:
         itself does not raise it. Also what `commit` raises.
         """
         if self._is_in_callback():
-            return await self.commit_processed(timeout, note, max_age=self._max_age)
-        deadline = anyio.current_time() + timeout
+            return await self.commit_processed(deadline, note, max_age=self._max_age)
         self._waiting_commit_count += 1
         try:
             await self._commit_owned(deadline, note)
@@ -181,8 +180,7 @@ class Committer:
         while True:
             owned, identity = self._still_owned(owned), self._membership.identity
             try:
-                left = max(deadline - anyio.current_time(), 0.0)
-                return await self.commit_processed(left, note, owned, max_age=self._max_age)
+                return await self.commit_processed(deadline, note, owned, max_age=self._max_age)
             except CommitFailedError:
                 if not await self._were_lost(owned, identity, deadline):
                     raise
@@ -222,15 +220,15 @@ class Committer:
     async def commit(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        timeout: float,
+        deadline: float,
         note: str = "",
     ) -> None:
-        """Commit `offsets` within `timeout` seconds. Offsets without metadata get `note` as their
-        metadata, unless the broker finds it too long.
+        """Commit `offsets` by `deadline`, on the loop's clock. Offsets without metadata get `note`
+        as their metadata, unless the broker finds it too long.
 
         Raises: what `prepare` and `send` raise.
         """
-        await self.send(self.prepare(offsets), timeout, note)
+        await self.send(self.prepare(offsets), deadline, note)
 
     def prepare(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Sequence[Commit]:
         """Return the commits of `offsets` in the present assignment, for `send`.
@@ -251,7 +249,7 @@ class Committer:
         self._check(commits)
         return commits
 
-    async def send(self, commits: Sequence[Commit], timeout: float, note: str = "") -> None:
+    async def send(self, commits: Sequence[Commit], deadline: float, note: str = "") -> None:
         """Commit what `prepare` returned, as `commit` does; then renew the offsets of the other
         partitions, see `_renew`.
 
@@ -260,62 +258,51 @@ class Committer:
         group rebalances; what `GroupOffsets.commit` raises. After an error, some of many partitions
         may be committed.
         """
-        async with self._exclusive(timeout) as deadline:
+        async with self._exclusive(deadline):
             self._check(commits)  # all before any is committed
             for some in slices(commits):
-                await self._commit_with_note(some, _seconds_until(deadline), note)
+                await self._commit(some, deadline, note)
             # An application may commit each record.
             is_due = anyio.current_time() >= self._renewed_at + _RENEWAL_INTERVAL
             if is_due or self._is_in_callback():
                 await self._renew(self._delivery.owned.values(), self._max_age, deadline)
 
-    async def _commit_with_note(self, commits: Sequence[Commit], timeout: float, note: str) -> None:
-        deadline = anyio.current_time() + timeout
-        if note:
-            noted = [
-                c if c.offset.metadata else evolve(c, offset=evolve(c.offset, metadata=note))
-                for c in commits
-            ]
-            try:
-                return await self._commit(noted, timeout)
-            except BrokerError as error:
-                if error.code != ErrorCode.OFFSET_METADATA_TOO_LARGE:
-                    raise
-                logger.warning("committing without the note: %s", error)
-        return await self._commit(commits, deadline - anyio.current_time())
-
-    async def wait_for_commits(self, timeout: float) -> None:
-        """Wait for the commits that were requested before, at most `timeout` seconds."""
-        with anyio.move_on_after(timeout):
+    async def wait_for_commits(self, deadline: float) -> None:
+        """Wait for the commits that were requested before, at most until `deadline`."""
+        with anyio.move_on_at(deadline):
             async with self._committing:
                 pass
 
     @asynccontextmanager
-    async def _exclusive(self, timeout: float) -> AsyncIterator[float]:
-        """Hold the commit lock, in the order of the calls; yield the deadline.
+    async def _exclusive(self, deadline: float) -> AsyncIterator[None]:
+        """Hold the commit lock, in the order of the calls.
 
         Waiting for earlier commits counts towards the deadline: closing must not wait for commits
         to a dead coordinator.
         """
-        deadline = anyio.current_time() + timeout
-        try:
-            with anyio.fail_after(timeout):
-                await self._committing.acquire()
-        except TimeoutError:
+        called_at = anyio.current_time()
+        with anyio.move_on_at(deadline) as waiting:
+            await self._committing.acquire()
+        if waiting.cancelled_caught:
+            timeout = max(deadline - called_at, 0.0)
             raise RequestTimeoutError(
-                f"the commits before this one were not answered within {timeout:g} s"
-            ) from None
+                f"the commits before this one were not answered within {timeout:.4g} s"
+            )
         try:
-            yield deadline
+            yield
         finally:
             self._committing.release()
 
-    async def _commit(self, commits: Sequence[Commit], timeout: float) -> None:
-        deadline = anyio.current_time() + timeout
+    async def _commit(self, commits: Sequence[Commit], deadline: float, note: str = "") -> None:
+        """Commit offsets, which may have several topic ids for one topic name."""
+        if anyio.current_time() > deadline:
+            raise RequestTimeoutError(
+                "commit failed: its deadline passed before all partitions were sent; commit again"
+            )
         failure: BrokerError | None = None
-        for some in by_topic_id(commits):
+        for part in by_topic_id(commits):
             try:
-                await self._commit_part(some, deadline)
+                await self._commit_part(part, deadline, note)
             except BrokerError as error:
                 # The positions in a deleted topic must not keep those in its successor from being
                 # committed.
@@ -323,7 +310,9 @@ class Committer:
         if failure is not None:
             raise failure
 
-    async def _commit_part(self, commits: Sequence[Commit], deadline: float) -> None:
+    async def _commit_part(
+        self, commits: Sequence[Commit], deadline: float, note: str = ""
+    ) -> None:
         """Commit offsets that have one topic id for each topic name."""
         group_offsets, membership = self.require_group(), self._membership
         # A released partition must not be marked as being committed: it would count as a loss.
@@ -340,7 +329,7 @@ class Committer:
             return membership.identity is identity and membership.may_commit
 
         def newest() -> Mapping[TopicPartition, OffsetAndMetadata]:
-            offsets = {commit.tp: commit.newest for commit in commits}
+            offsets = {commit.tp: _with_note(commit.newest, note) for commit in commits}
             for commit in commits:
                 commit.owned.begin_commit(offsets[commit.tp].offset)
             return offsets
@@ -355,14 +344,13 @@ class Committer:
 
         while True:
             if driver is not None:
-                left = deadline - anyio.current_time()
-                confirmed_until = await driver.confirm(offsets.keys(), left)
-            left = min(deadline - anyio.current_time(), confirmed_until - self._lease_now())
+                confirmed_until = await driver.confirm(offsets.keys(), deadline)
+            may_send_until = anyio.current_time() + confirmed_until - self._lease_now()
             try:
                 acknowledged = await group_offsets.commit(
                     identity,
                     offsets,
-                    timeout=left,
+                    deadline=min(deadline, may_send_until),
                     is_current=may_send,
                     epoch=lambda: membership.generation_id,
                     topic_ids=topic_ids(commits),
@@ -370,7 +358,11 @@ class Committer:
                     newest=newest,
                 )
                 break
-            except (*RETRIED_ERRORS, BrokerError, CommitFailedError):
+            except (*RETRIED_ERRORS, BrokerError, CommitFailedError) as error:
+                if note and _is_too_large(error):
+                    logger.warning("committing without the note: %s", error)
+                    note = ""
+                    continue
                 # Without a coordinator, ownership must be confirmed again before the next attempt.
                 is_unconfirmed = self._lease_now() >= confirmed_until
                 if not (is_unconfirmed and is_current() and anyio.current_time() < deadline):
@@ -464,9 +456,8 @@ class Committer:
             try:
                 # The coordinator keeps the offsets of a group with members.
                 max_age = math.inf if self._membership.commits_as_member else self._max_age
-                await self.commit_processed(
-                    self._options.request_timeout, among=self._not_revoked(), max_age=max_age
-                )
+                deadline = anyio.current_time() + self._options.request_timeout
+                await self.commit_processed(deadline, among=self._not_revoked(), max_age=max_age)
             except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
             except RETRIED_ERRORS as error:
@@ -486,19 +477,17 @@ def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
     return [o for o in owned if o.to_commit() is not None]
 
 
+def _with_note(offset: OffsetAndMetadata, note: str) -> OffsetAndMetadata:
+    return evolve(offset, metadata=note) if note and not offset.metadata else offset
+
+
+def _is_too_large(error: Exception) -> bool:
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return isinstance(error, BrokerError) and error.code == code
+
+
 def _to_renew(
     last: float, reported_by: float, owned: Iterable[OwnedPartition]
 ) -> list[OwnedPartition]:
     """Return the partitions whose acknowledged offsets were renewed at `last` or before."""
     return [o for o in owned if o.needs_renewal(last, reported_by)]
-
-
-def _seconds_until(deadline: float) -> float:
-    """Return the seconds until a commit's deadline. Raises: RequestTimeoutError after it: the
-    first of many partitions have taken all the time."""
-    left = deadline - anyio.current_time()
-    if left < 0:
-        raise RequestTimeoutError(
-            "commit failed: its deadline passed before all partitions were sent; commit again"
-        )
-    return left

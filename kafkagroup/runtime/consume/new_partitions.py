@@ -142,7 +142,7 @@ class StartCommits:
         while waiting := self._waiting():
             starts = {o.tp: OffsetAndMetadata(o.position) for o in waiting}
             try:
-                await self._committer.commit(starts, self._timeout)
+                await self._committer.commit(starts, anyio.current_time() + self._timeout)
             except BrokerError as error:
                 if error.retriable:
                     await pauses.wait()

@@ -440,16 +440,16 @@ class Subscriber:
                 return
             await session.drain(revoked, deadline)
             if session.committer.is_automatic:
-                await self._commit_before_release(self._commit_timeout(deadline))
+                await self._commit_before_release(self._commit_deadline(deadline))
             else:
-                await session.committer.wait_for_commits(self._commit_timeout(deadline))
+                await session.committer.wait_for_commits(self._commit_deadline(deadline))
         if self._has_lost_all:
             return
         if call_listener:
             await self._call_listener(self._callbacks.revoked, revoked)
             with anyio.CancelScope() as self._revocation_wait:
                 # Commits that the callback began: in the next generation they would be refused.
-                await session.committer.wait_for_commits(self._commit_timeout(deadline))
+                await session.committer.wait_for_commits(self._commit_deadline(deadline))
         await self._release(revoked, "a rebalance revoked it")
         session.log.revoked(revoked)
 
@@ -461,15 +461,16 @@ class Subscriber:
         session.note_lost([tp for tp in partitions if tp.topic in lost], reason)
         await apply_in_slices(session.delivery.release, partitions)
 
-    def _commit_timeout(self, deadline: float) -> float:
-        """Return the seconds that a commit may take before the deadline, or before the end of
-        closing: even if the coordinator cannot be reached, there must be time for the listener."""
-        left = min(deadline, self._session.closing.leave_deadline) - anyio.current_time()
-        return max(left, 1.0) * _COMMIT_SHARE
+    def _commit_deadline(self, deadline: float) -> float:
+        """Return by when to commit before the deadline, or before the end of closing: even if the
+        coordinator cannot be reached, there must be time for the listener."""
+        now = anyio.current_time()
+        left = min(deadline, self._session.closing.leave_deadline) - now
+        return now + max(left, 1.0) * _COMMIT_SHARE
 
-    async def _commit_before_release(self, left: float) -> None:
+    async def _commit_before_release(self, deadline: float) -> None:
         try:
-            await self._session.committer.commit_processed(left)
+            await self._session.committer.commit_processed(deadline)
         except KafkaGroupError as error:
             # The rebalance continues.
             logger.warning(

@@ -313,7 +313,7 @@ class Driver:
         only: there a member that joins again keeps its id."""
         return getattr(self.member, "may_be_known", False)
 
-    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+    async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
         """Return infinity: the coordinator itself refuses late commits."""
         return float("inf")
 

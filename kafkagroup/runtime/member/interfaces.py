@@ -178,11 +178,11 @@ class Running(Protocol):
     ) -> None:
         """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
 
-    async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
+    async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
         """Return until when commits of these may be sent, on the lease clock.
 
-        Where no coordinator refuses late commits, check first, within `timeout` seconds, that the
-        member still owns them. Raises: CommitFailedError.
+        Where no coordinator refuses late commits, check first, by `deadline` on the loop's clock,
+        that the member still owns them. Raises: CommitFailedError.
         """
         ...
 

@@ -45,7 +45,7 @@ from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import Address
-from kafkagroup.transport.retry import RetryBackoff, part_of
+from kafkagroup.transport.retry import RetryBackoff, part_until
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.error_codes import (
@@ -183,15 +183,15 @@ class GroupOffsets:
         identity: Identity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         *,
-        timeout: float,
+        deadline: float,
         is_current: Callable[[], bool] = lambda: True,
         epoch: Callable[[], int] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
         meter: Meter | None = None,
         newest: Callable[[], Offsets] | None = None,
     ) -> Offsets:
-        """Commit offsets; return those that the coordinator has acknowledged. Retry until `timeout`
-        seconds have passed or the retries are used up.
+        """Commit offsets; return those that the coordinator has acknowledged. Retry until
+        `deadline`, on the loop's clock, or until the retries are used up.
 
         `is_current` returns whether the identity is still a member of its generation; the commit is
         not sent once it is not, or once it raises a CommitFailedError of its own. `epoch` returns
@@ -206,7 +206,6 @@ class GroupOffsets:
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
         ids = self._topic_ids(offsets, topic_ids)
-        deadline = anyio.current_time() + timeout
         deleted = await self._deleted_topics({tp.topic for tp in offsets}, ids, deadline)
         rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in deleted}
         acknowledged: Offsets = {}
@@ -221,7 +220,7 @@ class GroupOffsets:
             send = partial(
                 self._commit_once, identity, to_send, ids, is_current, epoch, meter, slow
             )
-            acknowledged = await self._commit_with_retries(send, rest, ids, deadline, timeout)
+            acknowledged = await self._commit_with_retries(send, rest, ids, deadline)
         if deleted:
             # Not sent: an application that commits each record would send as many requests.
             raise self._deleted_error(min(deleted), ids)
@@ -233,8 +232,8 @@ class GroupOffsets:
         offsets: Iterable[TopicPartition],
         ids: Mapping[str, UUID],
         deadline: float,
-        timeout: float,
     ) -> Offsets:
+        called_at = anyio.current_time()
         last: Exception | None = None
         pauses = self.pauses()
         with anyio.CancelScope(deadline=deadline):
@@ -245,7 +244,7 @@ class GroupOffsets:
                     logger.info("group %s: the commit is retried: %s", self._group_id, last)
                     await pauses.wait()
                 try:
-                    acknowledged = await send(deadline - anyio.current_time())
+                    acknowledged = await send(deadline)
                 except _Retry as again:
                     last = again.error
                     self._report_failure("committing", again.error)
@@ -266,7 +265,7 @@ class GroupOffsets:
             raise last
         raise RequestTimeoutError(
             f"the coordinator did not answer the commit of group {self._group_id!r} within"
-            f" {timeout:g} s: check its broker, or allow more time"
+            f" {deadline - called_at:.4g} s: check its broker, or allow more time"
         ) from last
 
     async def _commit_once_more(
@@ -280,7 +279,7 @@ class GroupOffsets:
         if self._unanswered.isdisjoint(acknowledged):
             return acknowledged
         try:
-            repeated = await send(part_of(deadline - anyio.current_time()))
+            repeated = await send(part_until(deadline))
         except (_Retry, KafkaGroupError) as error:
             logger.info("group %s: the commit is not repeated: %s", self._group_id, error)
             return acknowledged
@@ -367,10 +366,10 @@ class GroupOffsets:
         epoch: Callable[[], int] | None,
         meter: Meter | None,
         slow: set[Address],
-        left: float,
+        deadline: float,
     ) -> Offsets:
         """Send one commit; return its offsets. `slow`: the brokers that have not answered in time,
-        to be added to; `left`: seconds for all attempts."""
+        to be added to; `deadline`: of all attempts."""
         broker = await self._coordinator()
         # Also waits while the broker throttles: the checks below must directly precede the request.
         await broker.ready()
@@ -386,7 +385,7 @@ class GroupOffsets:
             )
         # A connection may be dead, without a word. A broker that has not answered over one may be
         # slow: it gets what is left.
-        timeout = left if broker.address in slow else part_of(left)
+        ends_at = deadline if broker.address in slow else part_until(deadline)
         sent_at = anyio.current_time()
         try:
             response = await commit_offsets(
@@ -398,7 +397,9 @@ class GroupOffsets:
                 group_instance_id=identity.group_instance_id,
                 topic_ids=topic_ids,
                 # At the deadline the caller cancels it: a timeout would close the connection.
-                timeout=min(max(timeout, _LEAST_TIMEOUT), self._cluster.options.request_timeout),
+                timeout=min(
+                    max(ends_at - sent_at, _LEAST_TIMEOUT), self._cluster.options.request_timeout
+                ),
             )
         except (TransportError, RemoteProtocolError) as error:
             self._unanswered.update(offsets)
