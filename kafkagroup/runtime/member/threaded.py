@@ -30,8 +30,8 @@ from kafkagroup._values import evolve
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import AuthenticationError
 from kafkagroup.member.classic_state import Member
-from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.member.driver import Driver, DriverEvent
+from kafkagroup.member.vocabulary import BaseEvent, Compute, GenerationInfo
+from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import Application, OverduePoll, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
@@ -124,7 +124,7 @@ class ThreadedDriver(Driver):
             raise self._error
         self._check_ended()
 
-    def _request(self, event: DriverEvent) -> None:
+    def _request(self, event: BaseEvent) -> None:
         self._post_to_thread(partial(self._post, event))
 
     def _post_to_thread(self, call: Call) -> None:
