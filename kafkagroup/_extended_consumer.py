@@ -14,7 +14,7 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.consume.engine import Engine
 from kafkagroup.runtime.consume.subscriber import Subscriber
-from kafkagroup.runtime.member.interfaces import SupportedProtocols
+from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.transport.cluster import Cluster
 
 __all__ = ["ExtendedConsumer", "Extension"]

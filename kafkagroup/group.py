@@ -25,8 +25,8 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.classic_state import Config, Member
-from kafkagroup.member.vocabulary import GenerationInfo
+from kafkagroup.member.classic_state import Config
+from kafkagroup.member.vocabulary import GenerationInfo, MemberMetadata
 from kafkagroup.options import GroupMemberOptions
 from kafkagroup.runtime.client.late_modules import LateModules
 from kafkagroup.runtime.client.service import Service
@@ -38,15 +38,15 @@ from kafkagroup.runtime.consume.health import (
     check_troubles,
     not_well,
 )
-from kafkagroup.runtime.member.driver import Driver
+from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.generations import Generation, GenerationQueue, Strategies
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import Membership, Running, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Membership, Running
 from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.members import Members
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.metrics import GroupMetrics
-from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import client_options, parse_servers
@@ -201,25 +201,24 @@ class GroupMember(Service):
         self._servers = parse_servers(options.bootstrap_servers)
         self._log = MembershipLog("member", options.client_id, options.group_id)
         self._options = client_options(options, self._log.name)
-        self._member = Member(
-            config=Config(
-                group_id=options.group_id,
-                protocol_type=given[0].type,
-                group_instance_id=options.group_instance_id,
-                session_timeout=options.session_timeout,
-                rebalance_timeout=options.rebalance_timeout,
-                heartbeat_interval=options.heartbeat_interval,
-                request_timeout=options.request_timeout,
-                retry_backoff=options.retry_backoff,
-                retry_backoff_max=options.retry_backoff_max,
-                max_retries=options.rebalance_max_retries,
-            ),
-            protocols=_supported(given),
+        self._config = Config(
+            group_id=options.group_id,
+            protocol_type=given[0].type,
+            group_instance_id=options.group_instance_id,
+            session_timeout=options.session_timeout,
+            rebalance_timeout=options.rebalance_timeout,
+            heartbeat_interval=options.heartbeat_interval,
+            request_timeout=options.request_timeout,
+            retry_backoff=options.retry_backoff,
+            retry_backoff_max=options.retry_backoff_max,
+            max_retries=options.rebalance_max_retries,
         )
+        self._metadata = MemberMetadata(protocols=_supported(given))
+        """What the first member joins with."""
         threaded = options.heartbeat_thread
         self._leave_group = options.leave_group_on_close
         self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
-        self._driver_class = ThreadedDriver if threaded else Driver
+        self._is_threaded = threaded
         self._membership = options.membership
         self._queue = GenerationQueue(
             _strategies(given),
@@ -236,11 +235,13 @@ class GroupMember(Service):
         """The loop's clock, once the member runs."""
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
+        self._members: Members
+        """Set when the member starts."""
 
     def _log_as(self, kind: str, describe: Callable[[GenerationInfo], tuple[str, bool]]) -> None:
         """Let log lines call the client `kind`, and describe what it is assigned by `describe`, as
         `MembershipLog` has it."""
-        name = client_name(kind, self._options.client_id, self._member.config.group_id)
+        name = client_name(kind, self._options.client_id, self._config.group_id)
         self._log.describe_as(name, describe)
         self._options = evolve(self._options, name=self._log.name)
 
@@ -300,7 +301,7 @@ class GroupMember(Service):
         if self._cluster is None:
             raise _not_started()
         self._check_origin()
-        group_id = self._member.config.group_id
+        group_id = self._config.group_id
         coordinator = self._cluster.broker(await self._cluster.find_coordinator(group_id))
         answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
         (group,) = answer.groups
@@ -364,7 +365,7 @@ class GroupMember(Service):
         if driver is None or self._queue.closed:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if joining_after is None:
-            joining_after = self._member.config.rebalance_timeout
+            joining_after = self._config.rebalance_timeout
         is_stable = self._queue.is_ongoing
         now = self._clock()
         return Health(
@@ -401,7 +402,7 @@ class GroupMember(Service):
         in the rebalance that is under way and causes no other.
         """
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
-        config = self._member.config
+        config = self._config
         _check(given)
         self._check_origin()
         if given[0].type != config.protocol_type:
@@ -409,14 +410,14 @@ class GroupMember(Service):
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
         self._queue.replace_strategies(_strategies(given))
-        self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _supported(given))
+        driver, reason = self._running_driver(), "the metadata changed"
+        self._history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
+        driver.change_metadata(reason, MemberMetadata(protocols=_supported(given)))
 
-    def _rejoin(
-        self, cause: RebalanceCause, reason: str, protocols: SupportedProtocols | None = None
-    ) -> None:
+    def _rejoin(self, cause: RebalanceCause, reason: str) -> None:
         driver = self._running_driver()
         self._history.note_rejoin_request(cause, reason)
-        driver.rejoin(reason, protocols)
+        driver.rejoin(reason)
 
     def _running_driver(self) -> Running:
         if self._driver is None:
@@ -447,42 +448,31 @@ class GroupMember(Service):
                 on_adopted=self._on_cluster_adopted,
             )
             self._cluster.logins.watch(self._queue.report)
-        self._driver = self._begin(self._cluster, self._member.protocols)
-        self._spawn(tasks, partial(self._run_membership, self._cluster, self._driver), "membership")
+        self._members = Members(
+            self._cluster,
+            self._queue,
+            CLASSIC,
+            self._membership,
+            self._lag,
+            self._log,
+            self._history,
+            is_threaded=self._is_threaded,
+            whole=True,
+        )
+        self._driver = driver = self._members.create(self._config, self._metadata)
+        self._spawn(tasks, partial(self._run_membership, driver), "membership")
         tasks.start_soon(self._queue.watch_leases)
 
-    def _begin(self, cluster: Cluster, protocols: SupportedProtocols) -> Running:
-        """Create the driver of a new membership."""
-        member = evolve(self._member, protocols=protocols)
-        if self._membership is None:
-            watchers = self._lag, self._log, self._history
-            return self._driver_class(cluster, member, self._queue, *watchers)
-        config = member.config
-        return self._membership.begin(
-            self._queue,
-            group_id=config.group_id,
-            protocol_type=config.protocol_type,
-            protocols=protocols,
-            whole=True,
-            client_id=self._options.client_id,
-            rebalance_timeout=config.rebalance_timeout,
-            retry_backoff=config.retry_backoff,
-            retry_backoff_max=config.retry_backoff_max,
-            max_retries=config.max_retries,
-            lag=self._lag,
-            log=self._log,
-            troubles=self._troubles,
-        )
-
-    async def _run_membership(self, cluster: Cluster, driver: Running) -> None:
-        await driver.run()
+    async def _run_membership(self, driver: Running) -> None:
+        await self._members.run(driver)
         while not self._queue.closed and driver.is_expelled:
             # The thread left the group because the loop was stalled, and the loop has resumed; or
             # another cluster was adopted.
-            config = evolve(self._member.config, was_member=True)
-            self._member = evolve(self._member, config=config)
-            driver = self._driver = self._begin(cluster, driver.protocols)
-            await driver.run()
+            self._config = evolve(self._config, was_member=True)
+            driver = self._driver = self._members.create(
+                self._config, MemberMetadata(protocols=driver.protocols)
+            )
+            await self._members.run(driver)
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
         reason = f"cluster {change.found} was adopted"

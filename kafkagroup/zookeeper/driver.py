@@ -31,23 +31,34 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Disconnect,
     ZooKeeperEvent,
 )
+from kafkagroup.runtime.member.classic_protocol import request_rejoin
 from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.loop import MemberLoop
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import MembershipProtocol
 from kafkagroup.runtime.member.threaded import running_loop
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session
 from kafkagroup.zookeeper.trouble import TroubleReporter
 
-__all__ = ["ZooKeeperDriver"]
+__all__ = ["CLAIMS", "ZooKeeperDriver"]
 
 _CONNECTING_INTERVAL = 2.0
 """Seconds between two checks whether a session has begun."""
 
 _FOREIGN_INTERVAL = 5.0
 """Seconds between two looks for members of other libraries."""
+
+CLAIMS = MembershipProtocol(
+    step=step,
+    change_metadata=request_rejoin,
+    coordinator_assigns=False,
+    has_member_epoch=False,
+    claims_partitions=True,
+)
+"""Members without a coordinator: each computes the assignment, and claims its partitions."""
 
 
 class ZooKeeperDriver(MemberLoop[Member]):
@@ -64,7 +75,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
         log: MembershipLog,
         troubles: Troubles,
     ) -> None:
-        super().__init__(step, member, application, log, lag.add_delay)
+        super().__init__(CLAIMS, member, application, log, lag.add_delay)
         self._hosts = hosts
         self._access = access
         self._paths = paths

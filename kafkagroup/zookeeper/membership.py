@@ -15,9 +15,10 @@ from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles
@@ -176,6 +177,13 @@ class ZooKeeperMembership:
             allow_plaintext_credentials=self.allow_plaintext_credentials,
         )
         object.__setattr__(self, "_access", access)  # the class is frozen
+
+    @property
+    def protocol(self) -> MembershipProtocol[Member]:
+        """The protocol of the members that `begin` returns."""
+        from kafkagroup.zookeeper.driver import CLAIMS
+
+        return CLAIMS
 
     def begin(
         self,

@@ -39,10 +39,12 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.client import service
 from kafkagroup.runtime.member import membership_log
 from kafkagroup.runtime.member import threaded as threaded_driver
+from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import OverduePoll
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.transport import plain_stream
@@ -536,6 +538,7 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
         cluster = Cluster(((host, int(port)),), ClientOptions(), tasks)
         driver = ThreadedDriver(
             cluster,
+            CLASSIC,
             Member(config=config, protocols=(("p", b""),)),
             FaultyApplication(where),
             LoopLag("g", 6.0, threaded=True),

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import anyio
 
-from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import (
-    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
     KafkaGroupError,
     RequestTimeoutError,
 )
-from kafkagroup.member import classic
-from kafkagroup.member.classic_state import Member
 from kafkagroup.member.consumer_vocabulary import (
     FallBack,
     LookUpNames,
     Reconcile,
-    Subscribed,
     TopicsNamed,
 )
 from kafkagroup.member.vocabulary import (
@@ -53,10 +48,10 @@ from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.loop import MemberLoop
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import CoordinatedProtocol, CoordinatedState
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
-from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
@@ -65,18 +60,16 @@ from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from kafkagroup.member.consumer_state import Member as ConsumerMember
-    from kafkagroup.member.consumer_target import TargetChange
+    from kafkagroup.runtime.member.topic_names import TopicNames
 
 __all__ = ["Driver"]
+
+C = TypeVar("C", bound=CoordinatedState)
 
 logger = logging.getLogger(__name__)
 
 _MAX_STEP_INTERVAL = 1 / 3
 """The driver steps at least this often, in session timeouts."""
-
-_MAX_LOOKED_UP = 2_000
-"""The limit of topics whose names one request asks for: a coordinator may assign 200,000."""
 
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
 """Requests that the coordinator holds until the other members have sent theirs."""
@@ -107,34 +100,29 @@ _EXPLAINED = frozenset(
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
 
 
-class Driver(MemberLoop["Member | ConsumerMember"]):
+class Driver(MemberLoop[C]):
     """One member of one group, running."""
 
     def __init__(
         self,
         cluster: Cluster,
-        member: Member | ConsumerMember,
+        protocol: CoordinatedProtocol[C],
+        member: C,
         application: Application,
         lag: LoopLag,
         log: MembershipLog,
         history: History,
     ) -> None:
         max_step_interval = member.config.session_timeout * _MAX_STEP_INTERVAL
-        super().__init__(_advance, member, application, log, lag.record, max_step_interval)
-        self.fell_back = False
-        """Whether the member ended because the coordinator does not support its protocol, and may
-        be replaced by a member of the classic protocol."""
-        self.unanswered_id = ""
-        """The id that the coordinator may still count, as leaving the group failed; else ""."""
+        super().__init__(protocol, member, application, log, lag.record, max_step_interval)
+        self._preparation = protocol.preparation
         self._history = history
         self._cluster = cluster
         self._lag = lag
         self._explained: BrokerError | None = None
         """The error of a refused join, with what the broker was asked about it."""
-        self._unnamed_topics: frozenset[UUID] = frozenset()
-        """Ids of assigned topics whose names must be looked up."""
-        self._unnamed_changed: OneShotEvent
-        """Set when `_unnamed_topics` has changed."""
+        self._names: TopicNames
+        """Set where the coordinator assigns, by topic id."""
 
     # ------------------------------------------------------------ called from outside `run`
 
@@ -159,16 +147,11 @@ class Driver(MemberLoop["Member | ConsumerMember"]):
     def may_be_known(self) -> bool:
         """Whether the coordinator may count this member, or hold its instance id. Under KIP-848
         only: there a member that joins again keeps its id."""
-        return getattr(self.member, "may_be_known", False)
+        return self.member.may_be_known
 
     async def confirm(self, partitions: Collection[TopicPartition], timeout: float) -> float:
         """Return infinity: the coordinator itself refuses late commits."""
         return float("inf")
-
-    def subscribe(self, topics: frozenset[str], pattern: str | None) -> None:
-        """Replace the subscription. Only under KIP-848, where the coordinator assigns."""
-        names = tuple(sorted(topics))
-        self._request_rejoin(Subscribed(now=self._now(), topics=names, pattern=pattern))
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Look up the coordinator again before the next request."""
@@ -177,13 +160,18 @@ class Driver(MemberLoop["Member | ConsumerMember"]):
     # ------------------------------------------------------------ running
 
     def _start_tasks(self, tasks: TaskGroup) -> None:
-        if not isinstance(self.member, Member):
-            self._unnamed_changed = OneShotEvent()
-            tasks.start_soon(self._look_up_names)
+        if self._protocol.coordinator_assigns:
+            # Imported here: most members are classic, and importing a consumer must stay cheap.
+            from kafkagroup.runtime.member.topic_names import TopicNames
 
-    def _on_step(
-        self, before: Member | ConsumerMember, event: BaseEvent, effects: Sequence[object]
-    ) -> None:
+            group_id = self.member.config.group_id
+            self._names = TopicNames(self._cluster, group_id, self._log.name, self._on_named)
+            tasks.start_soon(self._names.run)
+
+    def _on_named(self, names: Mapping[UUID, str]) -> None:
+        self._post(TopicsNamed(now=self._now(), names=names))
+
+    def _on_step(self, before: C, event: BaseEvent, effects: Sequence[object]) -> None:
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
         self._call_history(
@@ -197,8 +185,7 @@ class Driver(MemberLoop["Member | ConsumerMember"]):
             case Assign() | Reconcile():
                 self._add_work(effect, tasks)
             case LookUpNames(topic_ids=topic_ids):
-                self._unnamed_topics = topic_ids
-                self._unnamed_changed.set()
+                self._names.look_up(topic_ids)
             case ReportError(error=error):
                 self._application.on_error(self._explanation(error))
             case Fail(error=error):
@@ -221,7 +208,7 @@ class Driver(MemberLoop["Member | ConsumerMember"]):
         reason = "" if leaving is None else leaving.reason
         self._log.left(reason, keeps_place=not self.member.leaves_group, doubt=doubt)
 
-    def _note_attempts(self, before: Member | ConsumerMember, event: BaseEvent) -> None:
+    def _note_attempts(self, before: C, event: BaseEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
         respond is reported by the connection."""
         troubles, now, group_id = self._cluster.troubles, self._clock(), before.config.group_id
@@ -277,7 +264,9 @@ class Driver(MemberLoop["Member | ConsumerMember"]):
         else:
             await self._explain(send, response)
             self._measure(send.request, response, sent_at)
-            change = await self._target_change(response)
+            prepare = self._preparation(self.member, response)
+            run_in_thread = self._cluster.options.run_in_thread
+            change = None if prepare is None else await run_in_thread(prepare)
             event = Replied(
                 now=self._now(),
                 jitter=random.random(),
@@ -286,21 +275,6 @@ class Driver(MemberLoop["Member | ConsumerMember"]):
                 target_change=change,
             )
         self._post(event)
-
-    async def _target_change(self, response: Any) -> TargetChange | None:
-        """Return what a large assignment changes (KIP-848), as a thread prepares it: with 200,000
-        topics the step would block the loop, and with it the heartbeats of other members."""
-        member = self.member
-        if isinstance(member, Member):
-            return None
-        # Imported here: most members are classic, and importing a consumer must stay cheap.
-        from kafkagroup.member.consumer_target import is_large, prepared
-
-        assignment = getattr(response, "assignment", None)
-        if assignment is None or not is_large(assignment):
-            return None
-        prepare = partial(prepared, assignment, member.target, member.names)
-        return await self._cluster.options.run_in_thread(prepare)
 
     async def _explain(self, send: Send, response: object) -> None:
         """Look up why the coordinator refuses a request to join, if its code says too little."""
@@ -379,56 +353,6 @@ class Driver(MemberLoop["Member | ConsumerMember"]):
                 partial(self._history.on_assignment_applied, now, member, generation)
             )
         return failure is None
-
-    async def _look_up_names(self) -> None:
-        """Look up the names of assigned topics that the member knows only by id."""
-        pauses = RetryBackoff(self._cluster.options)
-        troubles, group_id = self._cluster.troubles, self.member.config.group_id
-        while True:
-            self._unnamed_changed = OneShotEvent()
-            if not self._unnamed_topics:
-                pauses.reset()
-                troubles.succeeded((group_id, "names"), self._clock())
-                await self._unnamed_changed.wait()
-                continue
-            try:
-                names = await self._cluster.topic_names(_some(self._unnamed_topics))
-            except RETRIED_ERRORS as error:  # the connection reports it
-                logger.info("%s: names of topics: %s", self._log.name, error)
-                await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
-                continue
-            if names:
-                self._unnamed_topics = self._unnamed_topics.difference(names)
-                self._post(TopicsNamed(now=self._now(), names=names))
-            elif self._unnamed_topics:  # they may have been withdrawn meanwhile
-                # A broker may not know a new topic yet.
-                problem = Problem(
-                    subject=f"assignment of group {group_id}",
-                    cause="the coordinator has assigned partitions of the topic with the id"
-                    f" {next(iter(self._unnamed_topics))}, which no broker knows",
-                    advice="check whether the topic was deleted, and that the brokers agree on it",
-                )
-                troubles.failed((group_id, "names"), self._clock(), problem)
-                await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
-
-
-def _advance(
-    member: Member | ConsumerMember, event: Any
-) -> tuple[Member | ConsumerMember, Sequence[object]]:
-    """Step the member by the function of its protocol."""
-    if isinstance(member, Member):
-        return classic.step(member, event)
-    # Imported here: most members are classic, and importing a consumer must stay cheap.
-    from kafkagroup.member import consumer_protocol
-
-    return consumer_protocol.step(member, event)
-
-
-def _some(topic_ids: frozenset[UUID]) -> frozenset[UUID]:
-    """Return as many as one request names. At random: some may not be known to any broker."""
-    if len(topic_ids) <= _MAX_LOOKED_UP:
-        return topic_ids
-    return frozenset(random.sample(tuple(topic_ids), _MAX_LOOKED_UP))
 
 
 def _error_code(response: Any) -> int:

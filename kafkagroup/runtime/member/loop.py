@@ -12,7 +12,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 
@@ -22,15 +22,16 @@ from kafkagroup.concurrency.clock import lease_clock
 from kafkagroup.concurrency.mailbox import Mailbox
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.unrequested_end import unrequested_end
-from kafkagroup.member.consumer_vocabulary import Subscribed
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
+    AssignmentRequested,
     BaseEvent,
     Compute,
     Computed,
     ComputeFailed,
     Leaving,
     Lose,
+    MemberMetadata,
     RejoinRequested,
     Revoke,
     Revoked,
@@ -38,68 +39,22 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import MembershipProtocol, MemberState, SupportedProtocols
 from kafkagroup.transport.os_errors import lacks_descriptors
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["MemberLoop", "MemberState", "StepFunction"]
+__all__ = ["MemberLoop"]
+
+M = TypeVar("M", bound=MemberState)
 
 logger = logging.getLogger(__name__)
 
 _COMPUTE_ATTEMPTS = 10
 """How often an assignment is computed while the process may open no more files."""
-
-
-class GroupConfig(Protocol):
-    """What the loop reads of a member's configuration."""
-
-    @property
-    def group_id(self) -> str: ...
-
-
-class MemberState(Protocol):
-    """What the loop reads of a member's state, whatever its protocol."""
-
-    @property
-    def config(self) -> GroupConfig: ...
-
-    @property
-    def ownership(self) -> Ownership: ...
-
-    @property
-    def leaving(self) -> Leaving | None: ...
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    @property
-    def member_id(self) -> str: ...
-
-    @property
-    def generation_id(self) -> int: ...
-
-    @property
-    def protocols(self) -> SupportedProtocols: ...
-
-    @property
-    def leads(self) -> bool: ...
-
-    @property
-    def may_commit(self) -> bool: ...
-
-    @property
-    def follows_subscription(self) -> bool: ...
-
-    def is_current(self, generation_id: int) -> bool: ...
-
-
-M = TypeVar("M", bound=MemberState)
-
-StepFunction = Callable[[M, Any], tuple[M, Sequence[object]]]
-"""A protocol's `step`: member, event -> the next member, the effects to execute."""
 
 
 class PollTimer:
@@ -136,7 +91,7 @@ class MemberLoop(ABC, Generic[M]):
 
     def __init__(
         self,
-        step: StepFunction[M],
+        protocol: MembershipProtocol[M],
         member: M,
         application: Application,
         log: MembershipLog,
@@ -150,7 +105,12 @@ class MemberLoop(ABC, Generic[M]):
         """The state. Any thread may read it; only `run` replaces it."""
         self.closed = OneShotEvent()
         """Set once the member has left or failed."""
-        self._advance = step
+        self.fell_back = False
+        """Whether the member ended because the coordinator does not support its protocol, and may
+        be replaced by a member of the classic protocol."""
+        self.unanswered_id = ""
+        """The id that the coordinator may still count, as leaving the group failed; else ""."""
+        self._protocol = protocol
         self._application = application
         self._log = log
         self._on_delay = on_delay
@@ -229,9 +189,18 @@ class MemberLoop(ABC, Generic[M]):
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
 
-    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
-        """Request a new generation, with these protocols instead if given."""
-        self._request_rejoin(RejoinRequested(now=self._now(), reason=reason, protocols=protocols))
+    @property
+    def may_be_known(self) -> bool:
+        """Whether the coordinator may count this member, although it has ended."""
+        return False
+
+    def rejoin(self, reason: str) -> None:
+        """Request a new generation; under KIP-848, the full assignment."""
+        self._request_assignment(RejoinRequested(now=self._now(), reason=reason))
+
+    def change_metadata(self, reason: str, metadata: MemberMetadata) -> None:
+        """Request an assignment by other metadata."""
+        self._request_assignment(self._protocol.change_metadata(self._now(), reason, metadata))
 
     def leave(
         self,
@@ -247,7 +216,7 @@ class MemberLoop(ABC, Generic[M]):
             Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost, deadline=left_by)
         )
 
-    def _request_rejoin(self, event: RejoinRequested | Subscribed) -> None:
+    def _request_assignment(self, event: AssignmentRequested) -> None:
         self._rejoins_requested += 1
         self._request(event)
 
@@ -308,8 +277,8 @@ class MemberLoop(ABC, Generic[M]):
 
     def _step(self, event: BaseEvent, tasks: TaskGroup) -> None:
         before = self.member
-        self.member, effects = self._advance(before, event)
-        if isinstance(event, RejoinRequested | Subscribed):
+        self.member, effects = self._protocol.step(before, event)
+        if isinstance(event, AssignmentRequested):
             self._rejoins_stepped += 1
         self._on_step(before, event, effects)
         self._log.on_step(before, self.member)
