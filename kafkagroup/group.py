@@ -497,15 +497,22 @@ class GroupMember(Service):
             self._cluster.logins.resume()  # what was refused once need not be now
         # Before leaving: other members must not begin while this one's work still runs.
         await queue.wait_vacated()
-        if self._driver is not None and not self._driver.closed.is_set():
+        driver = self._driver
+        if driver is not None and driver.closed.is_set() and self._members.unanswered_id:
+            # Again, with a member that only leaves.
+            driver = self._members.create(self._config, MemberMetadata(protocols=driver.protocols))
+            self._leave_by(driver, deadline)
+            await self._members.run(driver)
+        elif driver is not None and not driver.closed.is_set():
             queue.release()
-            self._driver.leave(
-                "the member was closed", leave_group=self._leave_group, deadline=deadline
-            )
-            await self._driver.closed.wait()
+            self._leave_by(driver, deadline)
+            await driver.closed.wait()
         self._cancel_requests()
         if self._cluster is not None:
             await self._cluster.aclose()
+
+    def _leave_by(self, driver: Running, deadline: float) -> None:
+        driver.leave("the member was closed", leave_group=self._leave_group, deadline=deadline)
 
     def _crashed(self, error: Exception) -> None:
         self._queue.on_fatal_error(error)

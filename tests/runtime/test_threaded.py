@@ -608,6 +608,19 @@ async def test_a_group_waits_for_a_blocked_loop_only_up_to_the_rebalance_timeout
     )
 
 
+async def test_a_member_that_could_not_leave_rejoins_with_its_id(kafka: EmbeddedKafka) -> None:
+    """It rejoined as another member, and the group waited for the one that it had been."""
+    async with worker(kafka, rebalance_timeout_ms=300) as member:
+        first = await anext(member)
+        await anyio.sleep(0.5)
+        refused = kafka.fail(LeaveGroupRequest, ErrorCode.UNKNOWN_SERVER_ERROR)
+        until_blocking(lambda: refused.hits)
+        with anyio.fail_after(20):
+            second = await anext(member)
+        assert second.member_id == first.member_id
+        assert [m.member_id for m in kafka.describe_group("g").members] == [first.member_id]
+
+
 async def test_work_is_cancelled_when_the_lease_at_an_unreachable_coordinator_expires(
     kafka: EmbeddedKafka,
 ) -> None:

@@ -327,8 +327,7 @@ class Engine:
         if driver is None:
             await self._release_partitions(list(self._delivery.owned))
         if self._members.unanswered_id and (driver is None or driver.closed.is_set()):
-            # Again, with a member that only leaves. Else the group would count the earlier one
-            # until its session ends, and a new coordinator begins all sessions anew.
+            # Again, with a member that only leaves.
             driver = self.join()
         if driver is None:
             return

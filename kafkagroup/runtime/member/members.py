@@ -62,7 +62,9 @@ class Members:
     @property
     def unanswered_id(self) -> str:
         """The id under which the coordinator may still count the last member, because leaving the
-        group failed; else ""."""
+        group failed; else "". A client that closes makes another member with it, which only leaves:
+        the group would wait for this id until its session ends, and a new coordinator begins all
+        sessions anew."""
         return self._last.unanswered_id
 
     def create(self, config: Any, metadata: MemberMetadata) -> Running:
