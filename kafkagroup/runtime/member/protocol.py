@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
     from kafkagroup.member.consumer_target import TargetChange
+    from kafkagroup.runtime.member.topic_names import TopicNames
 
 __all__ = [
     "CoordinatedProtocol",
@@ -147,8 +148,8 @@ class MembershipProtocol(Generic[M]):
     change_metadata: Callable[[float, str, MemberMetadata], AssignmentRequested]
     """Time, reason and new metadata -> the event that asks for an assignment by them."""
     coordinator_assigns: bool
-    """Whether the coordinator matches patterns and computes the assignment, by topic id (KIP-848).
-    If not, members do, which support protocols, and one that needs another assignment rejoins."""
+    """Whether the coordinator matches patterns and computes the assignment (KIP-848). If not,
+    members do, which support protocols, and one that needs another assignment rejoins."""
     has_member_epoch: bool
     """Whether the generation is the member's epoch, which moves on while the assignment stays
     (KIP-848): commits and look-ups name the current one, not the one of the assignment."""
@@ -166,3 +167,5 @@ class CoordinatedProtocol(MembershipProtocol[C]):
     preparation: Callable[[C, Any], Callable[[], TargetChange] | None]
     """Member and response -> what a thread does before the step uses the response; None for
     nothing."""
+    topic_names: type[TopicNames] | None
+    """Looks up the names of topics that the coordinator assigns by id; None where it does not."""
