@@ -16,7 +16,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.engine import Engine
 from kafkagroup.runtime.consume.subscriber import Subscriber
-from kafkagroup.runtime.member.interfaces import SupportedProtocols
+from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.transport.cluster import Cluster
 
 __all__ = ["ExtendedConsumer", "Extension", "TunedConsumer"]

@@ -26,8 +26,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.classic_state import Member
-from kafkagroup.member.vocabulary import GenerationInfo
+from kafkagroup.member.vocabulary import GenerationInfo, MemberMetadata
 from kafkagroup.options import GroupMemberOptions
 from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import LateModules
@@ -40,16 +39,16 @@ from kafkagroup.runtime.consume.health import (
     check_troubles,
     not_well,
 )
-from kafkagroup.runtime.member.driver import Driver
+from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.generations import Generation, GenerationQueue, Strategies
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import Membership, Running, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Membership, Running
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.member_config import member_config
+from kafkagroup.runtime.member.members import Members
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.metrics import GroupMetrics
-from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import parse_servers
@@ -205,13 +204,13 @@ class GroupMember(Service):
         self._servers = parse_servers(options.bootstrap_servers)
         self._log = MembershipLog("member", options.client_id, options.group_id)
         self._options = connection_options(options, self._log.name)
-        self._member = Member(
-            config=member_config(options, given[0].type), protocols=_supported(given)
-        )
+        self._config = evolve(member_config(options, given[0].type), exclusive_generations=True)
+        self._metadata = MemberMetadata(protocols=_supported(given))
+        """What the first member joins with."""
         threaded = options.heartbeat_thread
         self._leave_group = options.leave_group_on_close
         self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
-        self._driver_class = ThreadedDriver if threaded else Driver
+        self._is_threaded = threaded
         self._membership: Membership | None = options.membership
         self._queue = GenerationQueue(
             _strategies(given),
@@ -228,11 +227,13 @@ class GroupMember(Service):
         """The loop's clock, once the member runs."""
         self._driver: Running | None = None
         self._cluster: Cluster | None = None
+        self._members: Members
+        """Set when the member starts."""
 
     def _log_as(self, kind: str, describe: Callable[[GenerationInfo], tuple[str, bool]]) -> None:
         """Let log lines call the client `kind`, and describe what it is assigned by `describe`, as
         `MembershipLog` has it."""
-        name = client_name(kind, self._options.client_id, self._member.config.group_id)
+        name = client_name(kind, self._options.client_id, self._config.group_id)
         self._log.describe_as(name, describe)
         self._options = evolve(self._options, name=self._log.name)
 
@@ -292,7 +293,7 @@ class GroupMember(Service):
         if self._cluster is None:
             raise _not_started()
         self._check_origin()
-        group_id = self._member.config.group_id
+        group_id = self._config.group_id
         # Looked up each time: nothing repeats the request at another broker.
         coordinator = self._cluster.broker(await self._cluster.coordinators.look_up(group_id))
         answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
@@ -357,7 +358,7 @@ class GroupMember(Service):
         if driver is None or self._queue.closed:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if joining_after is None:
-            joining_after = self._member.config.rebalance_timeout
+            joining_after = self._config.rebalance_timeout
         is_stable = self._queue.is_ongoing
         now = self._clock()
         return Health(
@@ -394,7 +395,7 @@ class GroupMember(Service):
         in the rebalance that is under way and causes no other.
         """
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
-        config = self._member.config
+        config = self._config
         _check(given)
         self._check_origin()
         if given[0].type != config.protocol_type:
@@ -402,14 +403,14 @@ class GroupMember(Service):
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
         self._queue.replace_strategies(_strategies(given))
-        self._rejoin(RebalanceCause.SUBSCRIPTION, "the metadata changed", _supported(given))
+        driver, reason = self._running_driver(), "the metadata changed"
+        self._history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
+        driver.change_metadata(reason, MemberMetadata(protocols=_supported(given)))
 
-    def _rejoin(
-        self, cause: RebalanceCause, reason: str, protocols: SupportedProtocols | None = None
-    ) -> None:
+    def _rejoin(self, cause: RebalanceCause, reason: str) -> None:
         driver = self._running_driver()
         self._history.note_rejoin_request(cause, reason)
-        driver.rejoin(reason, protocols)
+        driver.rejoin(reason)
 
     def _running_driver(self) -> Running:
         if self._driver is None:
@@ -439,30 +440,30 @@ class GroupMember(Service):
                 on_adopted=self._on_cluster_adopted,
             )
             self._cluster.logins.watch(self._queue.report)
-        self._driver = self._begin(self._cluster, self._member.protocols)
-        self._spawn(tasks, partial(self._run_membership, self._cluster, self._driver), "membership")
+        self._members = Members(
+            self._cluster,
+            self._queue,
+            CLASSIC,
+            self._membership,
+            self._lag,
+            self._log,
+            self._history,
+            is_threaded=self._is_threaded,
+        )
+        self._driver = driver = self._members.create(self._config, self._metadata)
+        self._spawn(tasks, partial(self._run_membership, driver), "membership")
         tasks.start_soon(self._queue.watch_leases)
 
-    def _begin(self, cluster: Cluster, protocols: SupportedProtocols) -> Running:
-        """Create the driver of a new membership."""
-        member = evolve(self._member, protocols=protocols)
-        if self._membership is None:
-            watchers = self._lag, self._log, self._history
-            return self._driver_class(cluster, member, self._queue, *watchers)
-        config = evolve(member.config, exclusive_generations=True)
-        return self._membership.begin(
-            self._queue, config, protocols, self._lag, self._log, self._troubles
-        )
-
-    async def _run_membership(self, cluster: Cluster, driver: Running) -> None:
-        await driver.run()
+    async def _run_membership(self, driver: Running) -> None:
+        await self._members.run(driver)
         while not self._queue.closed and driver.is_expelled:
             # The thread left the group because the loop was stalled, and the loop has resumed; or
             # another cluster was adopted.
-            config = evolve(self._member.config, was_member=True)
-            self._member = evolve(self._member, config=config)
-            driver = self._driver = self._begin(cluster, driver.protocols)
-            await driver.run()
+            self._config = evolve(self._config, was_member=True)
+            driver = self._driver = self._members.create(
+                self._config, MemberMetadata(protocols=driver.protocols)
+            )
+            await self._members.run(driver)
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
         reason = f"cluster {change.found} was adopted"
@@ -487,15 +488,22 @@ class GroupMember(Service):
             self._cluster.logins.resume()  # what was refused once need not be now
         # Before leaving: other members must not begin while this one's work still runs.
         await queue.wait_vacated()
-        if self._driver is not None and not self._driver.closed.is_set():
+        driver = self._driver
+        if driver is not None and driver.closed.is_set() and self._members.unanswered_id:
+            # Again, with a member that only leaves.
+            driver = self._members.create(self._config, MemberMetadata(protocols=driver.protocols))
+            self._leave_by(driver, deadline)
+            await self._members.run(driver)
+        elif driver is not None and not driver.closed.is_set():
             queue.release()
-            self._driver.leave(
-                "the member was closed", leave_group=self._leave_group, deadline=deadline
-            )
-            await self._driver.closed.wait()
+            self._leave_by(driver, deadline)
+            await driver.closed.wait()
         self._cancel_requests()
         if self._cluster is not None:
             await self._cluster.aclose()
+
+    def _leave_by(self, driver: Running, deadline: float) -> None:
+        driver.leave("the member was closed", leave_group=self._leave_group, deadline=deadline)
 
     def _crashed(self, error: Exception) -> None:
         self._queue.on_fatal_error(error)

@@ -199,6 +199,11 @@ class Member(CoordinatedMember):
     purgatory. The coordinator then reads no later request on the connection of group requests."""
 
     @property
+    def may_be_known(self) -> bool:
+        """Always False: the next member gets a new id, unless leaving had no answer."""
+        return False
+
+    @property
     def may_commit(self) -> bool:
         """Whether the coordinator takes commits: not from JoinGroup until SyncGroup is answered."""
         return self.phase in COMMITTING

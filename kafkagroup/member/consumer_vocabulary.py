@@ -13,6 +13,7 @@ from kafkagroup._values import frozen
 from kafkagroup.member.vocabulary import (
     AssignFailed,
     AssignmentApplied,
+    AssignmentRequested,
     BaseEvent,
     CoordinatorInvalidated,
     Fail,
@@ -45,7 +46,7 @@ __all__ = [
 
 
 @frozen(kw_only=True)
-class Subscribed(BaseEvent):
+class Subscribed(AssignmentRequested):
     """The application has changed its subscription."""
 
     topics: tuple[str, ...]

@@ -25,6 +25,7 @@ __all__ = [
     "Assign",
     "AssignFailed",
     "AssignmentApplied",
+    "AssignmentRequested",
     "BaseEvent",
     "Compute",
     "ComputeFailed",
@@ -39,6 +40,7 @@ __all__ = [
     "Leave",
     "Leaving",
     "Lose",
+    "MemberMetadata",
     "RejoinRequested",
     "Replied",
     "ReportError",
@@ -83,6 +85,18 @@ class GenerationInfo:
     def is_leader(self) -> bool:
         """Whether this member computed the assignments."""
         return self.leader_id == self.member_id
+
+
+@frozen(kw_only=True)
+class MemberMetadata:
+    """What a member tells its group about itself."""
+
+    protocols: tuple[tuple[str, bytes], ...] = ()
+    """Where members assign: protocol name -> metadata, the preferred first."""
+    topics: tuple[str, ...] = ()
+    """Where the coordinator assigns: the topics subscribed to by name, sorted."""
+    pattern: str | None = None
+    """Where the coordinator assigns: the regular expression subscribed to, of its kind (RE2J)."""
 
 
 # ---------------------------------------------------------------- events
@@ -167,7 +181,12 @@ class Woke(BaseEvent):
 
 
 @frozen(kw_only=True)
-class RejoinRequested(BaseEvent):
+class AssignmentRequested(BaseEvent):
+    """What every request of the application for another assignment carries."""
+
+
+@frozen(kw_only=True)
+class RejoinRequested(AssignmentRequested):
     """The application requests a new generation, as its metadata or the topics have changed."""
 
     reason: str

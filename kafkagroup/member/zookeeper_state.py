@@ -181,6 +181,27 @@ class Member:
         return self.timeout * _CONFIRM_FRACTION
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the membership has ended."""
+        return self.phase in (Phase.LEFT, Phase.FAILED)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the claims are valid, as far as this member knows."""
+        return self.phase in (Phase.MEMBER, Phase.REVOKING)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the member has computed an assignment: every member does, so each requests a new
+        generation when its input has changed."""
+        return self.phase is Phase.MEMBER and self.target is not None
+
+    def is_current(self, generation_id: int) -> bool:
+        """Whether the assignment is fully applied. A list of members that was read since may leave
+        it as it is, and is then not reported."""
+        return self.assigned_units == self.target
+
+    @property
     def owns_units(self) -> bool:
         """Whether the application owns units, or is executing an effect."""
         return bool(self.assigned_units) or self.reconciling is not None

@@ -1,38 +1,25 @@
-"""Run a membership in ZooKeeper: pass events to `step`, and execute its effects.
+"""Runs a member of a group that is kept in ZooKeeper: executes in a session what its steps request.
 
-As in `runtime.member.driver`, one task steps, each request has a task of its own, and one task
-calls the application, in the order of the effects. kazoo's threads keep the session alive: a
-blocked event loop does not end the membership, but the ownership lease may expire.
+Each request has a task of its own. kazoo's threads keep the session alive: a blocked event loop
+does not end the membership, but the ownership lease may expire.
 """
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import anyio
 import attrs
 from anyio.abc import TaskGroup
 
-from kafkagroup.concurrency.clock import lease_clock
-from kafkagroup.concurrency.one_shot_event import OneShotEvent
-from kafkagroup.concurrency.unrequested_end import unrequested_end
 from kafkagroup.errors import CommitFailedError, KafkaGroupError
-from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
-    Compute,
+    BaseEvent,
     Fail,
     Leave,
-    Leaving,
-    Lose,
-    RejoinRequested,
-    Revoke,
-    Revoked,
-    Started,
-    WakeAt,
-    Woke,
 )
 from kafkagroup.member.zookeeper import step
 from kafkagroup.member.zookeeper_nodes import Paths, unit_of
@@ -44,20 +31,19 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Disconnect,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.member.driver import PollTimer, run_compute
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.classic_protocol import request_rejoin
+from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop import MemberLoop
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import MembershipProtocol
 from kafkagroup.runtime.member.threaded import running_loop
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session
 from kafkagroup.zookeeper.trouble import TroubleReporter
 
-__all__ = ["ZooKeeperDriver"]
-
-_COMMITTING = frozenset((Phase.MEMBER, Phase.REVOKING))
-"""Phases with valid claims."""
+__all__ = ["CLAIMS", "ZooKeeperDriver"]
 
 _CONNECTING_INTERVAL = 2.0
 """Seconds between two checks whether a session has begun."""
@@ -65,10 +51,17 @@ _CONNECTING_INTERVAL = 2.0
 _FOREIGN_INTERVAL = 5.0
 """Seconds between two looks for members of other libraries."""
 
-Work = AssignUnits | Revoke | Lose | Compute
+CLAIMS = MembershipProtocol(
+    step=step,
+    change_metadata=request_rejoin,
+    coordinator_assigns=False,
+    has_member_epoch=False,
+    claims_partitions=True,
+)
+"""Members without a coordinator: each computes the assignment, and claims its partitions."""
 
 
-class ZooKeeperDriver:
+class ZooKeeperDriver(MemberLoop[Member]):
     """One member of one group, running."""
 
     def __init__(
@@ -82,62 +75,16 @@ class ZooKeeperDriver:
         log: MembershipLog,
         troubles: Troubles,
     ) -> None:
-        self.member = member
-        """The state, readable at any time; only `run` changes it."""
-        self.closed = OneShotEvent()
-        """Set once the member has left or failed."""
+        super().__init__(CLAIMS, member, application, log, lag.add_delay)
         self._hosts = hosts
         self._access = access
         self._paths = paths
-        self._application = application
-        self._lag = lag
-        self._log = log
-        self._lease_clock = lease_clock()
-        self._now = self._lease_clock.now
-        """The member's time: that of its events, and of the deadlines in its effects."""
         self._trouble = TroubleReporter(
             hosts, member.config.group_id, troubles, self._lease_clock.in_loop_time
         )
         self._session: Session | None = None
-        self._polls = PollTimer(application, anyio.current_time, log.name)
-        self._wake_at = float("inf")
-        self._rejoins_requested = self._rejoins_stepped = 0
-        self._has_ended = False
-        # Unbounded: each event is the response to an effect, or one of the few from ZooKeeper.
-        self._event_sender, self._event_receiver = anyio.create_memory_object_stream[
-            ZooKeeperEvent
-        ](float("inf"))
-        self._work_sender, self._work_receiver = anyio.create_memory_object_stream[Work](
-            float("inf")
-        )
 
     # ------------------------------------------------------------ the state, and requests
-
-    @property
-    def ownership(self) -> Ownership:
-        """What the member owns, and until when."""
-        return self.member.ownership
-
-    @property
-    def lease_left(self) -> float:
-        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
-        ownership = self.ownership
-        return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
-
-    @property
-    def member_id(self) -> str:
-        """The name of the member's node; "" before it has registered."""
-        return self.member.member_id
-
-    @property
-    def generation_id(self) -> int:
-        """The version of the list of members that the assignment is computed from."""
-        return self.member.generation_id
-
-    @property
-    def protocols(self) -> SupportedProtocols:
-        """The protocols that the member supports."""
-        return self.member.protocols
 
     @property
     def coordinator(self) -> None:
@@ -158,34 +105,6 @@ class ZooKeeperDriver:
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Do nothing: there is no coordinator."""
-
-    def is_current(self, generation_id: int) -> bool:
-        """Whether the assignment is fully applied. A list of members that was read since may leave
-        it as it is, and is then not reported."""
-        return self.member.assigned_units == self.member.target
-
-    @property
-    def follows_subscription(self) -> bool:
-        """Whether the assignment was computed from the protocols that were requested last."""
-        is_stepped = self._rejoins_stepped == self._rejoins_requested
-        return is_stepped and self.member.follows_subscription
-
-    @property
-    def leads(self) -> bool:
-        """Whether the member has computed an assignment: every member does, so each requests a new
-        generation when its input has changed."""
-        return self.member.phase is Phase.MEMBER and self.member.target is not None
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the claims are valid, as far as this member knows."""
-        return self.member.phase in _COMMITTING
-
-    @property
-    def is_expelled(self) -> bool:
-        """Whether the member left because the application did not poll in time."""
-        leaving = self.member.leaving
-        return leaving is not None and leaving.lost
 
     async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
         """Check the claims of these partitions; return until when their offsets may be committed,
@@ -217,110 +136,47 @@ class ZooKeeperDriver:
                     return confirmed_until
         raise CommitFailedError("the session with ZooKeeper has ended, or may have")
 
-    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
-        """Have all members compute the assignment again, perhaps with new metadata of this one."""
-        self._rejoins_requested += 1
-        now = self._now()
-        self._put(RejoinRequested(now=now, reason=reason, protocols=protocols))
-
-    def leave(
-        self,
-        reason: str,
-        *,
-        leave_group: bool | None = None,
-        lost: bool = False,
-        deadline: float = math.inf,
-    ) -> None:
-        """Leave the group; `closed` is set when that is done."""
-        now = self._now()
-        self._put(Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost))
-
-    def _put(self, event: ZooKeeperEvent) -> None:
-        if not self._has_ended:
-            self._event_sender.send_nowait(attrs.evolve(event, jitter=random.random()))
+    def _post(self, event: BaseEvent) -> None:
+        super()._post(attrs.evolve(event, jitter=random.random()))
 
     # ------------------------------------------------------------ running
 
-    async def run(self) -> None:
-        """Join, and stay until the member has left or failed."""
+    async def _run_member(self) -> None:
         try:
-            async with anyio.create_task_group() as tasks:
-                done = OneShotEvent()
-                tasks.start_soon(self._serve_application, done)
-                tasks.start_soon(self._watch_polls)
-                tasks.start_soon(self._watch_connecting)
-                if self._paths.foreign:
-                    tasks.start_soon(self._watch_foreign_members)
-                self._step(Started(now=self._now()), tasks)
-                while self.member.phase not in (Phase.LEFT, Phase.FAILED):
-                    self._step(await self._next_event(), tasks)
-                self._work_sender.close()
-                await done.wait()
-                tasks.cancel_scope.cancel()
-            if self.member.phase not in (Phase.LEFT, Phase.FAILED):
-                raise unrequested_end(f"group {self.member.config.group_id}: the membership")
+            await super()._run_member()
         finally:
-            self._has_ended = True
             self._trouble.on_end(self.member)
             if self._session is not None:
                 self._session.close()
-            for stream in (
-                self._event_sender,
-                self._event_receiver,
-                self._work_sender,
-                self._work_receiver,
-            ):
-                stream.close()
-            self.closed.set()
 
-    async def _next_event(self) -> ZooKeeperEvent:
-        event: ZooKeeperEvent | None = None
-        due = self._lease_clock.in_loop_time(self._wake_at)
-        with anyio.move_on_at(due):
-            event = await self._event_receiver.receive()
-        if event is None:
-            now = anyio.current_time()
-            self._lag.add_delay(now - due, now)
-            self._wake_at = float("inf")
-            event = Woke(now=self._now(), jitter=random.random())
-        return event
+    def _start_tasks(self, tasks: TaskGroup) -> None:
+        tasks.start_soon(self._watch_connecting)
+        if self._paths.foreign:
+            tasks.start_soon(self._watch_foreign_members)
 
-    def _step(self, event: ZooKeeperEvent, tasks: TaskGroup) -> None:
-        before = self.member
-        self.member, effects = step(before, event)
-        if isinstance(event, RejoinRequested):
-            self._rejoins_stepped += 1
+    def _on_step(self, before: Member, event: BaseEvent, effects: Sequence[object]) -> None:
         self._trouble.on_event(before, event)
-        self._log.on_step(before, self.member)
-        if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
-            self._application.on_lease_extended()
-        for effect in effects:
-            match effect:
-                case Connect(session=number):
-                    self._connect(number)
-                case Disconnect():
-                    if self._session is not None:
-                        self._session.close()
-                case AssignUnits(units=units):
-                    if self.member.config.exclusive_generations and not units:
-                        self._application.on_generation_end(lost=False)
-                    self._work_sender.send_nowait(effect)
-                case Revoke() | Lose():
-                    self._application.on_generation_end(lost=isinstance(effect, Lose))
-                    self._work_sender.send_nowait(effect)
-                case Compute():
-                    self._work_sender.send_nowait(effect)
-                case WakeAt(time=time):
-                    self._wake_at = time
-                case Fail(error=error):
-                    self._application.on_fatal_error(error)
-                    self._log.left(str(error))
-                case Leave():  # `run` sees the phase
-                    leaving = self.member.leaving
-                    self._log.left("" if leaving is None else leaving.reason)
-                case _:
-                    if self._session is not None:
-                        tasks.start_soon(self._session.execute, effect)
+
+    def _perform(self, effect: Any, tasks: TaskGroup) -> None:
+        match effect:
+            case Connect(session=number):
+                self._connect(number)
+            case Disconnect():
+                if self._session is not None:
+                    self._session.close()
+            case AssignUnits(units=units):
+                if self.member.config.exclusive_generations and not units:
+                    self._application.on_generation_end(lost=False)
+                self._add_work(effect, tasks)
+            case Fail(error=error):
+                self._application.on_fatal_error(error)
+                self._log.left(str(error))
+            case Leave():  # `run` sees the phase
+                leaving = self.member.leaving
+                self._log.left("" if leaving is None else leaving.reason)
+            case _:
+                if self._session is not None:
+                    tasks.start_soon(self._session.execute, effect)
 
     def _connect(self, number: int) -> None:
         config = self.member.config
@@ -335,7 +191,7 @@ class ZooKeeperDriver:
             access=self._access,
             exclusive_generations=config.exclusive_generations,
             post=post,
-            on_event=self._put,
+            on_event=self._post,
         )
         self._session.open()
 
@@ -359,26 +215,13 @@ class ZooKeeperDriver:
                 if found is not None:
                     self._trouble.on_foreign_members(anyio.current_time(), found)
 
-    async def _watch_polls(self) -> None:
-        self.leave(await self._polls.wait_until_overdue(), lost=True)
-
     # ------------------------------------------------------------ the application
 
-    async def _serve_application(self, done: OneShotEvent) -> None:
-        application = self._application
-        async for work in self._work_receiver:
-            match work:
-                case AssignUnits():
-                    self._put(await self._assign(work))
-                case Revoke(token=token, deadline=deadline):
-                    await application.revoke(self._lease_clock.in_loop_time(deadline))
-                    self._put(Revoked(now=self._now(), token=token))
-                case Lose(token=token, reason=reason):
-                    protocols = await application.lose(reason)
-                    self._put(Revoked(now=self._now(), token=token, protocols=protocols))
-                case Compute():
-                    self._put(await run_compute(application, work, self._now))
-        done.set()
+    async def _call(self, effect: object) -> None:
+        if isinstance(effect, AssignUnits):
+            self._post(await self._assign(effect))
+        else:
+            await super()._call(effect)
 
     async def _assign(self, assign: AssignUnits) -> ZooKeeperEvent:
         try:
@@ -388,5 +231,5 @@ class ZooKeeperDriver:
                 await self._application.assign(assign.generation)
         except KafkaGroupError as error:
             return AssignFailed(now=self._now(), error=error)
-        self._polls.on_assignment_applied()
+        self._poll_timer.on_assignment_applied()
         return AssignmentApplied(now=self._now(), token=assign.token)

@@ -17,9 +17,10 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Member
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles
@@ -178,6 +179,13 @@ class ZooKeeperMembership:
             allow_plaintext_credentials=self.allow_plaintext_credentials,
         )
         object.__setattr__(self, "_access", access)  # the class is frozen
+
+    @property
+    def protocol(self) -> MembershipProtocol[Member]:
+        """The protocol of the members that `begin` returns."""
+        from kafkagroup.zookeeper.driver import CLAIMS
+
+        return CLAIMS
 
     def begin(
         self,

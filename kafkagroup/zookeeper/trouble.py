@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kafkagroup.member.vocabulary import BaseEvent
 from kafkagroup.member.zookeeper_state import Member, Phase
 from kafkagroup.member.zookeeper_vocabulary import (
     Claimed,
@@ -13,7 +14,6 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Released,
     RequestFailed,
     SessionEstablished,
-    ZooKeeperEvent,
 )
 from kafkagroup.transport.trouble import Problem, Troubles
 
@@ -64,7 +64,7 @@ class TroubleReporter:
         else:
             self._succeeded(_SHARING, now)
 
-    def on_event(self, member: Member, event: ZooKeeperEvent) -> None:
+    def on_event(self, member: Member, event: BaseEvent) -> None:
         """Report failures and recoveries that an event shows. `member`: before the event."""
         now = self._in_loop_time(event.now)
         match event:

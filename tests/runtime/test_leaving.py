@@ -12,7 +12,7 @@ import pytest
 
 from kafkagroup import ClosedError, Consumer, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.assign import cooperative_sticky_assignor
-from kafkagroup.errors import CommitFailedError, ErrorCode
+from kafkagroup.errors import CommitFailedError, ConfigurationError, ErrorCode
 from kafkagroup.testing.embedded import (
     Change,
     Close,
@@ -527,6 +527,29 @@ async def test_the_close_leaves_again_if_leaving_has_failed(
         failure.stop()
         await consumer.stop()
         assert member_ids(kafka, kind) == []
+
+
+async def test_the_close_of_a_failed_member_leaves_again_if_leaving_has_failed(
+    network: Any,
+) -> None:
+    """Its strategy raised, and the coordinator refused that it left. The close did not try again,
+    so the group counted the member until its session ended."""
+    broken = GroupProtocol("work", "all", b"", lambda members: {"stranger": b""})
+    one = GroupMember("g", broken, bootstrap_servers="kafka-1", session_timeout_ms=60_000)
+    async with cluster(network) as kafka, one:
+        failure = fail_leave(kafka, "member", ErrorCode.UNKNOWN_SERVER_ERROR, times=None)
+        with pytest.raises(ConfigurationError, match="stranger"):
+            await anext(one)
+        await until(leaves)
+        await anyio.sleep(1)
+        joins = len(kafka.requests(JoinGroupRequest))
+        assert len(member_ids(kafka, "member")) == 1
+        failure.stop()
+        await one.stop()
+        assert member_ids(kafka, "member") == []
+        assert len(kafka.requests(JoinGroupRequest)) == joins
+        with pytest.raises(ConfigurationError, match="stranger"):
+            await one.wait_generation()
 
 
 # ---------------------------------------------------------------- calls that the close overtakes

@@ -37,10 +37,12 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.client import service
 from kafkagroup.runtime.member import membership_log
 from kafkagroup.runtime.member import threaded as threaded_driver
+from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import OverduePoll
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.transport import plain_stream
@@ -536,6 +538,7 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
         cluster = Cluster(((host, int(port)),), ClientOptions(), tasks)
         driver = ThreadedDriver(
             cluster,
+            CLASSIC,
             Member(config=config, protocols=(("p", b""),)),
             FaultyApplication(where),
             LoopLag("g", 6.0, threaded=True),
@@ -603,6 +606,19 @@ async def test_a_group_waits_for_a_blocked_loop_only_up_to_the_rebalance_timeout
         " for N s; rebalance_timeout_ms is 300; run what blocks it in a thread, for example with"
         " anyio.to_thread.run_sync, or raise rebalance_timeout_ms"
     )
+
+
+async def test_a_member_that_could_not_leave_rejoins_with_its_id(kafka: EmbeddedKafka) -> None:
+    """It rejoined as another member, and the group waited for the one that it had been."""
+    async with worker(kafka, rebalance_timeout_ms=300) as member:
+        first = await anext(member)
+        await anyio.sleep(0.5)
+        refused = kafka.fail(LeaveGroupRequest, ErrorCode.UNKNOWN_SERVER_ERROR)
+        until_blocking(lambda: refused.hits)
+        with anyio.fail_after(20):
+            second = await anext(member)
+        assert second.member_id == first.member_id
+        assert [m.member_id for m in kafka.describe_group("g").members] == [first.member_id]
 
 
 async def test_work_is_cancelled_when_the_lease_at_an_unreachable_coordinator_expires(

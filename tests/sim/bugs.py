@@ -581,9 +581,9 @@ def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
     unassigned."""
 
     def make(rejoin: Any) -> Any:
-        def faulty(self: Any, reason: str, protocols: Any = None) -> None:
+        def faulty(self: Any, reason: str) -> None:
             if not reason.startswith("revoked"):
-                rejoin(self, reason, protocols)
+                rejoin(self, reason)
 
         return faulty
 

@@ -230,24 +230,23 @@ class WireTap:
     def _watch_steps(self, stack: ExitStack) -> None:
         """Record when a step issues a request, when it uses the response, when the client has the
         member rejoin, and from what a leader computes."""
-        send, advance, spec = drivers.Driver._send, drivers._advance, leaders._spec
+        send, on_step, spec = drivers.Driver._send, drivers.Driver._on_step, leaders._spec
 
         async def watched_send(driver: drivers.Driver, effect: Send) -> None:
             _SEND.set(effect)
             await send(driver, effect)
 
-        def watched_advance(member: Any, event: Any) -> Any:
+        def watched_step(driver: drivers.Driver, before: Any, event: Any, effects: Any) -> None:
             if isinstance(event, RejoinRequested):
                 self._log.record_event(Rejoining, member=PROCESS.get())
-            after, effects = advance(member, event)
             if isinstance(event, Replied):
                 fields = self._arrived.pop((PROCESS.get(), event.token), None)
-                if fields is not None and _is_used(member, event, after):
+                if fields is not None and _is_used(before, event, driver.member):
                     self._log.record_event(Answered, **fields)
             for effect in effects:
                 if isinstance(effect, Send):
                     self._issued[PROCESS.get(), effect.token] = self._log.now()
-            return after, effects
+            on_step(driver, before, event, effects)
 
         def watched_spec(*args: Any) -> Any:
             found = spec(*args)
@@ -257,7 +256,7 @@ class WireTap:
 
         _patch(stack, leaders, "_spec", watched_spec)
         _patch(stack, drivers.Driver, "_send", watched_send)
-        _patch(stack, drivers, "_advance", watched_advance)
+        _patch(stack, drivers.Driver, "_on_step", watched_step)
 
     def connected(self, process: str, connection: int, node: int = 0) -> None:
         self._tapped[connection] = _Tapped(node=node)

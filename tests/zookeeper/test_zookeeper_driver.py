@@ -17,9 +17,10 @@ from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Member
-from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import OverduePoll
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.embedded_protocol import encode_assignment

@@ -25,7 +25,7 @@ _CONNECTION = (
 )
 _SASL = ("kafkagroup.transport.sasl.conversation",)
 _RECORDS = ("crc32c",)
-_CONSUMER_PROTOCOL = ("kafkagroup.member.consumer_protocol", "kafkagroup.member.consumer_state")
+_CONSUMER_PROTOCOL = ("kafkagroup.runtime.member.consumer_protocol",)
 _HEARTBEAT_THREAD = ("kafkagroup.runtime.member.threaded",)
 _LEADER = ("encodings.utf_16_be", "kafkagroup.assign.check", "kafkagroup.assign.target")
 _RENEWAL = ("kafkagroup.runtime.consume.renewal",)

@@ -7,9 +7,12 @@ only read. Without a group there is no member, and commits are taken at any time
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kafkagroup._values import evolve
+from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.interfaces import Running
+from kafkagroup.runtime.member.protocol import MembershipProtocol
 from kafkagroup.runtime.offsets.group_offsets import NO_MEMBERSHIP, Identity
 
 __all__ = ["CurrentMembership"]
@@ -23,9 +26,8 @@ class CurrentMembership:
         """The member; None before the first join and after leaving."""
         self.identity: Identity = NO_MEMBERSHIP
         """The generation that was applied last, and the member's ids."""
-        self.uses_consumer_protocol = False
-        """Whether the coordinator assigns (KIP-848). The member epoch then also moves on while the
-        assignment stays."""
+        self.protocol: MembershipProtocol[Any] = CLASSIC
+        """The protocol of the members; that of the next one while there is none."""
         self.is_stable = False
         """Whether a generation is current and its assignment applied."""
         self._follows_subscription: Callable[[], bool] | None = None
@@ -42,13 +44,9 @@ class CurrentMembership:
         """Whether the member's last assignment had partitions, so that the application had to
         poll."""
 
-    def use_consumer_protocol(self) -> None:
-        """Let the coordinator assign (KIP-848)."""
-        self.uses_consumer_protocol = True
-
-    def fall_back_to_classic(self) -> None:
-        """Let members assign: the coordinator does not know KIP-848."""
-        self.uses_consumer_protocol = False
+    def use(self, protocol: MembershipProtocol[Any]) -> None:
+        """Let the next member be one of this protocol."""
+        self.protocol = protocol
 
     def begin(self, driver: Running) -> None:
         """Note that a new member starts to join."""
@@ -123,13 +121,13 @@ class CurrentMembership:
     def generation_id(self) -> int:
         """The generation, or member epoch, that commits name. Under KIP-848 it is the current
         epoch: the epoch moves on while the assignment stays, and an earlier one may be refused."""
-        if self.uses_consumer_protocol and self.driver is not None:
+        if self.protocol.has_member_epoch and self.driver is not None:
             return self.driver.generation_id
         return self.identity.generation_id
 
     @property
     def reads_offsets_as(self) -> Identity | None:
         """The identity for fetching committed offsets; None where the coordinator checks none."""
-        if not self.uses_consumer_protocol or self.identity is NO_MEMBERSHIP:
+        if not self.protocol.has_member_epoch or self.identity is NO_MEMBERSHIP:
             return None
         return evolve(self.identity, generation_id=self.generation_id)

@@ -10,18 +10,16 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 from uuid import uuid4
 
 import anyio
 
-from kafkagroup._values import evolve
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.released import ReleasedPartitions
-from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     ClusterChangedError,
@@ -30,19 +28,19 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.classic_state import Member
-from kafkagroup.member.config import MemberConfig
-from kafkagroup.options import ConsumerProtocol
+from kafkagroup.options import ConsumerOptions, ConsumerProtocol
 from kafkagroup.runtime.consume.fetcher import Fetcher
 from kafkagroup.runtime.consume.large_jobs import run_job
+from kafkagroup.runtime.consume.member_config import consumer_member_config
 from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch, StartCommits
 from kafkagroup.runtime.consume.positions import Positions
 from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.subscriber import Callbacks, Subscriber
-from kafkagroup.runtime.member.driver import Driver
+from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.interfaces import Membership, Running
-from kafkagroup.runtime.member.member_config import member_config
+from kafkagroup.runtime.member.members import Members
+from kafkagroup.runtime.member.protocol import CoordinatedProtocol
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.runtime.offsets.log_offsets import LogOffsets
 from kafkagroup.transport.cluster import Cluster
@@ -50,9 +48,6 @@ from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.transport.unusable_topics import topic_problem
 from kafkagroup.types import TopicPartition
-
-if TYPE_CHECKING:
-    from kafkagroup.member.consumer_state import Member as ConsumerMember
 
 __all__ = ["Engine"]
 
@@ -94,10 +89,9 @@ class Engine:
         membership: Membership | None = None,
         subscriber: Callable[..., Subscriber] = Subscriber,
     ) -> None:
-        """`subscriber` creates the consumer's part in its group."""
+        """`membership` creates the members where Kafka does not coordinate the group; None where it
+        does. `subscriber` creates the consumer's part in its group."""
         self._session = session
-        self._membership = membership
-        """Creates the members where Kafka does not coordinate the group; None where it does."""
         self._options = session.options
         self._delivery: Delivery = session.delivery
         self._cluster = cluster
@@ -149,9 +143,19 @@ class Engine:
             look_up=self._positions.look_up,
             failed=self._partition_failed,
         )
-        self.subscriber = subscriber(
-            session, cluster, callbacks, self._on_partitions_added, claims=membership is not None
+        self.subscriber = subscriber(session, cluster, callbacks, self._on_partitions_added)
+        self._members = Members(
+            cluster,
+            self.subscriber,
+            _first_protocol(self._options),
+            membership,
+            session.lag,
+            session.log,
+            session.history,
+            is_threaded=self._options.heartbeat_thread,
+            client_member_id=str(uuid4()),
         )
+        session.membership.use(self._members.protocol)
         cluster.topics.follow(self._topics_in_use)
         self._metadata_watch = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
         self._awaiting_seek = CoalescingTask(
@@ -162,20 +166,6 @@ class Engine:
         """Set when the requested topics or their metadata change."""
         self._unusable_topics: set[str] = set()
         """Requested topics that cannot be consumed."""
-        if (
-            membership is None
-            and self._options.group_id is not None
-            and self._options.group_protocol is not ConsumerProtocol.CLASSIC
-        ):
-            session.membership.use_consumer_protocol()
-        self._member_id = str(uuid4())
-        """The member id under KIP-848: the client generates it, and keeps it for the lifetime of
-        this consumer (KIP-1082)."""
-        self._may_be_known = False
-        """Whether the coordinator may still count this consumer as a member, under that id, after
-        the last membership."""
-        self._unanswered_id = ""
-        """The member id that the coordinator may still count, because leaving the group failed."""
         self._clock = session.bind_clock()
 
     def start(self) -> None:
@@ -252,17 +242,14 @@ class Engine:
             reason = "the subscription changed"
             self._session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
             self._session.membership.change_subscription(lambda: driver.follows_subscription)
-            if self._session.membership.uses_consumer_protocol and isinstance(driver, Driver):
-                driver.subscribe(topics, self._server_pattern)
-            else:
-                driver.rejoin(reason, self.subscriber.protocols())
+            driver.change_metadata(reason, self.subscriber.metadata())
 
     async def subscribe_by_pattern(
         self, pattern: re.Pattern[str], *, exclude_internal: bool
     ) -> None:
         """Consume the topics whose whole name matches, existing and future ones."""
         self._pattern, self._exclude_internal = pattern, exclude_internal
-        if self._session.membership.uses_consumer_protocol:
+        if self._session.membership.protocol.coordinator_assigns:
             await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
             await self.new_partitions.wait_for_proof()
             return
@@ -285,13 +272,9 @@ class Engine:
             logger.info("metadata: %s", error)
             self._cluster.refresh_soon()
 
-    @property
-    def _server_pattern(self) -> str | None:
-        return None if self._pattern is None else server_pattern(self._pattern)
-
     async def _update_matching_topics(self) -> None:
         """Subscribe to the topics that match now, unless the coordinator matches."""
-        if self._pattern is None or self._session.membership.uses_consumer_protocol:
+        if self._pattern is None or self._session.membership.protocol.coordinator_assigns:
             return
         pattern = self._pattern
         matching = await self._matching_topics(pattern)
@@ -341,9 +324,8 @@ class Engine:
         driver = session.membership.driver
         if driver is None:
             await self._release_partitions(list(self._delivery.owned))
-        if self._unanswered_id and (driver is None or driver.closed.is_set()):
-            # Again, with a member that only leaves. Else the group would count the earlier one
-            # until its session ends, and a new coordinator begins all sessions anew.
+        if self._members.unanswered_id and (driver is None or driver.closed.is_set()):
+            # Again, with a member that only leaves.
             driver = self.join()
         if driver is None:
             return
@@ -380,75 +362,36 @@ class Engine:
         session = self._session
         if session.membership.driver is None or session.membership.driver.closed.is_set():
             return  # an expelled member joins again at the next poll
-        if not session.membership.uses_consumer_protocol:
+        if not session.membership.protocol.coordinator_assigns:
             session.history.note_rejoin_request(RebalanceCause.REQUESTED, reason)
         session.membership.driver.rejoin(reason)
 
     def join(self) -> Running:
         """Become a member of the group, for the first time or again; return the member."""
-        session = self._session
-        driver = self._create_member()
+        session, subscriber = self._session, self.subscriber
+        config = consumer_member_config(
+            self._options,
+            protocol_type=subscriber.protocol_type,
+            cooperative=subscriber.cooperative,
+            was_member=session.membership.was_member,
+        )
+        driver = self._members.create(config, subscriber.metadata())
         session.membership.begin(driver)
         self._spawn(partial(self._run_member, driver), "membership")
         if (offsets := session.committer.group_offsets) is not None:
             self._spawn(offsets.connect, "connection for offsets")
         return driver
 
-    def _create_member(self) -> Running:
-        """Return a member that does not run yet."""
-        options, session = self._options, self._session
-        config = evolve(
-            member_config(options, self.subscriber.protocol_type),
-            was_member=session.membership.was_member,
-            cooperative=self.subscriber.cooperative,
-            rack=options.client_rack,
-            assignor=options.group_remote_assignor,
-            may_fall_back=options.group_protocol is ConsumerProtocol.AUTO,
-        )
-        if self._membership is not None:
-            protocols = self.subscriber.protocols()
-            watchers = session.lag, session.log, session.troubles
-            return self._membership.begin(self.subscriber, config, protocols, *watchers)
-        driver_class = Driver
-        if options.heartbeat_thread:
-            # Imported here: most members run in the application's loop.
-            from kafkagroup.runtime.member.threaded import ThreadedDriver
-
-            driver_class = ThreadedDriver
-        observers = session.lag, session.log, session.history
-        if session.membership.uses_consumer_protocol:
-            consumer_member = self._create_consumer_protocol_member(config)
-            return driver_class(self._cluster, consumer_member, self.subscriber, *observers)
-        member = Member(
-            config=config, protocols=self.subscriber.protocols(), member_id=self._unanswered_id
-        )
-        return driver_class(self._cluster, member, self.subscriber, *observers)
-
-    def _create_consumer_protocol_member(self, config: MemberConfig) -> ConsumerMember:
-        """Return a KIP-848 member that has not joined yet."""
-        # `consumer_protocol` for the driver: later there may be no descriptor to open its file.
-        from kafkagroup.member import consumer_protocol, consumer_state  # noqa: F401
-
-        return consumer_state.Member(
-            config=config,
-            member_id=self._member_id,
-            topics=tuple(sorted(self._subscription)),
-            pattern=self._server_pattern,
-            may_be_known=self._may_be_known,
-        )
-
     async def _run_member(self, driver: Running) -> None:
-        await driver.run()
+        await self._members.run(driver)
         session = self._session
-        if isinstance(driver, Driver):
-            self._may_be_known = driver.may_be_known
-            self._unanswered_id = driver.unanswered_id
         has_ended = driver is self._leaving or session.errors.failure is not None
         if session.membership.is_void and not has_ended:
             self.join()
             return
-        if isinstance(driver, Driver) and driver.fell_back and driver is not self._leaving:
-            session.membership.fall_back_to_classic()
+        if driver.fell_back and driver is not self._leaving:
+            self._members.fall_back_to_classic()
+            session.membership.use(self._members.protocol)
             if self._pattern is None:
                 self.join()
             else:
@@ -570,7 +513,7 @@ class Engine:
             requested_at = anyio.current_time()
             try:
                 await self.new_partitions.refresh(
-                    coordinator_matches=self._session.membership.uses_consumer_protocol
+                    coordinator_matches=self._session.membership.protocol.coordinator_assigns
                 )
             except RETRIED_ERRORS as error:
                 logger.info("metadata: %s", error)
@@ -635,3 +578,14 @@ class Engine:
             self._session.errors.report_refusal(error, ("describe", topic))
         self._denied_topics = denied
         self._topics_changed.set()
+
+
+def _first_protocol(options: ConsumerOptions) -> CoordinatedProtocol[Any]:
+    """Return the protocol of a consumer's first member at Kafka's coordinator."""
+    if options.group_id is None or options.group_protocol is ConsumerProtocol.CLASSIC:
+        return CLASSIC
+    # Imported here: most members are classic, and importing a consumer must stay cheap. Not later:
+    # there may be no descriptor to open its file.
+    from kafkagroup.runtime.member.consumer_protocol import CONSUMER
+
+    return CONSUMER

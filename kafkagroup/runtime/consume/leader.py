@@ -61,11 +61,9 @@ its other callbacks do."""
 class Leader:
     """Computes the assignments of the generations that this member leads."""
 
-    def __init__(self, session: Session, cluster: Cluster, *, claims: bool) -> None:
+    def __init__(self, session: Session, cluster: Cluster) -> None:
         self._session = session
         self._cluster = cluster
-        self._claims = claims
-        """Whether every member computes the assignment, as with claims in ZooKeeper."""
         self._computed_generation = -1
         """The generation that this member computed the assignment of."""
         self._partition_counts: dict[str, int] = {}
@@ -77,6 +75,11 @@ class Leader:
         """The topics that the assignment was computed from; none if another member leads."""
         self._must_refresh = False
         """Whether the assignment was computed without metadata of all topics."""
+
+    @property
+    def _claims(self) -> bool:
+        """Whether every member computes the assignment, as with claims in ZooKeeper."""
+        return self._session.membership.protocol.claims_partitions
 
     async def follow_topics(self) -> None:
         """Request a rebalance if topics changed since the assignment was computed."""

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -26,13 +26,15 @@ from kafkagroup.callbacks import AssignedCallback, PartitionsCallback
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.partitions import partition_of
+from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.events import RebalanceCause
-from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.member.vocabulary import Compute, GenerationInfo, MemberMetadata
 from kafkagroup.runtime.consume.large_jobs import run_job
 from kafkagroup.runtime.consume.leader import Leader
 from kafkagroup.runtime.consume.session import Session
-from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import OverduePoll
+from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
 from kafkagroup.runtime.offsets.group_offsets import Identity
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
@@ -79,8 +81,6 @@ class Subscriber:
         cluster: Cluster,
         callbacks: Callbacks,
         on_assigned: Callable[[], None],
-        *,
-        claims: bool,
     ) -> None:
         self.topics: frozenset[str] = frozenset()
         """The subscribed topics."""
@@ -91,12 +91,7 @@ class Subscriber:
         self._callbacks = callbacks
         self._on_assigned = on_assigned
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
-        self._claims = claims
-        """Whether partitions are claimed one by one, in ZooKeeper: the claims define the owners, no
-        member leads, and the metadata need not have the owned partitions."""
-        self.cooperative = claims or all(is_cooperative(a) for a in session.options.assignors)
-        """Whether partitions are kept while the group rebalances: only if every assignor is
-        cooperative."""
+        self._are_cooperative = all(is_cooperative(a) for a in session.options.assignors)
         self._has_lost_all = False
         """Whether all partitions are lost, and the listener was not called yet."""
         self._revocation_wait: anyio.CancelScope | None = None
@@ -112,8 +107,18 @@ class Subscriber:
         subscribed to; else -1."""
         self._assigned_topics: frozenset[str] = frozenset()
         """The topics of the coordinator's last assignment (KIP-848)."""
-        self._leader = Leader(session, cluster, claims=claims)
+        self._leader = Leader(session, cluster)
         self._pauses = RetryBackoff(cluster.options)
+
+    @property
+    def _protocol(self) -> MembershipProtocol[Any]:
+        return self._session.membership.protocol
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions are kept while the group rebalances: only if every assignor is
+        cooperative, or if partitions are claimed one by one."""
+        return self._protocol.claims_partitions or self._are_cooperative
 
     @property
     def protocol_type(self) -> str:
@@ -138,11 +143,18 @@ class Subscriber:
             return frozenset()
         return self._assigned_topics | self._leader.watched_topics
 
+    def metadata(self) -> MemberMetadata:
+        """Return what a member tells its group: its subscription."""
+        if not self._protocol.coordinator_assigns:
+            return MemberMetadata(protocols=self.protocols())
+        pattern = None if self.pattern is None else server_pattern(self.pattern)
+        return MemberMetadata(topics=tuple(sorted(self.topics)), pattern=pattern)
+
     def protocols(self) -> SupportedProtocols:
         """Return the supported protocols: every assignor, with the same subscription."""
         session = self._session
         owned, last_assignment = tuple(sorted(session.delivery.owned)), self._last_assignment
-        if self._claims:
+        if self._protocol.claims_partitions:
             owned, last_assignment = (), ((), -1)
         # The topics of owned partitions stay in the metadata until those are revoked: assignors
         # ignore owned partitions of other topics, and would assign them to another member.
@@ -193,7 +205,8 @@ class Subscriber:
     def _partitions_to_revoke(self, *, lost: bool) -> list[TopicPartition]:
         """Return the partitions to revoke before the next join."""
         owned = self._session.delivery.owned
-        if not self.cooperative or lost or self._session.membership.uses_consumer_protocol:
+        # Where the coordinator assigns, `Revoke` means that the member leaves.
+        if not self.cooperative or lost or self._protocol.coordinator_assigns:
             return sorted(owned)
         # Those whose delivery has stopped, too: the application may have subscribed to their topic
         # again since. Only a release lets them be assigned, and delivered, again.
@@ -204,7 +217,7 @@ class Subscriber:
         assignment of a changed subscription, which the same heartbeat may have confirmed."""
         membership = self._session.membership
         # A classic member's generation counts only once it is applied.
-        is_followed = membership.uses_consumer_protocol and membership.follow_subscription()
+        is_followed = self._protocol.has_member_epoch and membership.follow_subscription()
         if is_followed or self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
@@ -277,7 +290,7 @@ class Subscriber:
         # group waits for the revocation as well.
         deadline = anyio.current_time() + session.options.rebalance_timeout * _DRAIN_SHARE
         assigned = await run_job(self._cluster, *_decoding(generation))
-        if session.membership.uses_consumer_protocol:
+        if self._protocol.coordinator_assigns:
             self._note_new_partitions(assigned)
             # Also topics that the coordinator found by matching a pattern. Do not wait for their
             # metadata: the next assignment may revoke partitions, and would wait, too.
@@ -301,7 +314,7 @@ class Subscriber:
     ) -> bool:
         """Rejoin if the assignment has topics that are not subscribed to; return whether it has."""
         session, membership = self._session, self._session.membership
-        may_rejoin = not membership.uses_consumer_protocol and membership.driver is not None
+        may_rejoin = not self._protocol.coordinator_assigns and membership.driver is not None
         unsubscribed = sorted({tp.topic for tp in assigned} - self.topics) if may_rejoin else []
         if not unsubscribed or membership.driver is None:
             self._unsubscribed_since = -1
@@ -326,10 +339,10 @@ class Subscriber:
         # KIP-848: the epoch grows within one membership, and commits in flight for partitions that
         # stay must not fail for that.
         is_same_member = (
-            membership.uses_consumer_protocol
+            self._protocol.has_member_epoch
             and generation.member_id == membership.identity.member_id
         )
-        if not self._claims and not is_same_member:
+        if not self._protocol.claims_partitions and not is_same_member:
             instance_id = self._session.options.group_instance_id
             membership.identify(
                 Identity(generation.generation_id, generation.member_id, instance_id)
@@ -367,7 +380,7 @@ class Subscriber:
         create = partial(session.delivery.create, topic_ids=generation.topic_ids)
         created = await process_in_slices(create, assigned)
         if self._has_lost_all or (
-            membership.uses_consumer_protocol
+            self._protocol.has_member_epoch
             and not membership.is_in_generation(generation.generation_id)
         ):
             return False
@@ -397,12 +410,14 @@ class Subscriber:
         """Rejoin if partitions were revoked, so that other members get them; otherwise follow
         changes of the topics."""
         session, driver = self._session, self._session.membership.driver
-        if session.membership.uses_consumer_protocol:
+        protocol = self._protocol
+        if protocol.coordinator_assigns:
             return  # KIP-848: the next heartbeat reports what is owned
         # KIP-429: a second rebalance assigns what was revoked. A static member that was away when
         # it should have rejoined, and is assigned the same generation again (KIP-345), must rejoin
         # now: otherwise no member gets these partitions.
-        if (revoked_count or self._is_reassigned) and not self._claims and driver is not None:
+        must_rejoin = bool(revoked_count or self._is_reassigned) and not protocol.claims_partitions
+        if must_rejoin and driver is not None:
             reason = f"revoked {revoked_count or 'some'} partitions"
             session.history.note_rejoin_request(RebalanceCause.HANDOVER, reason)
             driver.rejoin(reason)

@@ -1,85 +1,58 @@
-"""Runs a membership protocol: event -> step -> effects, over a cluster.
+"""Runs a member of a group that Kafka coordinates: sends what its steps request.
 
-One task steps; each request has a task of its own, so that a JoinGroup in the coordinator's
-purgatory delays nothing. One task calls the application (revoke, assign, compute), one call at a
-time, in the order of the effects. Cancelling `run` leaves nothing behind.
+Each request has a task of its own, so that a JoinGroup in the coordinator's purgatory delays
+nothing.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import anyio
 
-from kafkagroup._user_code import USER_ERRORS, user_error
-from kafkagroup.concurrency.change_signal import ChangeSignal
-from kafkagroup.concurrency.clock import lease_clock
-from kafkagroup.concurrency.mailbox import Mailbox
-from kafkagroup.concurrency.one_shot_event import OneShotEvent
-from kafkagroup.concurrency.unrequested_end import unrequested_end
 from kafkagroup.errors import (
-    RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
     KafkaGroupError,
     RequestTimeoutError,
 )
-from kafkagroup.member import classic
-from kafkagroup.member.classic_state import Member
 from kafkagroup.member.consumer_vocabulary import (
-    ConsumerEffect,
-    ConsumerEvent,
     FallBack,
     LookUpNames,
     Reconcile,
-    Subscribed,
     TopicsNamed,
 )
-from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
     AssignmentApplied,
-    Compute,
-    Computed,
-    ComputeFailed,
+    BaseEvent,
     Coordinator,
     CoordinatorInvalidated,
-    Effect,
-    Event,
     Fail,
     FindCoordinator,
     GenerationInfo,
     Leave,
-    Leaving,
-    Lose,
-    RejoinRequested,
     Replied,
     ReportError,
-    Revoke,
-    Revoked,
     Route,
     Send,
     SendFailed,
-    Started,
-    WakeAt,
-    Woke,
 )
 from kafkagroup.runtime.member.history import History, Step
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop import MemberLoop
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import CoordinatedProtocol, CoordinatedState
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
-from kafkagroup.transport.os_errors import lacks_descriptors
-from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
@@ -87,21 +60,17 @@ from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, S
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from kafkagroup.member.consumer_state import Member as ConsumerMember
     from kafkagroup.member.consumer_target import TargetChange
+    from kafkagroup.runtime.member.topic_names import TopicNames
 
-__all__ = ["Driver", "DriverEvent", "PollTimer", "run_compute"]
+__all__ = ["Driver"]
 
-DriverEvent = Event | Subscribed | AssignmentApplied | TopicsNamed
-Work = Revoke | Lose | Assign | Reconcile | Compute
+C = TypeVar("C", bound=CoordinatedState)
 
 logger = logging.getLogger(__name__)
 
 _MAX_STEP_INTERVAL = 1 / 3
 """The driver steps at least this often, in session timeouts."""
-
-_MAX_LOOKED_UP = 2_000
-"""The limit of topics whose names one request asks for: a coordinator may assign 200,000."""
 
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
 """Requests that the coordinator holds until the other members have sent theirs."""
@@ -129,111 +98,33 @@ _EXPLAINED = frozenset(
 )
 """The codes of a refused join that say too little."""
 
-_COMPUTE_ATTEMPTS = 10
-"""How often an assignment is computed while the process may open no more files."""
-
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
 
 
-async def run_compute(
-    application: Application, work: Compute, now: Callable[[], float]
-) -> Computed | ComputeFailed:
-    """Compute the group's assignment by the application's assignor. `now`: the member's clock."""
-    for attempts_left in reversed(range(_COMPUTE_ATTEMPTS)):
-        try:
-            assignments = await application.compute(work)
-            break
-        except USER_ERRORS as error:
-            if lacks_descriptors(error) and attempts_left:
-                # Perhaps a module could not be imported: the whole group waits for this member.
-                logger.warning("the assignment is computed again in 1 s: %s", error)
-                await anyio.sleep(1.0)
-                continue
-            # The assignor is the user's code: its error fails this member, not the event loop.
-            failure = user_error(error, f"the assignor {work.protocol_name!r}")
-            return ComputeFailed(now=now(), token=work.token, error=failure)
-    return Computed(now=now(), token=work.token, assignments=assignments)
+class Driver(MemberLoop[C]):
+    """A member of a group that Kafka coordinates, running."""
 
-
-class PollTimer:
-    """Detects an application that does not poll in time, and so keeps partitions from others."""
-
-    def __init__(
-        self, application: Application, loop_ran_at: Callable[[], float], name: str
-    ) -> None:
-        """`loop_ran_at` returns when the application's loop last ran; `name`: the client's in
-        log lines."""
-        self._application = application
-        self._name = name
-        self._loop_ran_at = loop_ran_at
-        self._applied = ChangeSignal()
-
-    def on_assignment_applied(self) -> None:
-        """Note that the application has applied an assignment."""
-        self._applied.notify()
-
-    async def wait_until_overdue(self) -> str:
-        """Wait until the application has failed to poll in time; return the reason to leave."""
-        while (due := self._application.poll_due_at(self._loop_ran_at())) > anyio.current_time():
-            # An application without an assignment need not poll; with one, a poll is due sooner.
-            await self._applied.wait(due)
-        overdue = self._application.overdue_poll(self._loop_ran_at(), anyio.current_time())
-        logger.warning(
-            "%s: leaves the group, because %s; %s", self._name, overdue.detail, overdue.advice
-        )
-        return overdue.reason
-
-
-class Driver:
-    """One member of one group, running."""
+    _protocol: CoordinatedProtocol[C]
 
     def __init__(
         self,
         cluster: Cluster,
-        member: Member | ConsumerMember,
+        protocol: CoordinatedProtocol[C],
+        member: C,
         application: Application,
         lag: LoopLag,
         log: MembershipLog,
         history: History,
     ) -> None:
-        self.member = member
-        """The state. Any thread may read it; only `run` replaces it."""
-        self.closed = OneShotEvent()
-        """Set once the member has left or failed."""
-        self.fell_back = False
-        """Whether the member ended because the coordinator does not support its protocol, and may
-        be replaced by a member of the classic protocol."""
-        self.unanswered_id = ""
-        """The id that the coordinator may still count, as leaving the group failed; else ""."""
-        self._log = log
+        max_step_interval = member.config.session_timeout * _MAX_STEP_INTERVAL
+        super().__init__(protocol, member, application, log, lag.record, max_step_interval)
         self._history = history
         self._cluster = cluster
-        self._application = application
         self._lag = lag
-        self._is_over = False
-        """Whether the member has ended: later events are dropped."""
         self._explained: BrokerError | None = None
         """The error of a refused join, with what the broker was asked about it."""
-        self._rejoins_requested = self._rejoins_stepped = 0
-        """The requests of a new generation; each is counted in the thread of its caller, and again
-        in that of `run`."""
-        self._wake_at = float("inf")
-        self._poll_timer: PollTimer
-        self._lease_clock = lease_clock()
-        self._now = self._lease_clock.now
-        """The member's time: that of its events, and of the deadlines in its effects."""
-        self._clock = self._lease_clock.loop_now
-        """The loop's clock. If a thread executes `run`, its loop has the same one."""
-        self._unnamed_topics: frozenset[UUID] = frozenset()
-        """Ids of assigned topics whose names must be looked up."""
-        self._unnamed_changed: OneShotEvent
-        """Set when `_unnamed_topics` has changed."""
-        # Unbounded on purpose: nearly every event is the result of one effect.
-        self._events: Mailbox[DriverEvent] = Mailbox()
-        self._work: list[Work] = []
-        """Calls of the application that wait for earlier ones."""
-        self._work_done: OneShotEvent | None = None
-        """While a task calls the application: set when all calls have returned."""
+        self._topic_names: TopicNames
+        """Set where the protocol has it."""
         cluster.coordinators.watch(member.config.group_id, self._on_coordinator_found)
 
     # ------------------------------------------------------------ called from outside `run`
@@ -243,17 +134,6 @@ class Driver:
         """The coordinator; None while it is unknown."""
         found = self.member.coordinator
         return None if found is None else _node_of(found)
-
-    @property
-    def ownership(self) -> Ownership:
-        """What the member owns, and until when."""
-        return self.member.ownership
-
-    @property
-    def lease_left(self) -> float:
-        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
-        ownership = self.ownership
-        return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
 
     @property
     def heartbeat_interval(self) -> float:
@@ -267,66 +147,14 @@ class Driver:
         return self._lease_clock.in_loop_time(sent_at) if sent_at else float("-inf")
 
     @property
-    def member_id(self) -> str:
-        """The member id; "" before the member has joined."""
-        return self.member.member_id
-
-    @property
-    def generation_id(self) -> int:
-        """The generation (or member epoch) that the member is in or joins."""
-        return self.member.generation_id
-
-    @property
-    def protocols(self) -> SupportedProtocols:
-        """The supported protocols, with their metadata."""
-        return self.member.protocols
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member leads a stable generation, and rejoins when the topics change."""
-        return self.member.leads
-
-    def is_current(self, generation_id: int) -> bool:
-        """Whether this is the member's current generation, and has an assignment."""
-        return self.member.is_current(generation_id)
-
-    @property
-    def follows_subscription(self) -> bool:
-        """Whether the assignment was computed from the subscription that was requested last."""
-        is_stepped = self._rejoins_stepped == self._rejoins_requested
-        return is_stepped and self.member.follows_subscription
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the coordinator accepts commits of this member now."""
-        return self.member.may_commit
-
-    @property
-    def is_expelled(self) -> bool:
-        """Whether the member left because the application did not poll in time."""
-        leaving = self.member.leaving
-        return leaving is not None and leaving.lost
-
-    @property
     def may_be_known(self) -> bool:
         """Whether the coordinator may count this member, or hold its instance id. Under KIP-848
         only: there a member that joins again keeps its id."""
-        return getattr(self.member, "may_be_known", False)
+        return self.member.may_be_known
 
     async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
         """Return infinity: the coordinator itself refuses late commits."""
         return float("inf")
-
-    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
-        """Request a new generation, with these protocols instead if given."""
-        self._rejoins_requested += 1
-        self._request(RejoinRequested(now=self._now(), reason=reason, protocols=protocols))
-
-    def subscribe(self, topics: frozenset[str], pattern: str | None) -> None:
-        """Replace the subscription. Only under KIP-848, where the coordinator assigns."""
-        names = tuple(sorted(topics))
-        self._rejoins_requested += 1
-        self._request(Subscribed(now=self._now(), topics=names, pattern=pattern))
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Look up the coordinator again before the next request."""
@@ -338,116 +166,50 @@ class Driver:
         if self.coordinator not in (None, found):
             self.invalidate_coordinator("another request found that it moved")
 
-    def leave(
-        self,
-        reason: str,
-        *,
-        leave_group: bool | None = None,
-        lost: bool = False,
-        deadline: float = math.inf,
-    ) -> None:
-        """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
-        now, left_by = self._now(), self._lease_clock.from_loop_time(deadline)
-        self._request(
-            Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost, deadline=left_by)
-        )
-
-    def _request(self, event: DriverEvent) -> None:
-        """Post an event from outside `run`; the subclass posts it to another thread."""
-        self._post(event)
-
-    def _post(self, event: DriverEvent) -> None:
-        if not self._is_over:
-            self._events.put(event)
-
     # ------------------------------------------------------------ running
 
-    async def run(self) -> None:
-        """Join, and return when the member has left or failed."""
-        try:
-            await self._run_member()
-            self._check_ended()
-        finally:
-            self.closed.set()
+    def _start_tasks(self, tasks: TaskGroup) -> None:
+        if (topic_names := self._protocol.topic_names) is not None:
+            group_id = self.member.config.group_id
+            self._topic_names = topic_names(
+                self._cluster, group_id, self._log.name, self._on_topics_named
+            )
+            tasks.start_soon(self._topic_names.run)
 
-    def _check_ended(self) -> None:
-        """Raises: IllegalStateError if the member has neither left nor failed."""
-        if not self.member.is_closed:
-            raise unrequested_end(f"group {self.member.config.group_id}: the membership")
+    def _on_topics_named(self, names: Mapping[UUID, str]) -> None:
+        self._post(TopicsNamed(now=self._now(), names=names))
 
-    async def _run_member(self) -> None:
-        try:
-            async with anyio.create_task_group() as tasks:
-                self._poll_timer = PollTimer(
-                    self._application, self._application_ran_at, self._log.name
-                )
-                tasks.start_soon(self._watch_polls)
-                if not isinstance(self.member, Member):
-                    self._unnamed_changed = OneShotEvent()
-                    tasks.start_soon(self._look_up_names)
-                self._step(Started(now=self._now(), jitter=random.random()), tasks)
-                while not self.member.is_closed:
-                    self._step(await self._next_event(), tasks)
-                if self._work_done is not None:
-                    await self._work_done.wait()
-                tasks.cancel_scope.cancel()
-        finally:
-            self._is_over = True
-
-    async def _next_event(self) -> DriverEvent:
-        step_by = self._now() + self.member.config.session_timeout * _MAX_STEP_INTERVAL
-        due = self._lease_clock.in_loop_time(min(self._wake_at, step_by))
-        event = await self._events.take(due)
-        now = self._clock()
-        self._lag.record(now - due, now)
-        if event is None:
-            self._wake_at = float("inf")
-            event = Woke(now=self._now(), jitter=random.random())
-        return event
-
-    def _step(self, event: DriverEvent, tasks: TaskGroup) -> None:
-        before = self.member
-        self.member, effects = _advance(before, event)
-        if isinstance(event, RejoinRequested | Subscribed):
-            self._rejoins_stepped += 1
+    def _on_step(self, before: C, event: BaseEvent, effects: Sequence[object]) -> None:
         if self.member.attempts != before.attempts:
             self._note_attempts(before, event)
         self._call_history(
             partial(self._history.on_step, Step(before, event, self.member, effects, self._clock()))
         )
-        self._log.on_step(before, self.member)
         if before.coordinator is not None and self.member.coordinator is None:
             node, group_id = _node_of(before.coordinator), before.config.group_id
             self._cluster.coordinators.invalidate(group_id, node=node)
-        if self.member.ownership.acknowledged_at > before.ownership.acknowledged_at:
-            self._application.on_lease_extended()
-        for effect in effects:
-            match effect:
-                case FindCoordinator():
-                    tasks.start_soon(self._find_coordinator, effect)
-                case Send():
-                    tasks.start_soon(self._send, effect)
-                case Revoke() | Lose():
-                    self._application.on_generation_end(lost=isinstance(effect, Lose))
-                    self._add_work(effect, tasks)
-                case Assign() | Reconcile() | Compute():
-                    self._add_work(effect, tasks)
-                case LookUpNames(topic_ids=topic_ids):
-                    self._unnamed_topics = topic_ids
-                    self._unnamed_changed.set()
-                case ReportError(error=error):
-                    self._application.on_error(self._explanation(error))
-                case WakeAt(time=time):
-                    self._wake_at = time
-                case Fail(error=error):
-                    self._application.on_fatal_error(self._explanation(error))
-                    if self.member.is_closed:
-                        self._log.left(str(error), keeps_place=not self.member.leaves_group)
-                case FallBack(error=error):
-                    logger.info("%s: %s", self._log.name, error)
-                    self.fell_back = True
-                case Leave(doubt=doubt):  # `run` ends, because the phase is a closed one
-                    self._on_left(doubt)
+
+    def _perform(self, effect: object, tasks: TaskGroup) -> None:
+        match effect:
+            case FindCoordinator():
+                tasks.start_soon(self._find_coordinator, effect)
+            case Send():
+                tasks.start_soon(self._send, effect)
+            case Assign() | Reconcile():
+                self._add_work(effect, tasks)
+            case LookUpNames(topic_ids=topic_ids):
+                self._topic_names.look_up(topic_ids)
+            case ReportError(error=error):
+                self._application.on_error(self._explanation(error))
+            case Fail(error=error):
+                self._application.on_fatal_error(self._explanation(error))
+                if self.member.is_closed:
+                    self._log.left(str(error), keeps_place=not self.member.leaves_group)
+            case FallBack(error=error):
+                logger.info("%s: %s", self._log.name, error)
+                self.fell_back = True
+            case Leave(doubt=doubt):  # `run` ends, because the phase is a closed one
+                self._on_left(doubt)
 
     def _on_left(self, doubt: str) -> None:
         group_id = self.member.config.group_id
@@ -459,7 +221,7 @@ class Driver:
         reason = "" if leaving is None else leaving.reason
         self._log.left(reason, keeps_place=not self.member.leaves_group, doubt=doubt)
 
-    def _note_attempts(self, before: Member | ConsumerMember, event: DriverEvent) -> None:
+    def _note_attempts(self, before: C, event: BaseEvent) -> None:
         """Report an error code of the coordinator, and its recovery. A coordinator that does not
         respond is reported by the connection."""
         troubles, now, group_id = self._cluster.troubles, self._clock(), before.config.group_id
@@ -510,7 +272,10 @@ class Driver:
         else:
             await self._explain(send, response)
             self._measure(send.request, response, sent_at)
-            self._post_reply(send, response, await self._target_change(response))
+            prepare = self._protocol.preparation(self.member, response)
+            run_in_thread = self._cluster.options.run_in_thread
+            change = None if prepare is None else await run_in_thread(prepare)
+            self._post_reply(send, response, change)
 
     def _post_failure(self, effect: FindCoordinator | Send, error: Exception) -> None:
         if isinstance(error, TimeoutError):
@@ -533,21 +298,6 @@ class Driver:
                 target_change=change,
             )
         )
-
-    async def _target_change(self, response: Any) -> TargetChange | None:
-        """Return what a large assignment changes (KIP-848), as a thread prepares it: with 200,000
-        topics the step would block the loop, and with it the heartbeats of other members."""
-        member = self.member
-        if isinstance(member, Member):
-            return None
-        # Imported here: most members are classic, and importing a consumer must stay cheap.
-        from kafkagroup.member.consumer_target import is_large, prepared
-
-        assignment = getattr(response, "assignment", None)
-        if assignment is None or not is_large(assignment):
-            return None
-        prepare = partial(prepared, assignment, member.target, member.names)
-        return await self._cluster.options.run_in_thread(prepare)
 
     async def _explain(self, send: Send, response: object) -> None:
         """Look up why the coordinator refuses a request to join, if its code says too little."""
@@ -578,16 +328,9 @@ class Driver:
             return explained
         return error
 
-    async def _watch_polls(self) -> None:
-        self.leave(await self._poll_timer.wait_until_overdue(), lost=True)
-
     def _call_history(self, report: Callable[[], object]) -> None:
         """Call the history; the subclass does it in the application's loop."""
         report()
-
-    def _application_ran_at(self) -> float:
-        """Return when the application's loop last ran."""
-        return self._clock()
 
     def _measure(self, request: object, response: Any, sent: float) -> None:
         meters = self._history.meters
@@ -607,31 +350,15 @@ class Driver:
         now = self._clock()
         meter.record(now, now - sent)
 
-    def _add_work(self, work: Work, tasks: TaskGroup) -> None:
-        self._work.append(work)
-        if self._work_done is None:
-            self._work_done = OneShotEvent()
-            tasks.start_soon(self._run_work, self._work_done)
-
-    async def _run_work(self, done: OneShotEvent) -> None:
-        application = self._application
-        while self._work:
-            match work := self._work.pop(0):
-                case Revoke(token=token, deadline=deadline):
-                    protocols = await application.revoke(self._lease_clock.in_loop_time(deadline))
-                    self._post(Revoked(now=self._now(), token=token, protocols=protocols))
-                case Lose(token=token, reason=reason):
-                    protocols = await application.lose(reason)
-                    self._post(Revoked(now=self._now(), token=token, protocols=protocols))
-                case Assign(generation=generation):
-                    await self._assign(generation)
-                case Reconcile(token=token, generation=generation):
-                    if await self._assign(generation):
-                        self._post(AssignmentApplied(now=self._now(), token=token))
-                case Compute():
-                    self._post(await run_compute(application, work, self._now))
-        self._work_done = None
-        done.set()
+    async def _call(self, effect: object) -> None:
+        match effect:
+            case Assign(generation=generation):
+                await self._assign(generation)
+            case Reconcile(token=token, generation=generation):
+                if await self._assign(generation):
+                    self._post(AssignmentApplied(now=self._now(), token=token))
+            case _:
+                await super()._call(effect)
 
     async def _assign(self, generation: GenerationInfo) -> bool:
         """Have the application apply an assignment; return whether it did."""
@@ -650,58 +377,8 @@ class Driver:
             )
         return failure is None
 
-    async def _look_up_names(self) -> None:
-        """Look up the names of assigned topics that the member knows only by id."""
-        pauses = RetryBackoff(self._cluster.options)
-        troubles, group_id = self._cluster.troubles, self.member.config.group_id
-        while True:
-            self._unnamed_changed = OneShotEvent()
-            if not self._unnamed_topics:
-                pauses.reset()
-                troubles.succeeded((group_id, "names"), self._clock())
-                await self._unnamed_changed.wait()
-                continue
-            try:
-                names = await self._cluster.topic_names(_some(self._unnamed_topics))
-            except RETRIED_ERRORS as error:  # the connection reports it
-                logger.info("%s: names of topics: %s", self._log.name, error)
-                await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
-                continue
-            if names:
-                self._unnamed_topics = self._unnamed_topics.difference(names)
-                self._post(TopicsNamed(now=self._now(), names=names))
-            elif self._unnamed_topics:  # they may have been withdrawn meanwhile
-                # A broker may not know a new topic yet.
-                problem = Problem(
-                    subject=f"assignment of group {group_id}",
-                    cause="the coordinator has assigned partitions of the topic with the id"
-                    f" {next(iter(self._unnamed_topics))}, which no broker knows",
-                    advice="check whether the topic was deleted, and that the brokers agree on it",
-                )
-                troubles.failed((group_id, "names"), self._clock(), problem)
-                await self._unnamed_changed.wait(anyio.current_time() + pauses.next())
 
-
-def _advance(
-    member: Member | ConsumerMember, event: DriverEvent
-) -> tuple[Member | ConsumerMember, Sequence[Effect | ConsumerEffect]]:
-    """Step the member by the function of its protocol."""
-    if isinstance(member, Member):
-        return classic.step(member, cast(Event, event))
-    # Imported here: most members are classic, and importing a consumer must stay cheap.
-    from kafkagroup.member import consumer_protocol
-
-    return consumer_protocol.step(member, cast(ConsumerEvent, event))
-
-
-def _some(topic_ids: frozenset[UUID]) -> frozenset[UUID]:
-    """Return as many as one request names. At random: some may not be known to any broker."""
-    if len(topic_ids) <= _MAX_LOOKED_UP:
-        return topic_ids
-    return frozenset(random.sample(tuple(topic_ids), _MAX_LOOKED_UP))
-
-
-def _error_code(event: DriverEvent) -> int:
+def _error_code(event: BaseEvent) -> int:
     """Return the error code with which a broker refused a member's request; 0 for none."""
     match event:
         case Replied(message=message):

@@ -16,8 +16,9 @@ from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import LeaseClock
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import OverduePoll
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.transport.origin import Origin
 
 __all__ = ["Generation", "GenerationQueue", "Strategies"]

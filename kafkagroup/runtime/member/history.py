@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import ErrorCode
@@ -39,11 +39,8 @@ from kafkagroup.runtime.member.metrics import GroupMeters, GroupMetrics
 from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FENCED
 
 if TYPE_CHECKING:
-    from kafkagroup.member.classic_state import Member
-    from kafkagroup.member.consumer_state import Member as ConsumerMember
     from kafkagroup.runtime.member.interfaces import Running
-
-    State: TypeAlias = Member | ConsumerMember
+    from kafkagroup.runtime.member.protocol import CoordinatedState
 
 __all__ = ["History", "Step"]
 
@@ -68,9 +65,9 @@ _STAGES = {
 class Step:
     """One step of a member."""
 
-    before: State
+    before: CoordinatedState
     event: Any
-    after: State
+    after: CoordinatedState
     effects: Sequence[object]
     at: float
     """When, on the loop's clock. The time of the event is on the lease clock."""
@@ -152,7 +149,9 @@ class History:
         if after.phase.value == "unjoined":
             self._begin_rebalance(step, _cause(event))
 
-    def on_assignment_applied(self, now: float, state: State, generation: GenerationInfo) -> None:
+    def on_assignment_applied(
+        self, now: float, state: CoordinatedState, generation: GenerationInfo
+    ) -> None:
         """Note that the application has applied the assignment of the current generation."""
         if self._began_at is None:
             return
@@ -196,7 +195,7 @@ class History:
         if self._began_at is not None:
             return
         if cause is not None:
-            self._current_causes.setdefault(cause, getattr(step.after, "reason", ""))
+            self._current_causes.setdefault(cause, step.after.reason)
         self._began_at = self._accounted_until = step.at
         self.feed.publish(
             RebalanceStarted(
@@ -239,7 +238,7 @@ class History:
         self._stage_seconds = {}
         self._current_causes = {}
 
-    def _add_time_until(self, now: float, state: State) -> None:
+    def _add_time_until(self, now: float, state: CoordinatedState) -> None:
         """Count the time since the last call as spent in this state."""
         stage = _STAGES.get(state.phase.value)
         if stage is not None:

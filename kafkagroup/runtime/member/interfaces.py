@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from kafkagroup._values import frozen
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
-from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.member.vocabulary import Compute, GenerationInfo, MemberMetadata
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
@@ -27,11 +28,7 @@ __all__ = [
     "Membership",
     "OverduePoll",
     "Running",
-    "SupportedProtocols",
 ]
-
-SupportedProtocols = tuple[tuple[str, bytes], ...]
-"""Protocol name and metadata, the preferred first."""
 
 
 @frozen(kw_only=True)
@@ -162,8 +159,28 @@ class Running(Protocol):
         """Whether the member left because the application did not poll in time."""
         ...
 
-    def rejoin(self, reason: str, protocols: SupportedProtocols | None = None) -> None:
-        """Request a new generation, perhaps with other metadata."""
+    @property
+    def fell_back(self) -> bool:
+        """Whether the member ended because the coordinator does not support its protocol, and may
+        be replaced by a member of the classic protocol."""
+        ...
+
+    @property
+    def unanswered_id(self) -> str:
+        """The id that the coordinator may still count, as leaving the group failed; else ""."""
+        ...
+
+    @property
+    def may_be_known(self) -> bool:
+        """Whether the coordinator may count this member, or hold its instance id. Under KIP-848
+        only: there a member that joins again keeps its id."""
+        ...
+
+    def rejoin(self, reason: str) -> None:
+        """Request a new generation; under KIP-848, the full assignment."""
+
+    def change_metadata(self, reason: str, metadata: MemberMetadata) -> None:
+        """Request an assignment by other metadata."""
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Look up the coordinator again, if there is one."""
@@ -192,6 +209,11 @@ class Running(Protocol):
 
 class Membership(Protocol):
     """How to join a group whose members Kafka does not keep."""
+
+    @property
+    def protocol(self) -> MembershipProtocol[Any]:
+        """The protocol of its members."""
+        ...
 
     def begin(
         self,

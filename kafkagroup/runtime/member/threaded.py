@@ -29,13 +29,17 @@ from kafkagroup._user_code import USER_ERRORS, is_own_cancellation
 from kafkagroup._values import evolve
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import AuthenticationError
-from kafkagroup.member.classic_state import Member
-from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.member.driver import Driver, DriverEvent
+from kafkagroup.member.vocabulary import BaseEvent, Compute, GenerationInfo
+from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import Application, OverduePoll, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application, OverduePoll
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.runtime.member.protocol import (
+    CoordinatedProtocol,
+    CoordinatedState,
+    SupportedProtocols,
+)
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.coordinators import Coordinators, CoordinatorType, RequestCoordinator
@@ -51,10 +55,9 @@ from kafkagroup.wire.schema import Request
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from kafkagroup.member.consumer_state import Member as ConsumerMember
-
 __all__ = ["ThreadedDriver", "running_loop"]
 
+C = TypeVar("C", bound=CoordinatedState)
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -69,19 +72,21 @@ _STOP_TIMEOUT = 1.0
 """Seconds to wait for the cancelled thread."""
 
 
-class ThreadedDriver(Driver):
+class ThreadedDriver(Driver[C]):
     """One member of one group, running in a thread."""
 
     def __init__(
         self,
         cluster: Cluster,
-        member: Member | ConsumerMember,
+        protocol: CoordinatedProtocol[C],
+        member: C,
         application: Application,
         lag: LoopLag,
         log: MembershipLog,
         history: History,
     ) -> None:
-        super().__init__(cluster, member, _ApplicationProxy(self, application), lag, log, history)
+        proxy = _ApplicationProxy(self, application)
+        super().__init__(cluster, protocol, member, proxy, lag, log, history)
         self._scope: anyio.CancelScope
         """The scope of all tasks in the thread."""
         self._post_to_application_loop: Post
@@ -127,7 +132,7 @@ class ThreadedDriver(Driver):
             raise self._error
         self._check_ended()
 
-    def _request(self, event: DriverEvent) -> None:
+    def _request(self, event: BaseEvent) -> None:
         self._post_to_thread(partial(self._post, event))
 
     def _post_to_thread(self, call: Call) -> None:
@@ -249,7 +254,7 @@ class ThreadedDriver(Driver):
 class _ApplicationProxy:
     """Passes the driver's calls on to the application, in the application's loop."""
 
-    def __init__(self, driver: ThreadedDriver, application: Application) -> None:
+    def __init__(self, driver: ThreadedDriver[Any], application: Application) -> None:
         self._driver = driver
         self._application = application
 
