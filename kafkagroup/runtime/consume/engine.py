@@ -32,8 +32,9 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.classic_state import Config, Member
 from kafkagroup.options import ConsumerProtocol
 from kafkagroup.runtime.consume.fetcher import Fetcher
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.large_jobs import run_job
-from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch, StartCommits
+from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch
 from kafkagroup.runtime.consume.positions import Positions
 from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.runtime.consume.session import Session
@@ -79,7 +80,7 @@ _NOTHING_TO_CONSUME = Problem(
 )
 
 
-class Engine:
+class Engine(FetchControl):
     """A running consumer."""
 
     def __init__(
@@ -123,31 +124,11 @@ class Engine:
         self.new_partitions = NewPartitionWatch(cluster, self._options)
         """Follows the metadata for partitions that are created during the subscription."""
         self._positions = Positions(
-            cluster,
-            self._delivery,
-            session.committer.group_offsets,
-            self.log_offsets,
-            self._options.auto_offset_reset,
-            refusals,
-            member=lambda: session.membership.reads_offsets_as,
-            is_new=self.new_partitions.is_new,
-            commit_start=StartCommits(session, spawn, on_committed=self.wake).request,
-            spawn=spawn,
-            found=self.wake,
-            failed=self._partition_failed,
+            session, cluster, self.log_offsets, self.new_partitions, refusals, self, spawn
         )
-        self._fetcher = Fetcher(
-            cluster,
-            self._delivery,
-            self._options,
-            refusals,
-            spawn=spawn,
-            on_records=session.notify,
-            look_up=self._positions.look_up,
-            failed=self._partition_failed,
-        )
+        self._fetcher = Fetcher(session, cluster, refusals, self, spawn)
         self.subscriber = subscriber(
-            session, cluster, callbacks, self._on_partitions_added, claims=membership is not None
+            session, cluster, callbacks, self, claims=membership is not None
         )
         cluster.topics.follow(self._topics_in_use)
         self._metadata_watch = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
@@ -213,7 +194,7 @@ class Engine:
         return self._fetcher.in_flight_bytes
 
     def look_up_positions(self) -> None:
-        """Look up the positions of new partitions, also while the listener is called about them."""
+        """Look up missing positions, and validate those that need it."""
         self._positions.look_up()
 
     def made_room(self) -> None:
@@ -325,7 +306,7 @@ class Engine:
         # After the last await, so that a seek of the caller precedes the look-up of the position.
         self._delivery.own(sorted(wanted))
         self._report_denied()
-        self._on_partitions_added()
+        self.on_partitions_added()
 
     async def unsubscribe(self, reason: str) -> None:
         """Finish the records in flight, commit, leave the group, and own nothing."""
@@ -547,7 +528,7 @@ class Engine:
         for added in self._delivery.own(sorted(partitions)):
             self._released.restore(added, metadata.topics[added.tp.topic].topic_id)
         self._released.forget(self.subscriber.subscribes)
-        self._on_partitions_added()
+        self.on_partitions_added()
 
     async def _release_partitions(self, partitions: list[TopicPartition]) -> None:
         """Without membership: finish the records in flight, commit, release the partitions."""
@@ -561,7 +542,8 @@ class Engine:
                 logger.warning("the last commit failed: %s", error)
         self._delivery.release(partitions)
 
-    def _partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
+    def fail_partition(self, owned: OwnedPartition, error: Exception) -> None:
+        """Raise `error` to the application, and fetch nothing from the partition until it seeks."""
         self._session.errors.fail_partition(owned, error)
         self.report_awaiting_seek()
 
@@ -586,7 +568,7 @@ class Engine:
             await anyio.sleep(_AWAITING_SEEK_INTERVAL)
         troubles.succeeded("awaiting seek", self._clock())
 
-    def _on_partitions_added(self) -> None:
+    def on_partitions_added(self) -> None:
         """Look up the positions of new partitions, and fetch those that already have one."""
         self.look_up_positions()
         self.wake()
@@ -656,7 +638,7 @@ class Engine:
         while self._metadata_is_new:
             self._metadata_is_new = False
             self._report_denied()
-            self._on_partitions_added()
+            self.on_partitions_added()
             await self._update_matching_topics()
             if self._options.group_id is None and self._subscription:
                 self._own_all()

@@ -30,6 +30,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.large_jobs import run_job
 from kafkagroup.runtime.consume.leader import Leader
 from kafkagroup.runtime.consume.session import Session
@@ -84,7 +85,7 @@ class Subscriber:
         session: Session,
         cluster: Cluster,
         callbacks: Callbacks,
-        on_assigned: Callable[[], None],
+        engine: FetchControl,
         *,
         claims: bool,
     ) -> None:
@@ -95,7 +96,7 @@ class Subscriber:
         self._session = session
         self._cluster = cluster
         self._callbacks = callbacks
-        self._on_assigned = on_assigned
+        self._engine = engine
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
         self._claims = claims
         """Whether partitions are claimed one by one, in ZooKeeper: the claims define the owners, no
@@ -382,7 +383,7 @@ class Subscriber:
         session.log.assigned(assigned, created, generation)
         await self._report_assigned(created)
         membership.complete_rebalance(generation.generation_id)
-        self._on_assigned()
+        self._engine.on_partitions_added()
         return True
 
     async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:
