@@ -449,7 +449,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if until == math.inf:
             self._raise_if_nothing_to_consume()
         elif self._has_nothing_to_consume and self._engine is not None:
-            self._engine.report_nothing_to_consume()
+            self._engine.topics.report_nothing_to_consume()
         return await self._reader.next(take, until)
 
     def _rejoin(self) -> None:
@@ -462,7 +462,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     def _on_awaiting_seek(self) -> None:
         if self._engine is not None:
-            self._engine.report_awaiting_seek()
+            self._engine.awaiting_seek.report()
 
     def _raise_if_not_started(self) -> None:
         if not self._running:
@@ -525,9 +525,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._engine is None:
             return
         if self._pattern is not None:
-            await self._engine.subscribe_by_pattern(
-                self._pattern, exclude_internal=self._options.exclude_internal_topics
-            )
+            await self._engine.subscribe_by_pattern(self._pattern)
         elif self._subscription:
             await self._engine.subscribe(self._subscription)
 

@@ -83,11 +83,10 @@ class Session:
             lambda: self.lease_clock.now(),
         )
 
-    def bind_clock(self) -> Callable[[], float]:
-        """Use the clocks of the loop that runs now; return the loop's."""
+    def bind_clock(self) -> None:
+        """Use the clocks of the loop that runs now."""
         self.lease_clock = lease_clock()
         self.clock = self.lease_clock.loop_now
-        return self.clock
 
     def bind_logins(self, resume: Callable[[], None]) -> None:
         """Call `resume` whenever the application goes on."""

@@ -24,6 +24,7 @@ from kafkagroup.assign.spec import is_cooperative, user_data
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.partitions import partition_of
+from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import (
     KafkaGroupError,
     escaped,
@@ -130,6 +131,11 @@ class Subscriber:
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
         """Subscribe to these topics, or by a pattern, from the next join on."""
         self.topics, self.pattern = topics, pattern
+
+    @property
+    def server_pattern(self) -> str | None:
+        """The pattern in the coordinator's syntax (KIP-848)."""
+        return None if self.pattern is None else server_pattern(self.pattern)
 
     def subscribes(self, topic: str) -> bool:
         """Return whether the application subscribes to a topic, which may be absent."""
