@@ -204,8 +204,11 @@ class Engine(FetchControl):
             # The coordinator matches, and assigns what matches.
             await self._subscribe(frozenset(), pattern)
         else:
+            matching = await self.topics.list_matching(pattern)
+            if self.topics.pattern is not pattern:
+                return  # another subscription, or `unsubscribe`, has replaced it meanwhile
             # Also if nothing matches: the member joins, to be in the group when a topic appears.
-            await self._subscribe(await self.topics.list_matching(pattern), pattern)
+            await self._subscribe(matching, pattern)
         await self.new_partitions.wait_for_proof()
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
