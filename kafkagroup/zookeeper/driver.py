@@ -45,7 +45,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     ZooKeeperEvent,
 )
 from kafkagroup.runtime.member.driver import PollTimer, run_compute
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application, Running, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.threaded import running_loop
@@ -68,7 +68,7 @@ _FOREIGN_INTERVAL = 5.0
 Work = AssignUnits | Revoke | Lose | Compute
 
 
-class ZooKeeperDriver:
+class ZooKeeperDriver(Running):
     """One member of one group, running."""
 
     def __init__(

@@ -15,7 +15,7 @@ from kafkagroup._public import public
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application, Membership, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.sasl.secret import Secret
@@ -35,7 +35,7 @@ _MAX_TIMEOUT_MS = 2**31 - 1
 
 @public
 @attrs.frozen(init=False)
-class ZooKeeperMembership:
+class ZooKeeperMembership(Membership):
     """Keep the members of a group in ZooKeeper, and its offsets in Kafka as usual.
 
     ```python

@@ -36,6 +36,7 @@ from kafkagroup.runtime.consume.large_jobs import run_job
 from kafkagroup.runtime.consume.leader import Leader
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.member.interfaces import (
+    Application,
     AssignedCallback,
     OverduePoll,
     PartitionsCallback,
@@ -78,7 +79,7 @@ class Callbacks:
     lost: PartitionsCallback | None = None
 
 
-class Subscriber:
+class Subscriber(Application):
     """Applies a member's assignments and revocations to the partitions of a consumer."""
 
     def __init__(

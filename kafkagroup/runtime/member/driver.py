@@ -71,7 +71,7 @@ from kafkagroup.member.vocabulary import (
     Woke,
 )
 from kafkagroup.runtime.member.history import History, Step
-from kafkagroup.runtime.member.interfaces import Application, SupportedProtocols
+from kafkagroup.runtime.member.interfaces import Application, Running, SupportedProtocols
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
@@ -184,7 +184,7 @@ class PollTimer:
         return overdue.reason
 
 
-class Driver:
+class Driver(Running):
     """One member of one group, running."""
 
     def __init__(

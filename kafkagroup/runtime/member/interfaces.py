@@ -101,10 +101,8 @@ class Application(Protocol):
 class Running(Protocol):
     """One member of one group."""
 
-    @property
-    def closed(self) -> OneShotEvent:
-        """Set once the member has left or failed."""
-        ...
+    closed: OneShotEvent
+    """Set once the member has left or failed."""
 
     @property
     def ownership(self) -> Ownership:

@@ -243,7 +243,7 @@ class ThreadedDriver(Driver):
         self.post_to_application(partial(self._coroutine_sender.send_nowait, function))
 
 
-class _ApplicationProxy:
+class _ApplicationProxy(Application):
     """Passes the driver's calls on to the application, in the application's loop."""
 
     def __init__(self, driver: ThreadedDriver, application: Application) -> None:
