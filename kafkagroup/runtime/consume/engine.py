@@ -125,8 +125,7 @@ class Engine(FetchControl):
             on_changed=self._session.errors.report,
             on_adopted=self._on_cluster_adopted,
         )
-        self._cluster.logins.watch(self._session.errors.report_refused_login)
-        self._session.bind_logins(self._resume_logins)
+        self._session.bind_logins(self._cluster.logins)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
             # While an ACL is missing, each auto-commit would raise it.
@@ -398,11 +397,6 @@ class Engine(FetchControl):
             except RETRIED_ERRORS as error:
                 logger.info("metadata: %s", error)
             await pauses.wait()
-
-    def _resume_logins(self) -> None:
-        """Log in again, once the application goes on after the refusal was raised."""
-        if not self._session.errors.has_refused_login:
-            self._cluster.logins.resume()
 
     def _invalidate_coordinator(self) -> None:
         if (offsets := self._session.committer.group_offsets) is not None:

@@ -28,6 +28,7 @@ from kafkagroup.runtime.consume.processing import Processing
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
@@ -60,7 +61,7 @@ class Session:
         """The clock of leases, bound as well: each record reads it."""
         self.polls = PollState(self.lease)
         self.processing = Processing()
-        self._resume_logins: Callable[[], None] = lambda: None
+        self._logins: Logins | None = None
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
         self._callback: object | None = None
@@ -88,13 +89,16 @@ class Session:
         self.lease_clock = lease_clock()
         self.clock = self.lease_clock.loop_now
 
-    def bind_logins(self, resume: Callable[[], None]) -> None:
-        """Call `resume` whenever the application goes on."""
-        self._resume_logins = resume
+    def bind_logins(self, logins: Logins) -> None:
+        """Report refused credentials to the application, and try them again when it goes on."""
+        self._logins = logins
+        logins.watch(self.errors.report_refused_login)
 
     def resume_logins(self) -> None:
-        """Note that the application goes on: refused credentials are tried again."""
-        self._resume_logins()
+        """Note that the application goes on: credentials are tried again once their refusal was
+        raised."""
+        if self._logins is not None and not self.errors.has_refused_login:
+            self._logins.resume()
 
     def begin_close(self) -> None:
         """Deliver no more records; a waiting application gets ConsumerClosedError."""
