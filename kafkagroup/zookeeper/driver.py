@@ -46,7 +46,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
 )
 from kafkagroup.runtime.member.driver import PollTimer, run_compute
 from kafkagroup.runtime.member.interfaces import Application, Running, SupportedProtocols
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.threaded import running_loop
 from kafkagroup.transport.trouble import Troubles
@@ -78,7 +78,7 @@ class ZooKeeperDriver(Running):
         paths: Paths,
         member: Member,
         application: Application,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         troubles: Troubles,
     ) -> None:
@@ -90,7 +90,7 @@ class ZooKeeperDriver(Running):
         self._access = access
         self._paths = paths
         self._application = application
-        self._lag = lag
+        self._loop_delay = loop_delay
         self._log = log
         self._lease_clock = lease_clock()
         self._now = self._lease_clock.now
@@ -280,7 +280,7 @@ class ZooKeeperDriver(Running):
             event = await self._event_receiver.receive()
         if event is None:
             now = anyio.current_time()
-            self._lag.add_delay(now - due, now)
+            self._loop_delay.add_delay(now - due, now)
             self._wake_at = float("inf")
             event = Woke(now=self._now(), jitter=random.random())
         return event

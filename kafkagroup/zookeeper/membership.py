@@ -16,7 +16,7 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
 from kafkagroup.runtime.member.interfaces import Application, Membership, SupportedProtocols
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.sasl.secret import Secret
 from kafkagroup.transport.security import Security
@@ -190,7 +190,7 @@ class ZooKeeperMembership(Membership):
         retry_backoff: float,
         retry_backoff_max: float,
         max_retries: int | None,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         troubles: Troubles,
     ) -> ZooKeeperDriver:
@@ -214,5 +214,5 @@ class ZooKeeperMembership(Membership):
         top = f"/{chroot}".rstrip("/")
         foreign = tuple(top + path for path in self.foreign_members)
         paths = Paths(top + self.root, group_id, foreign)
-        watchers = lag, log, troubles
+        watchers = loop_delay, log, troubles
         return ZooKeeperDriver(hosts, self._access, paths, member, application, *watchers)

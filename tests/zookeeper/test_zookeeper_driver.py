@@ -17,7 +17,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Config, Member
 from kafkagroup.runtime.member.interfaces import OverduePoll, SupportedProtocols
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
@@ -76,8 +76,8 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
 def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDriver:
     config = Config(group_id="g", protocol_type="consumer", name="me", session_timeout=SESSION)
     member = Member(config=config, protocols=(("range", b""),))
-    lag = LoopLag("g", SESSION, threaded=False)
-    watchers = lag, MembershipLog("consumer", "me", "g"), troubles or Troubles()
+    loop_delay = LoopDelay("g", SESSION, threaded=False)
+    watchers = loop_delay, MembershipLog("consumer", "me", "g"), troubles or Troubles()
     return ZooKeeperDriver("zk:2181", Access(), Paths("/r", "g"), member, application, *watchers)
 
 

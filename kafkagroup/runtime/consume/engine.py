@@ -303,7 +303,7 @@ class Engine(FetchControl):
                 retry_backoff=options.rebalance_backoff,
                 retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
                 max_retries=options.rebalance_max_retries,
-                lag=session.lag,
+                loop_delay=session.loop_delay,
                 log=session.log,
                 troubles=session.troubles,
             )
@@ -313,7 +313,7 @@ class Engine(FetchControl):
             from kafkagroup.runtime.member.threaded import ThreadedDriver
 
             driver_class = ThreadedDriver
-        watchers = session.lag, session.log, session.history
+        watchers = session.loop_delay, session.log, session.history
         if session.membership.uses_consumer_protocol:
             return driver_class(
                 self._cluster, self._create_consumer_protocol_member(), self.subscriber, *watchers

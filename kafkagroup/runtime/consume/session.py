@@ -26,7 +26,7 @@ from kafkagroup.runtime.consume.error_channel import ErrorChannel
 from kafkagroup.runtime.consume.poll_state import PollState
 from kafkagroup.runtime.consume.processing import Processing
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.trouble import Troubles
@@ -66,7 +66,7 @@ class Session:
         self._is_draining = False
         self._callback: object | None = None
         """Stands for the call of a rebalance listener that runs now."""
-        self.lag = LoopLag(
+        self.loop_delay = LoopDelay(
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
         """The delays of the event loop."""

@@ -72,7 +72,7 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.runtime.member.history import History, Step
 from kafkagroup.runtime.member.interfaces import Application, Running, SupportedProtocols
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.cluster import Cluster
@@ -192,7 +192,7 @@ class Driver(Running):
         cluster: Cluster,
         member: Member | ConsumerMember,
         application: Application,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         history: History,
     ) -> None:
@@ -209,7 +209,7 @@ class Driver(Running):
         self._history = history
         self._cluster = cluster
         self._application = application
-        self._lag = lag
+        self._loop_delay = loop_delay
         self._is_over = False
         """Whether the member has ended: later events are dropped."""
         self._explained: BrokerError | None = None
@@ -392,7 +392,7 @@ class Driver(Running):
         due = self._lease_clock.in_loop_time(min(self._wake_at, step_by))
         event = await self._events.take(due)
         now = self._clock()
-        self._lag.record(now - due, now)
+        self._loop_delay.record(now - due, now)
         if event is None:
             self._wake_at = float("inf")
             event = Woke(now=self._now(), jitter=random.random())

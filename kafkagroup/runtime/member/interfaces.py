@@ -15,7 +15,7 @@ from kafkagroup._values import frozen
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.trouble import Troubles
@@ -212,7 +212,7 @@ class Membership(Protocol):
         retry_backoff: float,
         retry_backoff_max: float,
         max_retries: int | None,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         troubles: Troubles,
     ) -> Running:

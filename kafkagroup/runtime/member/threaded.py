@@ -34,7 +34,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.runtime.member.driver import Driver, DriverEvent
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import Application, OverduePoll, SupportedProtocols
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import MisdirectedError
@@ -74,11 +74,13 @@ class ThreadedDriver(Driver):
         cluster: Cluster,
         member: Member | ConsumerMember,
         application: Application,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         history: History,
     ) -> None:
-        super().__init__(cluster, member, _ApplicationProxy(self, application), lag, log, history)
+        super().__init__(
+            cluster, member, _ApplicationProxy(self, application), loop_delay, log, history
+        )
         self._scope: anyio.CancelScope
         """The scope of all tasks in the thread."""
         self._post_to_application_loop: Post
@@ -144,7 +146,7 @@ class ThreadedDriver(Driver):
     def _on_probe(self, sent_at: float) -> None:
         self._probe_sent_at = None
         now = self._clock()
-        self._lag.record(now - sent_at, now)
+        self._loop_delay.record(now - sent_at, now)
 
     def _on_thread_end(self) -> None:
         self._coroutine_sender.close()  # also if the thread failed before it had a loop
@@ -205,7 +207,7 @@ class ThreadedDriver(Driver):
                 self._probe_sent_at = now
                 self.post_to_application(partial(self._on_probe, now))
             else:
-                self._lag.add_delay(now - sent_at, now)
+                self._loop_delay.add_delay(now - sent_at, now)
             await anyio.sleep(self.member.config.heartbeat_interval)
 
     def _call_history(self, report: Call) -> None:
