@@ -1100,7 +1100,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     def _on_fork(self) -> None:
         super()._on_fork()
         # No record of the parent is delivered here, before the checks that find the fork.
-        self._session.lease.end()
+        self._session.permit.end()
 
     def _crashed(self, error: Exception) -> None:
         self._session.errors.fail(error)

@@ -1,7 +1,7 @@
 """What the tasks of one running consumer share.
 
 Each part has a file of its own: the membership, the commits, the errors, the polls, the close.
-`Session` joins them where a change of one must wake a task or end the lease on records.
+`Session` joins them where a change of one must wake a task or end the delivery permit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import LeaseClock, current_time, lease_clock
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.lease import Lease
+from kafkagroup.consume.delivery_permit import DeliveryPermit
 from kafkagroup.consume.partitions import offset_of
 from kafkagroup.errors import IllegalStateError, NotAssignedError
 from kafkagroup.options import ConsumerOptions
@@ -49,7 +49,7 @@ class Session:
         self.options = options
         self.delivery = delivery
         self.membership = CurrentMembership()
-        self.lease = Lease()
+        self.permit = DeliveryPermit()
         """Lets `Reader.ready` deliver records without checks; any change that `Reader.next` checks
         for ends it."""
         self.changed = ChangeSignal()
@@ -59,7 +59,7 @@ class Session:
         """The loop's clock, bound to the loop once it runs."""
         self.lease_clock = LeaseClock(current_time, current_time)
         """The clock of leases, bound as well: each record reads it."""
-        self.polls = PollState(self.lease)
+        self.polls = PollState(self.permit)
         self.processing = Processing()
         self._logins: Logins | None = None
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
@@ -107,7 +107,7 @@ class Session:
 
     def notify(self) -> None:
         """Wake all waiting tasks, and have the next record checked by `Reader.next`."""
-        self.lease.end()
+        self.permit.end()
         self.changed.notify()
 
     def mark_processed(self) -> None:
@@ -169,7 +169,7 @@ class Session:
         """Note partitions before they are released against the application's will."""
         self.committer.note_lost(partitions, reason)
         # The next record must count as a poll.
-        self.lease.end()
+        self.permit.end()
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset`. Raises: ConfigurationError, NotAssignedError."""
@@ -198,7 +198,7 @@ class Session:
         """Wait until the records in flight of these partitions are processed, at most until
         `deadline`, and no longer than their task may yet process them."""
         self._is_draining = True
-        self.lease.end()
+        self.permit.end()
         try:
             with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
                 while self.delivery.has_in_flight(partitions) and self.processing.may_end:
