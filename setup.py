@@ -27,7 +27,7 @@ SOURCES = (
     "kafkagroup/wire/batch_writing.py",
     "kafkagroup/wire/arrow.py",
     "kafkagroup/wire/arrow_writing.py",
-    "kafkagroup/consume/lease.py",
+    "kafkagroup/consume/delivery_permit.py",
     "kafkagroup/consume/progress.py",
     "kafkagroup/consume/conversion.py",
     "kafkagroup/consume/delivery.py",

@@ -441,7 +441,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if until == math.inf:
             self._raise_if_nothing_to_consume()
         elif self._has_nothing_to_consume and self._engine is not None:
-            self._engine.report_nothing_to_consume()
+            self._engine.topics.report_nothing_to_consume()
         return await self._reader.next(take, until)
 
     def _rejoin(self) -> None:
@@ -454,7 +454,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     def _on_awaiting_seek(self) -> None:
         if self._engine is not None:
-            self._engine.report_awaiting_seek()
+            self._engine.awaiting_seek.report()
 
     def _raise_if_not_started(self) -> None:
         if not self._running:
@@ -517,9 +517,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._engine is None:
             return
         if self._pattern is not None:
-            await self._engine.subscribe_by_pattern(
-                self._pattern, exclude_internal=self._options.exclude_internal_topics
-            )
+            await self._engine.subscribe_by_pattern(self._pattern)
         elif self._subscription:
             await self._engine.subscribe(self._subscription)
 
@@ -600,14 +598,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return frozenset(tp for tp, owned in self._delivery.owned.items() if not owned.revoked)
 
     @property
-    def loop_lag(self) -> float:
+    def loop_delay(self) -> float:
         """The longest delay of the event loop during the last minute, in seconds, measured at each
         heartbeat; 0.0 without a group.
 
         More than a few tenths of a second mean that some code blocks the loop. May be read from
         any thread.
         """
-        return self._session.lag.longest
+        return self._session.loop_delay.longest
 
     async def wait_assignment(self) -> frozenset[TopicPartition]:
         """Wait until the group has assigned partitions to this consumer, possibly none; return
@@ -805,7 +803,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         # A copy, as the loop may change it. Only `copy` is atomic without a GIL.
         owned = tuple(self._delivery.owned.copy().values())
         return evolve(
-            session.history.metrics(session.clock(), session.membership.driver, self.loop_lag),
+            session.history.metrics(session.clock(), session.membership.driver, self.loop_delay),
             assigned_partitions=sum(not one.revoked for one in owned),
             lag={one.tp: lag for one in owned if not one.revoked and (lag := one.lag) is not None},
             skipped_records=0 if conversion is None else conversion.skipped,
@@ -818,14 +816,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         *,
         joining_after: float | None = None,
         stalled_after: float | None = None,
-        loop_lag_above: float | None = None,
+        loop_delay_above: float | None = None,
     ) -> Health:
         """Return whether the consumer works: true, or false with the reasons.
 
         A member without partitions is healthy. So is a rebalance of up to `joining_after` seconds
         (None: `rebalance_timeout_ms`). A partition is stalled when its position has not moved and
         its lag has grown for `stalled_after` seconds (None: `max_poll_interval_ms`). The event loop
-        is blocked when it is late by more than `loop_lag_above` seconds (None: the limit of the
+        is blocked when it is late by more than `loop_delay_above` seconds (None: the limit of the
         logged warning). Positions are compared between calls: call this every few seconds, as
         health endpoints do. Sends no request; never raises. May be called from any thread; in a
         process that was forked from the one that started the consumer, the consumer does not run.
@@ -845,14 +843,14 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if not self._running or self._session.closing.has_begun:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if self._checkup is None:
-            self._checkup = Checkup(self._session.lag)
+            self._checkup = Checkup(self._session.loop_delay)
         return health_of_consumer(
             self._checkup,
             self._session,
             self._session.clock(),
             joining_after=joining_after,
             stalled_after=stalled_after,
-            loop_lag_above=loop_lag_above,
+            loop_delay_above=loop_delay_above,
         )
 
     def events(self, buffer: int = 256) -> GroupEvents:
@@ -1080,7 +1078,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     def _on_fork(self) -> None:
         super()._on_fork()
         # No record of the parent is delivered here, before the checks that find the fork.
-        self._session.lease.end()
+        self._session.permit.end()
 
     def _crashed(self, error: Exception) -> None:
         self._session.errors.fail(error)

@@ -304,14 +304,14 @@ class _CoordinatedMember(Explained, ABC):
         return self._member.metrics()
 
     def health(
-        self, *, joining_after: float | None = None, loop_lag_above: float | None = None
+        self, *, joining_after: float | None = None, loop_delay_above: float | None = None
     ) -> Health:
         """Return whether the membership works: true, or false with the reasons. A member that was
         elected or assigned nothing is healthy. A rebalance may take `joining_after` seconds (None:
-        `rebalance_timeout_ms`), and the event loop may be late by `loop_lag_above` seconds (None:
+        `rebalance_timeout_ms`), and the event loop may be late by `loop_delay_above` seconds (None:
         the limit of the logged warning). Never raises. May be called from any thread; in a process
         that was forked from the one that started it, it does not run."""
-        return self._member.health(joining_after=joining_after, loop_lag_above=loop_lag_above)
+        return self._member.health(joining_after=joining_after, loop_delay_above=loop_delay_above)
 
     def events(self, buffer: int = 256) -> GroupEvents:
         """Return an async iterator over the membership's events from now on, as

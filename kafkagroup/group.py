@@ -44,7 +44,7 @@ from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.generations import Generation, GenerationQueue, Strategies
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import Membership, Running
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.member_config import member_config
 from kafkagroup.runtime.member.members import Members
 from kafkagroup.runtime.member.membership_log import MembershipLog
@@ -209,7 +209,7 @@ class GroupMember(Service):
         """What the first member joins with."""
         threaded = options.heartbeat_thread
         self._leave_group = options.leave_group_on_close
-        self._lag = LoopLag(options.group_id, options.session_timeout, threaded=threaded)
+        self._loop_delay = LoopDelay(options.group_id, options.session_timeout, threaded=threaded)
         self._is_threaded = threaded
         self._membership: Membership | None = options.membership
         self._queue = GenerationQueue(
@@ -222,7 +222,7 @@ class GroupMember(Service):
         )
         self._history = History()
         self._troubles = Troubles(self._history.feed.publish)
-        self._checkup = Checkup(self._lag)
+        self._checkup = Checkup(self._loop_delay)
         self._clock = current_time
         """The loop's clock, once the member runs."""
         self._driver: Running | None = None
@@ -305,10 +305,10 @@ class GroupMember(Service):
         return group
 
     @property
-    def loop_lag(self) -> float:
+    def loop_delay(self) -> float:
         """The longest delay of the event loop during the last minute, in seconds, measured at each
         heartbeat. May be read from any thread."""
-        return self._lag.longest
+        return self._loop_delay.longest
 
     @property
     def member_id(self) -> str:
@@ -333,21 +333,21 @@ class GroupMember(Service):
 
     def metrics(self) -> GroupMetrics:
         """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
-        causes, and the loop's lag. May be called from any thread.
+        causes, and the delay of the loop. May be called from any thread.
 
         Raises: NotStartedError before the member is started, and in a process that was forked from
         the one that started it."""
         if fork := self._fork:
             raise NotStartedError(fork)
         driver = self._running_driver()
-        return self._history.metrics(self._clock(), driver, self._lag.longest)
+        return self._history.metrics(self._clock(), driver, self._loop_delay.longest)
 
     def health(
-        self, *, joining_after: float | None = None, loop_lag_above: float | None = None
+        self, *, joining_after: float | None = None, loop_delay_above: float | None = None
     ) -> Health:
         """Return whether the membership works: true, or false with the reasons. A rebalance may
         take `joining_after` seconds (None: `rebalance_timeout_ms`), and the event loop may be late
-        by `loop_lag_above` seconds (None: the limit of the logged warning). Never raises. May be
+        by `loop_delay_above` seconds (None: the limit of the logged warning). Never raises. May be
         called from any thread; in a process that was forked from the one that started the member,
         the member does not run."""
         if fork := self._fork:
@@ -363,7 +363,7 @@ class GroupMember(Service):
         now = self._clock()
         return Health(
             (
-                *self._checkup.check_loop(loop_lag_above),
+                *self._checkup.check_loop(loop_delay_above),
                 *self._checkup.check_membership(
                     now, driver, is_stable=is_stable, joining_after=joining_after
                 ),
@@ -445,7 +445,7 @@ class GroupMember(Service):
             self._queue,
             CLASSIC,
             self._membership,
-            self._lag,
+            self._loop_delay,
             self._log,
             self._history,
             is_threaded=self._is_threaded,

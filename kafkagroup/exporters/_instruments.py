@@ -94,7 +94,9 @@ INSTRUMENTS = (
         "Until the ownership lease expires without another response",
         lambda m: m.session_seconds_left,
     ),
-    _gauge("loop_lag_seconds", "s", "How late the event loop was, at most", lambda m: m.loop_lag),
+    _gauge(
+        "loop_delay_seconds", "s", "How late the event loop was, at most", lambda m: m.loop_delay
+    ),
     _gauge("assigned_partitions", "", "Partitions that are owned", lambda m: m.assigned_partitions),
     Instrument(
         "records_lag",

@@ -33,8 +33,8 @@ from kafkagroup.member.zookeeper_vocabulary import (
 )
 from kafkagroup.runtime.member.classic_protocol import request_rejoin
 from kafkagroup.runtime.member.interfaces import Application
-from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.loop import MemberLoop
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol
 from kafkagroup.runtime.member.threaded import running_loop
@@ -71,11 +71,11 @@ class ZooKeeperDriver(MemberLoop[Member]):
         paths: Paths,
         member: Member,
         application: Application,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         troubles: Troubles,
     ) -> None:
-        super().__init__(CLAIMS, member, application, log, lag.add_delay)
+        super().__init__(CLAIMS, member, application, log, loop_delay.add_delay)
         self._hosts = hosts
         self._access = access
         self._paths = paths

@@ -17,8 +17,8 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Member
-from kafkagroup.runtime.member.interfaces import Application
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.interfaces import Application, Membership
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
 from kafkagroup.transport.sasl.secret import Secret
@@ -38,7 +38,7 @@ _MAX_TIMEOUT_MS = 2**31 - 1
 
 @public
 @attrs.frozen(init=False)
-class ZooKeeperMembership:
+class ZooKeeperMembership(Membership):
     """Keep the members of a group in ZooKeeper, and its offsets in Kafka as usual.
 
     ```python
@@ -192,7 +192,7 @@ class ZooKeeperMembership:
         application: Application,
         config: MemberConfig,
         protocols: SupportedProtocols,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         troubles: Troubles,
     ) -> ZooKeeperDriver:
@@ -209,5 +209,5 @@ class ZooKeeperMembership:
         top = f"/{chroot}".rstrip("/")
         foreign = tuple(top + path for path in self.foreign_members)
         paths = Paths(top + self.root, config.group_id, foreign)
-        watchers = lag, log, troubles
+        watchers = loop_delay, log, troubles
         return ZooKeeperDriver(hosts, self._access, paths, member, application, *watchers)

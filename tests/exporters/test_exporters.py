@@ -43,7 +43,7 @@ METRICS = GroupMetrics(
     losses=1,
     last_heartbeat_seconds_ago=0.5,
     session_seconds_left=44.5,
-    loop_lag=0.125,
+    loop_delay=0.125,
     assigned_partitions=2,
     lag={TopicPartition("orders", 0): 7, TopicPartition("orders", 1): 0},
     skipped_records=6,
@@ -73,7 +73,7 @@ kafkagroup_rebalance_causes_total{cause="member left",client="billing"} 2.0
 kafkagroup_membership_losses_total{client="billing"} 1.0
 kafkagroup_last_heartbeat_seconds_ago{client="billing"} 0.5
 kafkagroup_session_seconds_left{client="billing"} 44.5
-kafkagroup_loop_lag_seconds{client="billing"} 0.125
+kafkagroup_loop_delay_seconds{client="billing"} 0.125
 kafkagroup_assigned_partitions{client="billing"} 2.0
 kafkagroup_records_lag{client="billing",partition="0",topic="orders"} 7.0
 kafkagroup_records_lag{client="billing",partition="1",topic="orders"} 0.0
@@ -138,7 +138,7 @@ def test_every_metric_is_exported() -> None:
         "losses",
         "last_heartbeat_seconds_ago",
         "session_seconds_left",
-        "loop_lag",
+        "loop_delay",
         "assigned_partitions",
         "lag",
         "skipped_records",

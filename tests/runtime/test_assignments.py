@@ -28,7 +28,7 @@ PER_RECORD = {
     ("consume/delivery.py", "_read_converted", "owned.position"),
     ("consume/delivery.py", "mark_processed", "owned.processed"),
     ("runtime/consume/reader.py", "__anext__", "reader.iterator"),
-    ("runtime/consume/reader.py", "ready", "self._lease.last_poll"),
+    ("runtime/consume/reader.py", "ready", "self._permit.last_poll"),
 }
 
 # Classes of Python and anyio that have no verb for it.

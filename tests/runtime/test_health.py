@@ -24,7 +24,7 @@ from kafkagroup import (
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import ErrorCode
 from kafkagroup.runtime.consume.health import Checkup
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka, Swallow
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
@@ -200,11 +200,11 @@ async def test_an_application_that_stops_polling_is_reported(network: Any) -> No
 async def test_a_stalled_event_loop_is_a_finding(network: Any) -> None:
     async with cluster(network), consumer() as one:
         await one.wait_assignment()
-        one._session.lag.add_delay(4.5, anyio.current_time())
-        found = one.health(), one.health(loop_lag_above=1.0)
-        loop_lag = one.metrics().loop_lag
-    late = sick(HealthProblem.LOOP_LAG, "the event loop was late by 4.5 s")
-    assert (found, loop_lag) == ((WELL, late), 4.5)
+        one._session.loop_delay.add_delay(4.5, anyio.current_time())
+        found = one.health(), one.health(loop_delay_above=1.0)
+        loop_delay = one.metrics().loop_delay
+    late = sick(HealthProblem.LOOP_DELAY, "the event loop was late by 4.5 s")
+    assert (found, loop_delay) == ((WELL, late), 4.5)
 
 
 async def test_members_of_custom_groups_are_supported(network: Any) -> None:
@@ -264,7 +264,7 @@ def look(checkup: Checkup, now: float, *partitions: OwnedPartition) -> list[int]
 
 
 def test_a_constant_lag_is_no_finding() -> None:
-    checkup, one = Checkup(LoopLag("g", 45.0, threaded=False)), owned(5, 9)
+    checkup, one = Checkup(LoopDelay("g", 45.0, threaded=False)), owned(5, 9)
     assert [look(checkup, at, one) for at in (0.0, 60.0, 600.0)] == [[], [], []]
     one.end = 10
     assert look(checkup, 601.0, one) == [5]
@@ -274,7 +274,7 @@ def test_a_constant_lag_is_no_finding() -> None:
 
 def test_a_partition_that_waits_behind_buffered_records_is_not_reported() -> None:
     """While the application takes any records, a partition may wait for its turn."""
-    checkup = Checkup(LoopLag("g", 45.0, threaded=False))
+    checkup = Checkup(LoopDelay("g", 45.0, threaded=False))
     waiting, other = buffered(owned(5, 9)), buffered(owned(1, 9))
     assert look(checkup, 0.0, waiting, other) == []
     other.processed = 2
@@ -284,7 +284,7 @@ def test_a_partition_that_waits_behind_buffered_records_is_not_reported() -> Non
 
 
 def test_unknown_values_are_no_finding() -> None:
-    checkup, one = Checkup(LoopLag("g", 45.0, threaded=False)), owned(5, -1)
+    checkup, one = Checkup(LoopDelay("g", 45.0, threaded=False)), owned(5, -1)
     assert one.lag is None
     assert [look(checkup, at, one) for at in (0.0, 600.0)] == [[], []]
     assert owned(5, 3).lag == 0
@@ -318,7 +318,7 @@ def test_a_lag_that_becomes_unknown_during_a_check_is_read_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The loop runs beside a check in another thread, which kept None as a lag: TypeError."""
-    checkup, one = Checkup(LoopLag("g", 45.0, threaded=False)), owned(5, 9)
+    checkup, one = Checkup(LoopDelay("g", 45.0, threaded=False)), owned(5, 9)
     lags = [4, None, 4, 4, 4]
     monkeypatch.setattr(OwnedPartition, "lag", property(lambda _: lags.pop(0)))
     assert list(checkup.check_partitions(0.0, [one], stalled_after=5.0)) == []

@@ -40,7 +40,7 @@ from kafkagroup.runtime.member import threaded as threaded_driver
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import OverduePoll
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.runtime.member.threaded import ThreadedDriver
@@ -541,7 +541,7 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
             CLASSIC,
             Member(config=config, protocols=(("p", b""),)),
             FaultyApplication(where),
-            LoopLag("g", 6.0, threaded=True),
+            LoopDelay("g", 6.0, threaded=True),
             MembershipLog("member", "c", "g"),
             History(),
         )
@@ -584,7 +584,7 @@ async def test_the_work_of_a_group_member_continues_after_a_blocked_loop(
         assert not scope.cancel_called
         assert not generation.over.is_set()
         assert 0 < generation.lease_expires_at - anyio.current_time() <= SESSION
-        assert member.loop_lag > SESSION
+        assert member.loop_delay > SESSION
     assert len(kafka.requests(LeaveGroupRequest)) == 1
 
 
@@ -634,7 +634,7 @@ async def test_work_is_cancelled_when_the_lease_at_an_unreachable_coordinator_ex
         assert anyio.current_time() >= generation.lease_expires_at
 
 
-async def test_loop_lag_is_measured_and_reported(
+async def test_loop_delay_is_measured_and_reported(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = RecordingConsumer(kafka)
@@ -642,7 +642,7 @@ async def test_loop_lag_is_measured_and_reported(
         await consumer.getone()
         await anyio.lowlevel.checkpoint()
         with caplog.at_level(logging.WARNING, "kafkagroup"):
-            until_blocking(lambda: consumer.loop_lag > SESSION)
+            until_blocking(lambda: consumer.loop_delay > SESSION)
             assert caplog.messages == []
             await until(lambda: caplog.messages)
             block(SESSION)
@@ -655,16 +655,16 @@ async def test_loop_lag_is_measured_and_reported(
         )
 
 
-async def test_without_a_thread_loop_lag_is_measured_by_heartbeats(
+async def test_without_a_thread_loop_delay_is_measured_by_heartbeats(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = RecordingConsumer(kafka, heartbeat_thread=False)
     async with recorder.consumer as consumer:
         await consumer.getone()
-        with caplog.at_level(logging.WARNING, "kafkagroup.runtime.member.lag"):
+        with caplog.at_level(logging.WARNING, "kafkagroup.runtime.member.loop_delay"):
             block(SESSION)
             await until(lambda: caplog.messages)
-        assert SESSION / 2 < consumer.loop_lag < 20
+        assert SESSION / 2 < consumer.loop_delay < 20
         assert caplog.messages[0].endswith(
             " s, which delayed heartbeats; run what blocks it in a thread, for example with"
             " anyio.to_thread.run_sync, or set heartbeat_thread=True"

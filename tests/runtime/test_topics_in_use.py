@@ -106,6 +106,24 @@ async def test_a_topic_is_not_requested_after_the_subscription_to_it(
         assert one.health()
 
 
+async def test_a_subscription_replaces_a_pattern_while_topics_are_listed(cluster: Any) -> None:
+    """The list of topics came after the application had subscribed to something else: the consumer
+    then read what the pattern had matched."""
+    async with cluster("a", "b") as kafka, consumer(group_id="g") as one:
+        kafka.fail(MetadataRequest, Delay(5.0), when=lambda request: request.topics is None)
+        async with anyio.create_task_group() as tasks:
+
+            async def subscribe_by_pattern() -> None:
+                await one.subscribe(pattern="a")
+
+            tasks.start_soon(subscribe_by_pattern)
+            await anyio.sleep(1.0)
+            await one.subscribe("b")
+        await anyio.sleep(30.0)
+        assert {tp.topic for tp in one.assignment()} == {"b"}
+        assert are_seldom(await requested(kafka), ["b"])
+
+
 @WAYS
 async def test_topics_that_a_pattern_matched_are_forgotten(cluster: Any, options: Any) -> None:
     async with cluster("a-0", "b") as kafka, consumer(**options) as one:

@@ -33,6 +33,7 @@ from kafkagroup.runtime.consume import positions as position_lookups
 from kafkagroup.runtime.consume import reader as readers
 from kafkagroup.runtime.consume import session as sessions
 from kafkagroup.runtime.consume import subscriber as subscribers
+from kafkagroup.runtime.consume import topic_watch as topic_watches
 from kafkagroup.runtime.consume import validation as validations
 from kafkagroup.runtime.consume.committer import Committer
 from kafkagroup.runtime.consume.current_membership import CurrentMembership
@@ -497,7 +498,7 @@ def requests_metadata_in_a_hot_loop(stack: ExitStack) -> None:
             except KafkaGroupError:
                 pass
 
-    _replace(stack, engines.Engine, "_refresh_metadata", faulty)
+    _replace(stack, topic_watches.TopicWatch, "run", faulty)
 
 
 # ------------------------------------------------------------------ cooperative

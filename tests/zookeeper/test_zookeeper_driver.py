@@ -18,7 +18,7 @@ from kafkagroup.member.vocabulary import Compute, GenerationInfo
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Member
 from kafkagroup.runtime.member.interfaces import OverduePoll
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.transport.trouble import Troubles
@@ -78,7 +78,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
 def member(application: Stuck, troubles: Troubles | None = None) -> ZooKeeperDriver:
     config = MemberConfig(group_id="g", session_timeout=SESSION)
     member = Member(config=config, name="me", protocols=(("range", b""),))
-    lag = LoopLag("g", SESSION, threaded=False)
+    lag = LoopDelay("g", SESSION, threaded=False)
     watchers = lag, MembershipLog("consumer", "me", "g"), troubles or Troubles()
     return ZooKeeperDriver("zk:2181", Access(), Paths("/r", "g"), member, application, *watchers)
 

@@ -15,28 +15,27 @@ from uuid import uuid4
 
 import anyio
 
-from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
-from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.released import ReleasedPartitions
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     ClusterChangedError,
-    ErrorCode,
     KafkaGroupError,
-    broker_error,
 )
 from kafkagroup.events import RebalanceCause
 from kafkagroup.options import ConsumerOptions, ConsumerProtocol
+from kafkagroup.runtime.consume.awaiting_seek import AwaitingSeek
 from kafkagroup.runtime.consume.fetcher import Fetcher
-from kafkagroup.runtime.consume.large_jobs import run_job
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.member_config import consumer_member_config
-from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch, StartCommits
+from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch
 from kafkagroup.runtime.consume.positions import Positions
 from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.subscriber import Callbacks, Subscriber
+from kafkagroup.runtime.consume.topic_watch import TopicWatch
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.interfaces import Membership, Running
 from kafkagroup.runtime.member.members import Members
@@ -45,39 +44,14 @@ from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.runtime.offsets.log_offsets import LogOffsets
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
-from kafkagroup.transport.trouble import Problem
-from kafkagroup.transport.unusable_topics import topic_problem
 from kafkagroup.types import TopicPartition
 
 __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
 
-_INCOMPLETE_METADATA_PAUSE = 1.0
-"""Seconds between metadata requests while a subscribed topic does not exist, or while brokers
-contradict each other."""
 
-_UNUSABLE_TOPIC_WARN_AFTER = 1.5
-"""Seconds that a topic may be missing or denied before a warning. Metadata is requested every
-second, so the warning is logged within three."""
-
-_UNUSABLE_TOPIC_INTERVAL = 300.0
-"""Seconds between two of these warnings."""
-
-_AWAITING_SEEK_INTERVAL = 5.0
-"""Seconds between two reports of partitions that are not read."""
-
-_NAME_BYTES = 16
-"""The bytes of subscriptions that take as long to process as matching one topic."""
-
-_NOTHING_TO_CONSUME = Problem(
-    subject="waiting for records",
-    cause="nothing is subscribed to and nothing is assigned",
-    advice="name topics or a pattern in Consumer(...), or call subscribe() or assign()",
-)
-
-
-class Engine:
+class Engine(FetchControl):
     """A running consumer."""
 
     def __init__(
@@ -89,22 +63,16 @@ class Engine:
         membership: Membership | None = None,
         subscriber: Callable[..., Subscriber] = Subscriber,
     ) -> None:
-        """`membership` creates the members where Kafka does not coordinate the group; None where it
-        does. `subscriber` creates the consumer's part in its group."""
+        """`subscriber` creates the consumer's part in its group."""
         self._session = session
         self._options = session.options
         self._delivery: Delivery = session.delivery
         self._cluster = cluster
         self._spawn = spawn
-        self._subscription: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
-        self._exclude_internal = True
         self._released = ReleasedPartitions()
         """Without a group: partitions whose topic is absent."""
         self._leaving: Running | None = None
         """The member that is leaving. The call that made it leave may have been cancelled."""
-        self._denied_topics: frozenset[str] = frozenset()
-        """Topics whose denied authorization was reported."""
         group_id = self._options.group_id
         if group_id is not None:
             offsets = GroupOffsets(
@@ -120,64 +88,36 @@ class Engine:
         self.new_partitions = NewPartitionWatch(cluster, self._options)
         """Follows the metadata for partitions that are created during the subscription."""
         self._positions = Positions(
-            cluster,
-            self._delivery,
-            session.committer.group_offsets,
-            self.log_offsets,
-            self._options.auto_offset_reset,
-            refusals,
-            member=lambda: session.membership.reads_offsets_as,
-            is_new=self.new_partitions.is_new,
-            commit_start=StartCommits(session, spawn, on_committed=self.wake).request,
-            spawn=spawn,
-            found=self.wake,
-            failed=self._partition_failed,
+            session, cluster, self.log_offsets, self.new_partitions, refusals, self, spawn
         )
-        self._fetcher = Fetcher(
-            cluster,
-            self._delivery,
-            self._options,
-            refusals,
-            spawn=spawn,
-            on_records=session.notify,
-            look_up=self._positions.look_up,
-            failed=self._partition_failed,
-        )
-        self.subscriber = subscriber(session, cluster, callbacks, self._on_partitions_added)
+        self._fetcher = Fetcher(session, cluster, refusals, self, spawn)
+        self.subscriber = subscriber(session, cluster, callbacks, self)
         self._members = Members(
             cluster,
             self.subscriber,
             _first_protocol(self._options),
             membership,
-            session.lag,
+            session.loop_delay,
             session.log,
             session.history,
             is_threaded=self._options.heartbeat_thread,
             client_member_id=str(uuid4()),
         )
         session.membership.use(self._members.protocol)
-        cluster.topics.follow(self._topics_in_use)
-        self._metadata_watch = CoalescingTask(spawn, self._follow_metadata, "metadata watch")
-        self._awaiting_seek = CoalescingTask(
-            spawn, self._report_awaiting_seek, "partitions awaiting a seek"
+        self.topics = TopicWatch(
+            session, cluster, self.subscriber, self.new_partitions, spawn, self._follow_metadata
         )
-        self._metadata_is_new = False
-        self._topics_changed = OneShotEvent()
-        """Set when the requested topics or their metadata change."""
-        self._unusable_topics: set[str] = set()
-        """Requested topics that cannot be consumed."""
-        self._clock = session.bind_clock()
+        self.awaiting_seek = AwaitingSeek(self._delivery, cluster.troubles, spawn)
 
     def start(self) -> None:
         """Start the background tasks."""
-        self._spawn(self._refresh_metadata, "metadata")
-        self._cluster.set_on_change(self._metadata_changed)
+        self._spawn(self.topics.run, "metadata")
+        self._cluster.set_on_change(self.topics.on_metadata)
         self._cluster.watch_identity(
             on_changed=self._session.errors.report,
             on_adopted=self._on_cluster_adopted,
         )
-        self._cluster.logins.watch(self._session.errors.report_refused_login)
-        self._session.bind_logins(self._resume_logins)
+        self._session.bind_logins(self._cluster.logins)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
             # While an ACL is missing, each auto-commit would raise it.
@@ -205,7 +145,7 @@ class Engine:
         return self._fetcher.in_flight_bytes
 
     def look_up_positions(self) -> None:
-        """Look up the positions of new partitions, also while the listener is called about them."""
+        """Look up missing positions, and validate those that need it."""
         self._positions.look_up()
 
     def made_room(self) -> None:
@@ -216,23 +156,25 @@ class Engine:
 
     async def subscribe(self, topics: frozenset[str]) -> None:
         """Consume these topics instead of the earlier ones."""
-        self._pattern = None
-        self._cluster.request_all_topics(False)
         await self._subscribe(topics)
         await self.new_partitions.wait_for_proof()
 
-    async def _subscribe(self, topics: frozenset[str], *, may_join: bool = True) -> None:
-        """Consume these topics. `may_join`: whether a member that has failed, or was expelled,
-        joins again; at the latest it does when the application polls."""
-        self._cluster.troubles.succeeded("nothing to consume", self._clock())
-        self._subscription = topics
-        self.new_partitions.subscribe(topics, self._pattern)
-        self.subscriber.subscribe_to(topics, self._pattern)
-        self._report_denied()
+    async def _subscribe(
+        self,
+        topics: frozenset[str],
+        pattern: re.Pattern[str] | None = None,
+        *,
+        may_join: bool = True,
+    ) -> None:
+        """Consume these topics; `pattern`: what they match. `may_join`: whether a member that has
+        failed, or was expelled, joins again; at the latest it does when the application polls."""
+        self.topics.end_nothing_to_consume()
+        self.topics.subscribe(topics, pattern)
+        self.topics.check()
         await self._wait_until_left()
         driver = self._session.membership.driver
         if self._options.group_id is None:
-            if self._pattern is None:  # with a pattern the metadata has all topics already
+            if pattern is None:  # with a pattern the metadata has all topics already
                 await self._cluster.refresh()
             self._own_all()
         elif driver is None or driver.closed.is_set():
@@ -244,57 +186,18 @@ class Engine:
             self._session.membership.change_subscription(lambda: driver.follows_subscription)
             driver.change_metadata(reason, self.subscriber.metadata())
 
-    async def subscribe_by_pattern(
-        self, pattern: re.Pattern[str], *, exclude_internal: bool
-    ) -> None:
+    async def subscribe_by_pattern(self, pattern: re.Pattern[str]) -> None:
         """Consume the topics whose whole name matches, existing and future ones."""
-        self._pattern, self._exclude_internal = pattern, exclude_internal
         if self._session.membership.protocol.coordinator_assigns:
-            await self._subscribe(frozenset())  # the coordinator matches, and assigns what matches
-            await self.new_partitions.wait_for_proof()
-            return
-        # Before the list of topics is requested: it counts as the first of two.
-        self.new_partitions.subscribe(frozenset(), pattern)
-        self._cluster.request_all_topics(True)
-        await self._list_topics()
-        # Also if nothing matches: the member joins, to be in the group when a topic appears.
-        await self._subscribe(await self._matching_topics(pattern))
+            # The coordinator matches, and assigns what matches.
+            await self._subscribe(frozenset(), pattern)
+        else:
+            matching = await self.topics.list_matching(pattern)
+            if self.topics.pattern is not pattern:
+                return  # another subscription, or `unsubscribe`, has replaced it meanwhile
+            # Also if nothing matches: the member joins, to be in the group when a topic appears.
+            await self._subscribe(matching, pattern)
         await self.new_partitions.wait_for_proof()
-
-    async def _list_topics(self) -> None:
-        """Request the list of all topics. If no broker responds now, what matches is subscribed to
-        as soon as one does."""
-        try:
-            await self._cluster.refresh()
-        except RETRIED_ERRORS as error:
-            if self._cluster.logins.is_final(error) or not self._cluster.metadata.nodes:
-                raise
-            logger.info("metadata: %s", error)
-            self._cluster.refresh_soon()
-
-    async def _update_matching_topics(self) -> None:
-        """Subscribe to the topics that match now, unless the coordinator matches."""
-        if self._pattern is None or self._session.membership.protocol.coordinator_assigns:
-            return
-        pattern = self._pattern
-        matching = await self._matching_topics(pattern)
-        # Others ran if a thread has matched many topics.
-        if pattern is self._pattern and matching != self._subscription:
-            await self._subscribe(matching, may_join=False)
-
-    async def _matching_topics(self, pattern: re.Pattern[str]) -> frozenset[str]:
-        topics, exclude_internal = self._cluster.metadata.topics, self._exclude_internal
-
-        def match() -> frozenset[str]:
-            return frozenset(
-                name
-                for name, topic in topics.items()
-                if pattern.fullmatch(name)
-                and topic.partitions
-                and not (topic.internal and exclude_internal)
-            )
-
-        return await run_job(self._cluster, match, _NAME_BYTES * len(topics))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Own exactly these partitions, without membership."""
@@ -306,26 +209,24 @@ class Engine:
         )
         with self._cluster.topics.during(tp.topic for tp in wanted):
             await self._cluster.refresh()
-        self._cluster.troubles.succeeded("nothing to consume", self._clock())
+        self.topics.end_nothing_to_consume()
         # After the last await, so that a seek of the caller precedes the look-up of the position.
         self._delivery.own(sorted(wanted))
-        self._report_denied()
-        self._on_partitions_added()
+        self.topics.check()
+        self.on_partitions_added()
 
     async def unsubscribe(self, reason: str) -> None:
         """Finish the records in flight, commit, leave the group, and own nothing."""
         # A cooperative member revokes unsubscribed topics only: without topics, everything.
-        self._subscription, self._pattern = frozenset(), None
-        self.new_partitions.subscribe(frozenset())
-        self.subscriber.subscribe_to(frozenset())
+        self.topics.subscribe(frozenset())
         self._released.forget(self.subscriber.subscribes)
-        self._cluster.request_all_topics(False)
         session = self._session
         driver = session.membership.driver
         if driver is None:
             await self._release_partitions(list(self._delivery.owned))
         if self._members.unanswered_id and (driver is None or driver.closed.is_set()):
-            # Again, with a member that only leaves.
+            # Again, with a member that only leaves. Else the group would count the earlier one
+            # until its session ends, and a new coordinator begins all sessions anew.
             driver = self.join()
         if driver is None:
             return
@@ -392,10 +293,10 @@ class Engine:
         if driver.fell_back and driver is not self._leaving:
             self._members.fall_back_to_classic()
             session.membership.use(self._members.protocol)
-            if self._pattern is None:
+            if self.topics.pattern is None:
                 self.join()
             else:
-                await self._join_by_pattern(self._pattern)
+                await self._join_by_pattern(self.topics.pattern)
             return
         if driver.is_expelled and driver is not self._leaving:
             session.membership.expel()
@@ -404,18 +305,13 @@ class Engine:
     async def _join_by_pattern(self, pattern: re.Pattern[str]) -> None:
         """Subscribe by a pattern as soon as a broker lists the topics."""
         pauses = RetryBackoff(self._cluster.options)
-        while self._pattern is pattern:
+        while self.topics.pattern is pattern:
             try:
-                await self.subscribe_by_pattern(pattern, exclude_internal=self._exclude_internal)
+                await self.subscribe_by_pattern(pattern)
                 return
             except RETRIED_ERRORS as error:
                 logger.info("metadata: %s", error)
             await pauses.wait()
-
-    def _resume_logins(self) -> None:
-        """Log in again, once the application goes on after the refusal was raised."""
-        if not self._session.errors.has_refused_login:
-            self._cluster.logins.resume()
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
         """Forget the positions in the earlier cluster, at once: rejoin, and look them up anew."""
@@ -434,7 +330,7 @@ class Engine:
             owned = sorted(delivery.owned.items())
             session.note_lost(delivery.owned, reason)
             delivery.release([tp for tp, _ in owned])
-            if not self._subscription:
+            if not self.subscriber.topics:
                 delivery.own(tp for tp, _ in owned)
                 for tp in [tp for tp, one in owned if one.paused]:
                     delivery.pause(tp)
@@ -443,7 +339,7 @@ class Engine:
     def _own_all(self) -> None:
         """Own all partitions of the topics, without a group."""
         metadata, owned = self._cluster.metadata, self._delivery.owned
-        counts = metadata.partition_counts(self._subscription)
+        counts = metadata.partition_counts(self.subscriber.topics)
         partitions = {TopicPartition(t, p) for t, n in counts.items() for p in range(n)}
         released = [tp for tp in owned if tp not in partitions]
         self._released.keep([owned[tp] for tp in released])
@@ -451,7 +347,7 @@ class Engine:
         for added in self._delivery.own(sorted(partitions)):
             self._released.restore(added, metadata.topics[added.tp.topic].topic_id)
         self._released.forget(self.subscriber.subscribes)
-        self._on_partitions_added()
+        self.on_partitions_added()
 
     async def _release_partitions(self, partitions: list[TopicPartition]) -> None:
         """Without membership: finish the records in flight, commit, release the partitions."""
@@ -460,124 +356,30 @@ class Engine:
         await session.drain(partitions, anyio.current_time() + timeout)
         if session.committer.group_offsets is not None and session.committer.is_automatic:
             try:
-                await session.committer.commit_processed(anyio.current_time() + timeout)
+                await session.committer.commit_processed(timeout)
             except KafkaGroupError as error:
                 logger.warning("the last commit failed: %s", error)
         self._delivery.release(partitions)
 
-    def _partition_failed(self, owned: OwnedPartition, error: Exception) -> None:
+    def fail_partition(self, owned: OwnedPartition, error: Exception) -> None:
+        """Raise `error` to the application, and fetch nothing from the partition until it seeks."""
         self._session.errors.fail_partition(owned, error)
-        self.report_awaiting_seek()
+        self.awaiting_seek.report()
 
-    def report_awaiting_seek(self) -> None:
-        """Report the partitions that are not read, repeatedly until there are none."""
-        self._awaiting_seek.ensure_running()
-
-    async def _report_awaiting_seek(self) -> None:
-        """Report the partitions that are not read until the application seeks, as one problem: if
-        a group is denied, all its partitions fail."""
-        troubles = self._cluster.troubles
-        while found := self._delivery.awaiting_seek():
-            first, error = min(found, key=lambda item: item[0].tp)
-            others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            problem = Problem(
-                subject=f"reading {first.tp}{others}",
-                cause=str(error),
-                advice="remove the cause, then seek() to the offset to continue at",
-                has_own_finding=True,
-            )
-            troubles.failed("awaiting seek", self._clock(), problem)
-            await anyio.sleep(_AWAITING_SEEK_INTERVAL)
-        troubles.succeeded("awaiting seek", self._clock())
-
-    def _on_partitions_added(self) -> None:
+    def on_partitions_added(self) -> None:
         """Look up the positions of new partitions, and fetch those that already have one."""
         self.look_up_positions()
         self.wake()
 
-    # ------------------------------------------------------------ background
-
-    async def _refresh_metadata(self) -> None:
-        most = self._options.metadata_max_age
-        requested_at = anyio.current_time()
-        while True:
-            self._report_topics()
-            topics = self._topics_in_use()
-            unknown = topics - set(self._cluster.metadata.partition_counts(topics))
-            is_incomplete = unknown or self._cluster.has_unconfirmed_metadata
-            pause = min(_INCOMPLETE_METADATA_PAUSE, most) if is_incomplete else most
-            pause = self.new_partitions.pause_before_refresh(pause)
-            if await self._topics_changed.wait(requested_at + pause):
-                self._topics_changed = OneShotEvent()
-                continue
-            requested_at = anyio.current_time()
-            try:
-                await self.new_partitions.refresh(
-                    coordinator_matches=self._session.membership.protocol.coordinator_assigns
-                )
-            except RETRIED_ERRORS as error:
-                logger.info("metadata: %s", error)
-
-    def _report_topics(self) -> None:
-        """Report the requested topics that cannot be consumed."""
-        troubles, metadata, now = self._cluster.troubles, self._cluster.metadata, self._clock()
-        requested = self._requested_topics()
-        for name in self._unusable_topics - requested:
-            troubles.forget(("topic", name))
-        self._unusable_topics &= requested
-        for name in sorted(requested):
-            problem = topic_problem(metadata, name)
-            if problem is not None:
-                self._unusable_topics.add(name)
-                troubles.failed(
-                    ("topic", name),
-                    now,
-                    problem,
-                    warn_after=_UNUSABLE_TOPIC_WARN_AFTER,
-                    warn_interval=_UNUSABLE_TOPIC_INTERVAL,
-                )
-            elif name in self._unusable_topics and name in metadata.topics:
-                self._unusable_topics.remove(name)
-                troubles.succeeded(("topic", name), now)
-
-    def report_nothing_to_consume(self) -> None:
-        """Report a poll with a time limit while nothing is subscribed or assigned."""
-        self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING_TO_CONSUME)
-
-    def _requested_topics(self) -> frozenset[str]:
-        """Return the topics of the subscription and of the owned partitions."""
-        return self._subscription | {tp.topic for tp in self._delivery.owned}
-
-    def _topics_in_use(self) -> frozenset[str]:
-        """Return the topics whose metadata the consumer needs at all times."""
-        return self._requested_topics() | self.subscriber.topics_in_use
-
-    def _metadata_changed(self) -> None:
-        self._metadata_is_new = True
-        self._metadata_watch.ensure_running()
-
     async def _follow_metadata(self) -> None:
-        while self._metadata_is_new:
-            self._metadata_is_new = False
-            self._report_denied()
-            self._on_partitions_added()
-            await self._update_matching_topics()
-            if self._options.group_id is None and self._subscription:
-                self._own_all()
-            await self.subscriber.follow_topics()
-
-    def _report_denied(self) -> None:
-        """Report once each requested topic whose authorization is denied: the application would
-        otherwise wait for its records in vain."""
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        topics = self._cluster.metadata.topics
-        requested = self._requested_topics()
-        denied = frozenset(t for t in requested if t in topics and topics[t].error_code == code)
-        for topic in sorted(denied - self._denied_topics):
-            error = broker_error(code, operation="DESCRIBE", topic=topic)
-            self._session.errors.report_refusal(error, ("describe", topic))
-        self._denied_topics = denied
-        self._topics_changed.set()
+        """Follow a change of the metadata."""
+        self.on_partitions_added()
+        matching = await self.topics.changed_match()
+        if matching is not None:
+            await self._subscribe(matching, self.topics.pattern, may_join=False)
+        if self._options.group_id is None and self.subscriber.topics:
+            self._own_all()
+        await self.subscriber.follow_topics()
 
 
 def _first_protocol(options: ConsumerOptions) -> CoordinatedProtocol[Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import NoReturn
 
 from kafkagroup._text import escaped
 from kafkagroup._values import frozen
 from kafkagroup.concurrency.clock import loop_clock
-from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.fetch_budget import FetchBudget
 from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
@@ -23,9 +22,10 @@ from kafkagroup.errors import (
     TransportError,
     broker_error,
 )
-from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.fetch_request import partitions_of
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.refusals import Refusals, retry_time
+from kafkagroup.runtime.consume.session import Session
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import NamedLeaders, Node
 from kafkagroup.transport.trouble import Problem
@@ -78,32 +78,24 @@ Processing = Generator[None, None, FetchOutcome]
 
 
 class ResponseHandler:
-    """Applies fetch responses to a `Delivery`."""
+    """Applies fetch responses to the session's `Delivery`."""
 
     def __init__(
         self,
+        session: Session,
         cluster: Cluster,
-        delivery: Delivery,
-        options: ConsumerOptions,
         budget: FetchBudget,
         refusals: Refusals,
-        *,
-        on_records: Callable[[], None],
-        on_source_changed: Callable[[], None],
-        look_up: Callable[[], None],
-        failed: Callable[[OwnedPartition, Exception], None],
+        engine: FetchControl,
     ) -> None:
-        """`on_source_changed` is called when a partition must be fetched from another broker."""
+        self._session = session
         self._cluster = cluster
-        self._delivery = delivery
-        self._options = options
+        self._delivery = session.delivery
+        self._options = session.options
         self._budget = budget
         self._refusals = refusals
         self._troubles = cluster.troubles
-        self._on_records = on_records
-        self._on_source_changed = on_source_changed
-        self._look_up = look_up
-        self._failed = failed
+        self._engine = engine
         self._clock = loop_clock()
 
     def process(
@@ -145,7 +137,7 @@ class ResponseHandler:
                 topic_id = fetch.topic_ids[tp.topic]
                 if data.error_code in REFUSED_TOPIC_ID and self._is_leader(tp, node.node_id):
                     owned.note_refused(topic_id)
-                    self._look_up()
+                    self._engine.look_up_positions()
                 elif not data.error_code:
                     owned.note_served(topic_id, evidence)
                 stale |= self._take(owned, data, found, node.node_id)
@@ -161,7 +153,7 @@ class ResponseHandler:
         if received > _SMALL_RESPONSE:
             yield  # so that the next request is sent before the application runs
         if not empty:
-            self._on_records()
+            self._session.notify()
         return FetchOutcome(is_metadata_stale=stale, is_empty=empty)
 
     def _raise_error_of_all(self, fetch: FetchInFlight, code: int, node: Node) -> NoReturn:
@@ -191,7 +183,7 @@ class ResponseHandler:
         owned.read_from_leader()
         if error is not None:
             self._count_replica_refusal(owned, node_id, error)
-        self._on_source_changed()  # the leader's lane does not fetch this partition yet
+        self._engine.wake()  # the leader's lane does not fetch this partition yet
         return True
 
     def _count_replica_refusal(self, owned: OwnedPartition, node_id: int, error: Exception) -> None:
@@ -268,10 +260,10 @@ class ResponseHandler:
             self._refusals.end(owned)
         batches, damage = found
         if damage is not None and not batches:
-            self._failed(owned, damage)
+            self._engine.fail_partition(owned, damage)
         if data.records and not owned.failed and (reason := _no_progress(owned, data, batches)):
             tp = owned.tp
-            self._failed(
+            self._engine.fail_partition(
                 owned,
                 CorruptRecordError(
                     reason, topic=tp.topic, partition=tp.partition, offset=owned.fetch_offset
@@ -291,7 +283,7 @@ class ResponseHandler:
         # This does not end the back-off: a leader and a follower that redirect to each other would
         # otherwise be asked without a pause.
         owned.read_from(replica, self._clock() + self._options.metadata_max_age)
-        self._on_source_changed()
+        self._engine.wake()
         return False
 
     def _is_leader(self, tp: TopicPartition, node_id: int) -> bool:
@@ -318,7 +310,7 @@ class ResponseHandler:
         if action is FetchAction.RESET and owned.position == owned.fetch_offset:
             if self._is_leader(owned.tp, node_id):
                 owned.doubt_range()
-                self._look_up()
+                self._engine.look_up_positions()
             return False
         problem = Problem(
             subject=f"fetching topic {owned.tp.topic}",

@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
-from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import RETRIED_ERRORS
+from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.validation import needs_validation
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
@@ -26,15 +26,13 @@ logger = logging.getLogger(__name__)
 
 
 class FetchSources:
-    """The brokers that the partitions of a `Delivery` are fetched from."""
+    """The brokers that the owned partitions are fetched from."""
 
-    def __init__(
-        self, cluster: Cluster, delivery: Delivery, *, lane_count: int, spawn: Spawn
-    ) -> None:
-        """`lane_count`: how many long polls a broker has in flight."""
+    def __init__(self, session: Session, cluster: Cluster, spawn: Spawn) -> None:
         self._cluster = cluster
-        self._delivery = delivery
-        self._lane_count = lane_count
+        self._delivery = session.delivery
+        self._lane_count = session.options.num_consumer_fetchers
+        """How many long polls a broker has in flight."""
         self._clock = loop_clock()
         self._finding_leaders = CoalescingTask(spawn, self._find_leaders, "leaders")
         self._refreshing = CoalescingTask(spawn, self._try_refresh, "metadata for fetching")

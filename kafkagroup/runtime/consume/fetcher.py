@@ -25,18 +25,18 @@ from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.slices import Slices, are_many, process_in_slices
-from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.fetch_budget import FetchBudget
 from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
 from kafkagroup.consume.fetch_session import FetchSession, SessionRequest, sessionless
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import is_fetchable, wanted
 from kafkagroup.errors import RETRIED_ERRORS, RequestTimeoutError
-from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.fetch_request import HIGHEST_BY_NAME, fetch_request
 from kafkagroup.runtime.consume.fetch_response import FetchOutcome, Processing, ResponseHandler
 from kafkagroup.runtime.consume.fetch_sources import FetchSources
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.refusals import Refusals
+from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.validation import needs_validation
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
@@ -94,39 +94,23 @@ class _Immediate:
 
 
 class Fetcher:
-    """Fetches records into the buffers of a `Delivery`."""
+    """Fetches records into the buffers of the session's `Delivery`."""
 
     def __init__(
         self,
+        session: Session,
         cluster: Cluster,
-        delivery: Delivery,
-        options: ConsumerOptions,
         refusals: Refusals,
-        *,
+        engine: FetchControl,
         spawn: Spawn,
-        on_records: Callable[[], None],
-        look_up: Callable[[], None],
-        failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
         self._cluster = cluster
-        self._delivery = delivery
-        self._options = options
-        self._look_up = look_up
-        self._budget = FetchBudget(options.fetch_max_bytes)
-        self._sources = FetchSources(
-            cluster, delivery, lane_count=options.num_consumer_fetchers, spawn=spawn
-        )
-        self._responses = ResponseHandler(
-            cluster,
-            delivery,
-            options,
-            self._budget,
-            refusals,
-            on_records=on_records,
-            on_source_changed=self.wake,
-            look_up=look_up,
-            failed=failed,
-        )
+        self._delivery = session.delivery
+        self._options = session.options
+        self._engine = engine
+        self._budget = FetchBudget(self._options.fetch_max_bytes)
+        self._sources = FetchSources(session, cluster, spawn)
+        self._responses = ResponseHandler(session, cluster, self._budget, refusals, engine)
         self._timeout = cluster.options.request_timeout
         self._attempt_timeout = part_of(self._timeout)
         """Seconds, beyond its wait, until a fetch without a response is sent again over a new
@@ -227,7 +211,7 @@ class Fetcher:
             )
             valid = await process_in_slices(self._sources.valid, led)
             if len(valid) < len(led):
-                self._look_up()
+                self._engine.look_up_positions()
             room = self._budget.long_poll_size(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,

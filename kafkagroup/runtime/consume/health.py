@@ -14,7 +14,7 @@ from kafkagroup._public import public
 from kafkagroup._values import define, field, frozen
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.runtime.client import uncompiled
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.types import TopicPartition
 
@@ -48,7 +48,7 @@ class HealthProblem(Enum):
     """The member is not in a stable generation for longer than a rebalance may take."""
     SILENCE = "silence"
     """No heartbeat was acknowledged for a session timeout: other members may own the partitions."""
-    LOOP_LAG = "loop lag"
+    LOOP_DELAY = "loop delay"
     """The event loop was late, which delays heartbeats and rebalances."""
     NO_POSITION = "no position"
     """A partition has no valid position, and `auto_offset_reset` is "none": the application must
@@ -130,8 +130,8 @@ class _Mark:
 class Checkup:
     """The state of one member at the last check, to compare the next one with."""
 
-    def __init__(self, lag: LoopLag) -> None:
-        self._loop = lag
+    def __init__(self, loop_delay: LoopDelay) -> None:
+        self._loop = loop_delay
         self._unjoined: tuple[int, float] | None = None
         """The generation at the first check without a stable one, and the time of that check."""
         self._marks: dict[OwnedPartition, _Mark] = {}
@@ -144,7 +144,7 @@ class Checkup:
         late = self._loop.longest
         if late > (self._loop.warn_after if most is None else most):
             detail = f"the event loop was late by {late:.1f} s"
-            yield HealthFinding(problem=HealthProblem.LOOP_LAG, detail=detail)
+            yield HealthFinding(problem=HealthProblem.LOOP_DELAY, detail=detail)
 
     def check_membership(
         self, now: float, driver: Running, *, is_stable: bool, joining_after: float
@@ -201,13 +201,13 @@ def health_of_consumer(
     *,
     joining_after: float | None,
     stalled_after: float | None,
-    loop_lag_above: float | None,
+    loop_delay_above: float | None,
 ) -> Health:
     """Return the health of a running consumer, as `Consumer.health` does."""
     options = session.options
     if session.errors.failure is not None:
         return not_well(HealthProblem.FAILED, str(session.errors.failure))
-    findings = [*checkup.check_loop(loop_lag_above)]
+    findings = [*checkup.check_loop(loop_delay_above)]
     if session.membership.is_expelled:
         away = now - session.polls.last_poll_at
         detail = f"the application has not polled for {away:.1f} s"

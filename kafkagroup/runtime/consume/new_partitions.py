@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import anyio
 
@@ -14,6 +14,7 @@ from kafkagroup.consume.new_partitions import Described, NewPartitions
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import BrokerError, KafkaGroupError
 from kafkagroup.options import ConsumerOptions
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
@@ -119,11 +120,11 @@ class StartCommits:
     policy if it has joined since: then the partition is not new to it.
     """
 
-    def __init__(self, session: Session, spawn: Spawn, on_committed: Callable[[], None]) -> None:
+    def __init__(self, session: Session, engine: FetchControl, spawn: Spawn) -> None:
         self._committer = session.committer
         self._delivery = session.delivery
         self._timeout = session.options.request_timeout
-        self._on_committed = on_committed
+        self._engine = engine
         self._committing = CoalescingTask(spawn, self._commit_all, "starts of new partitions")
 
     def request(self, owned: OwnedPartition) -> None:
@@ -160,4 +161,4 @@ class StartCommits:
                 continue
             for owned in waiting:
                 owned.end_start_commit()
-            self._on_committed()
+            self._engine.wake()

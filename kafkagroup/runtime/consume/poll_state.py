@@ -6,7 +6,7 @@ these fields between any two statements, so the order in which they are written 
 
 from __future__ import annotations
 
-from kafkagroup.consume.lease import Lease
+from kafkagroup.consume.delivery_permit import DeliveryPermit
 
 __all__ = ["PollState"]
 
@@ -14,19 +14,19 @@ __all__ = ["PollState"]
 class PollState:
     """The polls of one consumer. Times are on its loop's clock."""
 
-    def __init__(self, lease: Lease) -> None:
-        """`lease` stores the time of the last poll: `Reader.ready` updates it there for each record
-        that it delivers."""
+    def __init__(self, permit: DeliveryPermit) -> None:
+        """`permit` stores the time of the last poll: `Reader.ready` updates it there for each
+        record that it delivers."""
         self.is_waiting = False
         """Whether the application waits in the client."""
         self._lacks_ownership = False
         """Whether the current or last wait is for the ownership lease to be extended."""
-        self._lease = lease
+        self._permit = permit
 
     @property
     def last_poll_at(self) -> float:
         """When the application last entered or left the client."""
-        return self._lease.last_poll
+        return self._permit.last_poll
 
     @property
     def is_waiting_for_ownership(self) -> bool:
@@ -35,7 +35,7 @@ class PollState:
 
     def note_poll(self, now: float) -> None:
         """Note that the application polls, or does what is treated as a poll."""
-        self._lease.note_poll(now)
+        self._permit.note_poll(now)
 
     def begin_wait(self, *, owns: bool) -> None:
         """Note that the application waits in the client. `owns`: the member's ownership lease is
@@ -46,5 +46,5 @@ class PollState:
     def end_wait(self, now: float) -> None:
         """Note that the application leaves the client."""
         # First: otherwise the heartbeat thread could see the previous poll as the last one.
-        self._lease.note_poll(now)
+        self._permit.note_poll(now)
         self.is_waiting = False

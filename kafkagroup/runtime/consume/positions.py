@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from operator import not_
@@ -25,7 +25,6 @@ from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices, slices
-from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -34,11 +33,14 @@ from kafkagroup.errors import (
     OffsetOutOfRangeError,
 )
 from kafkagroup.options import OffsetReset
+from kafkagroup.runtime.consume.interfaces import FetchControl
+from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch, StartCommits
 from kafkagroup.runtime.consume.range_check import RangeCheck
 from kafkagroup.runtime.consume.refusals import Refusals
+from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.validation import Validation
 from kafkagroup.runtime.member.membership_log import counted, first_few
-from kafkagroup.runtime.offsets.group_offsets import GroupOffsets, Identity
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, Found, LogOffsets
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
@@ -54,50 +56,26 @@ class Positions:
 
     def __init__(
         self,
+        session: Session,
         cluster: Cluster,
-        delivery: Delivery,
-        offsets: GroupOffsets | None,
         log_offsets: LogOffsets,
-        policy: OffsetReset,
+        new_partitions: NewPartitionWatch,
         refusals: Refusals,
-        *,
-        member: Callable[[], Identity | None] = lambda: None,
-        is_new: Callable[[TopicPartition], bool] = lambda _: False,
-        commit_start: Callable[[OwnedPartition], None] = lambda _: None,
+        engine: FetchControl,
         spawn: Spawn,
-        found: Callable[[], None],
-        failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
         self._cluster = cluster
-        self._delivery = delivery
-        self._offsets = offsets
+        self._delivery = session.delivery
+        self._membership = session.membership
+        self._offsets = session.committer.group_offsets
         self._log_offsets = log_offsets
-        self._policy = policy
+        self._policy = session.options.auto_offset_reset
+        self._new_partitions = new_partitions
+        self._start_commits = StartCommits(session, engine, spawn)
         self._refusals = refusals
-        self._member = member
-        self._is_new = is_new
-        self._commit_start = commit_start
-        self._found = found
-        self._failed = failed
-        self._validation = Validation(
-            cluster,
-            delivery,
-            policy,
-            refusals,
-            spawn=spawn,
-            on_validated=found,
-            reset=self.look_up,
-            failed=failed,
-        )
-        self._range_check = RangeCheck(
-            cluster,
-            delivery,
-            self._validation,
-            refusals,
-            spawn=spawn,
-            reset=self.look_up,
-            found=found,
-        )
+        self._engine = engine
+        self._validation = Validation(session, cluster, refusals, engine, spawn)
+        self._range_check = RangeCheck(session, cluster, self._validation, refusals, engine, spawn)
         self._looking_up = CoalescingTask(spawn, self._look_up_all, "positions")
         self._woken = OneShotEvent()
         self._clock = loop_clock()
@@ -165,7 +143,7 @@ class Positions:
                     break  # the coordinator would not report the others either; pause first
             # The log may have been truncated since the commit.
             self._validation.wake()
-            self._found()
+            self._engine.wake()
         else:
             for owned in new:
                 owned.request_reset()
@@ -173,12 +151,12 @@ class Positions:
         if self._policy == "none":
             for owned in to_reset:
                 if not self._starts_new(owned):
-                    self._failed(owned, _no_policy(owned))
+                    self._engine.fail_partition(owned, _no_policy(owned))
             to_reset = [o for o in to_reset if not o.failed]
         for some in slices(to_reset):
             await self._reset(some, topic_ids)
         if to_reset:
-            self._found()
+            self._engine.wake()
 
     def _check_topics(
         self, topic_ids: Mapping[str, UUID], pending: Iterable[OwnedPartition]
@@ -191,7 +169,7 @@ class Positions:
         """Note whether the position is of a deleted topic; `topic_id`: the topic's present id."""
         if owned.is_of_deleted_topic and not owned.is_of_other_topic(topic_id):
             owned.note_topic_is_back()
-            self._found()
+            self._engine.wake()
         if not owned.is_of_other_topic(topic_id):
             return
         if owned.topic_evidence is TopicEvidence.NONE:
@@ -213,7 +191,8 @@ class Positions:
         topic_ids: Mapping[str, UUID],
     ) -> bool:
         """Start at the committed offsets; return whether the coordinator would report others."""
-        found = await offsets.fetch_once([o.tp for o in new], self._unknown, self._member())
+        identity = self._membership.reads_offsets_as
+        found = await offsets.fetch_once([o.tp for o in new], self._unknown, identity)
         for owned in new:
             if not self._needs_position(owned):
                 continue
@@ -284,13 +263,13 @@ class Positions:
         # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
         owned.restore_backoff(*failures)
         if is_new:
-            self._commit_start(owned)
+            self._start_commits.request(owned)
 
     def _starts_new(self, owned: OwnedPartition) -> bool:
         """Return whether to read a partition from its beginning: it is new, and has no position of
         its topic."""
         has_none = owned.position == UNKNOWN or owned.is_of_deleted_topic
-        return has_none and self._is_new(owned.tp)
+        return has_none and self._new_partitions.is_new(owned.tp)
 
     def _without_position(self, partitions: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         return [owned for owned in partitions if self._needs_position(owned)]

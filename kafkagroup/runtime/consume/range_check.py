@@ -9,15 +9,16 @@ truncated. A look-up that fails moves nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from kafkagroup._text import escaped
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
-from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import RETRIED_ERRORS
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.refusals import Refusals
+from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.validation import Validation
 from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
 from kafkagroup.transport.cluster import Cluster
@@ -35,22 +36,18 @@ class RangeCheck:
 
     def __init__(
         self,
+        session: Session,
         cluster: Cluster,
-        delivery: Delivery,
         validation: Validation,
         refusals: Refusals,
-        *,
+        engine: FetchControl,
         spawn: Spawn,
-        reset: Callable[[], None],
-        found: Callable[[], None],
     ) -> None:
-        """`reset` is called when a position needs a reset, `found` when one may be fetched."""
         self._cluster = cluster
-        self._delivery = delivery
+        self._delivery = session.delivery
         self._validation = validation
         self._refusals = refusals
-        self._reset = reset
-        self._found = found
+        self._engine = engine
         # A position between the last stable offset and the end is in the log.
         self._log_offsets = LogOffsets(cluster, READ_UNCOMMITTED)
         self._clock = loop_clock()
@@ -88,7 +85,7 @@ class RangeCheck:
                 self._apply(owned, start, end)
             elif (error := starts.errors.get(tp) or ends.errors.get(tp)) is not None:
                 self._refusals.refuse(owned, error)
-        self._found()
+        self._engine.wake()
 
     def _apply(
         self, owned: OwnedPartition, start: OffsetAndTimestamp, end: OffsetAndTimestamp
@@ -121,7 +118,7 @@ class RangeCheck:
 
     def _request_reset(self, owned: OwnedPartition) -> None:
         owned.request_reset()
-        self._reset()
+        self._engine.look_up_positions()
 
     def _report(self, owned: OwnedPartition, cause: str) -> None:
         """Report an attempt that did not end the doubt; the next fetch that succeeds does."""

@@ -2,7 +2,7 @@
 
 cimport cython
 from kafkagroup.consume.delivery cimport Delivery
-from kafkagroup.consume.lease cimport Lease
+from kafkagroup.consume.delivery_permit cimport DeliveryPermit
 
 
 cdef extern from "pythread.h":
@@ -35,7 +35,7 @@ cdef class Reader:
     cdef object _rejoin
     cdef object _polls
     cdef object _errors
-    cdef Lease _lease
+    cdef DeliveryPermit _permit
     cdef object _processing
     cdef object _current_task
     cdef object _task

@@ -51,7 +51,7 @@ class Reader:
         self._rejoin = rejoin
         self._polls = session.polls
         self._errors = session.errors
-        self._lease = session.lease
+        self._permit = session.permit
         self._processing = session.processing
         self._current_task = session.processing.current
         self._task = session.processing.task
@@ -67,18 +67,18 @@ class Reader:
 
     def ready(self) -> Any:
         """Return the next record, of the types that the consumer's deserializers return, while the
-        lease lasts; None where the caller must await `next`.
+        permit lasts; None where the caller must await `next`.
 
         Raises: what taking a record raises.
         """
         # Not the loop's clock, which may have stood still while the system was suspended.
         now = self._now() if cython.compiled else self._lease_now()
-        if now >= self._lease.until:
+        if now >= self._permit.until:
             return None
         self._delivery.mark_processed()
         record = self._delivery.next_record()
         if record is not None:
-            self._lease.last_poll = now - self._lease.ahead
+            self._permit.last_poll = now - self._permit.ahead
         return record
 
     def bind(self, origin: Origin) -> None:
@@ -183,17 +183,17 @@ class Reader:
             raise ConsumerBusyError
 
     def _grant(self) -> None:
-        """Grant the lease, so that `ready` may skip these checks: until other tasks need the loop,
+        """Grant the permit, so that `ready` may skip these checks: until other tasks need the loop,
         or the ownership lease expires. Any change before then ends it."""
         session = self._session
         if session.is_draining:
             return
-        # The loop's clock last: a suspend between the two must not lengthen the lease.
+        # The loop's clock last: a suspend between the two must not lengthen the permit.
         ahead = self._now() - session.clock()
         until = self._checkpoint_at + _MAX_BLOCKED + ahead
         if session.membership.driver is not None:
             until = min(until, session.membership.driver.ownership.lease_expires_at)
-        self._lease.grant(until, ahead)
+        self._permit.grant(until, ahead)
 
     async def _checkpoint(self) -> float:
         """Let other tasks run; return the time afterwards."""
@@ -211,7 +211,7 @@ class Reader:
         # The application's own code runs now: if it hangs, the member must lose its partitions.
         self._polls.note_poll(now)
         self._reading = True
-        self._lease.end()
+        self._permit.end()
         try:
             made = await conversion.later(raw)
         except Exception as error:
@@ -225,7 +225,7 @@ class Reader:
     async def _run_others(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
         """Let other tasks run until `meanwhile` is done; return the time afterwards."""
         self._reading = True
-        self._lease.end()
+        self._permit.end()
         try:
             await meanwhile()
         finally:
@@ -237,7 +237,7 @@ class Reader:
         session = self._session
         self._reading = True
         self._polls.begin_wait(owns=owns)
-        self._lease.end()
+        self._permit.end()
         try:
             if session.membership.is_expelled:
                 self._rejoin()
@@ -251,7 +251,7 @@ class Reader:
 
 
 class Records:
-    """The async iterator of a consumer: compiled, and without any checks while the lease lasts."""
+    """The async iterator of a consumer: compiled, and without any checks while the permit lasts."""
 
     def __init__(self, reader: Reader, wait: Callable[[], Awaitable[Record[Any, Any]]]) -> None:
         self._reader = reader

@@ -1,7 +1,7 @@
 """What the tasks of one running consumer share.
 
 Each part has a file of its own: the membership, the commits, the errors, the polls, the close.
-`Session` joins them where a change of one must wake a task or end the lease on records.
+`Session` joins them where a change of one must wake a task or end the delivery permit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import LeaseClock, current_time, lease_clock
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.lease import Lease
+from kafkagroup.consume.delivery_permit import DeliveryPermit
 from kafkagroup.consume.partitions import offset_of
 from kafkagroup.errors import IllegalStateError, NotAssignedError
 from kafkagroup.options import ConsumerOptions
@@ -26,8 +26,9 @@ from kafkagroup.runtime.consume.error_channel import ErrorChannel
 from kafkagroup.runtime.consume.poll_state import PollState
 from kafkagroup.runtime.consume.processing import Processing
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
+from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 
@@ -48,7 +49,7 @@ class Session:
         self.options = options
         self.delivery = delivery
         self.membership = CurrentMembership()
-        self.lease = Lease()
+        self.permit = DeliveryPermit()
         """Lets `Reader.ready` deliver records without checks; any change that `Reader.next` checks
         for ends it."""
         self.changed = ChangeSignal()
@@ -58,14 +59,14 @@ class Session:
         """The loop's clock, bound to the loop once it runs."""
         self.lease_clock = LeaseClock(current_time, current_time)
         """The clock of leases, bound as well: each record reads it."""
-        self.polls = PollState(self.lease)
+        self.polls = PollState(self.permit)
         self.processing = Processing()
-        self._resume_logins: Callable[[], None] = lambda: None
+        self._logins: Logins | None = None
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
         self._callback: object | None = None
         """Stands for the call of a rebalance listener that runs now."""
-        self.lag = LoopLag(
+        self.loop_delay = LoopDelay(
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
         """The delays of the event loop."""
@@ -83,19 +84,21 @@ class Session:
             lambda: self.lease_clock.now(),
         )
 
-    def bind_clock(self) -> Callable[[], float]:
-        """Use the clocks of the loop that runs now; return the loop's."""
+    def bind_clock(self) -> None:
+        """Use the clocks of the loop that runs now."""
         self.lease_clock = lease_clock()
         self.clock = self.lease_clock.loop_now
-        return self.clock
 
-    def bind_logins(self, resume: Callable[[], None]) -> None:
-        """Call `resume` whenever the application goes on."""
-        self._resume_logins = resume
+    def bind_logins(self, logins: Logins) -> None:
+        """Report refused credentials to the application, and try them again when it goes on."""
+        self._logins = logins
+        logins.watch(self.errors.report_refused_login)
 
     def resume_logins(self) -> None:
-        """Note that the application goes on: refused credentials are tried again."""
-        self._resume_logins()
+        """Note that the application goes on: credentials are tried again once their refusal was
+        raised."""
+        if self._logins is not None and not self.errors.has_refused_login:
+            self._logins.resume()
 
     def begin_close(self) -> None:
         """Deliver no more records; a waiting application gets ClosedError."""
@@ -104,7 +107,7 @@ class Session:
 
     def notify(self) -> None:
         """Wake all waiting tasks, and have the next record checked by `Reader.next`."""
-        self.lease.end()
+        self.permit.end()
         self.changed.notify()
 
     def mark_processed(self) -> None:
@@ -166,7 +169,7 @@ class Session:
         """Note partitions before they are released against the application's will."""
         self.committer.note_lost(partitions, reason)
         # The next record must count as a poll.
-        self.lease.end()
+        self.permit.end()
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset`. Raises: ConfigurationError, NotAssignedError."""
@@ -195,7 +198,7 @@ class Session:
         """Wait until the records in flight of these partitions are processed, at most until
         `deadline`, and no longer than their task may yet process them."""
         self._is_draining = True
-        self.lease.end()
+        self.permit.end()
         try:
             with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
                 while self.delivery.has_in_flight(partitions) and self.processing.may_end:

@@ -30,10 +30,11 @@ from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo, MemberMetadata
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.large_jobs import run_job
 from kafkagroup.runtime.consume.leader import Leader
 from kafkagroup.runtime.consume.session import Session
-from kafkagroup.runtime.member.interfaces import OverduePoll
+from kafkagroup.runtime.member.interfaces import Application, OverduePoll
 from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
 from kafkagroup.runtime.offsets.group_offsets import Identity
 from kafkagroup.transport.cluster import Cluster
@@ -72,7 +73,7 @@ class Callbacks:
     lost: PartitionsCallback | None = None
 
 
-class Subscriber:
+class Subscriber(Application):
     """Applies a member's assignments and revocations to the partitions of a consumer."""
 
     def __init__(
@@ -80,7 +81,7 @@ class Subscriber:
         session: Session,
         cluster: Cluster,
         callbacks: Callbacks,
-        on_assigned: Callable[[], None],
+        engine: FetchControl,
     ) -> None:
         self.topics: frozenset[str] = frozenset()
         """The subscribed topics."""
@@ -89,7 +90,7 @@ class Subscriber:
         self._session = session
         self._cluster = cluster
         self._callbacks = callbacks
-        self._on_assigned = on_assigned
+        self._engine = engine
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
         self._are_cooperative = all(is_cooperative(a) for a in session.options.assignors)
         self._has_lost_all = False
@@ -128,6 +129,11 @@ class Subscriber:
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
         """Subscribe to these topics, or by a pattern, from the next join on."""
         self.topics, self.pattern = topics, pattern
+
+    @property
+    def server_pattern(self) -> str | None:
+        """The pattern in the coordinator's syntax (KIP-848)."""
+        return None if self.pattern is None else server_pattern(self.pattern)
 
     def subscribes(self, topic: str) -> bool:
         """Return whether the application subscribes to a topic, which may be absent."""
@@ -389,7 +395,7 @@ class Subscriber:
         session.log.assigned(assigned, [one.tp for one in created], generation)
         await self._report_assigned(created)
         membership.complete_rebalance(generation.generation_id)
-        self._on_assigned()
+        self._engine.on_partitions_added()
         return True
 
     async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:

@@ -12,7 +12,7 @@ be old: it is requested again until both agree.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import anyio
 
@@ -21,7 +21,6 @@ from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.slices import are_many, process_in_slices, slices
-from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -31,8 +30,9 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
     broker_error,
 )
-from kafkagroup.options import OffsetReset
+from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.refusals import Refusals
+from kafkagroup.runtime.consume.session import Session
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.retry import RetryBackoff
@@ -115,23 +115,17 @@ class Validation:
 
     def __init__(
         self,
+        session: Session,
         cluster: Cluster,
-        delivery: Delivery,
-        policy: OffsetReset,
         refusals: Refusals,
-        *,
+        engine: FetchControl,
         spawn: Spawn,
-        on_validated: Callable[[], None],
-        reset: Callable[[], None],
-        failed: Callable[[OwnedPartition, Exception], None],
     ) -> None:
         self._cluster = cluster
-        self._delivery = delivery
-        self._policy = policy
+        self._delivery = session.delivery
+        self._policy = session.options.auto_offset_reset
         self._refusals = refusals
-        self._on_validated = on_validated
-        self._reset = reset
-        self._failed = failed
+        self._engine = engine
         self._validating = CoalescingTask(spawn, self._validate_all, "validation")
         self._is_woken = False
         """Whether positions may need validation that the task has not seen."""
@@ -254,7 +248,7 @@ class Validation:
         ids = {t.topic_id for t in response.topics if t.name == name and not t.error_code}
         if ids and topic_id not in ids:
             owned.note_refused(topic_id)
-            self._reset()
+            self._engine.look_up_positions()
 
     async def _refresh(self) -> None:
         try:
@@ -280,7 +274,7 @@ class Validation:
             self._is_supported = False
             for request in requests.values():
                 request.owned.note_leader(request.leader_epoch)
-            self._on_validated()
+            self._engine.wake()
             return
         stale = False
         for topic in response.topics:
@@ -288,7 +282,7 @@ class Validation:
                 sent = requests.get(TopicPartition(topic.topic, end.partition))
                 if sent is not None and sent.is_current(self._cluster.metadata):
                     stale |= self._apply(sent, end)
-        self._on_validated()
+        self._engine.wake()
         if stale:
             await self._refresh()
 
@@ -346,7 +340,7 @@ class Validation:
 
     def _request_reset(self, owned: OwnedPartition) -> None:
         owned.request_reset()
-        self._reset()
+        self._engine.look_up_positions()
 
     def _follow_truncation(
         self, owned: OwnedPartition, end: EpochEndOffset, leader_epoch: int
@@ -358,7 +352,7 @@ class Validation:
             end.end_offset,
         )
         if self._policy == "none":
-            self._failed(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
+            self._engine.fail_partition(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
             return
         # The request names no topic id: the shorter log may be that of a recreated topic. The
         # position keeps the id of the old one, so the next fetch fails, and the position is reset.

@@ -46,8 +46,8 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.runtime.member.history import History, Step
 from kafkagroup.runtime.member.interfaces import Application
-from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.loop import MemberLoop
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, CoordinatedState
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
@@ -112,15 +112,15 @@ class Driver(MemberLoop[C]):
         protocol: CoordinatedProtocol[C],
         member: C,
         application: Application,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         history: History,
     ) -> None:
         max_step_interval = member.config.session_timeout * _MAX_STEP_INTERVAL
-        super().__init__(protocol, member, application, log, lag.record, max_step_interval)
+        super().__init__(protocol, member, application, log, loop_delay.record, max_step_interval)
         self._history = history
         self._cluster = cluster
-        self._lag = lag
+        self._loop_delay = loop_delay
         self._explained: BrokerError | None = None
         """The error of a refused join, with what the broker was asked about it."""
         self._topic_names: TopicNames

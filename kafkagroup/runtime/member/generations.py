@@ -16,7 +16,7 @@ from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import LeaseClock
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
-from kafkagroup.runtime.member.interfaces import OverduePoll
+from kafkagroup.runtime.member.interfaces import Application, OverduePoll
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import SupportedProtocols
 from kafkagroup.transport.origin import Origin
@@ -139,7 +139,7 @@ class Generation:
             scope.cancel()
 
 
-class GenerationQueue:
+class GenerationQueue(Application):
     """Receives generations from the driver, and passes them on to the application."""
 
     def __init__(

@@ -98,7 +98,7 @@ class History:
         self._last_members: frozenset[str] | None = None
         """The members of the last generation, if this one led it."""
 
-    def metrics(self, now: float, driver: Running | None, loop_lag: float) -> GroupMetrics:
+    def metrics(self, now: float, driver: Running | None, loop_delay: float) -> GroupMetrics:
         """Return the metrics of the membership, in Kafka or in ZooKeeper."""
         return evolve(
             self.meters.read(now),
@@ -108,7 +108,7 @@ class History:
             losses=self.lost,
             last_heartbeat_seconds_ago=now - (_NEVER if driver is None else driver.last_heartbeat),
             session_seconds_left=0.0 if driver is None else max(driver.lease_left, 0.0),
-            loop_lag=loop_lag,
+            loop_delay=loop_delay,
         )
 
     # ------------------------------------------------------------ reports

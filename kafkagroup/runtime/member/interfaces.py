@@ -16,7 +16,7 @@ from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Compute, GenerationInfo, MemberMetadata
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
 from kafkagroup.transport.metadata import Node
@@ -90,10 +90,13 @@ class Application(Protocol):
 class Running(Protocol):
     """One member of one group."""
 
-    @property
-    def closed(self) -> OneShotEvent:
-        """Set once the member has left or failed."""
-        ...
+    closed: OneShotEvent
+    """Set once the member has left or failed."""
+    fell_back: bool
+    """Whether the member ended because the coordinator does not support its protocol, and may be
+    replaced by a member of the classic protocol."""
+    unanswered_id: str
+    """The id that the coordinator may still count, as leaving the group failed; else ""."""
 
     @property
     def ownership(self) -> Ownership:
@@ -160,17 +163,6 @@ class Running(Protocol):
         ...
 
     @property
-    def fell_back(self) -> bool:
-        """Whether the member ended because the coordinator does not support its protocol, and may
-        be replaced by a member of the classic protocol."""
-        ...
-
-    @property
-    def unanswered_id(self) -> str:
-        """The id that the coordinator may still count, as leaving the group failed; else ""."""
-        ...
-
-    @property
     def may_be_known(self) -> bool:
         """Whether the coordinator may count this member, or hold its instance id. Under KIP-848
         only: there a member that joins again keeps its id."""
@@ -220,7 +212,7 @@ class Membership(Protocol):
         application: Application,
         config: MemberConfig,
         protocols: SupportedProtocols,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         troubles: Troubles,
     ) -> Running:

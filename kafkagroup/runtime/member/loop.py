@@ -39,7 +39,7 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
-from kafkagroup.runtime.member.interfaces import Application
+from kafkagroup.runtime.member.interfaces import Application, Running
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol, MemberState, SupportedProtocols
 from kafkagroup.transport.os_errors import lacks_descriptors
@@ -86,7 +86,7 @@ class PollTimer:
         return overdue.reason
 
 
-class MemberLoop(ABC, Generic[M]):
+class MemberLoop(Running, ABC, Generic[M]):
     """One member of one group, running."""
 
     def __init__(

@@ -15,7 +15,7 @@ from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import Application, Membership, Running
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, MembershipProtocol, Predecessor
 from kafkagroup.transport.cluster import Cluster
@@ -32,7 +32,7 @@ class Members:
         application: Application,
         protocol: CoordinatedProtocol[Any],
         membership: Membership | None,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         history: History,
         *,
@@ -46,7 +46,7 @@ class Members:
         self._application = application
         self._protocol = protocol
         self._membership = membership
-        self._lag = lag
+        self._loop_delay = loop_delay
         self._log = log
         self._history = history
         self._is_threaded = is_threaded
@@ -68,7 +68,7 @@ class Members:
     def create(self, config: MemberConfig, metadata: MemberMetadata) -> Running:
         """Return a member that does not run yet."""
         if self._membership is not None:
-            watchers = self._lag, self._log, self._cluster.troubles
+            watchers = self._loop_delay, self._log, self._cluster.troubles
             return self._membership.begin(self._application, config, metadata.protocols, *watchers)
         driver_class = Driver
         if self._is_threaded:
@@ -81,7 +81,7 @@ class Members:
             self._protocol,
             self._protocol.first_state(config, metadata, self._last),
             self._application,
-            self._lag,
+            self._loop_delay,
             self._log,
             self._history,
         )

@@ -58,7 +58,7 @@ class GroupMetrics:
     session_seconds_left: float = 0.0
     """Seconds until the ownership lease expires if no other heartbeat is acknowledged; 0 without an
     assignment."""
-    loop_lag: float = 0.0
+    loop_delay: float = 0.0
     """The longest delay of the event loop during the last minute, in seconds."""
     assigned_partitions: int = 0
     """Of a consumer: the number of owned partitions."""

@@ -33,7 +33,7 @@ from kafkagroup.member.vocabulary import BaseEvent, Compute, GenerationInfo
 from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import Application, OverduePoll
-from kafkagroup.runtime.member.lag import LoopLag
+from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import (
     CoordinatedProtocol,
@@ -81,12 +81,12 @@ class ThreadedDriver(Driver[C]):
         protocol: CoordinatedProtocol[C],
         member: C,
         application: Application,
-        lag: LoopLag,
+        loop_delay: LoopDelay,
         log: MembershipLog,
         history: History,
     ) -> None:
         proxy = _ApplicationProxy(self, application)
-        super().__init__(cluster, protocol, member, proxy, lag, log, history)
+        super().__init__(cluster, protocol, member, proxy, loop_delay, log, history)
         self._scope: anyio.CancelScope
         """The scope of all tasks in the thread."""
         self._post_to_application_loop: Post
@@ -152,7 +152,7 @@ class ThreadedDriver(Driver[C]):
     def _on_probe(self, sent_at: float) -> None:
         self._probe_sent_at = None
         now = self._clock()
-        self._lag.record(now - sent_at, now)
+        self._loop_delay.record(now - sent_at, now)
 
     def _on_thread_end(self) -> None:
         self._coroutine_sender.close()  # also if the thread failed before it had a loop
@@ -213,7 +213,7 @@ class ThreadedDriver(Driver[C]):
                 self._probe_sent_at = now
                 self.post_to_application(partial(self._on_probe, now))
             else:
-                self._lag.add_delay(now - sent_at, now)
+                self._loop_delay.add_delay(now - sent_at, now)
             await anyio.sleep(self.member.config.heartbeat_interval)
 
     def _call_history(self, report: Call) -> None:
@@ -251,7 +251,7 @@ class ThreadedDriver(Driver[C]):
         self.post_to_application(partial(self._coroutine_sender.send_nowait, function))
 
 
-class _ApplicationProxy:
+class _ApplicationProxy(Application):
     """Passes the driver's calls on to the application, in the application's loop."""
 
     def __init__(self, driver: ThreadedDriver[Any], application: Application) -> None:

@@ -1,27 +1,28 @@
-"""The delivery lease: until when records may be delivered without further checks. Pure.
+"""The delivery permit: until when records may be delivered without further checks. Pure.
 
 It is read for each record. The reader grants it after its checks; any change that could alter their
-result ends it. This file is compiled, with the types in `lease.pxd`, where a compiler is available.
+result ends it. This file is compiled, with the types in `delivery_permit.pxd`, where a compiler is
+available.
 """
 
 from __future__ import annotations
 
-__all__ = ["Lease"]
+__all__ = ["DeliveryPermit"]
 
 _ENDED = float("-inf")
 
 
-class Lease:
-    """The delivery lease of one consumer."""
+class DeliveryPermit:
+    """The delivery permit of one consumer."""
 
     __slots__ = ("ahead", "last_poll", "until")
 
     def __init__(self) -> None:
         self.until = _ENDED
-        """When the lease expires, on the lease clock, which also counts while the system is
+        """When the permit expires, on the lease clock, which also counts while the system is
         suspended: after that, no record is delivered before the next checks."""
         self.ahead = 0.0
-        """By how much the lease clock was ahead of the loop's when the lease was granted."""
+        """By how much the lease clock was ahead of the loop's when the permit was granted."""
         self.last_poll = 0.0
         """When the application last entered or left the client, on the loop's clock."""
 
@@ -36,5 +37,5 @@ class Lease:
         self.last_poll = now
 
     def end(self) -> None:
-        """End the lease: the state has changed, or another task needs the loop."""
+        """End the permit: the state has changed, or another task needs the loop."""
         self.until = _ENDED

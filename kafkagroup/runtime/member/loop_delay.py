@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anyio.lowlevel import RunVar
 
-__all__ = ["LoopLag"]
+__all__ = ["LoopDelay"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +39,10 @@ def _next_warning_at() -> RunVar[float]:
     # Imported here: few loops are ever late, and importing a consumer must stay cheap.
     from anyio.lowlevel import RunVar
 
-    return RunVar("kafkagroup_next_lag_warning_at", float("-inf"))
+    return RunVar("kafkagroup_next_loop_delay_warning_at", float("-inf"))
 
 
-class LoopLag:
+class LoopDelay:
     """The lateness of one loop. Several threads may use it."""
 
     def __init__(self, group_id: str, session_timeout: float, *, threaded: bool) -> None:

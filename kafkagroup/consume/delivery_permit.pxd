@@ -1,10 +1,10 @@
-# The types of `lease` where it is compiled.
+# The types of `delivery_permit` where it is compiled.
 
 cimport cython
 
 
 @cython.final
-cdef class Lease:
+cdef class DeliveryPermit:
     cdef public double until
     cdef public double ahead
     cdef public double last_poll

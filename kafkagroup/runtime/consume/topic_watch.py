@@ -1,0 +1,225 @@
+"""Follows the topics that a consumer requests: keeps their metadata current, finds those that match
+a pattern, and reports those that cannot be consumed. Acting on a change is the engine's part.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.errors import RETRIED_ERRORS, ErrorCode, broker_error
+from kafkagroup.runtime.consume.large_jobs import run_job
+from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch
+from kafkagroup.runtime.consume.session import Session
+from kafkagroup.runtime.consume.subscriber import Subscriber
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.transport.unusable_topics import topic_problem
+
+__all__ = ["TopicWatch"]
+
+logger = logging.getLogger(__name__)
+
+_INCOMPLETE_METADATA_PAUSE = 1.0
+"""Seconds between metadata requests while a subscribed topic does not exist, or while brokers
+contradict each other."""
+
+_UNUSABLE_TOPIC_WARN_AFTER = 1.5
+"""Seconds that a topic may be missing or denied before a warning. Metadata is requested every
+second, so the warning is logged within three."""
+
+_UNUSABLE_TOPIC_INTERVAL = 300.0
+"""Seconds between two of these warnings."""
+
+_NAME_BYTES = 16
+"""The bytes of subscriptions that take as long to process as matching one topic."""
+
+_NOTHING_TO_CONSUME = Problem(
+    subject="waiting for records",
+    cause="nothing is subscribed to and nothing is assigned",
+    advice="name topics or a pattern in Consumer(...), or call subscribe() or assign()",
+)
+
+
+class TopicWatch:
+    """The topics of one consumer's subscription, and of the partitions that it owns."""
+
+    def __init__(
+        self,
+        session: Session,
+        cluster: Cluster,
+        subscriber: Subscriber,
+        new_partitions: NewPartitionWatch,
+        spawn: Spawn,
+        on_change: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`on_change` is called in a task after changes of the metadata, one call at a time."""
+        self.pattern: re.Pattern[str] | None = None
+        """The pattern to subscribe by. The subscriber has it once the topics are listed."""
+        self._session = session
+        self._cluster = cluster
+        self._subscriber = subscriber
+        self._new_partitions = new_partitions
+        self._on_change = on_change
+        self._clock = loop_clock()
+        self._unusable: set[str] = set()
+        """Requested topics that cannot be consumed."""
+        self._denied: frozenset[str] = frozenset()
+        """Topics whose denied authorization was reported."""
+        self._changed = OneShotEvent()
+        """Set when the requested topics or their metadata change."""
+        self._is_metadata_new = False
+        self._following = CoalescingTask(spawn, self._follow, "metadata watch")
+        cluster.topics.follow(self._in_use)
+
+    # ------------------------------------------------------------ the subscription
+
+    def subscribe(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Follow these topics instead of the earlier ones; `pattern`: what they match."""
+        self.pattern = pattern
+        if pattern is None:
+            self._cluster.request_all_topics(False)
+        self._new_partitions.subscribe(topics, pattern)
+        self._subscriber.subscribe_to(topics, pattern)
+
+    async def list_matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        """Follow the topics that match this pattern; return those that exist. If no broker lists
+        them now, they are found as soon as one does."""
+        self.pattern = pattern
+        # Before the list of topics is requested: it counts as the first of two.
+        self._new_partitions.subscribe(frozenset(), pattern)
+        self._cluster.request_all_topics(True)
+        try:
+            await self._cluster.refresh()
+        except RETRIED_ERRORS as error:
+            if self._cluster.logins.is_final(error) or not self._cluster.metadata.nodes:
+                raise
+            logger.info("metadata: %s", error)
+            self._cluster.refresh_soon()
+        return await self._matching(pattern)
+
+    async def changed_match(self) -> frozenset[str] | None:
+        """Return the topics that match the pattern now, if the subscription has others; None too if
+        there is no pattern, or the coordinator matches."""
+        pattern = self.pattern
+        if pattern is None or self._session.membership.protocol.coordinator_assigns:
+            return None
+        matching = await self._matching(pattern)
+        # Others ran if a thread has matched many topics.
+        is_changed = pattern is self.pattern and matching != self._subscriber.topics
+        return matching if is_changed else None
+
+    async def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        topics = self._cluster.metadata.topics
+        exclude_internal = self._session.options.exclude_internal_topics
+
+        def match() -> frozenset[str]:
+            return frozenset(
+                name
+                for name, topic in topics.items()
+                if pattern.fullmatch(name)
+                and topic.partitions
+                and not (topic.internal and exclude_internal)
+            )
+
+        return await run_job(self._cluster, match, _NAME_BYTES * len(topics))
+
+    def _requested(self) -> frozenset[str]:
+        """Return the topics of the subscription and of the owned partitions."""
+        return self._subscriber.topics | {tp.topic for tp in self._session.delivery.owned}
+
+    def _in_use(self) -> frozenset[str]:
+        """Return the topics whose metadata the consumer needs at all times."""
+        return self._requested() | self._subscriber.topics_in_use
+
+    # ------------------------------------------------------------ the metadata
+
+    async def run(self) -> None:
+        """Refresh the metadata whenever it is due, and report what it has of requested topics."""
+        most = self._session.options.metadata_max_age
+        requested_at = anyio.current_time()
+        while True:
+            self._report_unusable()
+            topics = self._in_use()
+            unknown = topics - set(self._cluster.metadata.partition_counts(topics))
+            is_incomplete = unknown or self._cluster.has_unconfirmed_metadata
+            pause = min(_INCOMPLETE_METADATA_PAUSE, most) if is_incomplete else most
+            pause = self._new_partitions.pause_before_refresh(pause)
+            if await self._changed.wait(requested_at + pause):
+                self._changed = OneShotEvent()
+                continue
+            requested_at = anyio.current_time()
+            try:
+                await self._new_partitions.refresh(
+                    coordinator_matches=self._session.membership.protocol.coordinator_assigns
+                )
+            except RETRIED_ERRORS as error:
+                logger.info("metadata: %s", error)
+
+    def on_metadata(self) -> None:
+        """Note that the metadata has changed."""
+        self._is_metadata_new = True
+        self._following.ensure_running()
+
+    async def _follow(self) -> None:
+        while self._is_metadata_new:
+            self._is_metadata_new = False
+            self.check()
+            await self._on_change()
+
+    # ------------------------------------------------------------ reports
+
+    def check(self) -> None:
+        """Report what keeps requested topics from being consumed. Called when the application has
+        requested others, or their metadata has changed."""
+        self._report_denied()
+        self._changed.set()
+
+    def _report_denied(self) -> None:
+        """Report once each requested topic whose authorization is denied: the application would
+        otherwise wait for its records in vain."""
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        topics = self._cluster.metadata.topics
+        denied = frozenset(
+            t for t in self._requested() if t in topics and topics[t].error_code == code
+        )
+        for topic in sorted(denied - self._denied):
+            error = broker_error(code, operation="DESCRIBE", topic=topic)
+            self._session.errors.report_refusal(error, ("describe", topic))
+        self._denied = denied
+
+    def _report_unusable(self) -> None:
+        """Report the requested topics that cannot be consumed."""
+        troubles, metadata, now = self._cluster.troubles, self._cluster.metadata, self._clock()
+        requested = self._requested()
+        for name in self._unusable - requested:
+            troubles.forget(("topic", name))
+        self._unusable &= requested
+        for name in sorted(requested):
+            problem = topic_problem(metadata, name)
+            if problem is not None:
+                self._unusable.add(name)
+                troubles.failed(
+                    ("topic", name),
+                    now,
+                    problem,
+                    warn_after=_UNUSABLE_TOPIC_WARN_AFTER,
+                    warn_interval=_UNUSABLE_TOPIC_INTERVAL,
+                )
+            elif name in self._unusable and name in metadata.topics:
+                self._unusable.remove(name)
+                troubles.succeeded(("topic", name), now)
+
+    def report_nothing_to_consume(self) -> None:
+        """Report a poll with a time limit while nothing is subscribed or assigned."""
+        self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING_TO_CONSUME)
+
+    def end_nothing_to_consume(self) -> None:
+        """Note that something is subscribed to or assigned."""
+        self._cluster.troubles.succeeded("nothing to consume", self._clock())
