@@ -35,20 +35,19 @@ ZERO, ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartitio
 RECORDS = 12
 """In the partitions of t; u has 3."""
 
-BACKENDS = ["asyncio", "asyncio-late", "trio"]
-"""Event loops and timings: the parameters of a module's `anyio_backend`."""
 
-
-def backend(name: str) -> tuple[str, dict[str, Any]]:
+@pytest.fixture(params=["asyncio", "asyncio-late", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """The event loop, in virtual time."""
-    if name == "trio":
+    if request.param == "trio":
         return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
     return "asyncio", {"loop_factory": VirtualLoop}
 
 
-def timing_of(name: str) -> str:
-    """Return when to cancel with this backend."""
-    return LATE if name == "asyncio-late" else EARLY
+@pytest.fixture
+def timing(request: pytest.FixtureRequest, anyio_backend: object) -> str:
+    """When to cancel with this backend."""
+    return LATE if request.node.callspec.params["anyio_backend"] == "asyncio-late" else EARLY
 
 
 class Canceller:

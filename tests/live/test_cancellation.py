@@ -15,35 +15,26 @@ import anyio
 import attrs
 import pytest
 from live.cancelling import (
-    BACKENDS,
     ONE,
     OTHER,
     RECORDS,
     TIMEOUT,
     ZERO,
     Canceller,
-    backend,
+    anyio_backend,
     broker,
     cancel_at_each_suspension,
     settle,
-    timing_of,
+    timing,
 )
 from memory_network import Network
 
 from kafkagroup import ClosedError, Consumer, GroupMember, GroupProtocol, TopicPartition
 from kafkagroup.testing import EmbeddedKafka
 
+__all__ = ["anyio_backend", "timing"]
+
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=BACKENDS)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return backend(request.param)
-
-
-@pytest.fixture
-def timing(request: pytest.FixtureRequest, anyio_backend: object) -> str:
-    return timing_of(request.node.callspec.params["anyio_backend"])
 
 
 @attrs.define(eq=False)

@@ -11,16 +11,15 @@ from typing import Any
 import anyio
 import pytest
 from live.cancelling import (
-    BACKENDS,
     ONE,
     RECORDS,
     ZERO,
     Canceller,
-    backend,
+    anyio_backend,
     broker,
     cancel_at_each_suspension,
     settle,
-    timing_of,
+    timing,
 )
 
 import kafkagroup
@@ -46,17 +45,9 @@ from kafkagroup.transport.broker import MAIN
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.group import HeartbeatRequest
 
+__all__ = ["anyio_backend", "timing"]
+
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=BACKENDS)
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return backend(request.param)
-
-
-@pytest.fixture
-def timing(request: pytest.FixtureRequest, anyio_backend: object) -> str:
-    return timing_of(request.node.callspec.params["anyio_backend"])
 
 
 # ---------------------------------------------------------------- brokers

@@ -17,9 +17,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-import trio.testing
-from conftest import VirtualLoop
-from memory_network import Network
+from conftest import anyio_backend
+from memory_network import Network, network
 
 from kafkagroup import (
     ClosedError,
@@ -51,26 +50,14 @@ from kafkagroup.wire.messages.offsets import (
     OffsetFetchRequest,
 )
 
+__all__ = ["anyio_backend", "network"]
+
 pytestmark = pytest.mark.anyio
 ASYNCIO_ONLY = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
 CLOSE_TIMEOUT = 4.0
 MARGIN = 0.1
 """Seconds beyond the close timeout that releasing the other resources may take."""
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    if request.param == "trio":
-        return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
-    return "asyncio", {"loop_factory": VirtualLoop}
-
-
-@pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Network:
-    made = Network()
-    monkeypatch.setattr(anyio, "connect_tcp", made.connect_tcp)
-    return made
 
 
 @asynccontextmanager

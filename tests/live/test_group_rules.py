@@ -16,10 +16,9 @@ from typing import Any
 import anyio
 import attrs
 import pytest
-import trio.testing
 from brokers import Worker, numbered, until
-from conftest import VirtualLoop
-from memory_network import Leader, Network
+from conftest import anyio_backend
+from memory_network import Leader, Network, network
 
 from kafkagroup import ConfigurationError, Consumer, TopicPartition
 from kafkagroup.assign import (
@@ -49,26 +48,14 @@ from kafkagroup.wire.messages.group import (
 )
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
+__all__ = ["anyio_backend", "network"]
+
 pytestmark = pytest.mark.anyio
 
 # ---------------------------------------------------------------- the group under test
 
 SERVER = "kafka-1:9092"
 COOPERATIVE = {"assignors": [cooperative_sticky_assignor]}
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    if request.param == "trio":
-        return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
-    return "asyncio", {"loop_factory": VirtualLoop}
-
-
-@pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Network:
-    made = Network()
-    monkeypatch.setattr(anyio, "connect_tcp", made.connect_tcp)
-    return made
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import pytest
+from memory_network import MemoryStream
 from model.replay import Broker, play, settings_of, warm_up
 
 from kafkagroup.testing import EmbeddedKafka, LocalKafka
@@ -46,26 +47,6 @@ all_traces = pytest.mark.parametrize(
 )
 
 
-class _MemoryStream(anyio.abc.ByteStream):
-    """One end of a connection without a socket."""
-
-    def __init__(self, inbox: Any, outbox: Any) -> None:
-        self.inbox, self.outbox = inbox, outbox
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        return await self.inbox.receive()
-
-    async def send(self, item: bytes) -> None:
-        await self.outbox.send(item)
-
-    async def send_eof(self) -> None:
-        await self.outbox.aclose()
-
-    async def aclose(self) -> None:
-        await self.inbox.aclose()
-        await self.outbox.aclose()
-
-
 @asynccontextmanager
 async def embedded_broker(options: dict[str, str]) -> AsyncIterator[Broker]:
     """An embedded broker in the loop of the test, connected to in memory."""
@@ -75,9 +56,9 @@ async def embedded_broker(options: dict[str, str]) -> AsyncIterator[Broker]:
     kafka = EmbeddedKafka(listen=False, settings=settings, nodes=nodes)
 
     async def connect(node: int) -> anyio.abc.ByteStream:
-        there, here = (anyio.create_memory_object_stream[bytes](99) for _ in range(2))
-        tasks.start_soon(kafka.handle_stream, _MemoryStream(there[1], here[0]), node)
-        return _MemoryStream(here[1], there[0])
+        there, here = MemoryStream.pair()
+        tasks.start_soon(kafka.handle_stream, there, node)
+        return here
 
     async def restart() -> None:
         kafka.kill(1)

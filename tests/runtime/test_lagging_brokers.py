@@ -10,17 +10,58 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
+import attrs
 import pytest
-from lagging import unlisted, with_count, without_node, without_topics
 
 from kafkagroup import Consumer, TopicPartition
 from kafkagroup.admin import Admin
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import AuthorizationError, ErrorCode
 from kafkagroup.testing.embedded import Change, EmbeddedKafka
-from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from kafkagroup.wire.schema import NO_ID
 
 pytestmark = pytest.mark.anyio
+
+
+def lagging(change: Callable[[MetadataResponseTopic], Any]) -> Change:
+    """Return a fault that changes each topic of a response; it lists the brokers, as Kafka does."""
+
+    def changed(response: MetadataResponse) -> MetadataResponse:
+        return attrs.evolve(response, topics=tuple(map(change, response.topics)))
+
+    return Change(changed)
+
+
+def without_topics(code: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> Change:
+    """Return the response of a broker that has this error for each topic."""
+    return lagging(
+        lambda topic: attrs.evolve(topic, error_code=code, topic_id=NO_ID, partitions=())
+    )
+
+
+def with_count(count: int) -> Change:
+    """Return the response of a broker that knows only the first `count` partitions."""
+    return lagging(lambda topic: attrs.evolve(topic, partitions=tuple(topic.partitions)[:count]))
+
+
+def unlisted() -> Change:
+    """Return the response of a broker that leaves out all topics."""
+    return Change(lambda response: attrs.evolve(response, topics=()))
+
+
+def without_node(node_id: int) -> Change:
+    """Return the response of a broker that does not list this one."""
+    return Change(
+        lambda response: attrs.evolve(
+            response, brokers=tuple(b for b in response.brokers if b.node_id != node_id)
+        )
+    )
+
 
 PARTITIONS = 4
 LAGGING = {

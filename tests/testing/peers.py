@@ -13,6 +13,7 @@ import trio.testing
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from lockstep.wire import encode_request
+from memory_network import MemoryStream
 
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.codec import decode
@@ -58,26 +59,6 @@ class Peer:
     async def ask(self, request: Request[Any], version: int) -> Any:
         await self.send(request, version)
         return await self.receive()
-
-
-class MemoryStream(ByteStream):
-    """One end of a connection without a socket."""
-
-    def __init__(self, inbox: Any, outbox: Any) -> None:
-        self.inbox, self.outbox = inbox, outbox
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        return await self.inbox.receive()
-
-    async def send(self, item: bytes) -> None:
-        await self.outbox.send(item)
-
-    async def send_eof(self) -> None:
-        await self.outbox.aclose()
-
-    async def aclose(self) -> None:
-        await self.inbox.aclose()
-        await self.outbox.aclose()
 
 
 @asynccontextmanager

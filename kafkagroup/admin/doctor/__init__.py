@@ -18,9 +18,9 @@ from kafkagroup.admin.doctor import groups as group_checks
 from kafkagroup.admin.doctor import topics as topic_checks
 from kafkagroup.admin.doctor.addresses import Address, examine_address
 from kafkagroup.admin.doctor.clock import examine_clock
-from kafkagroup.admin.doctor.findings import Finding, Status, not_checked
-from kafkagroup.admin.doctor.installation import examine_installation
+from kafkagroup.admin.doctor.findings import Finding, Status, not_checked, warning
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.runtime.client import uncompiled
 from kafkagroup.transport.options import ClientOptions, parse_servers
 from kafkagroup.transport.security import Security
 
@@ -48,8 +48,8 @@ async def examine(
         client_id=client_id, security=security, connect_timeout=timeout, request_timeout=timeout
     )
     addresses = dict.fromkeys(parse_servers(bootstrap_servers))
-    for finding in examine_installation():
-        yield finding
+    if not uncompiled.is_compiled():
+        yield warning("installation", "", uncompiled.UNCOMPILED, uncompiled.advice())
     good: list[Address] = []
     for address in addresses:
         findings = await examine_address(address, options)
