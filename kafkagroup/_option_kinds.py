@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 from kafkagroup._values import field, fields
@@ -33,6 +34,7 @@ __all__ = [
     "seconds",
     "string",
     "takes_options",
+    "text_types",
 ]
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -245,6 +247,17 @@ def checked_values(cls: type, given: Given) -> dict[str, Any]:
         filled[name] = value
         values[name.removesuffix(option.suffix)] = option.checked(name, value, filled)
     return values
+
+
+def text_types(constructor: Callable[..., object]) -> dict[str, type]:
+    """Return parameter -> the type that a text is parsed into, of a constructor without
+    declarations, such as `Security`; without the parameters that no text can express."""
+    types = {"bool": bool, "str": str, "Identification": str, "Protocol": str}
+    found = {
+        name: types.get(parameter.annotation.partition(" ")[0])
+        for name, parameter in signature(constructor).parameters.items()
+    }
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def takes_options(cls: Any) -> Callable[[Init], Init]:

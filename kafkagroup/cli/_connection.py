@@ -21,7 +21,7 @@ import attrs
 import click
 
 from kafkagroup import Admin, Consumer, Security
-from kafkagroup._option_kinds import declared
+from kafkagroup._option_kinds import declared, text_types
 from kafkagroup.cli._profiles import Setting, load_profile, others_can_read
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.options import AdminOptions, ConsumerOptions
@@ -241,25 +241,12 @@ def _known() -> Mapping[str, _Option]:
         for name, option in declared(options).items()
         if option.text_type is not None
     }
+    parameters = signature(Security).parameters
     of_security = {
-        name: _Option(_PARSERS[kind], "Secret" in parameter.annotation)
-        for name, parameter in signature(Security).parameters.items()
-        for kind in [_text_type(parameter.annotation)]
-        if kind is not None
+        name: _Option(_PARSERS[kind], "Secret" in parameters[name].annotation)
+        for name, kind in text_types(Security).items()
     }
     return of_clients | of_security
-
-
-def _text_type(annotation: str) -> type | None:
-    """Return the type that a text is parsed into, by the annotation of an argument of `Security`;
-    None if a text cannot be parsed."""
-    match re.split(r"\W", annotation)[0]:
-        case "bool":
-            return bool
-        case "str" | "Identification" | "Protocol":
-            return str
-        case _:
-            return None
 
 
 def _text(value: object) -> str:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from inspect import signature
 from typing import Any, Literal
 
 import attrs
 
+from kafkagroup._option_kinds import text_types
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark import option_values as values
 from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
@@ -316,7 +316,7 @@ def _guess(written: str, names: list[str]) -> str | None:
 def _security_names() -> list[str]:
     from kafkagroup.transport.security import Security  # only here: it imports anyio
 
-    return [name.replace("_", ".") for name in signature(Security).parameters]
+    return [name.replace("_", ".") for name in text_types(Security)]
 
 
 def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
@@ -336,12 +336,11 @@ def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
     for java, name in _PEM.items():
         if (option := options.pop(java, None)) is not None:
             taken[name] = option.value
-    for name, parameter in signature(Security).parameters.items():
+    for name, text_type in text_types(Security).items():
         option = options.pop(name.replace("_", "."), None)
         if option is not None:
-            parse = _SECURITY_WORDS.get(name, str)
-            is_flag = isinstance(parameter.default, bool)
-            taken[name] = values.boolean(option.value) if is_flag else parse(option.value)
+            parse = values.boolean if text_type is bool else _SECURITY_WORDS.get(name, str)
+            taken[name] = parse(option.value)
     return taken
 
 

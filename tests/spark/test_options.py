@@ -459,6 +459,8 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
             "give one of the options subscribe, subscribePattern and assign",
         ),
         ({**MINIMAL, "path": "x"}, "unknown options: path; expected bootstrap"),
+        # An object in Python, which a connection would refuse later.
+        ({**MINIMAL, "ssl.context": "x"}, "unknown options: ssl.context"),
         (
             {**MINIMAL, "startingOffsets": "group"},
             "startingOffsets=group needs the option group.id",
