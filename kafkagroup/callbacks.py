@@ -48,4 +48,5 @@ PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object
 
 AssignedCallback = PartitionsCallback
 """As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
-start; None leaves a partition where it would start anyway."""
+start; None leaves a partition where it would start anyway. Any other result is an error, which the
+application's next call raises."""

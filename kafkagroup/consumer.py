@@ -405,9 +405,10 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     ) -> dict[TopicPartition, list[Record[K_co, V_co]]]:
         """Return up to `max_records` records that have arrived, by partition.
 
-        Waits up to `timeout` seconds for the first record, also while a thread decompresses it. The
-        records of the previous call now count as processed. Without any subscription or assignment
-        the result is empty; repeated calls for 10 s without either log a warning.
+        Waits up to `timeout` seconds (`math.inf`: without a limit) for the first record, also while
+        a thread decompresses it. The records of the previous call now count as processed. Without
+        any subscription or assignment the result is empty; repeated calls for 10 s without either
+        log a warning.
 
         If the consumer is closed meanwhile, the result is empty: a loop `while not consumer.closed`
         ends. A call after that raises ClosedError.

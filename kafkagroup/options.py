@@ -65,6 +65,12 @@ __all__ = [
 MIN_LIKELY_SESSION_MS = 1_000
 """A shorter session timeout was probably meant in seconds: no broker allows it by default."""
 
+_MIN_LIKELY_REQUEST_TIMEOUT = 0.1
+"""Seconds: a shorter timeout was probably meant in seconds. A login alone may take as long."""
+
+_MAX_LIKELY_CLOSE_TIMEOUT = 3_600.0
+"""Seconds: a longer one was probably meant in milliseconds."""
+
 _DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
     range_assignor,
     cooperative_sticky_assignor,
@@ -153,6 +159,23 @@ class CommonOptions:
         """Return the checked options. `given` has the names and units of the signature; other names
         are ignored. Raises: ConfigurationError."""
         return cls(**checked_values(cls, given))
+
+    def __attrs_post_init__(self) -> None:
+        self._check_units()
+
+    def _check_units(self) -> None:
+        """Raise ConfigurationError for a duration that was probably given in another unit."""
+        if self.request_timeout < _MIN_LIKELY_REQUEST_TIMEOUT:
+            ms = self.request_timeout * 1000
+            raise ConfigurationError(
+                f"request_timeout_ms={ms:g}: the option is in milliseconds;"
+                f" did you mean {ms * 1000:g}?"
+            )
+        if self.close_timeout > _MAX_LIKELY_CLOSE_TIMEOUT:
+            raise ConfigurationError(
+                f"close_timeout={self.close_timeout:.10g}: the option is in seconds;"
+                f" did you mean {self.close_timeout / 1000:.10g}?"
+            )
 
 
 def _on_cluster_change() -> Any:
@@ -254,6 +277,7 @@ class GroupMemberOptions(_MembershipOptions):
     group_id: str = string(REQUIRED, "the group")
 
     def __attrs_post_init__(self) -> None:
+        self._check_units()
         if not self.group_id:
             raise ConfigurationError("group_id is empty")
         self._check_instance_id()
@@ -499,6 +523,7 @@ class ConsumerOptions(_MembershipOptions):
         return cls(**values)
 
     def __attrs_post_init__(self) -> None:
+        self._check_units()
         if self.group_id is not None and not self.group_id:
             raise ConfigurationError("group_id is empty; give a name, or None for no group")
         self._check_instance_id()

@@ -123,10 +123,15 @@ def check_text(name: str, value: object) -> None:
 
 
 def seconds_of(timeout: object) -> float:
-    """Convert a timeout to float seconds. Raises: ConfigurationError."""
+    """Convert a timeout to float seconds. Raises: ConfigurationError, also for a negative one: some
+    clients wait without limit then, and others not at all."""
     # A deadline of NaN is never reached.
     if not _is_number(timeout) or math.isnan(timeout):
         raise ConfigurationError(f"timeout={timeout!r}; expected a number of seconds, such as 1.0")
+    if timeout < 0:
+        raise ConfigurationError(
+            f"timeout={timeout!r}; expected seconds, at least 0; math.inf waits without a limit"
+        )
     return float(timeout)
 
 

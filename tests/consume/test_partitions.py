@@ -159,6 +159,16 @@ def test_an_invalid_timeout_raises(value: Any) -> None:
     assert str(caught.value) == f"timeout={value!r}; expected a number of seconds, such as 1.0"
 
 
-@pytest.mark.parametrize("value", [0, 2, -1.5, float("inf")])
+@pytest.mark.parametrize("value", [-1, -0.5, float("-inf")])
+def test_a_negative_timeout_raises(value: Any) -> None:
+    """`getmany(timeout=-1)` returned at once, where a caller meant to wait."""
+    with pytest.raises(ConfigurationError) as caught:
+        seconds_of(value)
+    assert str(caught.value) == (
+        f"timeout={value!r}; expected seconds, at least 0; math.inf waits without a limit"
+    )
+
+
+@pytest.mark.parametrize("value", [0, 2, 1.5, float("inf")])
 def test_timeouts(value: Any) -> None:
     assert (seconds_of(value), type(seconds_of(value))) == (value, float)

@@ -240,12 +240,12 @@ SASL = (
     _refused(
         "a refusal that forges",
         sasl(lambda _: said(b"", error_code=58, error_message=FORGED)),
-        f"the broker refuses: SASL_AUTHENTICATION_FAILED (58): {SHOWN}",
+        f"the broker refuses user 'alice': SASL_AUTHENTICATION_FAILED (58): {SHOWN}",
     ),
     _refused(
         "a refusal of 30,000 characters",
         sasl(lambda _: said(b"", error_code=58, error_message="A" * 30_000)),
-        f"the broker refuses: SASL_AUTHENTICATION_FAILED (58): {'A' * 499}…",
+        f"the broker refuses user 'alice': SASL_AUTHENTICATION_FAILED (58): {'A' * 499}…",
     ),
     _refused(
         "a refused token with a reason that forges",

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
 from kafkagroup import (
+    Admin,
     BrokerError,
     CommitFailedError,
     ConfigurationError,
     Consumer,
+    Election,
     GroupMember,
     GroupProtocol,
     NotAssignedError,
+    Producer,
+    Shards,
     TopicPartition,
 )
 from kafkagroup.errors import ErrorCode
@@ -93,6 +98,36 @@ async def test_a_member_that_joins_asks_for_no_limits(network: Any) -> None:
     async with broker(network) as kafka, consumer("t") as joined:
         await joined.wait_assignment()
         assert kafka.requests(DescribeConfigsRequest) == []
+
+
+CLIENTS = [
+    Admin,
+    Producer,
+    partial(Consumer, "t"),
+    partial(Election, "g"),
+    partial(Shards, "g", 3),
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"request_timeout_ms": 30}, "request_timeout_ms=30: the option is in milliseconds;"),
+        ({"close_timeout": 10_000}, "close_timeout=10000: the option is in seconds;"),
+    ],
+)
+def test_a_duration_in_another_unit_is_asked_about(client: Any, option: Any, text: str) -> None:
+    """Every request failed after 30 ms, and a close that hung lasted for hours."""
+    with pytest.raises(ConfigurationError) as caught:
+        client(**option)
+    meant = {"request_timeout_ms": "30000", "close_timeout": "10"}
+    assert str(caught.value) == f"{text} did you mean {meant[next(iter(option))]}?"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_unusual_durations_are_accepted(client: Any) -> None:
+    client(request_timeout_ms=100, close_timeout=3_600.0)
 
 
 @pytest.mark.parametrize("make", [lambda ms: consumer("t", session_timeout_ms=ms), member])

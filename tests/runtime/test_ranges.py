@@ -87,6 +87,22 @@ async def test_a_start_out_of_range_from_the_listener_is_raised_once(
             assert (await ours.getone()).offset == 0
 
 
+@pytest.mark.parametrize("result", [[(TP, 1)], 1, "1", False])
+async def test_a_result_of_the_listener_that_is_no_mapping_is_raised_once(
+    kafka: EmbeddedKafka, result: Any
+) -> None:
+    """It was ignored: a list of pairs in place of a mapping started at the committed offsets."""
+    async with consumer("t", on_partitions_assigned=lambda _: result) as ours:
+        with anyio.fail_after(60):
+            with pytest.raises(ConfigurationError) as caught:
+                await ours.getone()
+            assert (await ours.getone()).offset == 0
+    assert str(caught.value) == (
+        f"on_partitions_assigned returned a {type(result).__name__}; expected None, or the offsets"
+        " at which to start: {TopicPartition('topic', 0): 5}"
+    )
+
+
 async def test_the_greatest_offset_is_out_of_the_log_but_valid(kafka: EmbeddedKafka) -> None:
     async with consumer(auto_offset_reset="none") as ours:
         await ours.assign(TP)

@@ -67,9 +67,9 @@ async def in_memory(kafka: EmbeddedKafka, count: int = 1) -> AsyncIterator[list[
     async with kafka, anyio.create_task_group() as group:
         peers = []
         for _ in range(count):
-            there, here = (anyio.create_memory_object_stream[bytes](99) for _ in range(2))
-            peers.append(Peer(MemoryStream(here[1], there[0])))
-            group.start_soon(kafka.handle_stream, MemoryStream(there[1], here[0]), 1)
+            there, here = MemoryStream.pair()
+            peers.append(Peer(here))
+            group.start_soon(kafka.handle_stream, there, 1)
         yield peers
         for peer in peers:
             await peer.stream.aclose()

@@ -106,7 +106,8 @@ async def test_an_authentication_error_contains_the_brokers_message() -> None:
     answer = response(error_code=58, error_message="bad\ncredentials \x1b[31m" + "!" * 1000)
     text = await refused(Plain("me", Secret("word")), answer)
     assert text.startswith(
-        "the broker refuses: SASL_AUTHENTICATION_FAILED (58): bad\\ncredentials \\x1b[31m!!!"
+        "the broker refuses user 'me': SASL_AUTHENTICATION_FAILED (58):"
+        " bad\\ncredentials \\x1b[31m!!!"
     )
     assert len(text) < 600
 

@@ -197,7 +197,8 @@ async def test_each_mechanism_accepts_the_right_and_rejects_a_wrong_password(
             async with Broker.open(*there, options=options(security(mechanism, "wrong"))):
                 raise AssertionError
         assert str(caught.value).startswith(
-            "kafka-1:9092: the broker refuses: SASL_AUTHENTICATION_FAILED (58): Authentication f"
+            "kafka-1:9092: the broker refuses user 'me': SASL_AUTHENTICATION_FAILED (58):"
+            " Authentication f"
         )
         assert network.open == 0
 

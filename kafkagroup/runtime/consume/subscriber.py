@@ -27,7 +27,7 @@ from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.partitions import partition_of
 from kafkagroup.consume.subscription import server_pattern
-from kafkagroup.errors import KafkaGroupError
+from kafkagroup.errors import ConfigurationError, KafkaGroupError
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo, MemberMetadata
 from kafkagroup.runtime.consume.interfaces import FetchControl
@@ -518,9 +518,17 @@ class Subscriber(Application):
 
     def _start_at(self, offsets: object) -> None:
         """Start at the offsets that the listener returned, if any."""
-        if not isinstance(offsets, Mapping):
-            return
         session = self._session
+        if offsets is None:
+            return
+        if not isinstance(offsets, Mapping):
+            session.errors.report(
+                ConfigurationError(
+                    f"on_partitions_assigned returned a {type(offsets).__name__}; expected None, or"
+                    " the offsets at which to start: {TopicPartition('topic', 0): 5}"
+                )
+            )
+            return
         for partition, given in offsets.items():
             offset = given.offset if isinstance(given, OffsetAndMetadata) else given
             try:

@@ -42,7 +42,8 @@ async def authenticate(
 
     Raises: AuthenticationError, TransportError.
     """
-    exchange = _Exchange(mechanism.name, host, ask, run_in_thread, begin)
+    user = getattr(mechanism, "username", None)  # with a token the broker alone knows it
+    exchange = _Exchange(mechanism.name, user, host, ask, run_in_thread, begin)
     try:
         await mechanism.authenticate(exchange)
     except KafkaGroupError:
@@ -61,6 +62,7 @@ class _Exchange:
     def __init__(
         self,
         name: str,
+        user: str | None,
         host: str,
         ask: Ask,
         run_in_thread: RunInThread,
@@ -69,6 +71,7 @@ class _Exchange:
         self.host = host
         self.session_lifetime = 0.0
         self._name = name
+        self._user = user
         self._ask = ask
         self._run_in_thread = run_in_thread
         self._begin = begin
@@ -99,7 +102,7 @@ class _Exchange:
         if not self._has_begun:
             await self._handshake()
         answer = await self._ask(request)
-        _check(answer.error_code, answer.error_message)
+        _check(answer.error_code, answer.error_message, self._user)
         self.session_lifetime = max(0.0, answer.session_lifetime_ms / 1000)
         return bytes(answer.auth_bytes)
 
@@ -107,7 +110,8 @@ class _Exchange:
         return await self._run_in_thread(work)
 
 
-def _check(code: int, message: str | None) -> None:
+def _check(code: int, message: str | None, user: str | None = None) -> None:
     if code:
+        whom = "" if user is None else f" user {user!r}"
         error = BrokerError(code, message)
-        raise AuthenticationError(f"the broker refuses: {error}", is_refusal=True)
+        raise AuthenticationError(f"the broker refuses{whom}: {error}", is_refusal=True)
