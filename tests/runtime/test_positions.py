@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -108,7 +108,7 @@ def scripted(network: Any) -> Opened:
 
     @asynccontextmanager
     async def opened(
-        *scripts: list[int], policy: str = "none"
+        *scripts: list[int], policy: str = "none", **options: Any
     ) -> AsyncIterator[tuple[Scripted, Consumer]]:
         async with network, EmbeddedKafka({"t": 3}, listen=False) as kafka:
             for p in range(3):
@@ -120,6 +120,7 @@ def scripted(network: Any) -> Opened:
                 group_id="g",
                 auto_offset_reset=policy,  # type: ignore[arg-type]
                 enable_auto_commit=False,
+                **options,
             )
             with anyio.fail_after(500):
                 async with consumer:
@@ -290,3 +291,22 @@ async def test_a_position_out_of_range_is_reset_while_the_coordinator_is_away(
         assert await rest(c, 2) == {1: [8, 9]}
         c.seek(B, 99)
         assert await rest(c, 2) == {1: [0, 1]}
+
+
+async def test_a_partition_refused_for_long_does_not_delay_another_refusal(
+    scripted: Opened,
+) -> None:
+    """Each waits for itself."""
+    refused = E.TOPIC_AUTHORIZATION_FAILED
+    options = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100_000}
+    async with scripted([refused], [refused, 7], **options) as (_, c):
+        await c.assign([A])
+        with suppress(BrokerError):
+            await c.getone()
+        assert await idle(c)
+        await c.assign([A, B])
+        begun_at = anyio.current_time()
+        with suppress(BrokerError):
+            await c.getone()
+        assert await rest(c, 3) == {1: [7, 8, 9]}
+        assert anyio.current_time() - begun_at < 1
