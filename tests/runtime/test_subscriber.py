@@ -255,7 +255,8 @@ async def test_closing_calls_on_revoked_even_without_a_commit_response(
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["x"], partition=0)
-        with anyio.fail_after(60):
+        with anyio.fail_after(600):
+            await anyio.sleep(100)  # so that a moment is no duration
             async with consumer:
                 await anext(consumer)
                 kafka.fail(OffsetCommitRequest, Swallow(), times=None)
