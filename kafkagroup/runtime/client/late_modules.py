@@ -25,10 +25,7 @@ _CONNECTION = (
 )
 _SASL = ("kafkagroup.transport.sasl.conversation",)
 _RECORDS = ("crc32c",)
-_CONSUMER_PROTOCOL = (
-    "kafkagroup.runtime.member.consumer_protocol",
-    "kafkagroup.runtime.member.topic_names",
-)
+_CONSUMER_PROTOCOL = ("kafkagroup.runtime.member.consumer_protocol",)
 _HEARTBEAT_THREAD = ("kafkagroup.runtime.member.threaded",)
 _LEADER = ("encodings.utf_16_be", "kafkagroup.assign.check", "kafkagroup.assign.target")
 _RENEWAL = ("kafkagroup.runtime.consume.renewal",)

@@ -26,6 +26,7 @@ CLASSIC = CoordinatedProtocol(
     first_state=_first_state,
     change_metadata=request_rejoin,
     preparation=lambda member, response: None,
+    topic_names=None,
     coordinator_assigns=False,
     has_member_epoch=False,
     claims_partitions=False,

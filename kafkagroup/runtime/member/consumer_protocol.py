@@ -16,6 +16,7 @@ from kafkagroup.member.consumer_target import TargetChange, is_large, prepared
 from kafkagroup.member.consumer_vocabulary import Subscribed
 from kafkagroup.member.vocabulary import MemberMetadata
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, Predecessor
+from kafkagroup.runtime.member.topic_names import TopicNames
 
 __all__ = ["CONSUMER"]
 
@@ -48,6 +49,7 @@ CONSUMER = CoordinatedProtocol(
     first_state=_first_state,
     change_metadata=_subscribe,
     preparation=_preparation,
+    topic_names=TopicNames,
     coordinator_assigns=True,
     has_member_epoch=True,
     claims_partitions=False,

@@ -48,7 +48,7 @@ from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.lag import LoopLag
 from kafkagroup.runtime.member.loop import MemberLoop
 from kafkagroup.runtime.member.membership_log import MembershipLog
-from kafkagroup.runtime.member.protocol import CoordinatedProtocol, CoordinatedState
+from kafkagroup.runtime.member.protocol import CoordinatedProtocol, CoordinatedState, NameLookUp
 from kafkagroup.transport.broker import MAIN, NO_RESPONSE, OverdueReport
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
@@ -59,8 +59,6 @@ from kafkagroup.wire.messages.metadata import FindCoordinatorResponse
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-
-    from kafkagroup.runtime.member.topic_names import TopicNames
 
 __all__ = ["Driver"]
 
@@ -101,7 +99,9 @@ _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
 
 
 class Driver(MemberLoop[C]):
-    """One member of one group, running."""
+    """A member of a group that Kafka coordinates, running."""
+
+    _protocol: CoordinatedProtocol[C]
 
     def __init__(
         self,
@@ -115,14 +115,13 @@ class Driver(MemberLoop[C]):
     ) -> None:
         max_step_interval = member.config.session_timeout * _MAX_STEP_INTERVAL
         super().__init__(protocol, member, application, log, lag.record, max_step_interval)
-        self._preparation = protocol.preparation
         self._history = history
         self._cluster = cluster
         self._lag = lag
         self._explained: BrokerError | None = None
         """The error of a refused join, with what the broker was asked about it."""
-        self._names: TopicNames
-        """Set where the coordinator assigns, by topic id."""
+        self._topic_names: NameLookUp
+        """Set where the protocol has it."""
 
     # ------------------------------------------------------------ called from outside `run`
 
@@ -160,15 +159,14 @@ class Driver(MemberLoop[C]):
     # ------------------------------------------------------------ running
 
     def _start_tasks(self, tasks: TaskGroup) -> None:
-        if self._protocol.coordinator_assigns:
-            # Imported here: most members are classic, and importing a consumer must stay cheap.
-            from kafkagroup.runtime.member.topic_names import TopicNames
-
+        if (topic_names := self._protocol.topic_names) is not None:
             group_id = self.member.config.group_id
-            self._names = TopicNames(self._cluster, group_id, self._log.name, self._on_named)
-            tasks.start_soon(self._names.run)
+            self._topic_names = topic_names(
+                self._cluster, group_id, self._log.name, self._on_topics_named
+            )
+            tasks.start_soon(self._topic_names.run)
 
-    def _on_named(self, names: Mapping[UUID, str]) -> None:
+    def _on_topics_named(self, names: Mapping[UUID, str]) -> None:
         self._post(TopicsNamed(now=self._now(), names=names))
 
     def _on_step(self, before: C, event: BaseEvent, effects: Sequence[object]) -> None:
@@ -185,7 +183,7 @@ class Driver(MemberLoop[C]):
             case Assign() | Reconcile():
                 self._add_work(effect, tasks)
             case LookUpNames(topic_ids=topic_ids):
-                self._names.look_up(topic_ids)
+                self._topic_names.look_up(topic_ids)
             case ReportError(error=error):
                 self._application.on_error(self._explanation(error))
             case Fail(error=error):
@@ -264,7 +262,7 @@ class Driver(MemberLoop[C]):
         else:
             await self._explain(send, response)
             self._measure(send.request, response, sent_at)
-            prepare = self._preparation(self.member, response)
+            prepare = self._protocol.preparation(self.member, response)
             run_in_thread = self._cluster.options.run_in_thread
             change = None if prepare is None else await run_in_thread(prepare)
             event = Replied(

@@ -20,6 +20,7 @@ from kafkagroup.member.vocabulary import (
 
 if TYPE_CHECKING:
     from enum import Enum
+    from uuid import UUID
 
     from kafkagroup.member.consumer_target import TargetChange
 
@@ -28,6 +29,7 @@ __all__ = [
     "CoordinatedState",
     "MemberState",
     "MembershipProtocol",
+    "NameLookUp",
     "Predecessor",
     "SupportedProtocols",
 ]
@@ -147,14 +149,24 @@ class MembershipProtocol(Generic[M]):
     change_metadata: Callable[[float, str, MemberMetadata], AssignmentRequested]
     """Time, reason and new metadata -> the event that asks for an assignment by them."""
     coordinator_assigns: bool
-    """Whether the coordinator matches patterns and computes the assignment, by topic id (KIP-848).
-    If not, members do, which support protocols, and one that needs another assignment rejoins."""
+    """Whether the coordinator matches patterns and computes the assignment (KIP-848). If not,
+    members do, which support protocols, and one that needs another assignment rejoins."""
     has_member_epoch: bool
     """Whether the generation is the member's epoch, which moves on while the assignment stays
     (KIP-848): commits and look-ups name the current one, not the one of the assignment."""
     claims_partitions: bool
     """Whether each partition is claimed in ZooKeeper. The claims then define the owners: no member
     leads, metadata need not have the owned partitions, and commits name no member."""
+
+
+class NameLookUp(Protocol):
+    """Looks up the names of topics, as `TopicNames` does."""
+
+    def look_up(self, topic_ids: frozenset[UUID]) -> None:
+        """Look up the names of these topics, and stop looking up any others."""
+
+    async def run(self) -> None:
+        """Look up names until cancelled."""
 
 
 @frozen(kw_only=True)
@@ -166,3 +178,6 @@ class CoordinatedProtocol(MembershipProtocol[C]):
     preparation: Callable[[C, Any], Callable[[], TargetChange] | None]
     """Member and response -> what a thread does before the step uses the response; None for
     nothing."""
+    topic_names: Callable[..., NameLookUp] | None
+    """Makes what looks up the names of assigned topics; None where the coordinator assigns no
+    topics by id. Its arguments are those of `TopicNames`."""
