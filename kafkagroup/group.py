@@ -29,7 +29,7 @@ from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import GenerationInfo, MemberMetadata
 from kafkagroup.options import GroupMemberOptions
 from kafkagroup.runtime.client.connection_options import connection_options
-from kafkagroup.runtime.client.late_modules import LateModules
+from kafkagroup.runtime.client.late_modules import late_modules_of_member
 from kafkagroup.runtime.client.service import Service
 from kafkagroup.runtime.consume.close_sequence import LEAVE_FRACTION
 from kafkagroup.runtime.consume.health import (
@@ -197,7 +197,7 @@ class GroupMember(Service):
         super().__init__(
             options.close_timeout,
             f"group_id={options.group_id!r}, client_id={options.client_id!r}",
-            LateModules(secured=options.security is not None),
+            late_modules_of_member(options),
         )
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         _check(given)

@@ -18,7 +18,12 @@ GROUP: dict[str, dict[str, Any]] = {
     "consumer": {"group_protocol": "consumer"},
     "thread": {"heartbeat_thread": True},
 }
-MODULES = {"admin": "admin", "producer": "producer", "member": "group", "broker": "broker"}
+MEMBERS: dict[str, dict[str, Any]] = {
+    "member": {},
+    "member in a thread": {"heartbeat_thread": True},
+}
+MODULES = {"admin": "admin", "producer": "producer", "broker": "broker"}
+MODULES |= dict.fromkeys(MEMBERS, "group")
 """Kind -> the module that an application imports, if it is not the consumer's."""
 
 imported: dict[str, list[str]] = {}
@@ -64,9 +69,9 @@ async def use(kind: str, clients: Any, address: str) -> None:
         producer = clients.Producer(bootstrap_servers=address)
         async with running(producer):
             await producer.write("other", [clients.NewRecord(b"k", b"v")])
-    elif kind == "member":
+    elif kind in MEMBERS:
         protocol = clients.GroupProtocol("x", "p", b"", lambda ids: dict.fromkeys(ids, b""))
-        member = clients.GroupMember("member", protocol, bootstrap_servers=address)
+        member = clients.GroupMember(kind, protocol, bootstrap_servers=address, **MEMBERS[kind])
         async with running(member):
             await anext(member)
     else:

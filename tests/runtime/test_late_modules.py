@@ -27,7 +27,8 @@ def address() -> Iterator[str]:
         yield kafka.bootstrap_servers
 
 
-KINDS = ("classic", "consumer", "thread", "alone", "member", "admin", "producer", "broker")
+KINDS = ("classic", "consumer", "thread", "alone", "admin", "producer", "broker")
+KINDS += ("member", "member in a thread")
 
 
 @pytest.mark.slow

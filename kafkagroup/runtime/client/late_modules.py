@@ -13,10 +13,10 @@ from functools import partial
 from importlib import import_module
 
 from kafkagroup._backend import asyncio_loop
-from kafkagroup.options import ConsumerOptions, ConsumerProtocol
+from kafkagroup.options import ConsumerOptions, ConsumerProtocol, GroupMemberOptions
 from kafkagroup.transport.threads import Job, WorkerThreads
 
-__all__ = ["PRODUCE", "LateModules", "late_modules_of_consumer"]
+__all__ = ["PRODUCE", "LateModules", "late_modules_of_consumer", "late_modules_of_member"]
 
 _CONNECTION = (
     "encodings.idna",  # the socket module's, for each host
@@ -77,6 +77,12 @@ def late_modules_of_consumer(options: ConsumerOptions) -> LateModules:
         if options.heartbeat_thread:
             to_start += _HEARTBEAT_THREAD
     return LateModules(to_start, afterwards, secured=options.security is not None)
+
+
+def late_modules_of_member(options: GroupMemberOptions) -> LateModules:
+    """Return the late modules of a `GroupMember`."""
+    to_start = _HEARTBEAT_THREAD if options.heartbeat_thread else ()
+    return LateModules(to_start, secured=options.security is not None)
 
 
 def _import_in_thread(names: Iterable[str]) -> Job[None] | None:
