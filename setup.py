@@ -29,6 +29,7 @@ SOURCES = (
     "kafkagroup/wire/arrow_writing.py",
     "kafkagroup/consume/delivery_permit.py",
     "kafkagroup/consume/progress.py",
+    "kafkagroup/consume/acknowledgement.py",
     "kafkagroup/consume/conversion.py",
     "kafkagroup/consume/delivery.py",
     "kafkagroup/runtime/consume/reader.py",

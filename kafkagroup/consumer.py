@@ -718,7 +718,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         deadline = self._session.clock() + self._options.request_timeout
         with self._until_stopped():
             if offsets is None:
-                self._session.mark_processed()
+                self._session.complete_in_flight()
                 await self._session.committer.commit_delivered(deadline, note)
             elif given := offsets_of(offsets):
                 await self._session.committer.commit(given, deadline, note)
@@ -994,7 +994,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         call counts them as processed, as `while not consumer.closed` around `getmany` does.
         """
         return super().closed and (
-            self._stopped.is_set() or not self._delivery.has_in_flight(self._delivery.owned)
+            self._stopped.is_set()
+            or not self._delivery.acknowledgement.in_flight_among(self._delivery.owned)
         )
 
     async def stop(self, *, commit: bool = True, leave_group: bool | None = None) -> None:

@@ -1,6 +1,7 @@
 # The types of `delivery` where it is compiled.
 
 cimport cython
+from kafkagroup.consume.acknowledgement cimport SequentialPolling
 from kafkagroup.consume.conversion cimport Conversion
 from kafkagroup.consume.progress cimport Progress
 from kafkagroup._record cimport Record
@@ -10,6 +11,7 @@ from kafkagroup.wire.records cimport RecordReader
 @cython.final
 cdef class Delivery:
     cdef readonly dict owned
+    cdef readonly SequentialPolling acknowledgement
     cdef readonly Conversion conversion
     cdef object _on_room
     cdef object _on_awaiting_seek
@@ -24,12 +26,9 @@ cdef class Delivery:
     cdef object _error_after_converted
     cdef tuple _deferred_error
     cdef public object heavy
-    cdef tuple _in_flight
     cdef bint _lazy
     cdef bint _views
 
-    @cython.locals(owned=Progress)
-    cpdef mark_processed(self)
     @cython.locals(owned=Progress, record=Record)
     cpdef next_record(self)
     @cython.locals(record=Record)

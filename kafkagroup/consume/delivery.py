@@ -1,24 +1,25 @@
 """Deliver records in order, and track which are delivered, in flight and processed.
 
-A record in flight becomes processed when the application asks for the next one. Everything here is
-synchronous: a cancellation comes before a record is taken or after the caller has it, never
-between. While a coroutine deserializer of a record is awaited, the record is `unconverted`: not
-delivered, not below the position, and dropped if its partition is revoked. This file is compiled,
-with the types in `delivery.pxd`, where a compiler is available.
+Everything here is synchronous: a cancellation comes before a record is taken or after the caller
+has it, never between. While a coroutine deserializer of a record is awaited, the record is
+`unconverted`: not delivered, not below the position, and dropped if its partition is revoked. This
+file is compiled, with the types in `delivery.pxd`, where a compiler is available.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup._public import public
 from kafkagroup._record import Record
+from kafkagroup.consume.acknowledgement import SequentialPolling
 from kafkagroup.consume.conversion import Conversion, Outcome
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.consume.progress import Progress
 from kafkagroup.errors import DecodeError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import columns, columns_of
@@ -141,6 +142,7 @@ class Delivery:
         views: bool = False,
     ) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
+        self.acknowledgement = SequentialPolling()
         self.conversion = conversion
         self._views = views
         self._lazy = COMPILED and conversion is None
@@ -176,7 +178,6 @@ class Delivery:
         self.heavy: RecordReader | None = None
         """Reads the open batch if a thread must prepare it first: it is large when decompressed, or
         the position is far inside."""
-        self._in_flight: tuple[OwnedPartition, ...] = ()
 
     # ------------------------------------------------------------ ownership
 
@@ -219,7 +220,7 @@ class Delivery:
         for owned in released:
             owned.revoke()
             self._stop_delivering(owned)
-        self._in_flight = tuple(o for o in self._in_flight if self.owned.get(o.tp) is o)
+        self.acknowledgement.forget(released)
         self._on_room()
 
     def pause(self, tp: TopicPartition) -> None:
@@ -241,7 +242,7 @@ class Delivery:
         """Continue at `offset`. Records in flight do not count as processed."""
         owned = self.owned[tp]
         self._stop_delivering(owned)
-        self._in_flight = tuple(o for o in self._in_flight if o is not owned)
+        self.acknowledgement.forget((owned,))
         owned.seek(offset)
         self._on_room()
 
@@ -289,7 +290,7 @@ class Delivery:
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offset up to which each partition is processed, committed or not."""
         return {
-            tp: OffsetAndMetadata(owned.processed, leader_epoch=owned.leader_epoch)
+            tp: OffsetAndMetadata(owned.processed, leader_epoch=owned.processed_epoch)
             for tp, owned in self.owned.items()
             if owned.processed != UNKNOWN
         }
@@ -311,24 +312,6 @@ class Delivery:
         if self.heavy is heavy:
             self.heavy = None
 
-    def has_in_flight(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a record of these partitions is in flight."""
-        return bool(self.in_flight_among(partitions))
-
-    def in_flight_among(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return those of these partitions that have a record in flight."""
-        return [owned.tp for owned in self._in_flight if owned.tp in partitions]
-
-    def mark_processed(self) -> None:
-        """Count records in flight as processed: the application asked for more, or committed."""
-        for owned in self._in_flight:
-            owned.processed = owned.position
-        self._in_flight = ()
-
-    def drop_in_flight(self) -> None:
-        """Forget the records in flight: the application has not processed them."""
-        self._in_flight = ()
-
     def next_record(self) -> Any:
         """Deliver the next record, converted by the deserializers. None if no record is buffered,
         or it is in a `heavy` batch, or it is `unconverted`.
@@ -346,7 +329,6 @@ class Delivery:
                     return None
             record = self._read(owned)
             if record is not None:
-                self._in_flight = (owned,)
                 return record
             if self.unconverted is not None:
                 return None
@@ -388,7 +370,6 @@ class Delivery:
                 self._deferred_error = (owned, error)
                 return None
             if batch is not None:
-                self._add_in_flight(owned)
                 return batch
             if self.unconverted is not None:
                 return None
@@ -418,9 +399,6 @@ class Delivery:
             self.unconverted = None
             self._error_after_converted = error
 
-    def _add_in_flight(self, owned: OwnedPartition) -> None:
-        self._in_flight = (*(o for o in self._in_flight if o is not owned), owned)
-
     def _raise_deferred_error(self) -> None:
         if self._deferred_error is not None:
             (_, error), self._deferred_error = self._deferred_error, None
@@ -439,8 +417,8 @@ class Delivery:
             self._fail_partition(owned, error)
             raise
         if record is not None:
-            owned.position = record._offset + 1
-            owned.leader_epoch = record._leader_epoch
+            self.acknowledgement.begin(owned)
+            Progress.advance(owned, record._offset + 1, record._leader_epoch)
         return record
 
     def _read_converted(self, owned: OwnedPartition) -> Record | None:
@@ -470,11 +448,13 @@ class Delivery:
                     self.unconverted = raw
                     return None
                 self._converting = self._conversion_error = self.unconverted = None
+            delivered = made if isinstance(made, Record) else None
+            if delivered is not None:
+                self.acknowledgement.begin(owned)
             # Taken from the raw record: an error handler may have returned a different record.
-            owned.position = raw._offset + 1
-            owned.leader_epoch = raw._leader_epoch
-            if isinstance(made, Record):
-                return made
+            Progress.advance(owned, raw._offset + 1, raw._leader_epoch)
+            if delivered is not None:
+                return delivered
 
     def _next_raw(self) -> Record | None:
         """Return the record to convert next; None at the end of the open batch, or if
@@ -528,6 +508,7 @@ class Delivery:
             raise
         if not records:
             return None
+        self.acknowledgement.begin(owned)
         owned.advance(records[-1].offset + 1, records[-1].leader_epoch)
         return Batch(owned.tp.topic, owned.tp.partition, cast("Any", tuple(records)))
 
@@ -545,6 +526,7 @@ class Delivery:
         if not count:
             return None
         undecoded.stop_after(count)
+        self.acknowledgement.begin(owned)
         owned.advance(records.offset + 1, raw.leader_epoch)
         return Batch._of_undecoded(owned.tp.topic, owned.tp.partition, undecoded, count)
 
@@ -594,7 +576,5 @@ class Delivery:
         transaction markers left empty: otherwise lag would never reach zero."""
         if self._batch is not None:
             owned.skip_to(self._batch.next_offset, self._batch.leader_epoch)
-        if owned not in self._in_flight:
-            owned.mark_processed()
         self._current = self._batch = self._records = None
         self._enqueue(owned)

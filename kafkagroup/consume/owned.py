@@ -135,6 +135,11 @@ class OwnedPartition(Progress):
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
         """Continue at `offset`: a committed offset, a reset, or the application's seek."""
+        self._prepare_start(offset)
+        self.restart(offset, leader_epoch)
+        self.drop_buffer()
+
+    def _prepare_start(self, offset: int) -> None:
         if self.is_of_deleted_topic:
             # The coordinator has deleted the committed offset. Otherwise the same offset in the new
             # topic would count as committed.
@@ -143,15 +148,12 @@ class OwnedPartition(Progress):
         if not self.is_uncommitted:
             self.covered = offset
         self.floor = offset if self.floor == UNKNOWN else min(self.floor, offset)
-        self.position = self.processed = self.fetch_offset = offset
-        self.leader_epoch = leader_epoch
         self.checked_epoch = -1
         self.note_topic(self.assigned_topic_id)
         self.reset = self.is_out_of_range = self.awaits_start_commit = False
         self.failure = self.refusal = None
         self.attempts = 0
         self.retry_at = self.look_up_at = 0.0
-        self.drop_buffer()
 
     def seek(self, offset: int) -> None:
         """Continue at the offset that the application chose."""
@@ -167,13 +169,15 @@ class OwnedPartition(Progress):
         """Continue at `offset` after a truncation or a reset, in the same topic unless `note_topic`
         follows. Records in flight are not processed yet, unless they are of a deleted topic: their
         offsets mean nothing in its successor."""
-        processed = self.processed
-        has_in_flight = processed != self.position and not self.is_of_deleted_topic
+        is_of_deleted_topic = self.is_of_deleted_topic
         topic_id, evidence = self.topic_id, self.topic_evidence
-        self.start_at(offset)
+        self._prepare_start(offset)
         self.topic_id, self.topic_evidence = topic_id, evidence
-        if has_in_flight:
-            self.processed = min(processed, offset)
+        if is_of_deleted_topic:
+            self.restart(offset, -1)
+        else:
+            self.restart_above(offset)
+        self.drop_buffer()
 
     def continue_from(self, before: OwnedPartition) -> None:
         """Continue where an earlier assignment of the partition ended."""
@@ -320,16 +324,17 @@ class OwnedPartition(Progress):
     def forget_position(self) -> None:
         """Let the position be looked up again: it was found under another topic id, and nothing
         was read from it."""
-        self.position = self.processed = self.covered = self.floor = UNKNOWN
+        self.restart(UNKNOWN, -1)
+        self.covered = self.floor = UNKNOWN
         self.acknowledged = None
-        self.leader_epoch = -1
         self.note_topic(self.assigned_topic_id)
         self.drop_buffer()
 
     def follow_truncation(self, epoch: int, leader_epoch: int) -> None:
         """Note that the log was truncated at the position: the record before it has leader epoch
         `epoch`, and the leader of `leader_epoch` has the same log below."""
-        self.leader_epoch = self.fetch_epoch = epoch
+        self.advance(self.position, epoch)
+        self.fetch_epoch = epoch
         self.checked_epoch = leader_epoch
 
     def count_failure(self) -> int:
@@ -506,4 +511,4 @@ class OwnedPartition(Progress):
         """Return the offset to commit; None if it is unknown or committed already."""
         if self.processed in (UNKNOWN, self.committed):
             return None
-        return OffsetAndMetadata(self.processed, leader_epoch=self.leader_epoch)
+        return OffsetAndMetadata(self.processed, leader_epoch=self.processed_epoch)

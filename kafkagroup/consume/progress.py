@@ -1,9 +1,14 @@
-"""The position of one partition: the fields of `OwnedPartition` that change with each record.
+"""The progress of one partition: what is delivered, in flight and complete.
 
-This file is compiled, with the types in `progress.pxd`, where a compiler is available.
+A delivery is one record, or consecutive ones that are processed together. Deliveries may be
+completed in any order. All below the lowest offset that is not complete is processed; a commit
+commits that offset. An acknowledgement policy decides when a delivery is complete. This file is
+compiled, with the types in `progress.pxd`, where a compiler is available.
 """
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 __all__ = ["UNKNOWN", "Progress"]
 
@@ -18,17 +23,67 @@ class Progress:
     def __init__(self) -> None:
         self.position = UNKNOWN
         """Offset of the next record to deliver."""
-        self.processed = UNKNOWN
-        """All records below this offset are processed; a commit commits this offset."""
         self.leader_epoch = -1
-        """Leader epoch of the record before `position`, -1 if it is unknown; committed with
-        `processed` (KIP-320)."""
+        """Leader epoch of the record before `position`, -1 if it is unknown (KIP-320)."""
+        self.processed = UNKNOWN
+        """All records below this offset are processed: where the oldest delivery in flight begins,
+        or, without one, the position."""
+        self.processed_epoch = -1
+        """Leader epoch of the record before `processed`; committed with it."""
+        self.oldest = 0
+        """Number of the oldest delivery in flight; 0 for none."""
+        self._begun = 0
+        """How many deliveries have begun: the number of the last one."""
+        self._later: OrderedDict[int, tuple[int, int]] | None = None
+        """The deliveries in flight after the oldest, in order: number -> the position and the
+        leader epoch at which it began. A policy with one delivery at a time needs no entry, so
+        nothing is allocated for each record."""
+
+    def begin(self) -> int:
+        """Begin a delivery at the position; the caller advances the position past it. Return its
+        number, to `complete` it by. Not the offset, which is delivered again after a seek."""
+        self._begun += 1
+        if self.oldest == 0:
+            self.oldest = self._begun
+        else:
+            if self._later is None:
+                self._later = OrderedDict()
+            self._later[self._begun] = self.position, self.leader_epoch
+        return self._begun
+
+    def complete(self, delivery: int) -> None:
+        """Note that a delivery is processed. Without effect after a seek, and for records that a
+        truncation has removed."""
+        if delivery != self.oldest:
+            if self._later is not None:
+                self._later.pop(delivery, None)
+        elif self._later is not None and self._later:
+            self.oldest, (self.processed, self.processed_epoch) = self._later.popitem(last=False)
+        else:
+            self.oldest = 0
+            self.processed = self.position
+            self.processed_epoch = self.leader_epoch
 
     def advance(self, position: int, leader_epoch: int) -> None:
         """Set the position, after reading or skipping records of this leader epoch."""
         self.position = position
         self.leader_epoch = leader_epoch
+        if self.oldest == 0:
+            self.processed = position
+            self.processed_epoch = leader_epoch
 
-    def mark_processed(self) -> None:
-        """Mark all records below the position as processed."""
-        self.processed = self.position
+    def restart(self, position: int, leader_epoch: int) -> None:
+        """Continue at another position. What is in flight does not count as processed."""
+        self.oldest = 0
+        self._later = None
+        self.advance(position, leader_epoch)
+
+    def restart_above(self, position: int) -> None:
+        """Continue at another position. What is in flight below it stays in flight."""
+        if self.processed >= position:
+            self.oldest = 0
+            self._later = None
+        elif self._later is not None:
+            kept = [(number, at) for number, at in self._later.items() if at[0] < position]
+            self._later = OrderedDict(kept)
+        self.advance(position, -1)

@@ -117,7 +117,6 @@ def test_a_repeated_automatic_commit_commits_what_is_processed_by_then(
     owned = OwnedPartition(T0)
     commit = Commit(owned, OffsetAndMetadata(7, "note", 2), NO_ID, is_automatic)
     owned.advance(processed, 4)
-    owned.mark_processed()
     assert commit.newest == newest
 
 

@@ -92,14 +92,19 @@ def state(delivery: Delivery, tp: TopicPartition = T0) -> tuple[int, int, int]:
     return owned.position, owned.processed, owned.fetch_offset
 
 
+def is_in_flight(delivery: Delivery) -> bool:
+    """Return whether a record of T0 is in flight."""
+    return T0 in delivery.acknowledgement.in_flight_among([T0])
+
+
 def ask(delivery: Delivery) -> Record | None:
     """Take a record as the consumer does: count the previous one as processed first."""
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     return delivery.next_record()
 
 
 def ask_batch(delivery: Delivery, most: int) -> Batch | None:
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     return delivery.next_batch(most)
 
 
@@ -128,16 +133,16 @@ def test_a_record_counts_as_processed_when_the_next_is_requested() -> None:
     delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
     assert state(delivery) == (0, 0, 2)
     assert ask(delivery) == record(0, "a")
-    assert (state(delivery), delivery.has_in_flight([T0]), delivery.to_commit()) == (
+    assert (state(delivery), is_in_flight(delivery), delivery.to_commit()) == (
         (1, 0, 2),
         True,
         {},
     )
     assert ask(delivery) == record(1, "b")
-    assert (state(delivery), delivery.has_in_flight([T0])) == ((2, 1, 2), True)
+    assert (state(delivery), is_in_flight(delivery)) == ((2, 1, 2), True)
     assert delivery.to_commit() == {T0: OffsetAndMetadata(1, leader_epoch=7)}
     assert ask(delivery) is None
-    assert (state(delivery), delivery.has_in_flight([T0])) == ((2, 2, 2), False)
+    assert (state(delivery), is_in_flight(delivery)) == ((2, 2, 2), False)
     assert delivery.to_commit() == {T0: OffsetAndMetadata(2, leader_epoch=7)}
 
 
@@ -148,6 +153,20 @@ def test_committed_offsets_are_not_committed_again() -> None:
     assert delivery.to_commit() == {T1: OffsetAndMetadata(6)}
     delivery.owned[T1].acknowledged = OffsetAndMetadata(6)
     assert delivery.to_commit() == {}
+
+
+def test_a_commit_has_the_leader_epoch_of_the_last_processed_record() -> None:
+    """It had that of the record in flight."""
+    delivery = owning(T0)
+    owned = delivery.owned[T0]
+    later = encode_batch([NewRecord(None, b"b")], base_offset=1, leader_epoch=8)
+    delivery.add(owned, [batch(0, "a"), *read_batches(later, topic="t", partition=0)])
+    ask(delivery)
+    ask(delivery)
+    processed = {T0: OffsetAndMetadata(1, leader_epoch=7)}
+    assert (delivery.to_commit(), delivery.processed()) == (processed, processed)
+    delivery.acknowledgement.complete()
+    assert delivery.to_commit() == {T0: OffsetAndMetadata(2, leader_epoch=8)}
 
 
 def test_an_unknown_position_is_not_committed() -> None:
@@ -274,7 +293,7 @@ def test_a_gap_does_not_mark_the_record_in_flight_as_processed() -> None:
     assert delivery.next_record() == record(0, "a")
     assert delivery.next_batch(10) is None
     assert state(delivery) == (2, 0, 2)
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     assert state(delivery) == (2, 2, 2)
 
 
@@ -306,7 +325,7 @@ def test_a_batch_has_its_records_however_late_they_are_decoded(undecoded: bool) 
     assert (columns["offset"], columns["value"]) == ([0, 1], [b"a", b"b"])
     records = [record(0, "a"), record(1, "b")]
     assert (list(first), list(first), first.records) == (records, records, tuple(records))
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     assert state(delivery) == (2, 2, 3)
     rest = delivery.next_batch(2, undecoded=undecoded)
     assert rest == Batch("t", 0, (record(2, "c"),))
@@ -369,7 +388,7 @@ def test_several_batches_in_flight_add_up() -> None:
     assert delivery.next_batch(9) == Batch("t", 0, (record(0, "a"),))
     assert delivery.next_batch(9) == Batch("t", 1, (record(0, "x", T1),))
     assert delivery.to_commit() == {}
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     assert delivery.to_commit() == {
         T0: OffsetAndMetadata(1, leader_epoch=7),
         T1: OffsetAndMetadata(1, leader_epoch=7),
@@ -393,7 +412,7 @@ def test_offsets_to_commit_are_of_present_assignments_among_those_asked_for() ->
         delivery.add(delivery.owned[tp], [batch(0, "a", tp=tp)])
     before = delivery.owned[T0]
     delivery.next_batches(9)
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     assert delivery.to_commit([delivery.owned[T1]]).keys() == {T1}
     delivery.release([T0])
     owning(T0, delivery=delivery)
@@ -430,7 +449,7 @@ def test_released_records_are_not_in_flight() -> None:
     owned = delivery.owned[T0]
     ask(delivery)
     delivery.release([T0, T1])
-    assert (delivery.owned, delivery.has_in_flight([T0]), delivery.to_commit()) == ({}, False, {})
+    assert (delivery.owned, is_in_flight(delivery), delivery.to_commit()) == ({}, False, {})
     assert ask(delivery) is None
     assert (owned.revoked, owned.processed) == (True, 0)
 
@@ -452,7 +471,7 @@ def test_seek_drops_fetched_records_and_those_in_flight() -> None:
     delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
     assert ask(delivery) == record(0, "a")
     delivery.seek(T0, 0)
-    assert (state(delivery), delivery.has_in_flight([T0])) == ((0, 0, 0), False)
+    assert (state(delivery), is_in_flight(delivery)) == ((0, 0, 0), False)
     assert ask(delivery) is None
     delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
     assert ask(delivery) == record(0, "a")
@@ -469,9 +488,9 @@ def test_relocating_keeps_records_in_flight_unprocessed(
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
     assert ask_batch(delivery, 2) == Batch("t", 0, (record(0, "a"), record(1, "b")))
     delivery.relocate(T0, offset)
-    assert (state(delivery), delivery.has_in_flight([T0])) == (at_once, True)
+    assert (state(delivery), is_in_flight(delivery)) == (at_once, True)
     assert ask(delivery) is None
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     assert delivery.owned[T0].processed == later
 
 
@@ -479,9 +498,9 @@ def test_relocating_with_nothing_in_flight_moves_the_processed_offset() -> None:
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c")])
     assert ask(delivery) == record(0, "a")
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     delivery.relocate(T0, 9)
-    assert (state(delivery), delivery.has_in_flight([T0])) == ((9, 9, 9), False)
+    assert (state(delivery), is_in_flight(delivery)) == ((9, 9, 9), False)
 
 
 def test_seek_keeps_records_of_other_partitions_in_flight() -> None:
@@ -489,9 +508,8 @@ def test_seek_keeps_records_of_other_partitions_in_flight() -> None:
     delivery.add(delivery.owned[T1], [batch(0, "x", "y", tp=T1)])
     assert ask(delivery) == record(0, "x", T1)
     delivery.seek(T0, 9)
-    assert delivery.has_in_flight([T0, T1])
-    assert delivery.in_flight_among([T0, T1]) == [T1]
-    assert not delivery.has_in_flight([T0])
+    assert delivery.acknowledgement.in_flight_among([T0, T1]) == [T1]
+    assert not is_in_flight(delivery)
     assert ask(delivery) == record(1, "y", T1)
     assert state(delivery, T1) == (2, 1, 2)
 
@@ -527,7 +545,7 @@ def test_delivered_records_are_uncommitted_in_flight_and_processed() -> None:
     owned.acknowledge(OffsetAndMetadata(1), 0.0)
     assert not owned.is_uncommitted
     ask(delivery)
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     assert owned.is_uncommitted
 
 
@@ -564,7 +582,7 @@ def test_control_records_and_compaction_need_no_commit_by_the_application() -> N
     owned = delivery.owned[T0]
     delivery.add(owned, [batch(0, "a"), marker(1), compacted(2, 5), batch(6, "b"), marker(7)])
     ask(delivery)
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     owned.acknowledge(OffsetAndMetadata(1), 0.0)
     assert not owned.is_uncommitted
     assert ask(delivery) == record(6, "b")
@@ -697,11 +715,11 @@ def test_a_record_is_delivered_after_its_conversion() -> None:
     delivery = suspending(batch(0, "a", "b"))
     assert ask(delivery) is None
     assert state(delivery) == (0, 0, 2)
-    assert not delivery.has_in_flight([T0])
+    assert not is_in_flight(delivery)
     awaited(delivery)
     assert state(delivery) == (0, 0, 2)
     assert ask(delivery) == converted(0, "a")
-    assert (state(delivery), delivery.has_in_flight([T0])) == ((1, 0, 2), True)
+    assert (state(delivery), is_in_flight(delivery)) == ((1, 0, 2), True)
     assert ask(delivery) is None
     assert state(delivery) == (1, 1, 2)
 
@@ -857,7 +875,7 @@ def test_a_skipped_record_advances_position_and_commit() -> None:
     """Otherwise the lag would stay above zero if the last record is bad."""
     delivery = skipping(batch(0, "a", "bad", "c", "bad"))
     assert [ask(delivery), ask(delivery)] == [converted(0, "a"), converted(2, "c")]
-    assert state(delivery) == (3, 1, 4)
+    assert state(delivery) == (3, 2, 4)
     assert ask(delivery) is None
     assert state(delivery) == (4, 4, 4)
 
@@ -885,7 +903,7 @@ def test_records_skipped_by_a_coroutine_deserializer_are_not_delivered() -> None
         assert raw is not None
         delivery.converted(raw, Outcome.SKIPPED if n < 2 else raw)
     assert ask_batch(delivery, 3) == Batch("t", 0, (record(2, "c"),))
-    assert state(delivery) == (3, 0, 3)
+    assert state(delivery) == (3, 2, 3)
 
 
 def test_the_position_follows_the_original_record_and_not_its_replacement() -> None:
@@ -908,13 +926,13 @@ def test_an_error_does_not_drop_the_batches_before_it(bad: RecordBatch) -> None:
     delivery = owning(T0, T1, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c"), bad])
     delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     found = delivery.next_batches(100)
     assert [r.value for b in found for r in b if b.partition == 0] == ["a", "b", "c", "d"]
     assert delivery.owned[T0].processed == 0
     with pytest.raises((CorruptRecordError, DeserializationError)):
         for _ in range(2):
-            delivery.mark_processed()
+            delivery.acknowledgement.complete()
             delivery.next_batches(100)
     assert delivery.owned[T0].processed == 4
 
@@ -924,7 +942,7 @@ def test_an_error_in_the_record_after_a_batch_is_raised_after_the_batch(bad: Rec
     delivery = owning(T0, delivery=Delivery(picky()))
     delivery.add(delivery.owned[T0], [batch(0, "a"), bad])
     assert [b.records for b in delivery.next_batches(100)] == [(converted(0, "a"),)]
-    delivery.mark_processed()
+    delivery.acknowledgement.complete()
     with pytest.raises((CorruptRecordError, DeserializationError)):
         delivery.next_batches(100)
     assert state(delivery)[:2] == (1, 1)
@@ -963,7 +981,7 @@ def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processe
             log_end = max(log_end, owned.fetch_offset)
         elif move in ("ask", "batch"):
             done.update(held)
-            delivery.mark_processed()
+            delivery.acknowledgement.complete()
             if move == "ask":
                 one = delivery.next_record()
                 taken = () if one is None else (one,)
@@ -978,7 +996,7 @@ def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processe
             # As in a revocation: the record in flight is finished, then comes the commit.
             delivery.revoke([T0])
             done.update(held)
-            delivery.mark_processed()
+            delivery.acknowledgement.complete()
             committed = delivery.to_commit().get(T0, OffsetAndMetadata(committed)).offset
             delivery.release([T0])
             held = []

@@ -226,7 +226,7 @@ def test_a_truncation_leaves_what_is_in_flight_unprocessed(offset: int, processe
     owned = OwnedPartition(TP)
     owned.start_at(0)
     owned.advance(8, 1)
-    owned.mark_processed()
+    owned.begin()
     owned.advance(10, 1)
     owned.relocate(offset)
     assert (owned.position, owned.processed) == (offset, processed)

@@ -22,11 +22,6 @@ PER_RECORD = {
     ("consume/conversion.py", "now", "record._value"),
     ("consume/conversion.py", "_set_converted", "record._key"),
     ("consume/conversion.py", "_set_converted", "record._value"),
-    ("consume/delivery.py", "_read", "owned.leader_epoch"),
-    ("consume/delivery.py", "_read", "owned.position"),
-    ("consume/delivery.py", "_read_converted", "owned.leader_epoch"),
-    ("consume/delivery.py", "_read_converted", "owned.position"),
-    ("consume/delivery.py", "mark_processed", "owned.processed"),
     ("runtime/consume/reader.py", "__anext__", "reader.iterator"),
     ("runtime/consume/reader.py", "ready", "self._permit.last_poll"),
 }

@@ -811,7 +811,6 @@ async def test_an_auto_commit_leaves_out_what_is_being_revoked(network: Any) -> 
         for owned in delivery.owned.values():
             owned.start_at(0)
             owned.advance(5, 0)
-            owned.mark_processed()
         delivery.revoke([TP])
         tasks.start_soon(group.session.committer.auto_commit, lambda _: None)
         await anyio.sleep(30)
@@ -828,7 +827,6 @@ async def test_a_commit_waits_for_a_listener_only_after_a_loss(network: Any) -> 
         delivery = group.session.delivery
         delivery.owned[TP].start_at(0)
         delivery.owned[TP].advance(5, 0)
-        delivery.owned[TP].mark_processed()
         start = anyio.current_time()
         await group.session.committer.commit_delivered(anyio.current_time() + 20)
         assert (group.committed, anyio.current_time() - start < 1) == (5, True)

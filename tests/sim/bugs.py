@@ -19,6 +19,7 @@ import attrs
 from kafkagroup import assign as assignors
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
+from kafkagroup.consume.progress import Progress
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.classic_state import Phase
@@ -138,7 +139,7 @@ def delivers_after_lost(stack: ExitStack) -> None:
     def release(self: Any, partitions: Any) -> None:
         for tp in tuple(partitions):
             self.owned.pop(tp, None)
-        self._in_flight = ()
+        self.acknowledgement.forget_all()
 
     _replace(stack, Delivery, "revoke", lambda self, partitions: None)
     _replace(stack, Delivery, "release", release)
@@ -902,18 +903,7 @@ def uses_a_negative_offset_as_position(stack: ExitStack) -> None:
 @_bug("S4")
 def commits_records_in_flight(stack: ExitStack) -> None:
     """A record counts as processed when it is delivered."""
-
-    def make(read: Any) -> Any:
-        def faulty(self: Any, *arguments: Any, **options: Any) -> Any:
-            found = read(self, *arguments, **options)
-            for owned in self._in_flight:
-                owned.processed = owned.position
-            return found
-
-        return faulty
-
-    _around(stack, Delivery, "next_record", make)
-    _around(stack, Delivery, "next_batch", make)
+    _replace(stack, Progress, "begin", lambda self: 0)
 
 
 @_bug("S4")

@@ -560,6 +560,21 @@ def test_s4_a_commit_may_pass_control_records():
     assert broken(first, commits(3)) == ["S4", "S6"]
 
 
+def test_s4_a_commit_stops_at_the_lowest_record_in_flight():
+    """Records may be processed in any order."""
+    first = [opening(), starts(1, {T0: 0}), delivers(0, 1, 2, processed=False)]
+    zero, one, two = [of(Processed, partition=T0, offset=offset) for offset in range(3)]
+    assert broken(first, two, commits(0)) == []
+    assert broken(first, two, zero, commits(1)) == []
+    assert broken(first, two, zero, commits(3)) == ["S4", "S6"]
+    assert broken(first, two, zero, one, commits(3)) == []
+
+
+def test_s4_a_seek_leaves_no_record_in_flight():
+    first = [opening(), starts(1, {T0: 0}), delivers(0), delivers(1, processed=False)]
+    assert broken(first, of(Sought, partition=T0, offset=5), commits(5, stored=False)) == []
+
+
 def test_s4_the_application_may_commit_any_offset_explicitly():
     first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1), delivers(1)]
     sought = of(Sought, partition=T0, offset=0)

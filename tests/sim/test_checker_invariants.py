@@ -112,6 +112,12 @@ def of_processed(offset):
     return processed
 
 
+def test_s17_each_record_in_flight_is_processed_before_the_callback():
+    first = [consuming(), delivers(0, 1, processed=False), heartbeats("REBALANCE_IN_PROGRESS")]
+    assert broken(first, of_processed(1), revokes(T0, T1)) == ["S17"]
+    assert broken(first, of_processed(1), of_processed(0), commits(2), revokes(T0, T1)) == []
+
+
 def test_s17_the_callback_runs_without_the_record_in_flight_once_the_deadline_has_passed():
     assert "S17" in broken(holding(), 5.9, revokes(T0, T1))
     assert "S17" not in broken(holding(), 6.0, revokes(T0, T1))

@@ -119,7 +119,8 @@ class Committer:
         # With auto-commit, report only the loss of records in flight, unless a `commit()` waits.
         reports_all = self._waiting_commit_count > 0 or not self._options.enable_auto_commit
         delivery = self._delivery
-        for tp in partitions if reports_all else delivery.in_flight_among(partitions):
+        in_flight = delivery.acknowledgement.in_flight_among
+        for tp in partitions if reports_all else in_flight(partitions):
             if (owned := delivery.owned.get(tp)) is not None:
                 self._losses.add(owned, reason)
 

@@ -1,6 +1,7 @@
 # The types of `reader` where it is compiled.
 
 cimport cython
+from kafkagroup.consume.acknowledgement cimport SequentialPolling
 from kafkagroup.consume.delivery cimport Delivery
 from kafkagroup.consume.delivery_permit cimport DeliveryPermit
 
@@ -41,6 +42,7 @@ cdef class Reader:
     cdef object _task
     cdef Records iterator
     cdef Delivery _delivery
+    cdef SequentialPolling _acknowledgement
     cdef object _preparation
     cdef object _lease_now
     cdef int _system_clock_id

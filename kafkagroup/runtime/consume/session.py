@@ -110,21 +110,21 @@ class Session:
         self.permit.end()
         self.changed.notify()
 
-    def mark_processed(self) -> None:
-        """Count the records in flight as processed."""
-        self.delivery.mark_processed()
+    def complete_in_flight(self) -> None:
+        """Note that the application polls or commits: it has processed the records in flight."""
+        self.delivery.acknowledgement.complete()
         if self._is_draining:
             self.notify()
 
     def drop_in_flight(self) -> None:
         """Forget the records in flight: the application will not process them."""
-        self.delivery.drop_in_flight()
+        self.delivery.acknowledgement.forget_all()
         if self._is_draining:
             self.notify()
 
     def on_poll(self) -> None:
-        """Note a poll: the application has processed the records in flight."""
-        self.mark_processed()
+        """Note a poll."""
+        self.complete_in_flight()
         self.resume_logins()
         self.committer.on_poll()
 
@@ -201,7 +201,8 @@ class Session:
         self.permit.end()
         try:
             with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
-                while self.delivery.has_in_flight(partitions) and self.processing.may_end:
+                in_flight_among = self.delivery.acknowledgement.in_flight_among
+                while in_flight_among(partitions) and self.processing.may_end:
                     # Nothing tells when a task of trio ends.
                     await self.changed.wait(anyio.current_time() + _TASK_CHECK_INTERVAL)
         finally:

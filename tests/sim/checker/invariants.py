@@ -17,10 +17,10 @@ INVARIANTS: Mapping[str, str] = {
     "S2": "a revocation is complete before the member acknowledges it or rejoins",
     "S3": "the last commit is answered, or its deadline has passed, before the member releases "
     "ownership",
-    "S4": "a commit never exceeds what the application has processed",
+    "S4": "a commit never exceeds the lowest offset that the application has not processed",
     "S5": "the committed offset never moves back, unless the application seeks",
     "S6": "every record below the last commit was processed",
-    "S7": "a clean handover repeats no record that was committed",
+    "S7": "a clean handover repeats no record below the commit",
     "S8": "the delivered offsets of a partition increase, and skip only what no reader may see",
     "S9": "nothing is delivered from a partition after it is revoked or lost",
     "S10": "a stale response changes nothing",
@@ -30,7 +30,7 @@ INVARIANTS: Mapping[str, str] = {
     "S14": "an assignment is complete, disjoint and balanced, and sticky where its assignor is",
     "S15": "nothing is delivered from a partition between pause and resume",
     "S16": "a paused partition that a member keeps through a rebalance stays paused",
-    "S17": "the record in flight is processed before the last commit of a revocation, unless the "
+    "S17": "the records in flight are processed before the last commit of a revocation, unless the "
     "deadline has passed",
     "S18": "a revocation calls the application back by its deadline",
     "S19": "a position or commit of a deleted topic is never applied to a topic recreated under "

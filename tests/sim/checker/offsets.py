@@ -20,6 +20,7 @@ not reset positions by itself, its application is notified of the truncation, an
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 from kafkagroup import TopicPartition
 
@@ -175,6 +176,7 @@ class Offsets:
             )
         if not is_truncated:
             period.truncations = {cut for cut in period.truncations if cut > offset}
+        period.in_flight[offset] = period.position
         period.position = offset + 1
         period.delivered_by = number
 
@@ -264,6 +266,7 @@ class Offsets:
         before = period.position if period.position is not None else log.floor
         for offset in range(before, event.offset):
             log.set_flag(offset, PROCESSED | PASSED)  # skipped by the application
+        period.in_flight.clear()
         _move(period, log, event.offset, number, event.time)
 
     def _processed(self, number: int, event: Processed) -> None:
@@ -276,12 +279,13 @@ class Offsets:
             # Reset because of a cut: a record below it may have been in flight meanwhile.
             kept = min(event.offset + 1, *period.truncations)
             period.processed_before_move = max(period.processed_before_move, kept)
-        # A record of an earlier period does not count for this one.
-        if period is None or period.position is None or event.offset >= period.position:
+        # A record of an earlier period, or from before a seek, does not count for this one.
+        if period is None or event.offset not in period.in_flight:
             return
         if period.run.polled_by > period.processed_by:
             period.reported_processed, period.reported_at = period.processed, period.processed_at
-        period.processed = max(period.processed or 0, event.offset + 1)
+        del period.in_flight[event.offset]
+        period.processed = _watermark(period)
         period.processed_by, period.processed_at = number, event.time
 
     # ------------------------------------------------------------ commits: the application's calls
@@ -646,11 +650,19 @@ def _move(period: OwnershipPeriod, log: Log, offset: int | None, number: int, no
     period.processed_before_move = max(period.processed_before_move, _done(period, log))
     period.moved = number, now
     period.is_position_unknown = offset is None
-    period.position = period.processed = period.reported_processed = offset
+    kept = [(o, at) for o, at in period.in_flight.items() if offset is not None and o < offset]
+    period.in_flight = OrderedDict(kept)
+    period.position = offset
+    period.processed = period.reported_processed = _watermark(period)
     period.minimum_commit = 0
     _lower_floor(period, offset or 0)
     if log.current is period:  # a former owner's seek does not concern the group's commits
         log.floor = min(log.floor, offset or 0)
+
+
+def _watermark(period: OwnershipPeriod) -> int | None:
+    """Return the position before the first record in flight; without one, the position."""
+    return next(iter(period.in_flight.values()), period.position)
 
 
 def _lower_floor(period: OwnershipPeriod, offset: int) -> None:
@@ -660,13 +672,13 @@ def _lower_floor(period: OwnershipPeriod, offset: int) -> None:
 
 
 def _done(period: OwnershipPeriod, log: Log) -> int:
-    """Return the offset after the last processed record, or the start offset."""
+    """Return the offset below which all is processed, or the start offset."""
     return _or_start(period.processed, period, log)
 
 
 def _reported(period: OwnershipPeriod) -> tuple[int | None, float]:
-    """Return the offset after the last processed record that the application has reported by its
-    polls, and when that was processed."""
+    """Return the offset below which the application has reported all as processed by its polls, and
+    when that was processed."""
     if period.run.polled_by > period.processed_by:
         return period.processed, period.processed_at
     return period.reported_processed, period.reported_at

@@ -11,6 +11,7 @@ its time.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -94,8 +95,12 @@ class OwnershipPeriod:
     position: int | None = None
     """Offset after the last delivered record; None before the first."""
     delivered_by: int = -1
+    in_flight: OrderedDict[int, int | None] = attrs.field(factory=OrderedDict)
+    """The records that were delivered and are not processed, in order: offset -> the position
+    before it."""
     processed: int | None = None
-    """Offset after the last processed record; None before the first."""
+    """The records below it are processed: the position before the first one in flight, or, without
+    one, the position. None before the first record is processed."""
     processed_by: int = -1
     processed_at: float = -math.inf
     reported_processed: int | None = None

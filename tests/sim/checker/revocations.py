@@ -1,8 +1,8 @@
 """The course of a revocation: S17, S18 and S21.
 
 A revocation begins when the member learns that it must revoke partitions, from the group or from
-its client, and releases them at `Revoked`. In between the client waits for the record in flight, up
-to a deadline, commits, and calls the application. The record in flight is the last one delivered,
+its client, and releases them at `Revoked`. In between the client waits for the records in flight,
+up to a deadline, commits, and calls the application. In flight is each record that was delivered,
 until it is processed.
 """
 
@@ -31,7 +31,7 @@ from ..events import (
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
 
 _DRAIN_SHARE = 0.75
-"""Share of the rebalance timeout for which a revocation waits for the record in flight."""
+"""Share of the rebalance timeout for which a revocation waits for the records in flight."""
 
 _EARLY = 1e-6
 """Seconds of tolerance for rounding in sums of times."""
@@ -42,8 +42,8 @@ _GRACE = 1.0
 
 @attrs.define(eq=False)
 class _Member:
-    in_flight: dict[TopicPartition, tuple[int, float, int]] = attrs.field(factory=dict)
-    """Partition -> the event, time and offset of its last record, until that is processed."""
+    in_flight: dict[TopicPartition, dict[int, tuple[int, float]]] = attrs.field(factory=dict)
+    """Partition -> the offsets of its records in flight -> the event and time of the delivery."""
     due: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition to revoke -> by which event, and when the member learned of it."""
     rejoins_since: tuple[int, float] | None = None
@@ -81,20 +81,18 @@ class Revocations:
         run = self._recorder.run_of(name)
         return run, self._members.setdefault(run, _Member())
 
-    # ------------------------------------------------------------ the record in flight
+    # ------------------------------------------------------------ records in flight
 
     def _delivered(self, number: int, event: Delivered) -> None:
         _, member = self._of(event.member)
-        member.in_flight[event.partition] = (number, event.time, event.offset)
+        member.in_flight.setdefault(event.partition, {})[event.offset] = (number, event.time)
 
     def _processed(self, number: int, event: Processed) -> None:
         _, member = self._of(event.member)
-        last = member.in_flight.get(event.partition)
-        if last is not None and event.offset >= last[2]:
-            del member.in_flight[event.partition]
+        member.in_flight.get(event.partition, {}).pop(event.offset, None)
 
     def _sought(self, number: int, event: Sought) -> None:
-        # The record in flight then counts as not processed, and the revocation does not wait.
+        # The records in flight then count as not processed, and the revocation does not wait.
         self._of(event.member)[1].in_flight.pop(event.partition, None)
 
     # ------------------------------------------------------------ partitions to revoke
@@ -183,18 +181,19 @@ class Revocations:
         drain = run.opening.rebalance_timeout * _DRAIN_SHARE - _EARLY
         for tp in event.partitions:
             member.due.pop(tp, None)
-            last = member.in_flight.pop(tp, None)
-            if last is None or not run.has_opening or run.closing is not None:
+            in_flight = member.in_flight.pop(tp, {})
+            if not run.has_opening or run.closing is not None:
                 continue
-            by, at, offset = last
-            # A member may have to rejoin as soon as it is assigned something: its listener's
-            # callback still runs, and records are delivered meanwhile.
-            since = min(at, run.stable_at)
-            if member.rejoins_since:
-                since = min(since, member.rejoins_since[1])
-            if event.time - since < drain and run.thawed_at < at:
-                text = f"{run.name} revokes {tp} with offset {offset} in flight"
-                self._recorder.report("S17", event, text, by, number)
+            for offset, (by, at) in in_flight.items():
+                # A member may have to rejoin as soon as it is assigned something: its listener's
+                # callback still runs, and records are delivered meanwhile.
+                since = min(at, run.stable_at)
+                if member.rejoins_since:
+                    since = min(since, member.rejoins_since[1])
+                if event.time - since < drain and run.thawed_at < at:
+                    text = f"{run.name} revokes {tp} with offset {offset} in flight"
+                    self._recorder.report("S17", event, text, by, number)
+                    break
         if event.partitions and not run.opening.shards:
             self._check_member(number, event, run)
 

@@ -1,0 +1,64 @@
+"""The acknowledgement policy: when what was delivered counts as processed.
+
+Only here does a poll of the application mean that. This file is compiled, with the types in
+`acknowledgement.pxd`, where a compiler is available.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.progress import Progress
+from kafkagroup.types import TopicPartition
+
+__all__ = ["SequentialPolling"]
+
+
+class SequentialPolling:
+    """What was delivered is in flight until the application polls again, or commits. Of each
+    partition it is one delivery."""
+
+    def __init__(self) -> None:
+        self._first: OwnedPartition | None = None
+        """A partition with records in flight; None for none."""
+        self._others: tuple[OwnedPartition, ...] = ()
+        """The others. Mostly there are none: a tuple of one would be allocated for each record."""
+
+    def begin(self, owned: OwnedPartition) -> None:
+        """Note that records are delivered from the position on, before it is advanced."""
+        if self._first is None:
+            self._first = owned
+        elif owned is not self._first and owned not in self._others:
+            self._others = (*self._others, owned)
+        if owned.oldest == 0:
+            Progress.begin(owned)
+
+    def complete(self) -> None:
+        """Note that the application polls or commits: it has processed what was delivered."""
+        if self._first is None:
+            return
+        Progress.complete(self._first, self._first.oldest)
+        for owned in self._others:
+            owned.complete(owned.oldest)
+        self._first, self._others = None, ()
+
+    def forget(self, partitions: Iterable[OwnedPartition]) -> None:
+        """Forget what is in flight of these partitions: it does not count as processed."""
+        gone = frozenset(partitions)
+        kept = [owned for owned in self._in_flight() if owned not in gone]
+        self.forget_all()
+        if kept:
+            self._first, *others = kept
+            self._others = tuple(others)
+
+    def forget_all(self) -> None:
+        """Forget all that is in flight: the application will not process it."""
+        self._first, self._others = None, ()
+
+    def in_flight_among(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return those of these partitions that have records in flight."""
+        return [owned.tp for owned in self._in_flight() if owned.tp in partitions]
+
+    def _in_flight(self) -> tuple[OwnedPartition, ...]:
+        return () if self._first is None else (self._first, *self._others)
