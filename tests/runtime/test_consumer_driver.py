@@ -469,7 +469,7 @@ async def test_a_leaving_static_member_does_not_remove_its_successor(network: An
         me = old._session.membership.identity.member_id
         async with member(**options) as new:
             await new.wait_assignment()
-            await old.close(leave_group=True)
+            await old.stop(leave_group=True)
             (holder,) = kafka.describe_group("g").members
             assert holder.member_id == new._session.membership.identity.member_id != me
 

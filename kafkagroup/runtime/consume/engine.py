@@ -356,7 +356,7 @@ class Engine(FetchControl):
         await session.drain(partitions, anyio.current_time() + timeout)
         if session.committer.group_offsets is not None and session.committer.is_automatic:
             try:
-                await session.committer.commit_processed(timeout)
+                await session.committer.commit_processed(anyio.current_time() + timeout)
             except KafkaGroupError as error:
                 logger.warning("the last commit failed: %s", error)
         self._delivery.release(partitions)
