@@ -78,8 +78,8 @@ test-wire-%: .venv/compiled.stamp
 	$(BIN)/python tests/try_pythons.py $*
 
 soak: .venv/compiled.stamp ## a million records, and a pipeline where all fails; SEED=n; BROKER=host:port: the first only
-	$(BIN)/python tests/soak/run.py $(BROKER)
-	$(if $(BROKER),,$(BIN)/python tests/soak/pipeline.py $(if $(SEED),--seed $(SEED)))
+	$(BIN)/python tests/verification/soak/run.py $(BROKER)
+	$(if $(BROKER),,$(BIN)/python tests/verification/soak/pipeline.py $(if $(SEED),--seed $(SEED)))
 
 test-brokers: .venv/compiled.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python tests/parts.py brokers
@@ -90,23 +90,23 @@ test-lakes: .venv-lakes-4.1/stamp .venv-lakes-4.2/stamp ## PySpark 4.1, the olde
 	.venv-lakes-4.2/bin/python tests/parts.py lakes-4.2
 
 hostile: .venv/compiled.stamp ## brokers that mean harm: how each attack ends, its memory and time; UNTESTED=1: those that no test runs, a minute
-	$(BIN)/python -m tests.hostile $(if $(UNTESTED),--untested)
+	$(BIN)/python -m tests.verification.hostile $(if $(UNTESTED),--untested)
 
 fuzz: .venv/compiled.stamp ## mutated answers through every decoder; CASES=n, SEED=n
-	$(BIN)/python tests/hostile/fuzz.py --cases $(or $(CASES),10000000) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python tests/verification/hostile/fuzz.py --cases $(or $(CASES),10000000) $(if $(SEED),--seed $(SEED))
 
 fuzz-assign: .venv/check.stamp ## a million generated groups through every assignor; CASES=n, SEED=n
 	$(BIN)/python tests/assign/fuzz.py --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
 
 sim: .venv/compiled.stamp ## 10,000 simulated runs of groups, each checked; PROTOCOL=consumer for KIP-848; BROKER=apache for Kafka's own coordinator; HISTORIES=n, START=seed, KEEP=file to resume
-	$(BIN)/python -m tests.sim --protocol $(or $(PROTOCOL),classic) $(if $(BROKER),--broker $(BROKER)) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
-	$(BIN)/python -m tests.sim --bugs $(if $(BROKER),--broker $(BROKER))
+	$(BIN)/python -m tests.verification.sim --protocol $(or $(PROTOCOL),classic) $(if $(BROKER),--broker $(BROKER)) --histories $(or $(HISTORIES),10000) --start $(or $(START),0) $(if $(KEEP),--resume $(KEEP))
+	$(BIN)/python -m tests.verification.sim --bugs $(if $(BROKER),--broker $(BROKER))
 
 mutate: .venv/check.stamp ## small changes of a module that no test notices; MODULE=file, TESTS=files, COUNT=n, SEED=n, LINES=first-last, LIMIT=seconds
 	$(BIN)/python tests/mutate.py $(MODULE) $(TESTS) --count $(or $(COUNT),30) --seed $(or $(SEED),0) $(if $(LINES),--lines $(LINES)) $(if $(LIMIT),--limit $(LIMIT))
 
 lockstep: .venv/compiled.stamp ## 100,000 scripts of random requests to Apache's coordinator and the embedded one; CASES=n, START=seed
-	$(BIN)/python -m tests.lockstep --cases $(or $(CASES),100000) --start $(or $(START),0)
+	$(BIN)/python -m tests.verification.lockstep --cases $(or $(CASES),100000) --start $(or $(START),0)
 
 bench: .venv/bench.stamp ## everything beside aiokafka, librdkafka and Java; PRESET=large for the long form
 	$(BIN)/python -m tests.bench --preset $(or $(PRESET),small)

@@ -36,7 +36,7 @@ FAST = (
     "tests/consume",
     "tests/member",
     "tests/wire",
-    *files("tests/sim/test_checker*.py"),
+    *files("tests/verification/sim/test_checker*.py"),
     "tests/test_errors.py",
     "tests/test_layers.py",
     "tests/test_options.py",
@@ -49,9 +49,10 @@ FAST = (
 
 VIRTUAL = (
     *FAST,
-    "tests/model",
+    "tests/concurrency",
+    "tests/verification/model",
     "tests/runtime",
-    "tests/sim",
+    "tests/verification/sim",
     "tests/transport",
     "tests/zookeeper",
 )
@@ -59,10 +60,10 @@ VIRTUAL = (
 
 LOWEST = (
     *FAST,
-    "tests/runtime/test_guest_mode.py",
-    "tests/runtime/test_leaving.py",
-    "tests/runtime/test_service.py",
-    "tests/runtime/test_user_code.py",
+    "tests/runtime/client/test_guest_mode.py",
+    "tests/runtime/member/test_leaving.py",
+    "tests/runtime/client/test_service.py",
+    "tests/runtime/client/test_user_code.py",
     "tests/exporters",
     "tests/test_threads.py",
     "tests/transport/test_connection.py",
@@ -128,7 +129,7 @@ PARTS = {
     "long": Part(LONG, "long and not (brokers or serial)", EACH_CPU),
     "long-serial": Part(LONG, "long and serial and not brokers"),
     "wire": Part(("tests/wire", "tests/consume"), options=EACH_CPU, is_pure=True),
-    "bugs": Part(("tests/sim/test_bugs.py",), options=EACH_CPU, is_pure=True),
+    "bugs": Part(("tests/verification/sim/test_bugs.py",), options=EACH_CPU, is_pure=True),
     "brokers": Part(("tests/old_brokers", "tests/testing/test_local.py"), "brokers"),
     # Tests of tables, which do without streams: PySpark 4.1 has none for sources in Python.
     "lakes-4.1": Part(LAKES, options=("-k", "not stream", *IGNORING_SOCKETS)),

@@ -44,9 +44,9 @@ STORIES: Mapping[str, tuple[str, ...]] = {
         f"{_KEEPER}test_a_member_whose_session_expired_loses_its_partitions_and_rejoins[asyncio-kafka]",
     ),
     "Apache Kafka 4.3.1, its group coordinator in virtual time": (
-        "tests/lockstep/test_agreement.py::test_the_answers_to_random_requests_are_equal[0]",
-        "tests/sim/test_apache.py::test_no_run_violates_an_invariant[classic]",
-        "tests/sim/test_apache.py::test_no_run_violates_an_invariant[consumer]",
+        "tests/verification/lockstep/test_agreement.py::test_the_answers_to_random_requests_are_equal[0]",
+        "tests/verification/sim/test_apache.py::test_no_run_violates_an_invariant[classic]",
+        "tests/verification/sim/test_apache.py::test_no_run_violates_an_invariant[consumer]",
     ),
     "Apache Spark, from topic to topic": (
         "tests/spark/test_sink.py::test_a_stream_from_topic_to_topic",

@@ -28,7 +28,7 @@ LONGEST = (
     "tests/live/test_group_history.py",
     "tests/live/test_replicas.py",
     "tests/live/test_blocking.py",
-    "tests/lockstep/test_agreement.py",
+    "tests/verification/lockstep/test_agreement.py",
     "tests/docs/test_getting_started.py",
     "tests/testing/test_local.py",
     "tests/test_coming_from_examples.py",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from doc_blocks import ROOT
-from sim.checker import INVARIANTS
+from verification.sim.checker import INVARIANTS
 
-CHECKER = ROOT / "tests" / "sim" / "checker"
+CHECKER = ROOT / "tests" / "verification" / "sim" / "checker"
 
 ROWS = {
     name: (text, re.findall(r"`(\w+\.py)`", where))

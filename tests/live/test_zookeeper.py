@@ -1,6 +1,6 @@
 """Groups in a real ZooKeeper; their topics on the embedded broker and on Kafka.
 
-The soak test with ZooKeeper (tests/soak) is about processes: killed and frozen.
+The soak test with ZooKeeper (tests/verification/soak) is about processes: killed and frozen.
 """
 
 import socket

@@ -1,4 +1,5 @@
-"""The responses of Apache Kafka 3.9.1 that differ from 4.3.1, in the traces of `tests/model`.
+"""The responses of Apache Kafka 3.9.1 that differ from 4.3.1, in the traces of
+`tests/verification/model`.
 
 2.4.1 is not included: the traces use newer versions. `test_old_brokers` covers a member there in
 every version.
@@ -11,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from model.replay import play, settings_of
-from model.test_model import RealBrokers, all_traces
+from verification.model.replay import play, settings_of
+from verification.model.test_model import RealBrokers, all_traces
 
 from kafkagroup.testing.local import LocalKafkaUnavailable
 

@@ -12,8 +12,8 @@ import pytest
 import trio.testing
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
-from lockstep.wire import encode_request
 from memory_network import MemoryStream
+from verification.lockstep.wire import encode_request
 
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.codec import decode

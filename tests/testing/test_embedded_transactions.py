@@ -1,5 +1,5 @@
-"""Producers and transactions of the embedded broker: what `tests/model` does not compare with
-Kafka, which are its faults, its settings, and what survives."""
+"""Producers and transactions of the embedded broker: what `tests/verification/model` does not
+compare with Kafka, which are its faults, its settings, and what survives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Kafka broker in this process, on loopback: for tests, demonstrations and simulation.
 
-It responds as Apache Kafka 4.3.1 does: `tests/model` sends the same requests to both and compares
-the responses. These differences are intentional:
+It responds as Apache Kafka 4.3.1 does: `tests/verification/model` sends the same requests to both
+and compares the responses. These differences are intentional:
 
 - There are no share groups and streams groups.
 - The markers of a transaction are written at once, or after `transaction_marker_delay`, and in all
