@@ -158,8 +158,8 @@ def delivers_a_backlog_without_looking_at_the_lease(stack: ExitStack) -> None:
 
     def make(ready: Any) -> Any:
         def faulty(self: Any) -> Any:
-            if self._lease.until > -math.inf:
-                self._lease.until = math.inf
+            if self._permit.until > -math.inf:
+                self._permit.until = math.inf
             return ready(self)
 
         return faulty
