@@ -1,4 +1,4 @@
-"""Errors of constructors without the values of their arguments, of which some are secret.
+"""Removes the values of arguments, of which some are secret, from the errors of constructors.
 
 Reports of errors show the variables of every frame of a traceback, and a password that is passed to
 the wrong option, or to the right one beside a wrong one, is plain text there. This module does no
@@ -7,6 +7,7 @@ work unless a constructor raises.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -21,19 +22,24 @@ def hides_values(init: Init) -> Init:
 
     @wraps(init)
     def hiding(self: object, *args: Any, **options: Any) -> None:
+        handled = sys.exception()
         try:
             init(self, *args, **options)
         except Exception as error:
-            args, options = (), {}
-            _clear_frames(error)
+            args, options = (), {}  # of this frame, which still runs: it cannot be cleared
+            _clear_frames(error, handled)
             raise
 
     return cast(Init, hiding)
 
 
-def _clear_frames(error: BaseException | None) -> None:
+def _clear_frames(error: BaseException | None, handled: BaseException | None) -> None:
+    """Clear the frames of an error and of those that led to it, but not of the one that the caller
+    was handling before: its variables are the application's."""
     from traceback import clear_frames
 
-    while error is not None:
-        clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    if error is None or error is handled:
+        return
+    clear_frames(error.__traceback__)
+    _clear_frames(error.__cause__, handled)
+    _clear_frames(error.__context__, handled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
@@ -98,3 +99,24 @@ def test_a_client_whose_options_were_refused_has_a_repr(makes: Any) -> None:
 def test_an_address_is_shown_without_the_password_before_it() -> None:
     with pytest.raises(Exception, match=r"has '\.\.\.@h:9092'; expected host:port"):
         Consumer(bootstrap_servers=WRONG["bootstrap_servers"])
+
+
+def test_the_error_that_the_application_was_handling_keeps_its_variables() -> None:
+    def fails() -> None:
+        order = "of the application"
+        raise LookupError(order)
+
+    def goes_on() -> None:
+        try:
+            fails()
+        except LookupError:
+            Consumer(security={"sasl_password": SECRET})
+
+    with pytest.raises(ConfigurationError) as caught:
+        goes_on()
+    handled: BaseException | None = caught.value
+    while handled is not None and not isinstance(handled, LookupError):
+        handled = handled.__context__
+    assert handled is not None
+    frames = [frame for frame, _ in walk_tb(handled.__traceback__)]
+    assert frames[-1].f_locals == {"order": "of the application"}
