@@ -15,7 +15,7 @@ from kafkagroup._option_kinds import declared
 from kafkagroup._values import REQUIRED
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
 from kafkagroup.broker import ClientOptions
-from kafkagroup.consume.subscription import server_pattern
+from kafkagroup.consume.subscription import checked_pattern, server_pattern
 from kafkagroup.coordination import MemberOptions
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.config import MemberConfig
@@ -349,6 +349,29 @@ def test_auto_is_classic_with_a_client_side_assignor() -> None:
 def test_a_pattern_goes_to_the_server_with_its_flags() -> None:
     patterns = (re.compile("a.*"), re.compile("a.*", re.IGNORECASE | re.DOTALL))
     assert [server_pattern(p) for p in patterns] == ["a.*", "(?is)a.*"]
+    assert server_pattern(re.compile("(?iu)a.*")) == "(?i)a.*"
+
+
+VERBOSE = r"""
+    orders [.]      # the prefix, and not a comment [ in it
+    (?: eu | us )   # regions
+    [ #\]x]? \#
+"""
+
+
+def test_a_verbose_pattern_goes_to_the_server_without_spaces_and_comments() -> None:
+    verbose = re.compile(VERBOSE, re.VERBOSE)
+    plain = "orders[.](?:eu|us)[ #\\]x]?\\#"
+    assert [verbose.fullmatch(t) is not None for t in ("orders.eu #", "orders.eux#")] == [True] * 2
+    assert server_pattern(verbose) == plain
+    assert server_pattern(re.compile("(?x)" + VERBOSE)) == plain
+    assert server_pattern(re.compile("(?xi)" + VERBOSE)) == "(?i)" + plain
+
+
+@pytest.mark.parametrize("pattern", [5, b"a.*", re.compile(b"a.*")])
+def test_a_pattern_of_another_type_is_refused(pattern: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is neither a string nor compiled from one"):
+        checked_pattern(pattern, ())
 
 
 BOOLEANS = ["enable_auto_commit", "check_crcs", "heartbeat_thread", "views"]

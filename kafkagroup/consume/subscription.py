@@ -55,6 +55,9 @@ def checked_pattern(
         return None
     if topics:
         raise ConfigurationError("give topics or a pattern, not both")
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(text, str):
+        raise ConfigurationError(f"pattern={pattern!r} is neither a string nor compiled from one")
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -67,4 +70,22 @@ _FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
 def server_pattern(pattern: re.Pattern[str]) -> str:
     """Return the pattern in the coordinator's syntax (RE2J), where flags are part of the text."""
     letters = "".join(letter for flag, letter in _FLAGS if pattern.flags & flag)
-    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern
+    text = pattern.pattern
+    if (inline := _INLINE_FLAGS.match(text)) is not None:
+        text = text[inline.end() :]
+    if pattern.flags & re.VERBOSE:
+        text = _without_layout(text)
+    return f"(?{letters}){text}" if letters else text
+
+
+_INLINE_FLAGS = re.compile(r"\s*\(\?[aiLmsux]+\)")
+"""Flags at the beginning of a pattern, of which RE2J does not have all."""
+
+
+_LAYOUT = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\s+|#[^\n]*", re.DOTALL)
+"""What `re.VERBOSE` ignores, and where it does not: after a backslash and in a set."""
+
+
+def _without_layout(text: str) -> str:
+    """Return a verbose pattern without spaces and comments, which RE2J would take literally."""
+    return _LAYOUT.sub(lambda found: found[1] or "", text)
