@@ -11,6 +11,7 @@ from kafkagroup import (
     GroupMember,
     GroupProtocol,
 )
+from kafkagroup.errors import NotStartedError
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +69,16 @@ async def test_a_member_alone_leads_and_assigns_itself(bootstrap, name):
         assert generation.assignment == b"0/1"
         assert not generation.over.is_set()
     assert generation.over.is_set()
+
+
+async def test_an_update_before_the_start_changes_nothing(bootstrap, name):
+    member = GroupMember(name, protocol(b"old"), bootstrap_servers=bootstrap, **FAST)
+    with pytest.raises(NotStartedError):
+        member.update(protocol(b"new", "another"))
+    async with member:
+        with anyio.fail_after(20):
+            generation = await anext(aiter(member))
+        assert (generation.protocol_name, generation.assignment) == ("split", b"0/1")
 
 
 async def test_members_join_and_leave(bootstrap, name):
