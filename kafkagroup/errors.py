@@ -470,8 +470,10 @@ class AuthorizationError(BrokerError):
     def __init__(
         self, code: int, message: str | None = None, resource: str = "", operation: str = ""
     ) -> None:
-        missing = " on ".join(filter(None, (operation, resource)))
-        denied = f"{missing} is not allowed" if missing else ""
+        denied = ""
+        if operation or resource:
+            what = " on ".join(filter(None, (operation or "access", resource)))
+            denied = f"{what} is not allowed"
         super().__init__(code, ": ".join(filter(None, (denied, message))))
         self.resource = escaped(resource)
         """What the ACL is about, such as "topic 'orders'"; "" when the broker does not say."""
@@ -504,8 +506,9 @@ def broker_error(
     topic: str | None = None,
     group: str | None = None,
 ) -> BrokerError:
-    """Return the error of a code. A denial is an AuthorizationError: it names the topic or the
-    group that the code is about, and the operation that an ACL must allow."""
+    """Return the error of a code. A denial of a topic, a group or the cluster is an
+    AuthorizationError: it names what the code is about, and the operation that an ACL must allow,
+    but for the cluster, of which the operation depends on the request."""
     match code:
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             resource = "" if topic is None else f"topic {topic!r}"

@@ -208,7 +208,7 @@ def test_an_authorization_error_names_the_resource(
     error = broker_error(code, "doing it", operation="READ", topic="t", group="g")
     assert type(error) is AuthorizationError
     assert (error.code, error.resource, error.operation) == (code, resource, operation)
-    missing = " on ".join(filter(None, (operation, resource)))
+    missing = f"{operation or 'access'} on {resource}"
     assert str(error) == f"{error_name(code)} ({code}): {missing} is not allowed: doing it"
 
 
