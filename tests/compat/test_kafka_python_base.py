@@ -310,10 +310,10 @@ async def test_the_configuration_reaches_the_member():
         async with workers(near.bootstrap_servers, "mine", **configs) as one:
             await active(one)
             assert near.group_state("mine") == "Stable"
-            assert one._member._member.config.session_timeout == 7.0
-            assert one._member._member.config.rebalance_timeout == 7.0
-            assert one._member._member.config.retry_backoff == 0.05
-            assert one._member._member.config.heartbeat_interval == 0.05
+            assert one._member._config.session_timeout == 7.0
+            assert one._member._config.rebalance_timeout == 7.0
+            assert one._member._config.retry_backoff == 0.05
+            assert one._member._config.heartbeat_interval == 0.05
 
 
 def test_an_unknown_configuration_is_an_error():

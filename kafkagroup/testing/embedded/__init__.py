@@ -5,7 +5,7 @@ and compares the responses. These differences are intentional:
 
 - There are no share groups and streams groups.
 - The markers of a transaction are written at once, or after `transaction_marker_delay`, and in all
-  partitions together. Two-phase commits (KIP-939) do not exist.
+  partitions together. Two-phase commits do not exist.
 - All members of a group use the same protocol, classic or KIP-848. Kafka lets a group migrate
   member by member.
 - There are no ACLs, quotas or topic configurations, and no DeleteRecords API. Nothing expires:

@@ -321,7 +321,7 @@ _LOWEST: dict[type[Request[Any]], int] = {
 """Lowest advertised versions, where they differ from the versions that can be decoded."""
 
 _HIGHEST: dict[type[Request[Any]], int] = {
-    # Version 6 is not stable in Kafka 4.3: it belongs to two-phase commits (KIP-939).
+    # Version 6 is not stable in Kafka 4.3: it belongs to two-phase commits.
     InitProducerIdRequest: 5,
 }
 """Highest advertised versions, where they differ."""

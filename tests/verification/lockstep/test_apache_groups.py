@@ -27,6 +27,7 @@ _REQUESTS_TO_COORDINATORS = re.compile(
 
 _LEFT_OUT = {
     "other_node": "one coordinator serves all nodes, and checks requests before their group",
+    "transaction_offsets": "a transaction's offsets are not passed on to Apache's coordinator",
 }
 _RECORDED = {
     path.stem: text
