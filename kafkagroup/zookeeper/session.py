@@ -4,6 +4,10 @@ Only this module calls kazoo. kazoo runs in threads of its own, and its results 
 event loop. A claim or release is a transaction that fails if the member's own node is missing:
 when a session expires, kazoo begins a new one by itself, which must not execute the requests of the
 old one.
+
+Three private parts of kazoo are wrapped or read, as nothing public has what they know: `_connect`
+the timeout that the server has granted, `_invoke` the limit of one attempt, and `_state` whether a
+session has expired or its credentials were refused, for which listeners get one state.
 """
 
 from __future__ import annotations
