@@ -258,41 +258,41 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     # ------------------------------------------------------------ answers
 
-    def _on_join_response(self, answer: JoinGroupResponse) -> None:
-        code = answer.error_code
+    def _on_join_response(self, response: JoinGroupResponse) -> None:
+        code = response.error_code
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             # KIP-394: the id is ours from here on; rejoin at once with it.
-            if self.member.member_id or not answer.member_id:
+            if self.member.member_id or not response.member_id:
                 # The broker has rejected its own id, or gave none: without a pause, this would be
                 # an endless loop of joins.
                 self._back_off()
-            self._set_member_id(answer.member_id)
+            self._set_member_id(response.member_id)
             return self._restart(self.member.reason)
         if code != ErrorCode.NONE:
             return self._on_error(code, "JoinGroup")
-        self._set_member_id(answer.member_id)
+        self._set_member_id(response.member_id)
         if self.member.leaving is not None:
             return self._leave()
         config = self.member.config
-        if answer.protocol_type not in (None, config.protocol_type):
+        if response.protocol_type not in (None, config.protocol_type):
             return self._fail(
                 BrokerError(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                    f"group {config.group_id!r} is of type {answer.protocol_type!r},"
+                    f"group {config.group_id!r} is of type {response.protocol_type!r},"
                     f" not {config.protocol_type!r}",
                 )
             )
-        if self._missed_generation(answer.generation_id):
+        if self._missed_generation(response.generation_id):
             return self._lose("the group had a generation without this member")
         self._set(
-            generation_id=answer.generation_id,
+            generation_id=response.generation_id,
             generation_token=self.member.last_token,
-            protocol_name=answer.protocol_name or "",
-            leader_id=answer.leader,
-            members={m.member_id: m.metadata for m in answer.members},
+            protocol_name=response.protocol_name or "",
+            leader_id=response.leader,
+            members={m.member_id: m.metadata for m in response.members},
             instance_ids={
                 m.member_id: m.group_instance_id
-                for m in answer.members
+                for m in response.members
                 if m.group_instance_id is not None
             },
             heartbeat_in_flight=None,  # it names the old generation: the coordinator rejects it
@@ -304,7 +304,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             session_ends_at=self.now + config.session_timeout,
         )
         # KIP-814: when a static leader returns, the assignment is unchanged.
-        if answer.skip_assignment or not self.member.is_leader:
+        if response.skip_assignment or not self.member.is_leader:
             return self._sync({})
         return self._compute()
 
@@ -330,9 +330,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             )
         )
 
-    def _on_sync_response(self, answer: SyncGroupResponse) -> None:
+    def _on_sync_response(self, response: SyncGroupResponse) -> None:
         member = self.member
-        if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+        if response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._set(is_unsynced=False)
             # Rejoin at once, as the group waits for this member, but not endlessly.
             if member.attempts < _MAX_IMMEDIATE_REJOINS:
@@ -340,21 +340,21 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             else:
                 self._back_off()
             return self._restart("the group rebalanced before the assignment came")
-        if answer.error_code != ErrorCode.NONE:
-            return self._on_error(answer.error_code, "SyncGroup")
-        if answer.protocol_type not in (None, member.config.protocol_type) or (
-            answer.protocol_name not in (None, member.protocol_name)
+        if response.error_code != ErrorCode.NONE:
+            return self._on_error(response.error_code, "SyncGroup")
+        if response.protocol_type not in (None, member.config.protocol_type) or (
+            response.protocol_name not in (None, member.protocol_name)
         ):
             return self._fail(
                 BrokerError(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                    f"synced as {answer.protocol_type!r}/{answer.protocol_name!r},"
+                    f"synced as {response.protocol_type!r}/{response.protocol_name!r},"
                     f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
                 )
             )
         self._set(
             pending=None,
-            assignment=answer.assignment,
+            assignment=response.assignment,
             is_unsynced=False,
             stable_at=member.join_sent_at,
             # It took another connection, which may be dead: the next heartbeat must not wait.
@@ -579,8 +579,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         token = self._send(request, timeout=self._leave_timeout(), route=route)
         self._move(Phase.LEAVING, pending=token)
 
-    def _on_leave_response(self, answer: LeaveGroupResponse) -> None:
-        code = answer.error_code or next((m.error_code for m in answer.members), ErrorCode.NONE)
+    def _on_leave_response(self, response: LeaveGroupResponse) -> None:
+        code = response.error_code or next((m.error_code for m in response.members), ErrorCode.NONE)
         group = self.member.config.group_id
         self._on_leave_answer(
             broker_error(code, f"LeaveGroup of group {group!r}", operation="READ", group=group)

@@ -245,37 +245,37 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     # ------------------------------------------------------------ answers
 
-    def _on_join_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        if answer.error_code != ErrorCode.NONE:
-            return self._on_error(answer)
-        if answer.member_epoch <= 0:
+    def _on_join_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        if response.error_code != ErrorCode.NONE:
+            return self._on_error(response)
+        if response.member_epoch <= 0:
             # A heartbeat with such an epoch would join again, or leave.
             self._back_off()
             return self._restart("the coordinator gave no epoch")
         self._move(
             Phase.MEMBER,
             pending=None,
-            epoch=answer.member_epoch,
+            epoch=response.member_epoch,
             failures=0,
             unreleased_since=None,
         )
-        return self._on_heartbeat_accepted(answer, changed=True)
+        return self._on_heartbeat_accepted(response, changed=True)
 
-    def _on_leave_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+    def _on_leave_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
         leaving = self.member.leaving
         comes_back = leaving is not None and leaving.lost
-        if comes_back and answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
+        if comes_back and response.error_code == ErrorCode.FENCED_INSTANCE_ID:
             # The application's next poll would join again, against the other process.
             self.effects.append(Fail(error=self._fenced()))
             self._move_out(Phase.FAILED, may_be_known=False)
         else:
-            self._on_leave_answer(self._error(answer))
+            self._on_leave_answer(self._error(response))
 
-    def _on_release_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+    def _on_release_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
         """Join, unless the coordinator could not tell whether it holds the instance id for this
         member. If it refuses, it does not: another member holds the id, or none. Of a member that
         it had accepted, another process has taken the place."""
-        error = self._error(answer)
+        error = self._error(response)
         if error.code == ErrorCode.FENCED_INSTANCE_ID and self.member.was_accepted:
             return self._fail(self._fenced())
         if not error.retriable:
@@ -286,20 +286,22 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         self._back_off(error)
         return self._restart(str(error))
 
-    def _error(self, answer: ConsumerGroupHeartbeatResponse) -> BrokerError:
+    def _error(self, response: ConsumerGroupHeartbeatResponse) -> BrokerError:
         group = self.member.config.group_id
-        return broker_error(answer.error_code, answer.error_message, operation="READ", group=group)
+        return broker_error(
+            response.error_code, response.error_message, operation="READ", group=group
+        )
 
-    def _on_heartbeat_response(self, answer: ConsumerGroupHeartbeatResponse) -> None:
-        if answer.error_code != ErrorCode.NONE:
-            return self._on_error(answer)
-        epoch = answer.member_epoch
-        changed = 0 < epoch != self.member.epoch or answer.assignment is not None
+    def _on_heartbeat_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        if response.error_code != ErrorCode.NONE:
+            return self._on_error(response)
+        epoch = response.member_epoch
+        changed = 0 < epoch != self.member.epoch or response.assignment is not None
         self._set(epoch=epoch if epoch > 0 else self.member.epoch, loss_count=0)
-        return self._on_heartbeat_accepted(answer, changed=changed)
+        return self._on_heartbeat_accepted(response, changed=changed)
 
     def _on_heartbeat_accepted(
-        self, answer: ConsumerGroupHeartbeatResponse, *, changed: bool
+        self, response: ConsumerGroupHeartbeatResponse, *, changed: bool
     ) -> None:
         """Record that the coordinator has acknowledged a heartbeat."""
         member = self.member
@@ -311,9 +313,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             has_reported_denial=False,
             is_unavailable=False,
         )
-        if answer.heartbeat_interval_ms > 0:
-            self._set(broker_interval=answer.heartbeat_interval_ms / 1000)
-        self._extend_lease(self._target_change(answer))
+        if response.heartbeat_interval_ms > 0:
+            self._set(broker_interval=response.heartbeat_interval_ms / 1000)
+        self._extend_lease(self._target_change(response))
         if changed:
             self._heartbeat_often()
         elif self.now >= member.frequent_until:
@@ -333,14 +335,14 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         ):
             self._set(outdated_epoch=None)
 
-    def _target_change(self, answer: ConsumerGroupHeartbeatResponse) -> TargetChange | None:
+    def _target_change(self, response: ConsumerGroupHeartbeatResponse) -> TargetChange | None:
         """Return the change of the target, if the answer has an assignment."""
-        if answer.assignment is None:
+        if response.assignment is None:
             return None
         change = self._prepared
         if change is not None and change.before is self.member.target:
             return change
-        return TargetChange.of(answer.assignment, self.member.target)
+        return TargetChange.of(response.assignment, self.member.target)
 
     def _extend_lease(self, change: TargetChange | None) -> None:
         """Extend the lease from when the heartbeat was sent. While the coordinator waits for a
@@ -369,10 +371,10 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             revocation_requested_at=revocation_requested_at, ownership=self._acknowledged(sent)
         )
 
-    def _on_error(self, answer: ConsumerGroupHeartbeatResponse) -> None:
+    def _on_error(self, response: ConsumerGroupHeartbeatResponse) -> None:
         """Handle an error code. The next heartbeat reports everything again."""
         self._set(acknowledged_state=None, state_in_flight=None)
-        config, code, error = self.member.config, answer.error_code, self._error(answer)
+        config, code, error = self.member.config, response.error_code, self._error(response)
         joining = self.member.phase is Phase.JOINING
         if joining and code not in MAY_HAVE_JOINED and (self._releases or not error.retriable):
             self._set(may_be_known=False)
