@@ -168,7 +168,10 @@ PUBLIC = (
     ".assign",
     ".assign.check",
     ".assign.plan",
+    ".broker",
     ".coordination",
+    ".events",
+    ".types",
 )
 PUBLIC += (
     ".compat.kafka_python",

@@ -233,13 +233,17 @@ class Network:
         self._serve = serve
         self._is_up = is_up
         self._count = 0
-        self._tasks: anyio.abc.TaskGroup
+        self._tasks: anyio.abc.TaskGroup | None = None
+        """None before the run and after it: a process may still connect while it is cancelled."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Serve the brokers' ends, until cancelled."""
         async with anyio.create_task_group() as self._tasks:
             task_status.started()
-            await anyio.sleep_forever()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._tasks = None
 
     def link(self, process: str, node: int) -> Link:
         """Return the link between the two; callers may change it."""
@@ -261,7 +265,7 @@ class Network:
         await anyio.sleep(2 * self._latency(process, node))
         if self.link(process, node).is_down:
             await self.settled.wait()
-        if not self._is_up(process, node):
+        if self._tasks is None or not self._is_up(process, node):
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         self._count += 1
         ours, theirs = (Socket(self, process, node, self._count) for _ in range(2))
