@@ -171,7 +171,6 @@ PUBLIC = (
     ".broker",
     ".coordination",
     ".events",
-    ".types",
 )
 PUBLIC += (
     ".compat.kafka_python",
