@@ -81,7 +81,6 @@ def server_pattern(pattern: re.Pattern[str]) -> str:
 _INLINE_FLAGS = re.compile(r"\s*\(\?[aiLmsux]+\)")
 """Flags at the beginning of a pattern, of which RE2J does not have all."""
 
-
 _LAYOUT = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\s+|#[^\n]*", re.DOTALL)
 """What `re.VERBOSE` ignores, and where it does not: after a backslash and in a set."""
 

@@ -57,8 +57,6 @@ _MAX_REPLICA_REFUSALS = 2
 """How often in a row a replica may not serve a partition before it is read from the leader for a
 while. The leader would name the same replica for ever."""
 
-"""The codes of a leader that does not have the topic id in the request (Fetch 13 and later)."""
-
 _Found = tuple[list[RecordBatch], DecodeError | None]
 """The batches of one partition, and the error in the data after them, if any."""
 

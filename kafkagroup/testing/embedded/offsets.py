@@ -39,10 +39,10 @@ from kafkagroup.wire.messages.offsets import (
 )
 from kafkagroup.wire.messages.transactions import TxnOffsetCommitRequest
 
+__all__ = ["check_commit_in_transaction", "commit", "delete", "fetch"]
+
 _FIRST_VERSION_WITH_EPOCHS = 9
 """The first version of OffsetCommit that members under KIP-848 may send."""
-
-__all__ = ["check_commit_in_transaction", "commit", "delete", "fetch"]
 
 
 def commit(
