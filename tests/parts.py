@@ -164,9 +164,6 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--print", action="store_true", help="only print the commands")
     parser.add_argument("parts", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
     asked = parser.parse_args(words)
-    # Ctrl-C is for pytest, which then reports what it has. A handler: its processes would inherit
-    # that the signal is ignored.
-    signal.signal(signal.SIGINT, lambda *_: None)
     for name in asked.parts:
         if asked.print:
             pure = "KAFKAGROUP_PURE=1 " * PARTS[name].is_pure
@@ -177,4 +174,7 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Ctrl-C is for pytest, which then reports what it has. A handler: its processes would inherit
+    # that the signal is ignored.
+    signal.signal(signal.SIGINT, lambda *_: None)
     sys.exit(main(sys.argv[1:]))
