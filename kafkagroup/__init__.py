@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from kafkagroup._public import late_names
+from kafkagroup._public import late_names, names_in_all
 
 _HOMES = {
     "_signals": ("open_signal_receiver",),
@@ -71,7 +71,4 @@ __getattr__ = late_names(
         **{name: f"kafkagroup.{home}.{name}" for home, names in _HOMES.items() for name in names},
     },
 )
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__dir__ = names_in_all(__name__)

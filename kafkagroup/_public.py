@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, ForwardRef, TypeVar
 
-__all__ = ["late_names", "public"]
+__all__ = ["late_names", "names_in_all", "public"]
 
 C = TypeVar("C", bound=type)
 
@@ -51,6 +51,12 @@ def late_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return __getattr__
+
+
+def names_in_all(module: str) -> Callable[[], list[str]]:
+    """Return the `__dir__` of a public module (PEP 562): `__all__`, which has names that are
+    imported on first use."""
+    return lambda: sorted(sys.modules[module].__all__)
 
 
 _FUNCTIONS = ("decode_", "encode_")

@@ -7,7 +7,7 @@ private, and may change in any release.
 
 from typing import TYPE_CHECKING
 
-from kafkagroup._public import late_names
+from kafkagroup._public import late_names, names_in_all
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
 from kafkagroup.assign.range import range_assignor
 from kafkagroup.assign.roundrobin import roundrobin_assignor
@@ -54,7 +54,4 @@ if not TYPE_CHECKING:  # a type checker would accept every name
             "weighted_sticky": "kafkagroup.assign.weighted.weighted_sticky",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __dir__ = names_in_all(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkagroup._public import late_names
+from kafkagroup._public import late_names, names_in_all
 
 if TYPE_CHECKING:
     from kafkagroup.wire.batch_writing import encode_batch
@@ -46,7 +46,4 @@ if not TYPE_CHECKING:  # a type checker would accept every name
             "encode_subscription": "kafkagroup.wire.embedded_protocol.encode_subscription",
         },
     )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __dir__ = names_in_all(__name__)
