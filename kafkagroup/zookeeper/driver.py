@@ -55,7 +55,6 @@ CLAIMS = MembershipProtocol(
     step=step,
     change_metadata=request_rejoin,
     coordinator_assigns=False,
-    has_member_epoch=False,
     claims_partitions=True,
 )
 """Members without a coordinator: each computes the assignment, and claims its partitions."""

@@ -121,13 +121,13 @@ class CurrentMembership:
     def generation_id(self) -> int:
         """The generation, or member epoch, that commits name. Under KIP-848 it is the current
         epoch: the epoch moves on while the assignment stays, and an earlier one may be refused."""
-        if self.protocol.has_member_epoch and self.driver is not None:
+        if self.protocol.coordinator_assigns and self.driver is not None:
             return self.driver.generation_id
         return self.identity.generation_id
 
     @property
     def reads_offsets_as(self) -> Identity | None:
         """The identity for fetching committed offsets; None where the coordinator checks none."""
-        if not self.protocol.has_member_epoch or self.identity is NO_MEMBERSHIP:
+        if not self.protocol.coordinator_assigns or self.identity is NO_MEMBERSHIP:
             return None
         return evolve(self.identity, generation_id=self.generation_id)

@@ -223,7 +223,7 @@ class Subscriber(Application):
         assignment of a changed subscription, which the same heartbeat may have confirmed."""
         membership = self._session.membership
         # A classic member's generation counts only once it is applied.
-        is_followed = self._protocol.has_member_epoch and membership.follow_subscription()
+        is_followed = self._protocol.coordinator_assigns and membership.follow_subscription()
         if is_followed or self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
@@ -345,7 +345,7 @@ class Subscriber(Application):
         # KIP-848: the epoch grows within one membership, and commits in flight for partitions that
         # stay must not fail for that.
         is_same_member = (
-            self._protocol.has_member_epoch
+            self._protocol.coordinator_assigns
             and generation.member_id == membership.identity.member_id
         )
         if not self._protocol.claims_partitions and not is_same_member:
@@ -386,7 +386,7 @@ class Subscriber(Application):
         create = partial(session.delivery.create, topic_ids=generation.topic_ids)
         created = await process_in_slices(create, assigned)
         if self._has_lost_all or (
-            self._protocol.has_member_epoch
+            self._protocol.coordinator_assigns
             and not membership.is_in_generation(generation.generation_id)
         ):
             return False

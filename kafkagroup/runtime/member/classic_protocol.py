@@ -28,6 +28,5 @@ CLASSIC = CoordinatedProtocol(
     preparation=lambda member, response: None,
     topic_names=None,
     coordinator_assigns=False,
-    has_member_epoch=False,
     claims_partitions=False,
 )

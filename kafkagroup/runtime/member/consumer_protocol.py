@@ -51,6 +51,5 @@ CONSUMER = CoordinatedProtocol(
     preparation=_preparation,
     topic_names=TopicNames,
     coordinator_assigns=True,
-    has_member_epoch=True,
     claims_partitions=False,
 )

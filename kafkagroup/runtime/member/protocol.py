@@ -148,11 +148,10 @@ class MembershipProtocol(Generic[M]):
     change_metadata: Callable[[float, str, MemberMetadata], AssignmentRequested]
     """Time, reason and new metadata -> the event that asks for an assignment by them."""
     coordinator_assigns: bool
-    """Whether the coordinator matches patterns and computes the assignment (KIP-848). If not,
-    members do, which support protocols, and one that needs another assignment rejoins."""
-    has_member_epoch: bool
-    """Whether the generation is the member's epoch, which moves on while the assignment stays
-    (KIP-848): commits and look-ups name the current one, not the one of the assignment."""
+    """Whether the coordinator matches patterns and computes the assignment (KIP-848). The
+    generation is then the epoch of the member, which advances while the assignment stays: commits
+    and look-ups name the current one, not the one of the assignment. If false, members compute the
+    assignment by the protocols they support, and one that needs another assignment rejoins."""
     claims_partitions: bool
     """Whether each partition is claimed in ZooKeeper. The claims then define the owners: no member
     leads, metadata need not have the owned partitions, and commits name no member."""
