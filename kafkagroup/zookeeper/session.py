@@ -5,9 +5,16 @@ event loop. A claim or release is a transaction that fails if the member's own n
 when a session expires, kazoo begins a new one by itself, which must not execute the requests of the
 old one.
 
-Three private parts of kazoo are wrapped or read, as nothing public has what they know: `_connect`
-the timeout that the server has granted, `_invoke` the limit of one attempt, and `_state` whether a
-session has expired or its credentials were refused, for which listeners get one state.
+Three methods need what kazoo has no public name for, and use private ones, also of its connection
+(`_connection`). They exist in all supported releases, 2.10 and later:
+
+- `_wrap_connect` wraps `_connect`, which alone knows the timeout that the server has granted. The
+  ownership lease is computed from it.
+- `_limit_attempts` wraps `_invoke`. Without a limit for each attempt the session expires while
+  kazoo waits for a server that does not respond.
+- `_on_state_change` reads `_state`. A listener gets the same state, LOST, when the session has
+  expired and when the credentials were refused; the member may only begin another session after
+  the first.
 """
 
 from __future__ import annotations
