@@ -8,8 +8,9 @@ and compares the responses. These differences are intentional:
   partitions together. Two-phase commits do not exist.
 - All members of a group use the same protocol, classic or KIP-848. Kafka lets a group migrate
   member by member.
-- There are no ACLs, quotas or topic configurations, and no DeleteRecords API. Nothing expires:
-  neither records nor a group's committed offsets (see `EmbeddedKafka.expire_offsets`).
+- There are no ACLs and no quotas, and no DeleteRecords API. Nothing expires: neither records nor a
+  group's committed offsets (see `EmbeddedKafka.expire_offsets`).
+- All options of topics may be set. `max.message.bytes` has an effect, the others have none.
 - Every node has an up-to-date replica of every partition: the high watermark is the log's end.
   A node that takes over partitions or groups does so at once, and never returns
   COORDINATOR_LOAD_IN_PROGRESS.

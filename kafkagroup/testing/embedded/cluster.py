@@ -24,6 +24,7 @@ from kafkagroup.testing.embedded.fetch_sessions import FetchSessions
 from kafkagroup.testing.embedded.log import PartitionLog
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.testing.embedded.topic_configs import TopicConfigs, problem_of
 from kafkagroup.testing.embedded.transactions import (
     Identity,
     Transaction,
@@ -76,6 +77,7 @@ class Topic:
     name: str
     topic_id: UUID
     partitions: list[Partition]
+    configs: TopicConfigs
 
 
 class Cluster:
@@ -157,23 +159,29 @@ class Cluster:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return ErrorCode.TOPIC_ALREADY_EXISTS if name in self.topics else ErrorCode.NONE
 
-    def create_topic(self, name: str, partitions: int) -> Topic:
-        """Create a topic, with its leaders spread over the nodes.
+    def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str | None] | None = None
+    ) -> Topic:
+        """Create a topic with these options, and with its leaders spread over the nodes.
 
-        Raises: BrokerError if the name exists or is invalid, or for fewer than one partition.
+        Raises: BrokerError if the name exists or is invalid, for fewer than one partition, and for
+        an option that does not exist or has an invalid value.
         """
-        error = self.check_topic(name)
+        error, problem = self.check_topic(name), problem_of(configs or {})
         if partitions < 1:
             error = error or ErrorCode.INVALID_PARTITIONS
         if error:
             raise BrokerError(error, name)
+        if problem is not None:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, problem)
         topic = self.add_topic(name, self.new_id())
+        topic.configs.set(configs or {})
         self.add_partitions(name, partitions)
         return topic
 
     def add_topic(self, name: str, topic_id: UUID) -> Topic:
         """Add a topic that has no partitions yet."""
-        topic = self.topics[name] = Topic(name, topic_id, [])
+        topic = self.topics[name] = Topic(name, topic_id, [], TopicConfigs(self.settings))
         self.topic_creations += 1
         return topic
 

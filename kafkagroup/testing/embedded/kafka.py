@@ -247,9 +247,18 @@ class EmbeddedKafka:
 
     # ------------------------------------------------------------ topics and records
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic. Raises: BrokerError."""
-        self._call(self._cluster.create_topic, name, partitions)
+    def create_topic(
+        self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic, with options by Kafka's names. Raises: BrokerError."""
+        self._call(self._cluster.create_topic, name, partitions, configs)
+
+    def set_topic_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        """Set options of a topic, by Kafka's names; None sets one back to its default.
+
+        The docstring of the package lists those that have an effect. Raises: BrokerError.
+        """
+        self._call(self._cluster.topics[topic].configs.set, configs)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and the offsets committed for it."""

@@ -7,6 +7,7 @@ from collections import Counter
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition, Topic
 from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.topic_configs import problem_of
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicResult,
@@ -149,32 +150,35 @@ def find_coordinator(
 
 
 def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create topics, each with its own error. Topic configurations are ignored."""
+    """Create topics, each with its own error."""
 
     def create_one(requested: CreatableTopic) -> CreatableTopicResult:
         count = len(requested.assignments) or requested.num_partitions
         if count == -1:
             count = cluster.settings.default_partitions
         error = cluster.check_topic(requested.name)
+        message = _error_message(error, requested.name)
+        configs = {config.name: config.value for config in requested.configs}
+        problem = problem_of(configs)
+        if not error and problem is not None:
+            error, message = ErrorCode.INVALID_CONFIG, problem
         if not error and count < 1:
-            error = ErrorCode.INVALID_PARTITIONS
+            error, message = ErrorCode.INVALID_PARTITIONS, "There must be a partition."
         replicas = (
             len(cluster.live)
             if requested.replication_factor == -1
             else requested.replication_factor
         )
         if not error and not requested.assignments and not 0 < replicas <= len(cluster.live):
-            error = ErrorCode.INVALID_REPLICATION_FACTOR
+            error, message = ErrorCode.INVALID_REPLICATION_FACTOR, f"{replicas} replicas"
         if error:
             return CreatableTopicResult(
-                name=requested.name,
-                error_code=error,
-                error_message=_error_message(error, requested.name),
+                name=requested.name, error_code=error, error_message=message
             )
         if request.validate_only:
             topic_id = cluster.new_id()
         else:
-            topic_id = cluster.create_topic(requested.name, count).topic_id
+            topic_id = cluster.create_topic(requested.name, count, configs).topic_id
         return CreatableTopicResult(
             name=requested.name,
             topic_id=topic_id,

@@ -61,7 +61,8 @@ def produce(
         if request.acks not in (-1, 0, 1):
             error = ErrorCode.INVALID_REQUIRED_ACKS
         records = b"" if requested.records is None else requested.records
-        batch, damage = _batch_of(records, cluster.settings.max_message_bytes)
+        configs = cluster.topics[name].configs
+        batch, damage = _batch_of(records, configs.max_message_bytes)
         code = error or cluster.refusal(node_id, ProduceRequest, tp) or damage
         if batch is None or code:
             return _refused(tp.partition, code)

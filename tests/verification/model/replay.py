@@ -9,6 +9,7 @@ broker's responses.
     > silence a                   the broker must not answer its held request yet
     > group a b                   each joins and syncs: a stable group of generation 2
     > topic t 2                   create a topic of 2 partitions; repeated: recreate it
+    > topic t 2 config.name=value the same, with an option of the topic
     > delete t                    delete it
     > records t/0 x,y             append a batch of two records
     > pass 1.5                    let that many seconds pass
@@ -203,8 +204,8 @@ class _Player:
                 return [] if quiet else self._hearing(name, await self._clients[name].hear())
             case ["group", *clients]:
                 return await self._group(clients)
-            case ["topic", name, count]:
-                await self._topic(name, int(count))
+            case ["topic", name, count, *configs]:
+                await self._topic(name, int(count), configs)
                 return []
             case ["delete", name]:
                 await self._delete(name)
@@ -248,14 +249,14 @@ class _Player:
                     return answer
                 await anyio.sleep(0.05)
 
-    async def _topic(self, name: str, count: int) -> None:
+    async def _topic(self, name: str, count: int, configs: list[str]) -> None:
         nodes = self._broker.nodes
         # Every node has a copy, and they lead in turn.
         copies = ("+".join(str((n + k) % nodes + 1) for k in range(nodes)) for n in range(count))
         assigned = f"assigned={','.join(copies)}"
 
         def make() -> Request[Any]:
-            return request("CreateTopics", 7, [f"topics={name}", assigned], self._names)
+            return request("CreateTopics", 7, [f"topics={name}", assigned, *configs], self._names)
 
         def describe() -> Request[Any]:
             return request("Metadata", 12, [f"topics={name}"], self._names)

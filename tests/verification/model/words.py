@@ -4,7 +4,8 @@
     OffsetCommit 9 generation=1 member=a-1 t/0=5:epoch=2:metadata=x
 
 Words are `name=value`; a word with a slash is about a partition, and its value has options after
-colons. Names of topics, groups and members are the trace's; `Names` maps them to the broker's.
+colons. A word `config.name=value` is an option of topics. Names of topics, groups and members are
+the trace's; `Names` maps them to the broker's.
 """
 
 from __future__ import annotations
@@ -125,6 +126,12 @@ class _Line:
                 main, *options = value.split(":")
                 found = dict(option.partition("=")[::2] for option in options)
                 self.partitions.setdefault(topic, {})[int(number)] = {"": main, **found}
+
+    @property
+    def configs(self) -> dict[str, str | None]:
+        """The values of words such as `config.retention.ms=1`; `none` is null."""
+        named = ((word.partition("."), value) for word, value in self.words.items())
+        return {name: _none(value) for (kind, _, name), value in named if kind == "config"}
 
     def text(self, name: str, default: str = "") -> str:
         return self.words.get(name, default)
@@ -584,7 +591,10 @@ def _create(line: _Line) -> admin.CreateTopicsRequest:
                     )
                     for index, nodes in enumerate(assigned)
                 ),
-                configs=(),
+                configs=tuple(
+                    admin.CreatableTopicConfig(name=option, value=value)
+                    for option, value in line.configs.items()
+                ),
             )
             for name in line.listed("topics")
         ),
