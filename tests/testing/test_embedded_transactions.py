@@ -15,7 +15,7 @@ from testing.peers import LOOPS, VIRTUAL, Peer, connected, in_memory
 from kafkagroup import Consumer
 from kafkagroup.errors import ConfigurationError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import BrokerSettings, Late
+from kafkagroup.testing.embedded import BrokerSettings, Late, ProducerState
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest
@@ -279,3 +279,18 @@ async def test_a_consumer_reads_a_transaction_when_it_is_committed() -> None:
             assert waited.cancelled_caught
             assert await producer.end() == NONE
             assert (await consumer.getone()).value == b"open"
+
+
+@LOOPS
+async def test_the_producers_of_a_partition_can_be_read() -> None:
+    async with writer() as (kafka, tx):
+        first_epoch = tx.epoch
+        assert kafka.producers("t", 0) == ()
+        kafka.produce("t", ["no producer id"], partition=0)
+        assert await tx.write("a") == await tx.write("b", sequence=1) == [NONE]
+        assert kafka.producers("t", 0) == (ProducerState(tx.producer_id, first_epoch, 1, 1),)
+        assert kafka.producers("t", 1) == ()
+        assert await tx.end() == NONE
+        # The marker of version 2 begins the next epoch.
+        assert tx.epoch == first_epoch + 1
+        assert kafka.producers("t", 0) == (ProducerState(tx.producer_id, tx.epoch, -1, None),)

@@ -35,6 +35,7 @@ from kafkagroup.testing.embedded.faults import (
     Throttle,
 )
 from kafkagroup.testing.embedded.kafka import EmbeddedKafka
+from kafkagroup.testing.embedded.producer_states import ProducerState
 from kafkagroup.testing.embedded.server import Seen
 from kafkagroup.testing.embedded.settings import BrokerSettings
 
@@ -46,6 +47,7 @@ __all__ = [
     "EmbeddedKafka",
     "Fault",
     "Late",
+    "ProducerState",
     "Seen",
     "Swallow",
     "Throttle",

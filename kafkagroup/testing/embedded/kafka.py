@@ -23,6 +23,7 @@ from kafkagroup.errors import ConfigurationError, IllegalStateError
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.faults import Action, Fault, Faults
 from kafkagroup.testing.embedded.oauthbearer import TokenUser
+from kafkagroup.testing.embedded.producer_states import ProducerState
 from kafkagroup.testing.embedded.sasl import MECHANISMS, Accounts
 from kafkagroup.testing.embedded.server import Seen, Server
 from kafkagroup.testing.embedded.settings import BrokerSettings
@@ -340,7 +341,14 @@ class EmbeddedKafka:
             raise ConfigurationError(f"there is no partition {topic}/{partition}")
         return found
 
-    # ------------------------------------------------------------ transactions
+    # ------------------------------------------------------------ producers and transactions
+
+    def producers(self, topic: str, partition: int) -> tuple[ProducerState, ...]:
+        """Return what the partition knows of its idempotent and transactional producers.
+
+        Those that have expired are forgotten when the next one writes.
+        """
+        return self._call(self._partition(topic, partition).log.producers.states)
 
     def stable_end(self, topic: str, partition: int) -> int:
         """Return the last stable offset: where consumers with `read_committed` wait."""

@@ -17,7 +17,7 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.wire.messages.fetch import AbortedTransaction
 from kafkagroup.wire.records import ControlType, RecordBatch
 
-__all__ = ["Check", "ProducerStates"]
+__all__ = ["Check", "ProducerState", "ProducerStates"]
 
 _KEPT_BATCHES = 5
 """The batches of a producer among which a repeated one is found: as many as may be in flight."""
@@ -43,6 +43,18 @@ class AppendedBatch:
     last_sequence: int
     base_offset: int
     max_timestamp: int
+
+
+@attrs.frozen
+class ProducerState:
+    """What a partition knows of a producer."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    """The sequence number of its last record in this epoch; -1 without one."""
+    open_from: int | None
+    """The first offset of its open transaction; None without one."""
 
 
 @attrs.define
@@ -136,6 +148,18 @@ class ProducerStates:
         known.open_from = None
 
     # ------------------------------------------------------------ reading
+
+    def states(self) -> tuple[ProducerState, ...]:
+        """Return the known producers, sorted by their id."""
+        return tuple(
+            ProducerState(
+                producer_id,
+                known.epoch,
+                known.batches[-1].last_sequence if known.batches else -1,
+                known.open_from,
+            )
+            for producer_id, known in sorted(self._producers.items())
+        )
 
     @property
     def open_from(self) -> int | None:
