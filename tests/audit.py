@@ -48,7 +48,7 @@ class Audit:
 
     def lines(self) -> list[str]:
         """Return the audit as text."""
-        told = [
+        text = [
             f"VULNERABLE: {name} {self.packages[name]}: {line}"
             for name, lines in self.vulnerable.items()
             for line in lines
@@ -57,13 +57,13 @@ class Audit:
         for name, reason in self.skipped.items():
             by_reason.setdefault(reason, []).append(f"{name} {self.packages[name]}")
         for reason, names in by_reason.items():
-            told.append(
+            text.append(
                 f"NOT AUDITED: {len(names)} of {len(self.packages)} packages: {reason}:"
                 f" {', '.join(names)}"
             )
         known = len(self.packages) - len(self.skipped)
-        told.append(f"{known} packages audited, {len(self.vulnerable)} of them vulnerable")
-        return told
+        text.append(f"{known} packages audited, {len(self.vulnerable)} of them vulnerable")
+        return text
 
 
 def pinned(text: str) -> dict[str, str]:
@@ -94,9 +94,9 @@ def audit(packages: Mapping[str, str], ask: Ask) -> Audit:
                 name: _joined(before, f"{service}: {reason}") for name, before in skipped.items()
             }
             continue
-        told = {_normal(entry["name"]): entry for entry in report["dependencies"]}
+        entries = {_normal(entry["name"]): entry for entry in report["dependencies"]}
         for name in tuple(skipped):
-            entry = told.get(_normal(name))
+            entry = entries.get(_normal(name))
             if entry is None or "vulns" not in entry:
                 skipped[name] = _joined(skipped[name], f"{service}: not known there")
                 continue

@@ -113,7 +113,7 @@ def test_importing_keeps_the_gil_disabled(pure: str) -> None:
     program = f"import {', '.join(modules)}, cramjam, crc32c, sys; print(sys._is_gil_enabled())"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHON_GIL"}
     environment["KAFKAGROUP_PURE"] = pure
-    told = subprocess.check_output(
+    printed = subprocess.check_output(
         [sys.executable, "-W", "error", "-c", program], env=environment, text=True
     )
-    assert told == "False\n"
+    assert printed == "False\n"

@@ -83,7 +83,7 @@ _NOT_AUTHENTICATED = (
     " of this client"
 )
 _SENT_BEFORE_IDENTIFIED = (FetchRequest, FindCoordinatorRequest, MetadataRequest)
-"""Requests that change nothing at the broker, and so need not wait until it has told its cluster:
+"""Requests that change nothing at the broker, and so need not wait until it has named its cluster:
 their responses do."""
 
 _PRODUCE_MARGIN = 1.0
@@ -491,7 +491,7 @@ class BrokerClient:
         self, connection_id: str, *, identified: bool = True
     ) -> BrokerConnection:
         """Return an open connection, once the broker's throttle is over. `identified`: also wait
-        until the broker has told its cluster."""
+        until the broker has named its cluster."""
         # A loop: another connection's response may extend the throttle meanwhile.
         while True:
             connection = await self._connection(connection_id)

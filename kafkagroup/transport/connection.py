@@ -190,11 +190,11 @@ class BrokerConnection:
         """Whether anything was received after the broker's versions."""
         self._identity = identity
         self._identified = True
-        """False from the handshake until the broker has told its cluster."""
+        """False from the handshake until the broker has named its cluster."""
         self._requests_metadata = False
         """Whether a request was sent whose response tells the cluster."""
         self._held: list[Response] = []
-        """Responses that arrived before the broker has told its cluster."""
+        """Responses that arrived before the broker has named its cluster."""
         self._clock = loop_clock()
         self._tasks: TaskGroup | None = None
         """Set while the connection runs."""
@@ -273,7 +273,7 @@ class BrokerConnection:
 
     @property
     def is_identified(self) -> bool:
-        """Whether the broker has told that it belongs to the client's cluster, or cannot tell."""
+        """Whether the broker belongs to the client's cluster, or cannot tell."""
         return self._identified
 
     @property

@@ -444,18 +444,18 @@ def test_a_load_is_no_reason_for_an_assignor_that_ignores_loads() -> None:
 
 
 def test_each_planned_rebalance_starts_with_the_current_owners() -> None:
-    told = []
+    passed = []
 
     @named("watched", cooperative=True)
     def watched(spec: GroupSpec) -> Assignment:
-        told.append({m: (of.owned, of.generation) for m, of in spec.members.items()})
+        passed.append({m: (of.owned, of.generation) for m, of in spec.members.items()})
         return {
             "x": tps("a0"),
             "y": tps("a1") if tps("a1")[0] not in spec.members["x"].owned else (),
         }
 
     plan(group({"a": 2}, x=member("a", "a0 a1", 7), y=member("a", "", 5)), watched)
-    assert told[:2] == [
+    assert passed[:2] == [
         {"x": (tps("a0 a1"), 7), "y": ((), 5)},
         {"x": (tps("a0"), 8), "y": ((), 8)},
     ]

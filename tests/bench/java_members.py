@@ -31,7 +31,7 @@ class JavaMember:
         if group not in _Jvm.of:
             _Jvm.of[group] = _Jvm(bootstrap, group, topic, options)
         self._jvm = _Jvm.of[group]
-        self._name = self._jvm.add(self._told)
+        self._name = self._jvm.add(self._on_event)
 
     async def start(self) -> None:
         self._jvm.order(f"start {self._name}")
@@ -40,7 +40,7 @@ class JavaMember:
         self._jvm.order(f"stop {self._name}")
         await asyncio.to_thread(self._stopped.wait)
 
-    def _told(self, what: str, partitions: list[int]) -> None:
+    def _on_event(self, what: str, partitions: list[int]) -> None:
         match what:
             case "record":
                 self._read(partitions[0])
@@ -76,9 +76,9 @@ class _Jvm:
             raise RuntimeError(f"no Java member came up: exit code {self._process.wait()}")
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def add(self, told: Callable[[str, list[int]], None]) -> int:
-        """Add a member, whose events are passed to `told`; return its number."""
-        self._members.append(told)
+    def add(self, on_event: Callable[[str, list[int]], None]) -> int:
+        """Add a member, whose events are passed to `on_event`; return its number."""
+        self._members.append(on_event)
         return len(self._members) - 1
 
     def order(self, line: str) -> None:

@@ -147,13 +147,13 @@ def measure(bootstrap: str, records: int, groups: int) -> tuple[list[Measured], 
             anyio.run(fill, bootstrap, topic, groups, numbers)
             started, before = time.perf_counter(), shuffled(spark)
 
-            def told(step: str, started: float = started) -> None:
+            def on_step(step: str, started: float = started) -> None:
                 passed = f"{time.perf_counter() - started:7.1f} s"
                 print(f"{passed}  {peak[0] / 1e9:4.1f} GB  {step}", file=sys.stderr, flush=True)
 
-            run(spark, options, out, told=told)
+            run(spark, options, out, on_step=on_step)
             runs.append(Measured(time.perf_counter() - started, shuffled(spark) - before))
-            told("done")
+            on_step("done")
     spark.stop()
     return runs, peak[0]
 

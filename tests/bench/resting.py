@@ -39,7 +39,7 @@ MEMORY = Target(50, 100.0)
 CPU = Target(50, 0.5)
 """Milliseconds a second each."""
 
-_TOLD_BY = Path("/proc/self/smaps_rollup")
+_MEMORY_FILE = Path("/proc/self/smaps_rollup")
 
 
 def measure(bootstrap: str, settings: Settings) -> list[Figure]:
@@ -118,10 +118,10 @@ async def _start(members: list[Member]) -> None:
 
 def _own_memory() -> int | None:
     """Return the KiB of private memory that was written to."""
-    if not _TOLD_BY.exists():
+    if not _MEMORY_FILE.exists():
         return None
-    told = dict(line.split(":") for line in _TOLD_BY.read_text("ascii").splitlines()[1:])
-    return int(told["Private_Dirty"].split()[0])
+    sizes = dict(line.split(":") for line in _MEMORY_FILE.read_text("ascii").splitlines()[1:])
+    return int(sizes["Private_Dirty"].split()[0])
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ def test_serves_until_a_signal_or_the_end_of_stdin(ending: signal.Signals) -> No
 
 def test_several_nodes_and_json() -> None:
     with running("broker", "--port", "0", "--nodes", "3", "--topic", "t:4", "--json") as process:
-        told = json.loads(process.stdout.readline())
-        addresses = told["bootstrap_servers"].split(",")
-        assert (len(addresses), told["topics"]) == (3, {"t": 4})
+        printed = json.loads(process.stdout.readline())
+        addresses = printed["bootstrap_servers"].split(",")
+        assert (len(addresses), printed["topics"]) == (3, {"t": 4})
         for address in addresses:
             assert anyio.run(topics_at, address) == (3, {"t": 4})
 

@@ -319,11 +319,11 @@ def test_a_signal_ends_the_command_while_the_pipe_is_full(kafka: EmbeddedKafka) 
 def test_a_missing_topic_is_an_error(kafka: EmbeddedKafka) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     found = CliRunner().invoke(app, ["consume", "none", *servers])
-    told = "kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
-    assert (found.exit_code, found.stderr) == (1, told)
+    message = "kafkagroup: UNKNOWN_TOPIC_OR_PARTITION (3): there is no topic none\n"
+    assert (found.exit_code, found.stderr) == (1, message)
     found = CliRunner().invoke(app, ["consume", "t", "--partition", "2", *servers])
-    told = "UNKNOWN_TOPIC_OR_PARTITION (3): topic t has partitions 0 to 1, but not 2\n"
-    assert (found.exit_code, found.stderr) == (1, f"kafkagroup: {told}")
+    message = "UNKNOWN_TOPIC_OR_PARTITION (3): topic t has partitions 0 to 1, but not 2\n"
+    assert (found.exit_code, found.stderr) == (1, f"kafkagroup: {message}")
 
 
 @pytest.mark.parametrize(

@@ -381,12 +381,12 @@ def test_a_small_terminal_shows_the_largest_lags_and_sums_the_rest() -> None:
 
 def test_a_reset_asks_for_confirmation(kafka: EmbeddedKafka) -> None:
     arguments = ("idle", "--to-earliest", "--bootstrap-servers", kafka.bootstrap_servers)
-    for answer, told, code in (("n\n", "Nothing is changed.", 1), ("y\n", "Committed.", 0)):
+    for answer, message, code in (("n\n", "Nothing is changed.", 1), ("y\n", "Committed.", 0)):
         with terminal("reset-offsets", *arguments) as one:
             shown = one.see("Commit this for group 'idle'? [y/N]:")
             assert re.search(r"orders/1 +2 +0 +-2 ", shown)
             one.type(answer)
-            one.see(told)
+            one.see(message)
             assert one.process.wait() == code
 
 

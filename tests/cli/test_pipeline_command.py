@@ -16,7 +16,7 @@ LEAST = ("pipeline", "run", "--bootstrap-servers", "nowhere.invalid:1", "--out",
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("pipeline", "run"), "run: Missing option '--out'."),
         ((*LEAST, "-X", "sasl"), "-X: expected NAME=VALUE"),
@@ -26,10 +26,10 @@ LEAST = ("pipeline", "run", "--bootstrap-servers", "nowhere.invalid:1", "--out",
         (("pipeline", "report"), "report: Missing option '--out'."),
     ],
 )
-def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
-    assert result.output.startswith(f"kafkagroup: {told}")
+    assert result.output.startswith(f"kafkagroup: {message}")
     assert result.output.count("\n") == 1
 
 

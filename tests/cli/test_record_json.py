@@ -66,7 +66,7 @@ def test_the_shortest_record_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (b"", "not valid JSON: Expecting value"),
         (b"\xff", "not valid JSON: 'utf-8' codec"),
@@ -90,6 +90,6 @@ def test_the_shortest_record_is_accepted() -> None:
         (b'{"value": "", "partition": true}', "partition: expected a whole number from 0 to 2"),
     ],
 )
-def test_errors_name_the_field(line: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+def test_errors_name_the_field(line: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         record_from_json(line)

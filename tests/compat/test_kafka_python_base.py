@@ -103,8 +103,8 @@ async def test_members_share_partitions_and_take_over(bootstrap, name):
             assert sorted(one.jobs + other.jobs) == sorted(b"abc")
             assert ("prepare", *before) in one.story
             assert {one.coordinator_id} == {other.coordinator_id} != {None}
-            performed = [told for told in one.story + other.story if told[0] == "perform"]
-            assert {len(told[3]) for told in performed} == {1, 2}
+            performed = [call for call in one.story + other.story if call[0] == "perform"]
+            assert {len(call[3]) for call in performed} == {1, 2}
         await until(one.need_rejoin)
         await active(one)
         assert one.jobs == b"abc"
@@ -121,7 +121,7 @@ async def test_a_generation_counts_once_its_assignment_is_applied():
             await active(one)
             first = one.generation
             await active(other)
-            await until(lambda: len([told for told in one.story if told[0] == "perform"]) == 2)
+            await until(lambda: len([call for call in one.story if call[0] == "perform"]) == 2)
             assert one.performed_as == (first + 1, one.member_id)
             assert one.generation == first
             await active(one)
@@ -137,8 +137,8 @@ async def test_the_preferred_protocol_that_all_members_support_is_used(bootstrap
             while one.generation != other.generation or one.generation < 0:
                 await active(one, other)
         # The leader may already compute a later generation, which neither member has applied.
-        taken_up = [[told for told in w.story if told[0] == "complete"] for w in (one, other)]
-        assert {story[-1][3] for story in taken_up} == {"old"}
+        completed = [[call for call in w.story if call[0] == "complete"] for w in (one, other)]
+        assert {story[-1][3] for story in completed} == {"old"}
 
 
 async def test_supported_protocols_are_read_before_each_join(bootstrap, name):
@@ -147,7 +147,7 @@ async def test_supported_protocols_are_read_before_each_join(bootstrap, name):
         one.protocols = [("spread", b"changed")]
         one.rejoins = True
         await active(one)
-        assert [told for told in one.story if told[0] == "perform"][-1][3] == [
+        assert [call for call in one.story if call[0] == "perform"][-1][3] == [
             (one.member_id, b"changed")
         ]
         one.rejoins = True

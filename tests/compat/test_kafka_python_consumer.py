@@ -325,20 +325,20 @@ async def test_commits_are_retried_until_they_succeed():
 async def test_asynchronous_commits(bootstrap, name, fill):
     await fill(1, 3)
     tp = TopicPartition(name, 0)
-    told = []
-    default = {"default_offset_commit_callback": lambda *call: told.append(("default", *call))}
+    calls = []
+    default = {"default_offset_commit_callback": lambda *call: calls.append(("default", *call))}
     async with coordinator_of(bootstrap, name, **NEVER, **default) as one:
         await take(one, 1)
         good, bad = {tp: OffsetAndMetadata(1)}, {TopicPartition("other", 0): OffsetAndMetadata(1)}
-        future = one.commit_offsets_async(good, lambda *call: told.append(("mine", *call)))
+        future = one.commit_offsets_async(good, lambda *call: calls.append(("mine", *call)))
         failed = one.commit_offsets_async(bad)
         assert not future.is_done
         with anyio.fail_after(20):
             assert await future is True
             with pytest.raises(CommitFailedError):
                 await failed
-        await until(lambda: len(told) == 2)
-        assert told == [("mine", good, True), ("default", bad, failed.exception)]
+        await until(lambda: len(calls) == 2)
+        assert calls == [("mine", good, True), ("default", bad, failed.exception)]
 
 
 async def test_asynchronous_commits_keep_their_order():

@@ -57,8 +57,8 @@ async def test_members_share_partitions_take_over_and_call_their_callbacks(
     """Kept partitions are among the owned ones after the rebalance, though they were not
     interrupted."""
     await fill(2, 5)
-    told = []
-    callback = lambda *heard: told.append(heard)  # noqa: E731
+    calls = []
+    callback = lambda *call: calls.append(call)  # noqa: E731
     async with consumer_of(post_rebalance_callback=callback) as consumer:
         messages = await take(consumer, 10)
         assert {(m.partition_id, m.offset) for m in messages} == {
@@ -70,14 +70,14 @@ async def test_members_share_partitions_take_over_and_call_their_callbacks(
             await until(lambda: len(consumer.held_offsets) == len(other.held_offsets) == 1)
             assert len(await members_in(f"/pykafka/{name}")) == 2
         await until(lambda: consumer.held_offsets == {0: 4, 1: 4})
-    rebalances = [(before, after) for _, before, after in told if before != after]
+    rebalances = [(before, after) for _, before, after in calls if before != after]
     ((_, (mine,)), *_) = [(b, list(a)) for b, a in rebalances if len(a) == 1]
     assert rebalances == [
         ({}, {0: -2, 1: -2}),
         ({0: 4, 1: 4}, {mine: 4}),
         ({mine: 4}, {0: 4, 1: 4}),
     ]
-    assert {heard[0] for heard in told} == {consumer}
+    assert {call[0] for call in calls} == {consumer}
 
 
 async def test_a_custom_membership_protocol(fill, consumer_of):

@@ -347,7 +347,7 @@ async def test_offsets_are_reset_on_start(bootstrap, name, fill, produce, reset,
     options = {
         "reset_offset_on_start": True,
         "auto_offset_reset": reset,
-        "post_rebalance_callback": lambda *told: rebalances.append(told),
+        "post_rebalance_callback": lambda *call: rebalances.append(call),
     }
     async with consumer_of(bootstrap, name, **options) as consumer:
         await until(lambda: consumer.held_offsets)
@@ -387,11 +387,11 @@ async def test_the_rebalance_callback_gets_old_and_new_offsets_and_may_change_th
     bootstrap, name, fill, awaits
 ):
     await fill(2, 5)
-    told = []
+    calls = []
 
     def callback(consumer, before, after):
-        told.append((consumer, before, after))
-        return {0: 2} if len(told) == 1 else None
+        calls.append((consumer, before, after))
+        return {0: 2} if len(calls) == 1 else None
 
     async def callback_later(*arguments):
         await anyio.lowlevel.checkpoint()
@@ -399,7 +399,7 @@ async def test_the_rebalance_callback_gets_old_and_new_offsets_and_may_change_th
 
     used = callback_later if awaits else callback
     async with consumer_of(bootstrap, name, post_rebalance_callback=used) as consumer:
-        await until(lambda: told)
+        await until(lambda: calls)
         assert consumer.held_offsets == {0: 2, 1: -2}
         first = await take(consumer, 7)
         assert {(m.partition_id, m.offset) for m in first} == {
@@ -410,26 +410,26 @@ async def test_the_rebalance_callback_gets_old_and_new_offsets_and_may_change_th
         async with consumer_of(bootstrap, name):
             await until(lambda: len(consumer.partitions) == 1)
         await until(lambda: len(consumer.partitions) == 2)
-        await until(lambda: len(told) == 3)
-    assert told[0] == (consumer, {}, {0: -2, 1: -2})
-    (mine,) = told[1][2]
-    assert told[1] == (consumer, {0: 4, 1: 4}, {mine: 4})
-    assert told[2] == (consumer, {mine: 4}, {0: 4, 1: 4})
+        await until(lambda: len(calls) == 3)
+    assert calls[0] == (consumer, {}, {0: -2, 1: -2})
+    (mine,) = calls[1][2]
+    assert calls[1] == (consumer, {0: 4, 1: 4}, {mine: 4})
+    assert calls[2] == (consumer, {mine: 4}, {0: 4, 1: 4})
 
 
 async def test_the_callback_receives_the_actual_starting_offsets(bootstrap, name, fill, produce):
     """It was given -2 for the end of the log; returning that replayed the topic."""
     await fill(1, 100)
-    told = []
+    calls = []
 
     def callback(consumer, before, after):
-        told.append((before, after))
+        calls.append((before, after))
         return after
 
     options = {"auto_offset_reset": OffsetType.LATEST, "post_rebalance_callback": callback}
     async with consumer_of(bootstrap, name, **options) as consumer:
-        await until(lambda: told)
-        assert told == [({}, {0: 99})]
+        await until(lambda: calls)
+        assert calls == [({}, {0: 99})]
         assert consumer.held_offsets == {0: 99}
         await produce(0, numbered(0, 101, 100))
         assert [m.offset for m in await take(consumer, 1)] == [100]

@@ -133,5 +133,5 @@ def test_parts_have_one_topic_id_for_each_topic() -> None:
     assert by_topic_id([old, new, unknown, other]) == [[old, other], [new], [unknown]]
     assert topic_ids([old, other]) == {"t": OLD, "u": NEW}
     assert topic_ids([unknown]) == {}
-    unknown.owned.note_topic(OLD)  # a fetch has told the id since
+    unknown.owned.note_topic(OLD)  # a fetch response has had the id since
     assert by_topic_id([old, unknown]) == [[old, unknown]]

@@ -205,9 +205,9 @@ def test_a_browser_renders_every_page(
         f"{address}/{page}", "--window-size=1280,1600", "--dump-dom", profile=tmp_path / "profile"
     )
     assert seen.console == ()
-    told = re.search(r'<html[^>]* data-seen="([^"]*)"', seen.dom)
-    assert told
-    facts = json.loads(html.unescape(told[1]))
+    found = re.search(r'<html[^>]* data-seen="([^"]*)"', seen.dom)
+    assert found
+    facts = json.loads(html.unescape(found[1]))
     assert len(facts["pictures"]) == pictures
     assert all(width > 0 for _, width in facts["pictures"]), facts["pictures"]
     assert facts["requests"]
@@ -224,9 +224,9 @@ def in_a_browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict
         "--dump-dom",
         profile=tmp_path_factory.mktemp("profile"),
     )
-    told = re.search(r'<html[^>]* data-seen="([^"]*)"', seen.dom)
-    assert told, seen
-    facts: dict[str, Any] = json.loads(html.unescape(told[1]))
+    found = re.search(r'<html[^>]* data-seen="([^"]*)"', seen.dom)
+    assert found, seen
+    facts: dict[str, Any] = json.loads(html.unescape(found[1]))
     assert len(facts) > 30
     return facts
 

@@ -32,8 +32,8 @@ async def describe(bootstrap, group):
         request = ConsumerGroupDescribeRequest(
             group_ids=(group,), include_authorized_operations=False
         )
-        (told,) = (await broker.request(request)).groups
-    return told.group_state, told.assignor_name, sorted(m.member_type for m in told.members)
+        (group,) = (await broker.request(request)).groups
+    return group.group_state, group.assignor_name, sorted(m.member_type for m in group.members)
 
 
 @pytest.mark.parametrize("thread", [False, True], ids=["", "thread"])
@@ -98,8 +98,8 @@ async def test_group_metadata_has_the_current_epoch(bootstrap, name, fill):
         async with second.consumer:
             tasks.start_soon(second.run)
             # Where both know of the same epoch, it is a later one than that of the first.
-            told = [w.consumer.group_metadata for w in (first, second)]
-            await until(lambda: told[0]().generation_id == told[1]().generation_id > joined)
+            metadata = [w.consumer.group_metadata for w in (first, second)]
+            await until(lambda: metadata[0]().generation_id == metadata[1]().generation_id > joined)
             await second.consumer.stop()
         await first.consumer.stop()
 

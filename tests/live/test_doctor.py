@@ -183,17 +183,17 @@ async def test_clock_skew_is_reported(
     theirs = time.time
     monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: theirs() + ahead))
     found = await findings(real.bootstrap_servers_of("SASL"), scram("ann"))
-    (told,) = [one for one in found if one.check == "clock"]
-    assert told.status.value == status
+    (finding,) = [one for one in found if one.check == "clock"]
+    assert finding.status.value == status
     way = "behind" if ahead > 0 else "ahead of"
     if ahead:
         measured = re.fullmatch(
-            rf"the cluster's clock is (\d+\.\d) s {way} this machine's", told.text
+            rf"the cluster's clock is (\d+\.\d) s {way} this machine's", finding.text
         )
         assert measured is not None
         # Off by as much as half the round trip of the request, on a busy machine by tenths.
         assert float(measured[1]) == pytest.approx(abs(ahead), abs=2.0)
-        assert told.advice.startswith("set both by NTP")
+        assert finding.advice.startswith("set both by NTP")
 
 
 async def test_a_healthy_group_and_topic_have_no_findings(real: LocalKafka) -> None:
@@ -206,8 +206,8 @@ async def test_a_healthy_group_and_topic_have_no_findings(real: LocalKafka) -> N
         servers = real.bootstrap_servers_of("SASL")
         found = await findings(servers, scram("ann"), groups=[name], topics=[name])
         await worker.consumer.stop()
-    told = [(one.check, one.status.value, one.text) for one in found if one.subject == name]
-    assert told == [
+    about = [(one.check, one.status.value, one.text) for one in found if one.subject == name]
+    assert about == [
         ("coordinator", "ok", f"broker 1 at {servers}"),
         ("group", "ok", "classic, Stable, 1 member"),
         ("committed offsets", "ok", "can be read; there are 0"),

@@ -36,11 +36,11 @@ async def test_events_report_members_that_join_and_leave(bootstrap, name, fill, 
         await until(lambda: [*first.consumer.metrics().lag.values()] == [0] * 4)
         metrics, health = first.consumer.metrics(), first.consumer.health()
         await first.consumer.stop()
-    told = [event async for event in events]
-    over = [event for event in told if isinstance(event, Rebalanced)]
-    assert isinstance(told[0], RebalanceStarted)
-    assert isinstance(told[1], CoordinatorFound)
-    assert isinstance(told[-1], GroupLeft)
+    seen = [event async for event in events]
+    over = [event for event in seen if isinstance(event, Rebalanced)]
+    assert isinstance(seen[0], RebalanceStarted)
+    assert isinstance(seen[1], CoordinatorFound)
+    assert isinstance(seen[-1], GroupLeft)
     assert over[0].causes == (RebalanceCause.JOINING,)
     assert health.healthy
     assert (metrics.rebalances, metrics.last_rebalance) == (len(over), over[-1])

@@ -166,20 +166,20 @@ def with_java(bootstrap, group, topic):
         joined = [process.stdout.readline().strip() for _ in range(3)]
         # The member gets its assignment with its next heartbeat.
         deadline = time.monotonic() + 30
-        told = described(bootstrap, f"{group}-java-share")
-        while not told["members"][0]["partitions"] and time.monotonic() < deadline:
-            told = described(bootstrap, f"{group}-java-share")
+        printed = described(bootstrap, f"{group}-java-share")
+        while not printed["members"][0]["partitions"] and time.monotonic() < deadline:
+            printed = described(bootstrap, f"{group}-java-share")
         _, errors = process.communicate(timeout=90)
     assert (joined, process.returncode) == ([b"classic", b"consumer", b"share"], 0), errors[-2000:]
-    return told
+    return printed
 
 
 def described(bootstrap, group):
     words = ["describe", group, "--json", "--bootstrap-servers", bootstrap]
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0, shown.stderr
-    (told,) = json.loads(shown.stdout)["groups"]
-    return told
+    (printed,) = json.loads(shown.stdout)["groups"]
+    return printed
 
 
 @pytest.mark.long
@@ -202,8 +202,8 @@ async def test_every_record_of_the_group_log_is_decoded(bootstrap, name, fill):
         share = await admin.describe_group(f"{name}-java-share")
     assert (share.type, share.state, share.members) == (GroupType.SHARE, GroupState.EMPTY, ())
     assert share.group_epoch > 0
-    told = await run_sync(described, bootstrap, share.group_id)
-    assert (told["type"], told["offsets"]) == ("share", None)
+    printed = await run_sync(described, bootstrap, share.group_id)
+    assert (printed["type"], printed["offsets"]) == ("share", None)
 
     decoded = await all_decoded(bootstrap)
     assert [d for d in decoded if isinstance(d, Undecoded)] == []

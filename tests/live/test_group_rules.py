@@ -94,18 +94,18 @@ async def test_an_assignment_outside_the_subscription_is_refused(
     network: Network,
 ) -> None:
     """The leader assigned by the old subscription. The assignment is not applied."""
-    told: list[list[TopicPartition]] = []
+    assigned: list[list[TopicPartition]] = []
     async with broker(network, 1) as kafka:
         kafka.create_topic("u")
         kafka.fail(SyncGroupRequest, Delay(2))
-        options = {"bootstrap_servers": SERVER, "on_partitions_assigned": told.append}
+        options = {"bootstrap_servers": SERVER, "on_partitions_assigned": assigned.append}
         async with Consumer("t", group_id="g", **options) as c:
             await anyio.sleep(1)
             await c.subscribe("u")
             await anyio.sleep(5)
             assert c.assignment() == {TopicPartition("u", 0)}
             assert len(kafka.requests(SyncGroupRequest)) == 2
-    assert told == [[TopicPartition("u", 0)]]
+    assert assigned == [[TopicPartition("u", 0)]]
 
 
 async def test_the_leader_watches_topics_that_only_others_subscribe_to(
@@ -518,9 +518,9 @@ async def test_the_recorded_run_has_every_kind_of_event(
     options: dict[str, Any], network: Network
 ) -> None:
     """Otherwise the assertions below would check nothing."""
-    told = Counter((e.who, e.what) for e in (await live(network, options)).events)
-    assert told["b", "lost"] > 0
-    assert all(told[who, "revoked"] and told[who, "deliver"] for who in "abc")
+    counts = Counter((e.who, e.what) for e in (await live(network, options)).events)
+    assert counts["b", "lost"] > 0
+    assert all(counts[who, "revoked"] and counts[who, "deliver"] for who in "abc")
 
 
 @WAYS

@@ -115,18 +115,18 @@ async def test_only_the_leader_knows_all_members(bootstrap, name):
 
 
 async def test_metadata_can_change(bootstrap, name):
-    told = []
+    passed = []
 
     def listen(members):
-        told.append(sorted(members.values()))
+        passed.append(sorted(members.values()))
         return split(members)
 
     running = RunningMember(bootstrap, name, protocol(b"old", assign=listen))
     async with anyio.create_task_group() as tasks:
         await tasks.start(running.run)
-        await until(lambda: told == [[b"old"]] and running.generations)
+        await until(lambda: passed == [[b"old"]] and running.generations)
         running.member.update(protocol(b"new", assign=listen))
-        await until(lambda: told == [[b"old"], [b"new"]])
+        await until(lambda: passed == [[b"old"], [b"new"]])
         with pytest.raises(ConfigurationError, match="cannot become 'others'"):
             running.member.update(GroupProtocol("others", "split", b"", split))
         await running.member.stop()

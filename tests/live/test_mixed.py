@@ -109,7 +109,7 @@ class Group:
     specs: list[GroupSpec] = attrs.field(factory=list)
     """The input of our assignor, each time that one of our members was the leader."""
     members: list[Member] = attrs.field(factory=list)
-    """Those who have not been told to end."""
+    """Those that have not been asked to end."""
     everyone: list[Member] = attrs.field(factory=list)
 
     @classmethod
@@ -295,11 +295,11 @@ class Group:
                 async for chunk in process.stdout:
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
-                        self._told_by_java(member, line.decode().split())
+                        self._on_java_line(member, line.decode().split())
                 assert await process.wait() == 0
                 tasks.cancel_scope.cancel()
 
-    def _told_by_java(self, member, line):
+    def _on_java_line(self, member, line):
         when, what, *details = line
         if what == "record":
             self.seen.add(details[0].encode())
@@ -595,12 +595,12 @@ async def test_a_cooperative_leader_moves_as_few_partitions_as_possible(
         for member, held in before.items():
             assert set(member.owns) < held
         if leader == "ours":
-            told = group.specs[rounds].members.values()
-            assert sorted(numbers(m.owned) for m in told) == sorted(
+            given = group.specs[rounds].members.values()
+            assert sorted(numbers(m.owned) for m in given) == sorted(
                 [[], *map(sorted, before.values())]
             )
             # Those who own something have owned it in the generation before.
-            (generation,) = {m.generation for m in told if m.owned}
+            (generation,) = {m.generation for m in given if m.owned}
             assert generation > 0
         before = {member: set(member.owns) for member in (second, third)}
         await group.stop(first)

@@ -200,16 +200,16 @@ async def test_a_wrong_return_value_of_the_callback_is_an_error(
 
 async def test_what_revocation_callbacks_return_is_ignored(bootstrap, name, fill):
     await fill(1, 10)
-    told = []
+    assigned = []
     consumer = Consumer(
         name,
         bootstrap_servers=bootstrap,
         group_id=name,
-        on_partitions_assigned=told.append,
+        on_partitions_assigned=assigned.append,
         on_partitions_revoked=lambda partitions: {TopicPartition(name, 0): 5},
         **FAST,
     )
     async with consumer:
         with anyio.fail_after(20):
             assert (await consumer.getone()).offset == 0
-    assert told == [[TopicPartition(name, 0)]]
+    assert assigned == [[TopicPartition(name, 0)]]

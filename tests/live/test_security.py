@@ -234,8 +234,8 @@ def canary(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.DEBUG):
         yield
     records = caplog.get_records("setup") + caplog.get_records("call")
-    told = [f"{logging.Formatter().format(record)} {record.args!r}" for record in records]
-    assert shown_in("\n".join(told)) == []
+    lines = [f"{logging.Formatter().format(record)} {record.args!r}" for record in records]
+    assert shown_in("\n".join(lines)) == []
 
 
 def checked(error: KafkaGroupError) -> KafkaGroupError:
@@ -445,8 +445,8 @@ async def test_wrong_credentials_are_reported_and_not_retried(
 ) -> None:
     """Retries would lock the account on some servers."""
     servers = await filled(brokers, "SASL", topic)
-    told = await refused(AuthenticationError, servers, topic, security(mechanism, **who))
-    assert mechanism in told or "Invalid username or password" in told
+    message = await refused(AuthenticationError, servers, topic, security(mechanism, **who))
+    assert mechanism in message or "Invalid username or password" in message
     if isinstance(brokers, EmbeddedBrokers):
         tokens = 1 if mechanism == "PLAIN" or "sasl_username" in who else 2
         assert len(brokers.brokers_of("SASL").requests(SaslAuthenticateRequest)) == tokens
@@ -455,15 +455,15 @@ async def test_wrong_credentials_are_reported_and_not_retried(
 async def test_an_unsupported_mechanism_is_reported(brokers: Brokers, topic: str) -> None:
     """The error lists the supported mechanisms; none of them is used instead."""
     servers = await filled(brokers, "ONLY_SCRAM", topic)
-    told = await refused(AuthenticationError, servers, topic, security("PLAIN"))
-    assert {"PLAIN", *SCRAM} <= set(re.findall(r"[A-Z]+(?:-[A-Z0-9]+)*", told))
+    message = await refused(AuthenticationError, servers, topic, security("PLAIN"))
+    assert {"PLAIN", *SCRAM} <= set(re.findall(r"[A-Z]+(?:-[A-Z0-9]+)*", message))
 
 
 async def test_an_expired_token_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "SASL", topic)
     expired = security("OAUTHBEARER", sasl_oauthbearer_token=lambda: token(-30.0))
-    told = await refused(AuthenticationError, servers, topic, expired)
-    assert told.count('{"status":"invalid_token"}') == 2
+    message = await refused(AuthenticationError, servers, topic, expired)
+    assert message.count('{"status":"invalid_token"}') == 2
 
 
 @pytest.mark.parametrize(
@@ -474,8 +474,8 @@ async def test_a_broker_without_a_valid_proof_is_refused(
     brokers: Brokers, topic: str, listener: str, reason: str
 ) -> None:
     servers = await filled(brokers, listener, topic)
-    told = await refused(TlsError, servers, topic, security())
-    assert re.search(reason, told)
+    message = await refused(TlsError, servers, topic, security())
+    assert re.search(reason, message)
 
 
 async def test_a_broker_with_a_private_ca_is_refused_by_default(
@@ -490,22 +490,22 @@ async def test_advertised_addresses_are_checked_like_the_first(
 ) -> None:
     """The certificate is for localhost, the bootstrap address; the brokers advertise 127.0.0.1."""
     servers = await filled(brokers, "ELSEWHERE", topic)
-    told = await refused(TlsError, servers.replace("127.0.0.1", "localhost"), topic, security())
-    assert "127.0.0.1" in told
+    message = await refused(TlsError, servers.replace("127.0.0.1", "localhost"), topic, security())
+    assert "127.0.0.1" in message
 
 
 async def test_a_missing_client_certificate_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "MUTUAL", topic)
-    told = await refused(TlsError, servers, topic, security())
-    assert "certificate" in told
+    message = await refused(TlsError, servers, topic, security())
+    assert "certificate" in message
 
 
 async def test_an_untrusted_client_certificate_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "MUTUAL", topic)
     stranger = Authority().issue("eve@example.org")
     made = security(ssl_certificate_pem=stranger.chain, ssl_key_pem=stranger.key)
-    told = await refused(TlsError, servers, topic, made)
-    assert "certificate" in told
+    message = await refused(TlsError, servers, topic, made)
+    assert "certificate" in message
 
 
 @pytest.mark.parametrize("given", [None, bare], ids=["none", "PLAINTEXT"])
@@ -513,28 +513,28 @@ async def test_a_plaintext_client_at_a_tls_port_is_reported(
     brokers: Brokers, topic: str, given: Callable[[], Security] | None
 ) -> None:
     servers = await filled(brokers, "TLS", topic)
-    told = await refused(KafkaGroupError, servers, topic, given and given())
-    assert "TLS" in told
+    message = await refused(KafkaGroupError, servers, topic, given and given())
+    assert "TLS" in message
 
 
 async def test_a_missing_authentication_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "SASL_BARE", topic)
-    told = await refused(KafkaGroupError, servers, topic, None)
-    assert "SASL" in told
+    message = await refused(KafkaGroupError, servers, topic, None)
+    assert "SASL" in message
 
 
 async def test_a_tls_client_at_a_plaintext_port_is_reported(brokers: Brokers, topic: str) -> None:
     servers = await filled(brokers, "BARE", topic)
-    told = await refused(KafkaGroupError, servers, topic, security())
-    assert "TLS" in told
+    message = await refused(KafkaGroupError, servers, topic, security())
+    assert "TLS" in message
 
 
 async def test_authentication_with_a_broker_without_sasl_is_reported(
     brokers: Brokers, topic: str
 ) -> None:
     servers = await filled(brokers, "TLS", topic)
-    told = await refused(AuthenticationError, servers, topic, security("SCRAM-SHA-256"))
-    assert "SASL" in told
+    message = await refused(AuthenticationError, servers, topic, security("SCRAM-SHA-256"))
+    assert "SASL" in message
 
 
 # ---------------------------------------------------------------- sessions that end

@@ -115,8 +115,8 @@ def test_no_repr_or_error_shows_the_password():
     assert CANARY not in repr(membership)
     with pytest.raises(ConfigurationError) as caught:
         ZooKeeperMembership("zk:2181", **{**ANN, "username": "a:b"})
-    told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-    ours = "".join(str(frame.locals) for frame in told.stack if "kafkagroup" in frame.filename)
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    ours = "".join(str(frame.locals) for frame in shown.stack if "kafkagroup" in frame.filename)
     assert "password" in ours
     assert CANARY not in ours
 

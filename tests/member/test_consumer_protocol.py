@@ -365,9 +365,9 @@ def test_joining_ends_after_the_maximum_of_attempts() -> None:
 def test_joining_ends_with_the_last_error_of_a_coordinator() -> None:
     """An answer without an epoch is no error, and does not hide the one before."""
     limited = evolve(JOINING, config=evolve(CONFIG, max_retries=0), may_be_known=False)
-    for trouble, told in (("it loads", "it loads"), ("", "the coordinator gave no epoch")):
+    for trouble, cause in (("it loads", "it loads"), ("", "the coordinator gave no epoch")):
         member, effects = step(evolve(limited, trouble=trouble), reply(2, answer(epoch=0)))
-        words = f"joining group 'g' failed 1 times in a row: {told}"
+        words = f"joining group 'g' failed 1 times in a row: {cause}"
         assert (member.phase, effects[0]) == (
             Phase.FAILED,
             Fail(error=Like(JoinFailedError, words)),

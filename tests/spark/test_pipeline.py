@@ -134,9 +134,9 @@ def test_every_table_is_written_without_the_jobs_own_group(spark: Any, out: Path
 def test_rebalances_and_their_causes(spark: Any, out: Path) -> None:
     for group in GROUPS[:2]:
         found = rows(spark, out, "rebalances", f"group_id = '{group}'")
-        told = [(r.cause, r.members) for r in sorted(found, key=lambda r: r.generation)]
-        joined = told.index(("1 joined", 2))
-        assert ("1 left", 1) in told[joined:], told
+        causes = [(r.cause, r.members) for r in sorted(found, key=lambda r: r.generation)]
+        joined = causes.index(("1 joined", 2))
+        assert ("1 left", 1) in causes[joined:], causes
         assert all(r.seconds is None or 0 <= r.seconds < 120 for r in found)
         assert sum(r.moved for r in found) >= 2
 
@@ -335,11 +335,11 @@ def test_a_run_that_died_is_repaired_by_the_next(
         pass
 
     def die_at(last: str) -> Any:
-        def told(step: str) -> None:
+        def on_step(step: str) -> None:
             if step == last:
                 raise Died
 
-        return told
+        return on_step
 
     def run_and_die() -> None:
         for step in ("log_ends", "lag", "rebalances", "ownership", "group_health", "cleanup"):

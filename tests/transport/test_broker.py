@@ -154,20 +154,20 @@ async def test_committed_offsets_are_requested_by_name_or_id_and_returned_by_nam
     kafka: EmbeddedKafka, by_id: bool
 ) -> None:
     t = kafka._cluster.topics["t"].topic_id
-    known, told = ({"t": t}, t) if by_id else ({}, NO_ID)
+    known, sent = ({"t": t}, t) if by_id else ({}, NO_ID)
     async with Broker.open(*address(kafka)) as broker:
         committed = await broker.commit_consumer_group_offsets(
             "g", -1, "", {ONE: OffsetAndMetadata(7, "note", 2)}, topic_ids=known
         )
         partition = OffsetCommitResponsePartition(partition_index=1, error_code=0)
         assert committed.topics == (
-            OffsetCommitResponseTopic(name="t", topic_id=told, partitions=(partition,)),
+            OffsetCommitResponseTopic(name="t", topic_id=sent, partitions=(partition,)),
         )
         answer = await broker.fetch_consumer_group_offsets("g", [ONE], topic_ids=known)
         found = OffsetFetchResponsePartitions(
             partition_index=1, committed_offset=7, committed_leader_epoch=2, metadata="note"
         )
-        topic = OffsetFetchResponseTopics(name="t", topic_id=told, partitions=(found,))
+        topic = OffsetFetchResponseTopics(name="t", topic_id=sent, partitions=(found,))
         assert answer.groups == (OffsetFetchResponseGroup(group_id="g", topics=(topic,)),)
     versions = [seen.version for seen in kafka.requests() if seen.api in BY_ID]
     assert versions == ([10, 10] if by_id else [9, 9])

@@ -132,7 +132,7 @@ async def test_a_full_buffer_is_replaced_by_the_next_without_yielding() -> None:
     async with connected() as (stream, peer):
         await peer.send(bytes(5_000))
         channel = Channel(stream, 100_000)
-        rooms = iter((512, 4_096, 8_192))
+        sizes = iter((512, 4_096, 8_192))
         turn, turns = 0, []
 
         async def count_turns() -> None:
@@ -147,7 +147,7 @@ async def test_a_full_buffer_is_replaced_by_the_next_without_yielding() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(count_turns)
-            await channel.receive(lambda: memoryview(bytearray(next(rooms))), take)
+            await channel.receive(lambda: memoryview(bytearray(next(sizes))), take)
             tasks.cancel_scope.cancel()
         assert turns == [(n, turns[0][1]) for n in (512, 4_096, 392)]
 

@@ -52,7 +52,7 @@ class Broker:
 
 
 async def test_a_fetch_follows_at_once_and_its_response_is_held(network: Any) -> None:
-    """A broker that responds out of order delivers nothing before it has told its cluster."""
+    """A broker that responds out of order delivers nothing before it has named its cluster."""
     broker = Broker(network, ClusterIdentity("ours"))
     done: list[object] = []
     async with network, anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""The name and the version that brokers are told, which operators read in their metrics."""
+"""The name and the version that are sent to brokers, which operators read in their metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kafkagroup.transport.options import parse_servers
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest
 
 
-def test_brokers_are_told_the_version_that_runs() -> None:
+def test_brokers_get_the_version_that_runs() -> None:
     """It was "0.1", whatever was installed."""
-    told = set()
+    sent = set()
 
     def note(request: ApiVersionsRequest) -> bool:
-        told.add((request.client_software_name, request.client_software_version))
+        sent.add((request.client_software_name, request.client_software_version))
         return False
 
     async def connect(servers: str) -> None:
@@ -33,10 +33,10 @@ def test_brokers_are_told_the_version_that_runs() -> None:
     with EmbeddedKafka() as kafka:
         kafka.fail(ApiVersionsRequest, ErrorCode.NONE, times=None, when=note)
         asyncio.run(connect(kafka.bootstrap_servers))
-    assert told == {(name, kafkagroup.__version__) for name in ("kafkagroup", "kafkagroup-doctor")}
+    assert sent == {(name, kafkagroup.__version__) for name in ("kafkagroup", "kafkagroup-doctor")}
 
 
-def test_a_local_version_is_told_in_characters_that_brokers_accept() -> None:
+def test_a_local_version_is_sent_in_characters_that_brokers_accept() -> None:
     """With its `+` each broker would refuse the connection."""
     code = Path(_version.__file__).read_text("utf-8")
     names: dict[str, object] = {}

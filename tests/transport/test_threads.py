@@ -143,7 +143,7 @@ async def test_a_process_that_may_start_no_thread_tries_again(threads: LoopThrea
     assert anyio.current_time() - began_at == pytest.approx(0.75)
 
 
-async def test_a_wait_for_a_thread_is_told_from_one_for_the_broker(threads: LoopThreads) -> None:
+async def test_a_wait_for_a_thread_differs_from_one_for_the_broker(threads: LoopThreads) -> None:
     threads.held = []
     run_in_thread = ThreadWait(WorkerThreads())
     assert not run_in_thread.is_waiting

@@ -72,12 +72,12 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_lasting_trouble_is_warned_about_after_ten_seconds_and_every_minute(lines: Any) -> None:
     events: list[Any] = []
     troubles = Troubles(events.append)
-    told = []
+    reported = []
     for tenth in range(1_400):
         troubles.failed("key", tenth / 10, problem())
         if lines():
-            told.append(tenth / 10)
-    assert told == [10.0, 70.0, 130.0]
+            reported.append(tenth / 10)
+    assert reported == [10.0, 70.0, 130.0]
     troubles.succeeded("key", 140.0)
     assert lines() == ["a:1: works again, after 140 s"]
     assert events == [
@@ -618,8 +618,8 @@ async def test_an_unreachable_broker_of_a_producer_is_reported(network: Any, lin
                 await stream.aclose()
             with pytest.raises(NotWrittenError):
                 await producer.write("t", [NewRecord(None, b"1")])
-    told = [line.partition(";")[0] for line in lines()]
-    assert [line.endswith("kafka-1:9092: refused") for line in told] == [True, True]
+    messages = [line.partition(";")[0] for line in lines()]
+    assert [line.endswith("kafka-1:9092: refused") for line in messages] == [True, True]
 
 
 @CLIENTS

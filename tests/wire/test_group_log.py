@@ -123,10 +123,12 @@ def test_every_type_and_version_is_found_by_its_numbers(cls: Any, version: int) 
 def test_any_bytes_decode_without_an_error(
     key: bytes | None, value: bytes | None, kind: int
 ) -> None:
-    for told in (key, None if key is None else pack(">h", kind) + key):
+    for prefixed_key in (key, None if key is None else pack(">h", kind) + key):
         for version in range(-1, 6):
-            told_value = None if value is None else pack(">h", version) + value
-            assert isinstance(decode_group_record(told, told_value), GroupRecord | Undecoded)
+            prefixed_value = None if value is None else pack(">h", version) + value
+            assert isinstance(
+                decode_group_record(prefixed_key, prefixed_value), GroupRecord | Undecoded
+            )
 
 
 def without_empty_tags(value: Any) -> Any:

@@ -3,7 +3,7 @@
 //   java -cp <jars>/* Members.java <bootstrap> <group> <topic> <option=value> ...
 //
 // Prints "ready" when one of another group has come and gone: classes are loaded by then. Then it
-// does what its standard input says, until that ends, and prints what members are told:
+// does what its standard input says, until that ends, and prints the assignments and revocations of members:
 //   start 3         ->  gained 3 0 2      partitions that member 3 may read now
 //   stop 3          ->  gone 3 0 2        partitions that it has no longer
 //                       record 3 2        it has read a record of partition 2

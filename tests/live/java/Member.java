@@ -1,10 +1,10 @@
-// A member of Kafka's own consumer, told what to do by its standard input, until that ends.
+// A member of Kafka's own consumer, with commands from its standard input, until that ends.
 //
 //   java -cp <jars>/* Member.java <bootstrap> <group and topic> <option=value> ...
 //
 // Prints one line for all that happens, with the microseconds since 1970 at which it did:
 //   1700000000000000 gained 0 2       before the application may read these partitions
-//   1700000000000000 gone 2           before the group is told that they are free
+//   1700000000000000 gone 2           before the member reports them as released
 //   1700000000000000 record 0/17      the value of a record
 
 import java.time.Duration;

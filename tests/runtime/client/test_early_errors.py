@@ -56,7 +56,7 @@ def member(session_timeout_ms: int) -> GroupMember:
 
 # ---------------------------------------------------------------- session_timeout_ms
 
-TOLD = (
+OUTSIDE_LIMITS = (
     "session_timeout_ms=5000 is outside of the limits of broker 1, 7000 to 60000: choose a value"
     " within them, or change group.min.session.timeout.ms and group.max.session.timeout.ms of all"
     " brokers"
@@ -86,7 +86,7 @@ async def test_a_session_timeout_outside_of_the_brokers_limits_names_them(
 ) -> None:
     """The error was the broker's code alone, and the limits are in the broker's configuration."""
     async with broker(network, **LIMITS):
-        assert TOLD in str(await joined_with(5_000, kind))
+        assert OUTSIDE_LIMITS in str(await joined_with(5_000, kind))
         assert (
             "session_timeout_ms=60001 is outside of the limits of broker 1, 7000 to 60000"
             in str(await joined_with(60_001, kind))

@@ -100,7 +100,7 @@ def cluster(network: Any) -> Opened:
 
 
 class Reading:
-    """Consumers that read in tasks, with what they got and were told."""
+    """Consumers that read in tasks, with the records and errors that they got."""
 
     def __init__(self) -> None:
         self.values: list[str] = []

@@ -257,7 +257,7 @@ async def test_a_suspend_does_not_count_as_time_without_a_poll() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda session: session.errors.report(ConfigurationError("told")),
+        lambda session: session.errors.report(ConfigurationError("reported")),
         lambda session: session.errors.fail(ConfigurationError("failed")),
         lambda session: session.notify(),
         lambda session: session.note_lost([TP], "the generation has ended"),
@@ -274,8 +274,8 @@ async def test_a_membership_change_is_handled_before_the_next_record(change: Any
 async def test_an_error_is_raised_before_the_next_record() -> None:
     reading = Reading()
     await reading.next()
-    reading.session.errors.report(ConfigurationError("told"))
-    with pytest.raises(ConfigurationError, match="told"):
+    reading.session.errors.report(ConfigurationError("reported"))
+    with pytest.raises(ConfigurationError, match="reported"):
         await reading.next()
     assert await reading.next() == 1
 

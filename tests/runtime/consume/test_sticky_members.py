@@ -20,10 +20,10 @@ pytestmark = pytest.mark.anyio
 
 async def test_it_names_its_last_assignment(network: Any) -> None:
     """It owns nothing any more: without this the leader would move all partitions."""
-    told: list[bytes | None] = []
+    sent: list[bytes | None] = []
 
     def on_join(request: JoinGroupRequest) -> bool:
-        told.append(decode_subscription(request.protocols[0].metadata).user_data)
+        sent.append(decode_subscription(request.protocols[0].metadata).user_data)
         return False
 
     async with network, EmbeddedKafka({"t": 2}, listen=False) as kafka:
@@ -38,4 +38,4 @@ async def test_it_names_its_last_assignment(network: Any) -> None:
             await anyio.sleep(10)
             owned = [TopicPartition("t", 0), TopicPartition("t", 1)]
             assert consumer.group_metadata().generation_id == generation + 1
-            assert told[:1] == [user_data(sticky_assignor, owned, generation)]
+            assert sent[:1] == [user_data(sticky_assignor, owned, generation)]

@@ -660,7 +660,7 @@ async def test_a_topic_recreated_during_the_offset_fetch_is_read_from_its_start(
 async def test_a_topic_recreated_before_the_metadata_has_it_is_read_from_its_start(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metadata had no topic of that name, so nothing told that the response was for another
+    """The metadata had no topic of that name, so nothing showed that the response was for another
     one: the first records of the new topic were skipped."""
     once = GroupOffsets.fetch_once
     slow = [True]

@@ -234,10 +234,10 @@ async def test_a_reported_error_is_raised_once_and_the_generation_is_taken_again
     generation = await work.begin()
     work.queue.take(generation)
     work.queue.raise_error()
-    work.queue.on_error(ConfigurationError("told"))
+    work.queue.on_error(ConfigurationError("reported"))
     assert work.queue.has_report
     work.queue.release()
-    with pytest.raises(ConfigurationError, match="told"):
+    with pytest.raises(ConfigurationError, match="reported"):
         work.queue.raise_error()
     assert not work.queue.has_report
     assert work.queue.pending is generation
@@ -265,7 +265,7 @@ async def test_every_change_wakes_the_application() -> None:
         await anyio.wait_all_tasks_blocked()
         changes = [
             queue.release,
-            lambda: queue.report(ConfigurationError("told")),
+            lambda: queue.report(ConfigurationError("reported")),
             lambda: queue.on_fatal_error(ConfigurationError("failed")),
             queue.close,
         ]

@@ -288,14 +288,14 @@ def _partitions(rng: random.Random) -> list[TopicPartition]:
 
 
 def _subscription(rng: random.Random) -> bytes:
-    told = Subscription(
+    subscription = Subscription(
         topics=tuple(set(rng.choices(_TEXTS, k=3))),
         user_data=rng.choice((None, b"", rng.randbytes(8))),
         owned=tuple(_partitions(rng)),
         generation=rng.randrange(-1, 9),
         rack=rng.choice((None, "r")),
     )
-    return encode_subscription(told, rng.randrange(4))
+    return encode_subscription(subscription, rng.randrange(4))
 
 
 def _user_data(rng: random.Random) -> bytes:

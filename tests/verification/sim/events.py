@@ -329,7 +329,7 @@ class Connecting(OfMember):
 
 @attrs.frozen(kw_only=True)
 class Silenced(OfMember):
-    """What lies between dropped an idle connection, and told neither side: nothing arrives any
+    """What lies between dropped an idle connection, and notified neither side: nothing arrives any
     more."""
 
     connection: int

@@ -88,14 +88,14 @@ class Lag:
     """0: all nodes."""
     once: bool = False
     """Whether one client gets it; otherwise each does once."""
-    told: set[str] = attrs.field(factory=set)
+    clients: set[str] = attrs.field(factory=set)
     """The clients that got it."""
     is_over: bool = False
 
     @property
     def hits(self) -> int:
         """How many clients got it."""
-        return len(self.told)
+        return len(self.clients)
 
     def stop(self) -> None:
         """Let the broker catch up."""
@@ -103,7 +103,7 @@ class Lag:
 
     def concerns(self, node: int, client: str) -> bool:
         """Whether this client gets such an answer from this node now."""
-        return not (self.is_over or client in self.told) and self.node in (0, node)
+        return not (self.is_over or client in self.clients) and self.node in (0, node)
 
 
 class Opinions:
@@ -120,7 +120,7 @@ class Opinions:
         """A node that refuses to be read as a follower, its error, and how many times; 0: always.
         """
         self._lags: list[Lag] = []
-        self._told_at: dict[str, float] = {}
+        self._sent_at: dict[str, float] = {}
         """Client -> when it last got a wrong answer about metadata."""
 
     def lag(self, lag: Lag) -> None:
@@ -157,17 +157,17 @@ class Opinions:
     # ------------------------------------------------------------ metadata
 
     def _next_lag(self, node: int, client: str, now: float) -> Lag | None:
-        if now < self._told_at.get(client, -_APART) + _APART:
+        if now < self._sent_at.get(client, -_APART) + _APART:
             return None
         lag = next((lag for lag in self._lags if lag.concerns(node, client)), None)
         if lag is not None:
-            lag.told.add(client)
+            lag.clients.add(client)
             lag.is_over = lag.once
-            if lag.how == "no_brokers" and client in self._told_at:
+            if lag.how == "no_brokers" and client in self._sent_at:
                 return None  # not its first answer
-        self._told_at.setdefault(client, -_APART)
+        self._sent_at.setdefault(client, -_APART)
         if lag is not None:
-            self._told_at[client] = now
+            self._sent_at[client] = now
         return lag
 
     def _lagging(

@@ -251,7 +251,7 @@ BROKERS_OPINIONS = frozenset(OUTSIDE.keys() - SURROUNDINGS)
 that a bug needs."""
 
 ENABLED = frozenset(OUTSIDE)
-"""The kinds that plans have unless told otherwise."""
+"""The kinds that plans have by default."""
 
 
 def add_outside(plan: Plan, kinds: Collection[str]) -> Plan:

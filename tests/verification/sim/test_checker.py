@@ -624,7 +624,7 @@ def test_s5_an_explicit_commit_above_the_position_does_not_move_the_position():
     assert broken(first, sought, explicit, commits(1)) == []
     assert broken(first, sought, explicit, commits(0)) == ["S5"]
     assert broken(first, explicit, commits(1)) == ["S5"]
-    # Nor does a record that it has processed since then, and has not told the client of.
+    # Nor does a record that it has processed since then, and has not reported to the client.
     again = [of(Sought, partition=T0, offset=0), delivers(0), explicit]
     assert broken(first, again, commits(0)) == []
 

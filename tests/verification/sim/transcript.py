@@ -47,7 +47,7 @@ def transcript(
                 run = []
             run.append(event)
             continue
-        if id(event) not in marked and not _is_told(event, wire):
+        if id(event) not in marked and not _is_listed(event, wire):
             continue
         if run:
             yield _delivered(run)
@@ -59,7 +59,7 @@ def transcript(
         yield _delivered(run)
 
 
-def _is_told(event: Event, wire: bool) -> bool:
+def _is_listed(event: Event, wire: bool) -> bool:
     match event:
         case Appended() | Processed() | Worked() | Connecting():
             return False

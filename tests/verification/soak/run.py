@@ -200,10 +200,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="after which it has failed")
     arguments = parser.parse_args()
     with deadline(arguments.seconds, f"the soak of {arguments.records} records"):
-        return _soak_as_told(arguments)
+        return _soak_with(arguments)
 
 
-def _soak_as_told(arguments: argparse.Namespace) -> int:
+def _soak_with(arguments: argparse.Namespace) -> int:
     records, cooperative = arguments.records, arguments.cooperative
     started = time.monotonic()
     if arguments.nodes == 3:

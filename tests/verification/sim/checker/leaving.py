@@ -42,7 +42,7 @@ _PASSES = frozenset(
 @attrs.define(eq=False)
 class _Membership:
     ids: set[str] = attrs.field(factory=set)
-    """The ids that the coordinator has told it, or that it has told the coordinator, and that are
+    """The ids that either of it and the coordinator has sent to the other, and that are
     not known to have ended."""
     is_refused: bool = False
     """Whether a broker has refused to let it leave, or to name its coordinator since its last join,
