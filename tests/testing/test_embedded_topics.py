@@ -3,9 +3,11 @@
 import pytest
 from testing.peers import LOOPS, Peer, connected
 
+from kafkagroup import Consumer
 from kafkagroup.errors import BrokerError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings
+from kafkagroup.types import TimestampType, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages.produce import (
@@ -54,3 +56,49 @@ def test_options_of_topics_are_checked() -> None:
             kafka.set_topic_configs("t", {"cleanup.policy": "compact,delete", **configs})
     with pytest.raises(BrokerError, match=r"INVALID_CONFIG.*max\.bytes"):
         kafka.set_topic_configs("t", {"max.bytes": None})
+
+
+@LOOPS
+async def test_too_few_nodes_for_acks_of_all_replicas() -> None:
+    async with EmbeddedKafka(nodes=3) as kafka, connected(kafka) as peer:
+        batch = encode_batch([NewRecord(None, b"a")])
+        kafka.create_topic("t", configs={"min.insync.replicas": "2"})
+        kafka.kill(2)
+        assert (await produce(peer, batch)).error_code == ErrorCode.NONE
+        kafka.kill(3)
+        assert (await produce(peer, batch)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await produce(peer, batch, acks=1)).error_code == ErrorCode.NONE
+        kafka.restart(2)
+        assert (await produce(peer, batch)).base_offset == 2
+
+
+@LOOPS
+async def test_the_errors_of_records_name_them() -> None:
+    async with EmbeddedKafka() as kafka, connected(kafka) as peer:
+        kafka.create_topic("t", configs={"cleanup.policy": "compact"})
+        records = [NewRecord(b"key", b"a"), NewRecord(None, b"b")]
+        answer = await produce(peer, encode_batch(records, codec=Codec.GZIP))
+        assert answer.error_code == ErrorCode.INVALID_RECORD
+        (error,) = answer.record_errors
+        assert error.batch_index == 1
+        assert error.batch_index_error_message == (
+            "Compacted topic cannot accept message without key in topic partition t-0."
+        )
+        assert answer.error_message is not None
+        assert str(error.batch_index_error_message) in answer.error_message
+
+
+@LOOPS
+async def test_records_get_the_time_of_the_append() -> None:
+    async with EmbeddedKafka(wall=lambda: 1234.5) as kafka, connected(kafka) as peer:
+        kafka.create_topic("t", configs={"message.timestamp.type": "LogAppendTime"})
+        records = [NewRecord(None, value, 7) for value in (b"a", b"b")]
+        assert (await produce(peer, encode_batch(records))).log_append_time_ms == 1_234_500
+        async with Consumer(
+            bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.assign([TopicPartition("t", 0)])
+            for _ in records:
+                record = await consumer.getone()
+                assert record.timestamp == 1_234_500
+                assert record.timestamp_type is TimestampType.LOG_APPEND_TIME

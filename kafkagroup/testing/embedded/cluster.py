@@ -7,6 +7,7 @@ changes leaders and coordinators. No I/O.
 from __future__ import annotations
 
 import re
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from random import Random
@@ -124,6 +125,8 @@ class Cluster:
         """The finalized feature `transaction.version`."""
         self.transaction_version_changes = 0
         """How often it was changed: the epoch of the finalized features."""
+        self.wall: Callable[[], float] = time.time
+        """Returns the time for timestamps of records, in seconds since the epoch."""
         self.fetch_callbacks: dict[object, Callable[[], None]] = {}
         """Callbacks for when there may be more to fetch, keyed by the waiting fetch."""
         self.refusal: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal

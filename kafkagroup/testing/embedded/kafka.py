@@ -95,6 +95,7 @@ class EmbeddedKafka:
             raise ConfigurationError(f"{nodes} nodes with {len(ports)} ports: give one port a node")
         self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed, cluster_id)
         self._faults = Faults()
+        self._cluster.wall = wall
         self._cluster.refusal = self._faults.refusal
         self._cluster.refusal_after = partial(self._faults.refusal, executed=True)
         accounts = None

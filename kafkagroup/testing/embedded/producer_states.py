@@ -29,8 +29,6 @@ class Check:
     """Whether a batch may be appended."""
 
     error: ErrorCode = ErrorCode.NONE
-    is_of_log: bool = False
-    """Whether the error is about the log: the response then says where the log starts."""
     duplicate: AppendedBatch | None = None
     """The same batch, which was appended before."""
 
@@ -98,14 +96,14 @@ class ProducerStates:
                 if (first, last) == (kept.first_sequence, kept.last_sequence):
                     return Check(duplicate=kept)
         if batch.producer_epoch < known.epoch:
-            return Check(ErrorCode.INVALID_PRODUCER_EPOCH, is_of_log=True)
+            return Check(ErrorCode.INVALID_PRODUCER_EPOCH)
         must_begin = known.epoch != batch.producer_epoch or not known.batches
         expected = 0 if must_begin else _after(known.batches[-1].last_sequence)
         is_free = known.epoch < 0 and any_first and not begins_at_zero
         if first != expected and not is_free:
-            return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, is_of_log=True)
+            return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if known.open_from is not None and not batch.is_transactional:
-            return Check(ErrorCode.INVALID_TXN_STATE, is_of_log=True)
+            return Check(ErrorCode.INVALID_TXN_STATE)
         return Check()
 
     def note_use(self, producer_id: int, now: float) -> None:

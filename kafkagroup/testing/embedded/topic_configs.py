@@ -170,8 +170,41 @@ class TopicConfigs:
         kept = {name: value for name, value in self.own.items() if name not in changes}
         self.own = kept | values
 
+    def _value(self, name: str) -> str:
+        return self.own.get(name, TOPIC_OPTIONS[name].default)
+
     @property
     def max_message_bytes(self) -> int:
         """The largest record batch, in bytes, with its header."""
         value = self.own.get("max.message.bytes")
         return self.settings.max_message_bytes if value is None else int(value)
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """How many replicas must be in sync for a Produce with acks=all."""
+        return int(self._value("min.insync.replicas"))
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether every record must have a key."""
+        return "compact" in split_list(self._value("cleanup.policy"))
+
+    @property
+    def has_append_time(self) -> bool:
+        """Whether records get the time of the append as their timestamp."""
+        return self._value("message.timestamp.type") == "LogAppendTime"
+
+    def timestamp_range(self, now_ms: int) -> tuple[int | None, int | None]:
+        """Return the earliest and latest timestamp that a record may have, None without a limit.
+
+        Unlike Kafka, a topic that has no limit of its own has none, so that tests may write records
+        with any timestamps.
+        """
+        before = self.own.get("message.timestamp.before.max.ms")
+        after = self.own.get("message.timestamp.after.max.ms")
+        if self.has_append_time:
+            return None, None
+        return (
+            None if before is None else now_ms - int(before),
+            None if after is None else now_ms + int(after),
+        )

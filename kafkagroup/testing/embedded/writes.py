@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from kafkagroup.errors import CorruptRecordError, ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.coordinator import Caller
-from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.testing.embedded.producer_states import Check
 from kafkagroup.testing.embedded.reads import check_leader
+from kafkagroup.testing.embedded.record_checks import check_records, with_append_time
+from kafkagroup.testing.embedded.topic_configs import TopicConfigs
 from kafkagroup.testing.embedded.transactions import Identity
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_format import PREFIX
@@ -57,22 +61,17 @@ def produce(
             leader = LeaderIdAndEpoch(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
             )
-            return evolve(_refused(tp.partition, error), current_leader=leader)
+            return _refused(tp.partition, error, current_leader=leader)
         if request.acks not in (-1, 0, 1):
             error = ErrorCode.INVALID_REQUIRED_ACKS
         records = b"" if requested.records is None else requested.records
-        configs = cluster.topics[name].configs
-        batch, damage = _batch_of(records, configs.max_message_bytes)
+        batch, damage = _batch_of(records)
         code = error or cluster.refusal(node_id, ProduceRequest, tp) or damage
         if batch is None or code:
             return _refused(tp.partition, code)
-        check = _check_producer(cluster, request, tp, partition, batch, caller)
-        if check.error:
-            log_start = partition.log.start if check.is_of_log else -1
-            return evolve(_refused(tp.partition, check.error), log_start_offset=log_start)
-        answer = _append(cluster, tp.partition, partition, batch, check, caller.now)
+        answer = _write(cluster, request, tp, partition, batch, caller)
         lost = cluster.refusal_after(node_id, ProduceRequest, tp)
-        return _refused(tp.partition, lost) if lost else answer
+        return _refused(tp.partition, lost) if lost and not answer.error_code else answer
 
     topics = tuple(
         TopicProduceResponse(
@@ -89,35 +88,53 @@ def produce(
     return ProduceResponse(responses=topics, node_endpoints=endpoints)
 
 
-def _append(
+def _write(
     cluster: Cluster,
-    index: int,
+    request: ProduceRequest,
+    tp: TopicPartition,
     partition: Partition,
     batch: RecordBatch,
-    check: Check,
-    now: float,
+    caller: Caller,
 ) -> PartitionProduceResponse:
-    """Append a batch, unless it was appended before."""
-    kept = check.duplicate
-    base = cluster.append(partition, batch.raw) if kept is None else kept.base_offset
+    """Append a whole batch, unless a check fails or it was appended before."""
+    configs = cluster.topics[tp.topic].configs
+    error = _check_transaction(cluster, request, tp, partition, batch, caller)
+    error = error or _check_limits(cluster, request, configs, batch)
+    if error:
+        return _refused(tp.partition, error)
+    refused = partial(_refused, tp.partition, log_start_offset=partition.log.start)
+    if batch.base_offset:
+        return refused(ErrorCode.INVALID_RECORD)
+    now_ms = int(cluster.wall() * 1000)
+    errors = check_records(batch, configs, tp, now_ms)
+    if errors.code:
+        return refused(errors.code, record_errors=errors.records, error_message=errors.message)
+    check = _check_producer(cluster, partition, batch, caller)
+    if check.error:
+        return refused(check.error)
+    append_time, kept = -1, check.duplicate
+    if kept is not None:
+        # Kafka reports the time of a repeated batch, whatever the option of the topic.
+        base, append_time = kept.base_offset, kept.max_timestamp
+    elif configs.has_append_time:
+        base, append_time = cluster.append(partition, with_append_time(batch.raw, now_ms)), now_ms
+    else:
+        base = cluster.append(partition, batch.raw)
     if batch.producer_id >= 0:
-        partition.log.producers.note_use(batch.producer_id, now)
+        partition.log.producers.note_use(batch.producer_id, caller.now)
     return PartitionProduceResponse(
-        index=index,
+        index=tp.partition,
         error_code=ErrorCode.NONE,
         base_offset=base,
-        # Kafka gives the time of the batch to whoever repeats it, and otherwise none.
-        log_append_time_ms=-1 if kept is None else kept.max_timestamp,
+        log_append_time_ms=append_time,
         log_start_offset=partition.log.start,
     )
 
 
-def _batch_of(records: bytes | memoryview, max_bytes: int) -> tuple[RecordBatch | None, ErrorCode]:
+def _batch_of(records: bytes | memoryview) -> tuple[RecordBatch | None, ErrorCode]:
     """Return the one batch in these bytes, or the error for anything else."""
     if len(records) < PREFIX.size or PREFIX.unpack_from(records)[2] != _MAGIC:
         return None, ErrorCode.INVALID_RECORD
-    if len(records) > max_bytes:
-        return None, ErrorCode.MESSAGE_TOO_LARGE
     try:
         batches: tuple[RecordBatch, ...] = tuple(read_batches(records, topic="", partition=-1))
     except CorruptRecordError:
@@ -128,29 +145,48 @@ def _batch_of(records: bytes | memoryview, max_bytes: int) -> tuple[RecordBatch 
     return batches[0], ErrorCode.NONE if consecutive else ErrorCode.INVALID_RECORD
 
 
-def _check_producer(
+def _check_transaction(
     cluster: Cluster,
     request: ProduceRequest,
     tp: TopicPartition,
     partition: Partition,
     batch: RecordBatch,
     caller: Caller,
+) -> ErrorCode:
+    """Let the partition join the transaction of a first batch. This comes before all checks of the
+    batch: a transaction may consist of records that were refused."""
+    if not batch.is_transactional or batch.producer_id < 0:
+        return ErrorCode.NONE
+    producers = partition.log.producers
+    if producers.has_open_transaction(batch.producer_id, batch.producer_epoch):
+        return ErrorCode.NONE
+    return _join_transaction(cluster, request.transactional_id, tp, batch, caller)
+
+
+def _check_limits(
+    cluster: Cluster, request: ProduceRequest, configs: TopicConfigs, batch: RecordBatch
+) -> ErrorCode:
+    """Check the options of the topic that concern no single record."""
+    required = min(configs.min_insync_replicas, len(cluster.nodes))
+    if request.acks == -1 and len(cluster.live) < required:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if batch.size > configs.max_message_bytes:
+        return ErrorCode.MESSAGE_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _check_producer(
+    cluster: Cluster, partition: Partition, batch: RecordBatch, caller: Caller
 ) -> Check:
-    """Check the transaction, epoch and sequence number of a batch with a producer id."""
+    """Check the epoch and sequence number of a batch with a producer id."""
     if batch.producer_id < 0:
         return Check()
     producers, settings = partition.log.producers, cluster.settings
     producers.expire(caller.now - settings.producer_id_expiration)
-    ends_epoch = caller.version >= _ENDS_EPOCH
-    is_open = producers.has_open_transaction(batch.producer_id, batch.producer_epoch)
-    if batch.is_transactional and not is_open:
-        error = _join_transaction(cluster, request.transactional_id, tp, batch, caller)
-        if error:
-            return Check(error)
     return producers.check(
         batch,
         any_first=settings.any_first_sequence,
-        begins_at_zero=batch.is_transactional and ends_epoch,
+        begins_at_zero=batch.is_transactional and caller.version >= _ENDS_EPOCH,
     )
 
 
@@ -180,5 +216,5 @@ def _join_transaction(
     return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
 
 
-def _refused(index: int, error: int) -> PartitionProduceResponse:
-    return PartitionProduceResponse(index=index, error_code=error, base_offset=-1)
+def _refused(index: int, error: int, **details: Any) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index=index, error_code=error, base_offset=-1, **details)

@@ -412,12 +412,17 @@ def _fetch(line: _Line) -> fetch.FetchRequest:
 
 
 def new_records(values: str, **options: Any) -> bytes:
-    """Return a batch of values separated by commas; "a@1500" has a timestamp, others count from
-    1000 ms."""
+    """Return a batch of values separated by commas; "k!a" has a key, "a@1500" a timestamp; other
+    timestamps count from 1000 ms."""
     made = []
     for count, value in enumerate(values.split(",")):
         text, _, timestamp = value.partition("@")
-        made.append(NewRecord(None, text.encode(), int(timestamp or 1000 + count)))
+        key, has_key, text = text.rpartition("!")
+        made.append(
+            NewRecord(
+                key.encode() if has_key else None, text.encode(), int(timestamp or 1000 + count)
+            )
+        )
     return encode_batch(made, **options)
 
 
@@ -448,6 +453,8 @@ def _spoilt(values: str, how: str) -> bytes:
             del batch[-3:]
         case "count":
             batch[60] += 1
+        case "offset":
+            batch[7] = 5
         case "huge":
             batch = bytearray(new_records("x" * 2_000_000))
         case "empty":
