@@ -2,7 +2,7 @@
 
 A class of options declares each option once, as a field (see `kafkagroup.options`):
 
-    request_timeout: float = milliseconds(1, 30_000, "how long an answer may take")
+    request_timeout: float = milliseconds(1, 30_000, "how long a response may take")
 
 The annotation is the type of the checked value. The option has the name that users write
 (`request_timeout_ms`), the type that they pass (`int`), its range, and the conversion. This module

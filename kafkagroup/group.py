@@ -296,8 +296,8 @@ class GroupMember(Service):
         group_id = self._config.group_id
         # Looked up each time: nothing repeats the request at another broker.
         coordinator = self._cluster.broker(await self._cluster.coordinators.look_up(group_id))
-        answer = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
-        (group,) = answer.groups
+        response = await coordinator.request(DescribeGroupsRequest(groups=(group_id,)))
+        (group,) = response.groups
         if group.error_code:
             raise broker_error(
                 group.error_code, group.error_message, operation="DESCRIBE", group=group_id

@@ -130,15 +130,15 @@ class Admin(CallingService):
             return await describing.list_groups(cluster.broker(node), node, **wanted)
 
         metadata = await self._calls.once(lambda cluster: cluster.refresh())
-        answers = await self._calls.each(metadata.nodes.values(), list_from)
+        results = await self._calls.each(metadata.nodes.values(), list_from)
         groups: dict[str, GroupListing] = {}
         errors: dict[Node, KafkaGroupError] = {}
-        for node, answer in answers.items():
-            if isinstance(answer, KafkaGroupError):
-                errors[node] = answer
+        for node, result in results.items():
+            if isinstance(result, KafkaGroupError):
+                errors[node] = result
             else:
                 # While a group's coordinator moves, two brokers may list the group.
-                groups |= {group.group_id: group for group in answer}
+                groups |= {group.group_id: group for group in result}
         return GroupList(groups=tuple(groups[name] for name in sorted(groups)), errors=errors)
 
     async def describe_groups(

@@ -62,12 +62,12 @@ async def list_groups(
     when the broker cannot filter; TransportError."""
     request = ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
     try:
-        answer = await broker.request(request)
+        response = await broker.request(request)
     except LocalProtocolError as error:
         # Filters by state need Kafka 2.6 (KIP-518), filters by type 3.8 (KIP-848).
         raise UnsupportedVersionError(f"{broker!r} is too old for this filter: {error}") from None
-    if answer.error_code:
-        raise broker_error(answer.error_code, "listing groups", operation="DESCRIBE")
+    if response.error_code:
+        raise broker_error(response.error_code, "listing groups", operation="DESCRIBE")
     return [
         GroupListing(
             group_id=group.group_id,
@@ -76,7 +76,7 @@ async def list_groups(
             protocol_type=group.protocol_type,
             coordinator=node,
         )
-        for group in answer.groups
+        for group in response.groups
     ]
 
 
@@ -117,8 +117,8 @@ async def _describe(broker: BrokerClient, node: Node, group_id: str) -> GroupDes
 
 
 async def _classic(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
-    answer = await broker.request(DescribeGroupsRequest(groups=(group_id,)))
-    group = _group_of(answer.groups, group_id)
+    response = await broker.request(DescribeGroupsRequest(groups=(group_id,)))
+    group = _group_of(response.groups, group_id)
     code = group.error_code
     if code == ErrorCode.NONE and group.group_state == _DEAD:
         # Brokers with version 6 respond with this code themselves.
@@ -167,8 +167,8 @@ async def _consumer(broker: BrokerClient, node: Node, group_id: str) -> GroupDes
     request = ConsumerGroupDescribeRequest(
         group_ids=(group_id,), include_authorized_operations=False
     )
-    answer = await broker.request(request)
-    group = _group_of(answer.groups, group_id)
+    response = await broker.request(request)
+    group = _group_of(response.groups, group_id)
     _raise(group.error_code, group.error_message, group_id)
     members = [_consumer_member(member) for member in group.members]
     return _with_epochs(group, node, GroupType.CONSUMER, CONSUMER, members)
@@ -201,8 +201,8 @@ def _subscription(member: consumer_describe.Member | share_describe.Member) -> S
 
 async def _share(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     request = ShareGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
-    answer = await broker.request(request)
-    group = _group_of(answer.groups, group_id)
+    response = await broker.request(request)
+    group = _group_of(response.groups, group_id)
     _raise(group.error_code, group.error_message, group_id)
     members = [
         MemberDescription(

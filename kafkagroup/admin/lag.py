@@ -112,13 +112,13 @@ async def _missing(
         return await topics_metadata(cluster, [topic])
 
     partitions = list(wanted)
-    answers = await calls.each((tp.topic for tp in partitions), read_metadata)
+    found = await calls.each((tp.topic for tp in partitions), read_metadata)
     reasons = {}
     for tp in partitions:
-        answer = answers[tp.topic]
-        if isinstance(answer, KafkaGroupError):
-            reasons[tp] = str(answer)
-        elif tp.partition >= answer.partition_counts([tp.topic]).get(tp.topic, 0):
+        metadata = found[tp.topic]
+        if isinstance(metadata, KafkaGroupError):
+            reasons[tp] = str(metadata)
+        elif tp.partition >= metadata.partition_counts([tp.topic]).get(tp.topic, 0):
             reasons[tp] = "there is no such partition"
     return reasons
 
@@ -184,12 +184,12 @@ async def _timestamps_of_batch(
     node, positions = batch
     offsets = dict(positions)
     try:
-        answer = await cluster.broker(node).fetch_messages(
+        response = await cluster.broker(node).fetch_messages(
             offsets, max_wait=0, partition_max_bytes=_FETCH_BYTES
         )
         stamps = {
             (tp, offsets[tp]): first_timestamp(data.records or b"", tp, offsets[tp])
-            for topic in answer.responses
+            for topic in response.responses
             for data in topic.partitions
             for tp in [TopicPartition(topic.topic, data.partition_index)]
             if tp in offsets and not data.error_code
@@ -208,8 +208,10 @@ async def _timestamp(cluster: Cluster, at: _Position) -> int | None:
     except BrokerError:
         await cluster.refresh()
         raise
-    answer = await leader.fetch_messages({tp: offset}, max_wait=0, partition_max_bytes=_FETCH_BYTES)
-    for topic in answer.responses:
+    response = await leader.fetch_messages(
+        {tp: offset}, max_wait=0, partition_max_bytes=_FETCH_BYTES
+    )
+    for topic in response.responses:
         for data in topic.partitions:
             if (topic.topic, data.partition_index) != tp:
                 continue

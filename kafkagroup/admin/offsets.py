@@ -43,11 +43,11 @@ async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, Off
     async with cluster.coordinator(group_id) as broker:
         # KIP-447: without require_stable, an offset with a pending transactional commit is
         # returned.
-        answer = await fetch_offsets(broker, group_id, require_stable=True)
-        for group in answer.groups:
+        response = await fetch_offsets(broker, group_id, require_stable=True)
+        for group in response.groups:
             what = f"reading the offsets of group {group_id!r}"
             _raise(group.error_code, what, group_id, "DESCRIBE")
-        for tp, data in sorted(answered_partitions(answer), key=lambda each: each[0]):
+        for tp, data in sorted(answered_partitions(response), key=lambda each: each[0]):
             what = f"reading the offset of {tp} of group {group_id!r}"
             _raise(data.error_code, what, group_id, "DESCRIBE", tp.topic)
             if (offset := committed_offset(data)) is not None:
@@ -129,16 +129,16 @@ async def delete(
         ),
     )
     async with cluster.coordinator(group_id) as broker:
-        answer = await attempts.send(broker, request)
-        if attempts.is_lost and answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        response = await attempts.send(broker, request)
+        if attempts.is_lost and response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return dict.fromkeys(wanted)  # with its last offset the group was deleted
         what = f"deleting offsets of group {group_id!r}"
-        if answer.error_code == ErrorCode.NON_EMPTY_GROUP:
+        if response.error_code == ErrorCode.NON_EMPTY_GROUP:
             what += ": it has members, and is no group of consumers; stop its members first"
-        _raise(answer.error_code, what, group_id, "DELETE")
+        _raise(response.error_code, what, group_id, "DELETE")
     codes = {
         TopicPartition(topic.name, partition.partition_index): partition.error_code
-        for topic in answer.topics
+        for topic in response.topics
         for partition in topic.partitions
     }
     if missing := [tp for tp in wanted if tp not in codes]:

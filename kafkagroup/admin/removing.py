@@ -33,7 +33,7 @@ async def remove_member(
     request = LeaveGroupRequest(group_id=group_id, members=(member,))
     async with cluster.coordinator(group_id) as broker:
         try:
-            answer = await attempts.send(broker, request)
+            response = await attempts.send(broker, request)
         except LocalProtocolError:
             if member.group_instance_id is None:
                 raise
@@ -43,7 +43,7 @@ async def remove_member(
                 " broker is older than Kafka 2.4; remove the member by its member id, or upgrade"
                 " the broker"
             ) from None
-        for code in (answer.error_code, *(one.error_code for one in answer.members)):
+        for code in (response.error_code, *(one.error_code for one in response.members)):
             if code and not (attempts.is_lost and code == ErrorCode.UNKNOWN_MEMBER_ID):
                 who = member.group_instance_id or member.member_id
                 what = f"removing member {who!r} of group {group_id!r}"
@@ -54,8 +54,8 @@ async def delete_group(cluster: Cluster, group_id: str, attempts: ChangeAttempts
     """Delete a group without members. Raises: BrokerError."""
     request = DeleteGroupsRequest(groups_names=(group_id,))
     async with cluster.coordinator(group_id) as broker:
-        answer = await attempts.send(broker, request)
-        for result in answer.results:
+        response = await attempts.send(broker, request)
+        for result in response.results:
             if result.group_id == group_id:
                 is_gone = result.error_code == ErrorCode.GROUP_ID_NOT_FOUND
                 if result.error_code and not (attempts.is_lost and is_gone):

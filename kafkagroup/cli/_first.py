@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 async def first(*works: Callable[[], Awaitable[T]]) -> T:
     """Return or raise the result of the first to finish; cancel the others."""
-    answers: list[T] = []
+    results: list[T] = []
     errors: list[Exception] = []
 
     async def run(work: Callable[[], Awaitable[T]]) -> None:
         try:
-            answers.append(await work())
+            results.append(await work())
         except Exception as error:
             # Raised below: the task group would wrap it in an ExceptionGroup.
             errors.append(error)
@@ -30,4 +30,4 @@ async def first(*works: Callable[[], Awaitable[T]]) -> T:
             tasks.start_soon(run, work)
     if errors:
         raise errors[0]
-    return answers[0]
+    return results[0]

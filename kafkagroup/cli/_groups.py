@@ -109,16 +109,16 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def split_results(
-    answers: Mapping[str, T | KafkaGroupError],
+    results: Mapping[str, T | KafkaGroupError],
 ) -> tuple[dict[str, T], dict[str, str]]:
     """Split results by group into values and errors."""
     values: dict[str, T] = {}
     errors: dict[str, str] = {}
-    for group, answer in answers.items():
-        if isinstance(answer, KafkaGroupError):
-            errors[group] = str(answer)
+    for group, result in results.items():
+        if isinstance(result, KafkaGroupError):
+            errors[group] = str(result)
         else:
-            values[group] = answer
+            values[group] = result
     return values, errors
 
 

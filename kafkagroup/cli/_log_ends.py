@@ -88,8 +88,8 @@ class LogEnds:
         return empty
 
     async def _is_empty(self, broker: Broker, tp: TopicPartition, position: int) -> bool:
-        answer = await broker.fetch_messages({tp: position}, max_wait=0, partition_max_bytes=1)
-        (data,) = answer.responses[0].partitions
+        response = await broker.fetch_messages({tp: position}, max_wait=0, partition_max_bytes=1)
+        (data,) = response.responses[0].partitions
         if data.error_code:
             return False
         # The first eight bytes are the offset of the first batch.

@@ -45,13 +45,13 @@ async def write_stdout(data: bytes) -> None:
 
 async def _in_thread(work: Callable[[], T]) -> T:
     done = anyio.Event()
-    answers: list[T] = []
+    results: list[T] = []
     errors: list[OSError] = []
     token = anyio.lowlevel.current_token()
 
     def run() -> None:
         try:
-            answers.append(work())
+            results.append(work())
         except OSError as error:
             errors.append(error)
         try:
@@ -63,4 +63,4 @@ async def _in_thread(work: Callable[[], T]) -> T:
     await done.wait()
     if errors:
         raise errors[0]
-    return answers[0]
+    return results[0]

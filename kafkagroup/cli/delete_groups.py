@@ -48,10 +48,10 @@ async def _kept(admin: Admin, groups: tuple[str, ...]) -> dict[str, str]:
     """Return the groups that do not exist or have members, with the reason. Of those that cannot be
     described, the coordinator decides."""
     kept = {}
-    for group, answer in (await admin.describe_groups(groups)).items():
-        if isinstance(answer, GroupDescription):
-            if answer.members:
-                kept[group] = f"it has {in_the_way(answer.members)}"
-        elif getattr(answer, "code", None) == ErrorCode.GROUP_ID_NOT_FOUND:
-            kept[group] = str(answer)
+    for group, result in (await admin.describe_groups(groups)).items():
+        if isinstance(result, GroupDescription):
+            if result.members:
+                kept[group] = f"it has {in_the_way(result.members)}"
+        elif getattr(result, "code", None) == ErrorCode.GROUP_ID_NOT_FOUND:
+            kept[group] = str(result)
     return kept

@@ -78,8 +78,8 @@ _INTERVAL_GROWTH = 0.25
 """The heartbeat interval grows to this fraction of the time since the last rebalance."""
 
 _ID_TIMEOUT = 2.0
-"""Seconds for which a member that leaves waits for the answer to its first JoinGroup, which has its
-member id. The coordinator answers it at once (KIP-394)."""
+"""Seconds for which a member that leaves waits for the response to its first JoinGroup, which has
+its member id. The coordinator answers it at once (KIP-394)."""
 
 _MAX_IMMEDIATE_REJOINS = 5
 """Failures in a row after which a member pauses before it rejoins, even if the group has only
@@ -192,7 +192,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._set(ownership=self.member.ownership.release())
         is_assigned = self.member.ownership.is_assigned
         if self.member.leaving is None:
-            # The answer to a heartbeat in flight still extends the lease of what is kept.
+            # The response to a heartbeat in flight still extends the lease of what is kept.
             self._restart(
                 self.member.reason, self.member.heartbeat_in_flight if is_assigned else None
             )
@@ -256,7 +256,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         self._set(revokes_all=True)
         self._revoke(reason)
 
-    # ------------------------------------------------------------ answers
+    # ------------------------------------------------------------ responses
 
     def _on_join_response(self, response: JoinGroupResponse) -> None:
         code = response.error_code
@@ -423,15 +423,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._on_error(code, "Heartbeat")
 
     def _on_heartbeat_response_while_joining(self, code: int) -> None:
-        """Handle the answer on the other connection while JoinGroup is in purgatory. The answer to
-        JoinGroup reports other errors, unless the request never reached the coordinator."""
+        """Handle the response on the other connection while JoinGroup is in purgatory. The response
+        to JoinGroup reports other errors, unless the request never reached the coordinator."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._extend_lease(code)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._on_error(code, "Heartbeat")
 
     def _on_late_heartbeat_response(self, token: int, code: int) -> None:
-        """Handle an answer that is no longer awaited, as the coordinator was invalidated or a join
+        """Handle a response that is no longer awaited, as the coordinator was invalidated or a join
         was sent since. The join will get most errors itself; a fenced instance id ends the member
         at once, even if its join is delayed."""
         member = self.member
@@ -519,7 +519,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     # ------------------------------------------------------------ moves
 
     def _restart(self, reason: str, heartbeat_in_flight: int | None = None) -> None:
-        """Join again, or leave if the application has left. Answers to all earlier requests are
+        """Join again, or leave if the application has left. Responses to all earlier requests are
         stale, except for the given heartbeat."""
         if self.member.leaving is not None:
             return self._leave()
@@ -582,7 +582,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
     def _on_leave_response(self, response: LeaveGroupResponse) -> None:
         code = response.error_code or next((m.error_code for m in response.members), ErrorCode.NONE)
         group = self.member.config.group_id
-        self._on_leave_answer(
+        self._end_or_leave_again(
             broker_error(code, f"LeaveGroup of group {group!r}", operation="READ", group=group)
         )
 

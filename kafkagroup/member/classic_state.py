@@ -52,7 +52,7 @@ class Phase(Enum):
 
 
 _ENDING_MOVES: Mapping[Phase, str] = {
-    Phase.DEPARTING: "Leaving, or a fatal answer; LeaveGroup follows",
+    Phase.DEPARTING: "Leaving, or a fatal response; LeaveGroup follows",
     Phase.LEFT: "Leaving, without a member id or without a need for LeaveGroup",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
@@ -178,7 +178,7 @@ class Member(CoordinatedMember):
     """The delay of the first heartbeat in this generation; 0.0 once a heartbeat has found the group
     stable."""
     stable_at: float = 0.0
-    """When the last request was sent whose answer ruled out an earlier rebalance: a JoinGroup, a
+    """When the last request was sent whose response ruled out an earlier rebalance: a JoinGroup, a
     SyncGroup, or a heartbeat that found the group stable."""
     rebalancing_at: float = 0.0
     """When the last request was sent that the coordinator handled while members joined: JoinGroup,
@@ -187,7 +187,7 @@ class Member(CoordinatedMember):
     """The same, of the last such request before the members had joined the current generation."""
     is_unsynced: bool = False
     """Whether the coordinator waits for this member's SyncGroup, as far as the member knows: also
-    while it joins again because the answer to that was lost."""
+    while it joins again because the response to that was lost."""
     must_rejoin: bool = False
     """Whether a rejoin was requested while the member was joining."""
     assigned_generation: int = -1
@@ -200,7 +200,7 @@ class Member(CoordinatedMember):
 
     @property
     def may_be_known(self) -> bool:
-        """Always False: the next member gets a new id, unless leaving had no answer."""
+        """Always False: the next member gets a new id, unless leaving had no response."""
         return False
 
     @property

@@ -1,10 +1,10 @@
 """The protocol of consumer groups (KIP-848): one pure `step`. Nothing here reads a clock or touches
 a socket.
 
-The coordinator assigns: answers to heartbeats carry the assignment, and heartbeats report what the
-member owns. A member first processes, commits and releases what is revoked, then applies the rest,
-then reports it. An assignment can only arrive with the answer to a heartbeat, so heartbeats are
-frequent around any change. `consumer_state.MOVES` is the whole table of phases. Sources:
+The coordinator assigns: responses to heartbeats carry the assignment, and heartbeats report what
+the member owns. A member first processes, commits and releases what is revoked, then applies the
+rest, then reports it. An assignment can only arrive with the response to a heartbeat, so heartbeats
+are frequent around any change. `consumer_state.MOVES` is the whole table of phases. Sources:
 KIP-848, KIP-1082 (clients generate member ids), KIP-1092 (static members may leave permanently).
 """
 
@@ -106,7 +106,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     COMMITTING = HEARTBEATING
 
     _prepared: TargetChange | None = None
-    """What a thread has prepared of the answer that this step is about."""
+    """What a thread has prepared of the response that this step is about."""
 
     # ------------------------------------------------------------ events
 
@@ -243,7 +243,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             case _:
                 self._leave()
 
-    # ------------------------------------------------------------ answers
+    # ------------------------------------------------------------ responses
 
     def _on_join_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
         if response.error_code != ErrorCode.NONE:
@@ -269,7 +269,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self.effects.append(Fail(error=self._fenced()))
             self._move_out(Phase.FAILED, may_be_known=False)
         else:
-            self._on_leave_answer(self._error(response))
+            self._end_or_leave_again(self._error(response))
 
     def _on_release_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
         """Join, unless the coordinator could not tell whether it holds the instance id for this
@@ -336,7 +336,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._set(outdated_epoch=None)
 
     def _target_change(self, response: ConsumerGroupHeartbeatResponse) -> TargetChange | None:
-        """Return the change of the target, if the answer has an assignment."""
+        """Return the change of the target, if the response has an assignment."""
         if response.assignment is None:
             return None
         change = self._prepared
@@ -347,7 +347,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _extend_lease(self, change: TargetChange | None) -> None:
         """Extend the lease from when the heartbeat was sent. While the coordinator waits for a
         revocation, extend it no further than the rebalance timeout, after which it removes the
-        member despite its heartbeats. An answer may have been lost, so that timeout began at some
+        member despite its heartbeats. A response may have been lost, so that timeout began at some
         time after the last acknowledged heartbeat."""
         member, config = self.member, self.member.config
         known, sent = member.acknowledged_state, member.heartbeat_sent_at
@@ -428,7 +428,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _on_instance_unreleased(self, error: BrokerError) -> None:
         """Retry until the coordinator releases the instance id. After a crash, the member's former
-        process holds it until its session ends. The member may hold it itself: an answer that it
+        process holds it until its session ends. The member may hold it itself: a response that it
         was removed, or that its release was refused, may have been wrong."""
         since = self.member.unreleased_since
         since = self.now if since is None else since
@@ -440,7 +440,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     # ------------------------------------------------------------ moves
 
     def _restart(self, reason: str) -> None:
-        """Join again, or leave if the application has left. Answers to all earlier requests are
+        """Join again, or leave if the application has left. Responses to all earlier requests are
         stale."""
         if self.member.leaving is not None:
             return self._leave()
@@ -460,7 +460,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _send_leave(self) -> None:
         epoch = self._leave_epoch()
         assert epoch is not None
-        # Requests in flight are answered first; those answers are ignored.
+        # Requests in flight are answered first; those responses are ignored.
         token = self._send(leave_request(self.member, epoch), timeout=self._leave_timeout())
         self._move(Phase.LEAVING, pending=token)
 
@@ -586,8 +586,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _reports_less_than(self, target: PartitionsByTopicId) -> bool:
         """Whether the heartbeat in flight reports that the member does not own a partition of the
-        target. The coordinator may assign that partition to another member, and then its answer has
-        another target."""
+        target. The coordinator may assign that partition to another member, and then its response
+        has another target."""
         reported = self.member.state_in_flight
         return (
             reported is not None

@@ -36,7 +36,7 @@ class Phase(Enum):
     """The heartbeat of epoch 0 is in flight."""
     RELEASING = "releasing"
     """The heartbeat of epoch -2 is in flight, before a static member joins: an earlier join without
-    an answer may hold its instance id, and the coordinator would refuse another."""
+    a response may hold its instance id, and the coordinator would refuse another."""
     MEMBER = "member"
     """In the group: sends heartbeats, and owns what the coordinator assigns."""
     REVOKING = "revoking"
@@ -55,7 +55,7 @@ class Phase(Enum):
 
 
 _ENDING_MOVES: Mapping[Phase, str] = {
-    Phase.DEPARTING: "Leaving, or a fatal answer; a heartbeat of epoch -1 or -2 follows",
+    Phase.DEPARTING: "Leaving, or a fatal response; a heartbeat of epoch -1 or -2 follows",
     Phase.LEFT: "Leaving, without a need for a heartbeat; or FallBack",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
@@ -184,7 +184,7 @@ class Member(CoordinatedMember):
     """Whether this member can release its instance id; False once a broker has only version 0 of
     the heartbeat, in which the coordinator chooses the member ids."""
     broker_interval: float = 0.0
-    """Seconds between heartbeats that the broker requests; zero before its first answer."""
+    """Seconds between heartbeats that the broker requests; zero before its first response."""
     frequent_until: float = 0.0
     """Until then heartbeats are frequent."""
     immediate_heartbeats: int = 0

@@ -1,7 +1,7 @@
 """What the coordinator assigns to a member of a consumer group (KIP-848), by topic id.
 
-An answer may assign 200,000 topics, and a step that did something for each of them would block the
-event loop. So a thread prepares a large answer, and the step does only what has changed since: a
+A response may assign 200,000 topics, and a step that did something for each of them would block the
+event loop. So a thread prepares a large response, and the step does only what has changed since: a
 `Target` keeps its topics with and without a name, and a `TargetChange` is compared with the target
 before.
 """
@@ -74,7 +74,7 @@ class Target(dict[UUID, tuple[int, ...]]):
 
 @frozen
 class TargetChange:
-    """The target of an answer, compared with the one before."""
+    """The target of a response, compared with the one before."""
 
     before: Target | None
     target: Target
@@ -84,7 +84,7 @@ class TargetChange:
 
     @classmethod
     def of(cls, assignment: Assignment, before: Target | None) -> TargetChange:
-        """Compare what an answer assigns with the target before."""
+        """Compare what a response assigns with the target before."""
         found = _by_topic(assignment)
         if before is None:
             return cls(None, Target(found), takes_away=False)
@@ -118,7 +118,7 @@ def prepared(
 
 
 def _by_topic(assignment: Assignment) -> PartitionsByTopicId:
-    """Return the assigned partitions of each topic, also if the answer lists a topic twice."""
+    """Return the assigned partitions of each topic, also if the response lists a topic twice."""
     found: dict[UUID, tuple[int, ...]] = {}
     for topic in assignment.topic_partitions:
         partitions = {*found.get(topic.topic_id, ()), *topic.partitions}

@@ -117,7 +117,7 @@ class CoordinatedMember:
         return self.config.was_member or self.ownership.acknowledged_at > float("-inf")
 
     def awaits(self, token: int) -> bool:
-        """Whether the answer to the request with this token is still awaited."""
+        """Whether the response to the request with this token is still awaited."""
         return token in (self.pending, self.lookup_in_flight, self.heartbeat_in_flight)
 
 
@@ -219,7 +219,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             self._left(self._doubt())
             return
         if member.phase in self.HEARTBEATING and self.now >= member.session_ends_at:
-            # No answer for a whole session: find the coordinator again, and start a new session.
+            # No response for a whole session: find the coordinator again, and start a new session.
             self._lose_coordinator()
             self._set(session_ends_at=self.now + member.config.session_timeout)
         self._reconcile()
@@ -340,7 +340,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         if self.member.leave_by < math.inf:
             self._set(leave_by=min(self.member.leave_by, deadline))
 
-    def _on_leave_answer(self, error: BrokerError) -> None:
+    def _end_or_leave_again(self, error: BrokerError) -> None:
         """End the membership, or leave again if the coordinator could not handle the request."""
         if error.code in NOT_A_MEMBER:
             return self._left()

@@ -60,11 +60,11 @@ class Ownership:
 
     @property
     def lease_expires_at(self) -> float:
-        """Until when the member owns its assignment without another answer; 0.0 with none."""
+        """Until when the member owns its assignment without another response; 0.0 with none."""
         return self.acknowledged_at + self.lease_timeout if self.is_assigned else 0.0
 
     def acknowledge(self, sent_at: float, lease_timeout: float) -> Ownership:
-        """Extend the lease. An answer to an older request never shortens it."""
+        """Extend the lease. A response to an older request never shortens it."""
         acknowledged_at = max(self.acknowledged_at, sent_at)
         return evolve(self, acknowledged_at=acknowledged_at, lease_timeout=lease_timeout)
 

@@ -3,8 +3,8 @@
 Events are past tense, effects imperative. The driver of a `step` answers every `Send` exactly once
 with `Replied` or `SendFailed`, every `FindCoordinator` with a `Coordinator` in `Replied` or with
 `SendFailed`, every `Revoke` and `Lose` with `Revoked`, every `Compute` with `Computed` or
-`ComputeFailed`, and an `Assign` with `AssignFailed` if it failed. Answers echo the token of their
-effect: an answer whose token is no longer current changes nothing.
+`ComputeFailed`, and an `Assign` with `AssignFailed` if it failed. These events echo the token
+of their effect: one whose token is no longer current changes nothing.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Replied(BaseEvent):
 
 @frozen(kw_only=True)
 class SendFailed(BaseEvent):
-    """A `Send` got no answer: the connection broke, or the deadline passed. Or a `FindCoordinator`
-    failed."""
+    """A `Send` got no response: the connection broke, or the deadline passed. Or a
+    `FindCoordinator` failed."""
 
     token: int
     error: Exception

@@ -177,7 +177,7 @@ class _Step:
                 retry_at=self.now,
             )
         elif self.member.phase in _IN_SESSION:
-            # The connection was lost: pending answers and watches may never arrive.
+            # The connection was lost: pending responses and watches may never arrive.
             self._set(is_outdated=True, next_confirm_at=self.now)
 
     def _registered(self) -> None:
@@ -324,7 +324,7 @@ class _Step:
         self.effects.append(Connect(session=session))
 
     def _end_session(self) -> None:
-        """Reset what ends with the session. Answers to its requests are stale from here."""
+        """Reset what ends with the session. Responses to its requests are stale from here."""
         self.effects.append(Disconnect(session=self.member.session))
         self._set(
             timeout=0.0,

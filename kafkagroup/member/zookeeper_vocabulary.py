@@ -139,7 +139,7 @@ class Released(BaseEvent):
 
 @attrs.frozen(kw_only=True)
 class RequestFailed(BaseEvent):
-    """A request failed or got no answer. ZooKeeper may have executed it."""
+    """A request failed or got no response. ZooKeeper may have executed it."""
 
     token: int
     error: Exception

@@ -110,7 +110,7 @@ class Session:
         seconds = self._options.api_timeout if timeout is None else timeout
         with anyio.move_on_after(seconds):
             return await work()
-        raise self._last or RequestTimeoutError(f"no answer in {seconds:g} s")
+        raise self._last or RequestTimeoutError(f"no response in {seconds:g} s")
 
     async def _retry(
         self,

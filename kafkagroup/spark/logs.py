@@ -333,7 +333,7 @@ class Logs(Session):
     async def _send(
         self, broker: BrokerClient, tp: TopicPartition, topic_id: UUID, request: FetchRequest
     ) -> PartitionData:
-        answer = await broker.request(
+        response = await broker.request(
             request,
             connection_id="fetch",
             timeout=self._options.request_timeout + _MAX_WAIT,
@@ -341,12 +341,12 @@ class Logs(Session):
         )
         found = [
             data
-            for topic in answer.responses
+            for topic in response.responses
             for data in topic.partitions
             if data.partition_index == tp.partition
             and (topic.topic == tp.topic if topic.topic else topic.topic_id == topic_id)
         ]
-        code = answer.error_code or (found[0].error_code if found else ErrorCode.NONE)
+        code = response.error_code or (found[0].error_code if found else ErrorCode.NONE)
         if code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             raise broker_error(code, f"fetching {tp}", operation="READ", topic=tp.topic)
         if not found:
@@ -375,10 +375,10 @@ class Logs(Session):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         async def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
             async with self._cluster.coordinator(group) as broker:
-                answer = await fetch_offsets(broker, group, partitions, require_stable=True)
-                codes = [answer.error_code, *(found.error_code for found in answer.groups)]
+                response = await fetch_offsets(broker, group, partitions, require_stable=True)
+                codes = [response.error_code, *(found.error_code for found in response.groups)]
                 offsets = {}
-                for tp, data in answered_partitions(answer):
+                for tp, data in answered_partitions(response):
                     if tp not in partitions:
                         continue
                     codes.append(data.error_code)
@@ -411,11 +411,11 @@ class Logs(Session):
             nonlocal is_lost
             async with self._cluster.coordinator(group) as broker:
                 try:
-                    answer = await commit_offsets(broker, group, -1, "", offsets)
+                    response = await commit_offsets(broker, group, -1, "", offsets)
                 except (TransportError, RemoteProtocolError):
                     is_lost = True
                     raise
-                for topic in answer.topics:
+                for topic in response.topics:
                     for p in topic.partitions:
                         if p.error_code:
                             raise broker_error(

@@ -54,9 +54,9 @@ def check_worker_python(context: SparkContext) -> None:
 def _missing(python: str) -> str:
     """Return which packages that Python does not find."""
     try:
-        answer = subprocess.run(
+        done = subprocess.run(
             [python, "-c", _LOOK], capture_output=True, text=True, timeout=_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return ", ".join(answer.stdout.split())
+    return ", ".join(done.stdout.split())

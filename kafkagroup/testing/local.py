@@ -85,10 +85,10 @@ class _ZooKeeper(Server):
             with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
                 connection.sendall(b"dump")
                 with connection.makefile("rb") as stream:
-                    answer = stream.read()
+                    response = stream.read()
         except OSError:
             return None
-        return frozenset(map(int, re.findall(rb"/brokers/ids/(\d+)\s", answer)))
+        return frozenset(map(int, re.findall(rb"/brokers/ids/(\d+)\s", response)))
 
 
 @attrs.define(eq=False)
@@ -291,20 +291,20 @@ def _brokers(port: int, cluster_id: str | None) -> frozenset[int]:
     return ids if cluster == cluster_id else frozenset()
 
 
-def _parse_metadata(answer: bytes) -> tuple[str, frozenset[int]]:
+def _parse_metadata(response: bytes) -> tuple[str, frozenset[int]]:
     """Return the cluster id and broker ids of a Metadata response, version 2.
 
     Decoded by hand, so that this check shares no code with the client under test.
     """
-    (count,) = struct.unpack_from(">i", answer, 4)
+    (count,) = struct.unpack_from(">i", response, 4)
     position = 8
     ids = []
     for _ in range(count):
-        number, host_length = struct.unpack_from(">ih", answer, position)
+        number, host_length = struct.unpack_from(">ih", response, position)
         # Id, host and its length, port.
         position += 4 + 2 + host_length + 4
-        (rack_length,) = struct.unpack_from(">h", answer, position)
+        (rack_length,) = struct.unpack_from(">h", response, position)
         position += 2 + max(0, rack_length)
         ids.append(number)
-    (length,) = struct.unpack_from(">h", answer, position)
-    return answer[position + 2 : position + 2 + max(0, length)].decode(), frozenset(ids)
+    (length,) = struct.unpack_from(">h", response, position)
+    return response[position + 2 : position + 2 + max(0, length)].decode(), frozenset(ids)

@@ -355,7 +355,7 @@ class BrokerConnection:
         self._raise_if_closed()
         version = self._protocol.choose_version(type(request), highest)
         correlation_id, data = self._protocol.send(request, version)
-        self._protocol.expect_no_answer(correlation_id)
+        self._protocol.expect_no_response(correlation_id)
         self._write(data)
         # Without it a caller that sends in a loop would block the event loop, and the writer task.
         # Not anyio.lowlevel.checkpoint: that module would have to be imported.
@@ -467,7 +467,7 @@ class BrokerConnection:
             late = f"{self._name}: not authenticated within {timeout:g} s"
             if run_in_thread.is_waiting:
                 raise ThreadTimeoutError(
-                    f"{late}: no thread of this client has computed the answer to the broker"
+                    f"{late}: no thread of this client has computed the response to the broker"
                 ) from None
             raise RequestTimeoutError(late) from None
         except AuthenticationError as error:

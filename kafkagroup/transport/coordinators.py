@@ -101,7 +101,7 @@ class Coordinators:
         self.unknown_to = None if is_named else broker.address
         if found is None:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise BrokerError(code, "the answer names no coordinator")
+            raise BrokerError(code, "the response names no coordinator")
         if found.error_code:
             group = key if kind is CoordinatorType.GROUP else None
             raise broker_error(

@@ -23,7 +23,7 @@ _INTERVAL = 10
 """Seconds between two probes."""
 
 _COUNT = 3
-"""Probes without an answer after which the connection is broken."""
+"""Probes without a response after which the connection is broken."""
 
 _OPTIONS = (
     ("TCP_KEEPIDLE", _IDLE),

@@ -128,9 +128,9 @@ class Connection:
         """API key -> the versions that the broker supports; empty before the handshake."""
         return self._versions or {}
 
-    def set_broker_versions(self, answer: ApiVersionsResponse) -> None:
+    def set_broker_versions(self, response: ApiVersionsResponse) -> None:
         """Set the versions that the broker supports, by its response to ApiVersions."""
-        self._versions = _supported_versions(answer.api_keys)
+        self._versions = _supported_versions(response.api_keys)
 
     def choose_version(
         self, request: type[Request[Any]], highest: int | None = None, lowest: int = 0
@@ -166,7 +166,7 @@ class Connection:
         self._in_flight[correlation_id] = _Sent(type(request), version)
         return correlation_id, struct.pack(">i", len(head) + len(body)) + head + body
 
-    def expect_no_answer(self, correlation_id: int) -> None:
+    def expect_no_response(self, correlation_id: int) -> None:
         """Forget a request that gets no response (Produce with acks=0)."""
         del self._in_flight[correlation_id]
 
@@ -186,16 +186,16 @@ class Connection:
         if self.failure is not None:
             raise RemoteProtocolError("the connection is closed after a protocol error")
         self._filled += count
-        answers: list[Response | LargeResponse] = []
+        responses: list[Response | LargeResponse] = []
         try:
             while (frame := self._next_frame()) is not None:
-                answers.append(self._answer(frame))
+                responses.append(self._response_in(frame))
         except RemoteProtocolError as error:
             self.failure = error
             self._buffer, self._filled = bytearray(_ROOM), 0
-            if not answers:
+            if not responses:
                 raise
-        return answers
+        return responses
 
     def _next_frame(self) -> bytes | bytearray | None:
         buffer, filled = self._buffer, self._filled
@@ -233,26 +233,26 @@ class Connection:
         self._filled = len(rest)
         return frame
 
-    def _check_size(self, size: int, answers: Collection[_Sent]) -> None:
+    def _check_size(self, size: int, requests: Collection[_Sent]) -> None:
         """Check the size of a response to one of these. Raises: LimitExceededError."""
         # Nearly all responses are this small, and finding the limit would take a fifth of the time
         # that a response takes.
         if size <= self._least_limit:
             return
-        limit = self._limit(answers)
+        limit = self._limit(requests)
         if size > limit:
             raise LimitExceededError(
                 f"response of {size} bytes; the limit is {limit} (max_frame){self._hint()}"
             )
 
-    def _limit(self, answers: Collection[_Sent]) -> int:
+    def _limit(self, requests: Collection[_Sent]) -> int:
         """Return the size limit of a response to one of these. Only records may be large: the
         objects of any other response take many times its bytes."""
         if self._versions is None:
             return MAX_HANDSHAKE_BYTES
         if self.authenticating:
             return MAX_AUTHENTICATION_BYTES
-        if any(sent.request is FetchRequest for sent in answers):
+        if any(sent.request is FetchRequest for sent in requests):
             return self._max_frame_bytes
         return min(self._max_frame_bytes, MAX_PLAIN_FRAME_BYTES)
 
@@ -261,7 +261,7 @@ class Connection:
         is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
         return "; the listener speaks TLS: set security=Security(...)" if is_tls else ""
 
-    def _answer(self, frame: bytes | bytearray) -> Response | LargeResponse:
+    def _response_in(self, frame: bytes | bytearray) -> Response | LargeResponse:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         sent = self._in_flight.pop(correlation_id)
         response, version = sent.request.response, sent.version

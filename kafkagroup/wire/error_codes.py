@@ -48,7 +48,7 @@ a caller that names a topic wants to know that it does not exist."""
 BEING_CREATED: Codes = frozenset(
     (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 )
-"""The answer to a request that creates the topic may be that it does not exist yet."""
+"""The response to a request that creates the topic may be that it does not exist yet."""
 
 REFUSED_TOPIC: Codes = frozenset(
     (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -43,14 +43,14 @@ def fold(request: Request[R], version: int) -> Request[R]:
     return request
 
 
-def unfold(request: Request[R], answer: R, version: int) -> R:
+def unfold(request: Request[R], response: R, version: int) -> R:
     """Return the response in its newest form; `request` is in its newest form, too."""
-    if isinstance(answer, FindCoordinatorResponse) and version < 4:
+    if isinstance(response, FindCoordinatorResponse) and version < 4:
         original = cast(FindCoordinatorRequest, request)
-        return cast(R, _unfold_find_coordinator(original, answer))
-    if isinstance(answer, OffsetFetchResponse) and version < 8:
-        return cast(R, _unfold_offset_fetch(cast(OffsetFetchRequest, request), answer))
-    return answer
+        return cast(R, _unfold_find_coordinator(original, response))
+    if isinstance(response, OffsetFetchResponse) and version < 8:
+        return cast(R, _unfold_offset_fetch(cast(OffsetFetchRequest, request), response))
+    return response
 
 
 def _only(items: tuple[T, ...], what: str, version: str) -> T:
@@ -65,17 +65,19 @@ def _fold_find_coordinator(request: FindCoordinatorRequest) -> FindCoordinatorRe
 
 
 def _unfold_find_coordinator(
-    request: FindCoordinatorRequest, answer: FindCoordinatorResponse
+    request: FindCoordinatorRequest, response: FindCoordinatorResponse
 ) -> FindCoordinatorResponse:
     found = Coordinator(
         key=request.coordinator_keys[0],
-        node_id=answer.node_id,
-        host=answer.host,
-        port=answer.port,
-        error_code=answer.error_code,
-        error_message=answer.error_message,
+        node_id=response.node_id,
+        host=response.host,
+        port=response.port,
+        error_code=response.error_code,
+        error_message=response.error_message,
     )
-    return FindCoordinatorResponse(throttle_time_ms=answer.throttle_time_ms, coordinators=(found,))
+    return FindCoordinatorResponse(
+        throttle_time_ms=response.throttle_time_ms, coordinators=(found,)
+    )
 
 
 def _fold_leave_group(request: LeaveGroupRequest) -> LeaveGroupRequest:
@@ -103,7 +105,7 @@ def _fold_offset_fetch(request: OffsetFetchRequest, version: int) -> OffsetFetch
 
 
 def _unfold_offset_fetch(
-    request: OffsetFetchRequest, answer: OffsetFetchResponse
+    request: OffsetFetchRequest, response: OffsetFetchResponse
 ) -> OffsetFetchResponse:
     topics = tuple(
         OffsetFetchResponseTopics(
@@ -119,9 +121,9 @@ def _unfold_offset_fetch(
                 for p in t.partitions
             ),
         )
-        for t in answer.topics
+        for t in response.topics
     )
     group = OffsetFetchResponseGroup(
-        group_id=request.groups[0].group_id, topics=topics, error_code=answer.error_code
+        group_id=request.groups[0].group_id, topics=topics, error_code=response.error_code
     )
-    return OffsetFetchResponse(throttle_time_ms=answer.throttle_time_ms, groups=(group,))
+    return OffsetFetchResponse(throttle_time_ms=response.throttle_time_ms, groups=(group,))

@@ -550,12 +550,12 @@ def _translate(error: Exception) -> Exception:
 
 async def _for_each(items: Collection[str], function: Callable[[str], Awaitable[Any]]) -> list[Any]:
     """Call the function for all items concurrently; return (item, result) pairs."""
-    answers: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     errors: list[KafkaGroupError] = []
 
     async def one(item: str) -> None:
         try:
-            answers[item] = await function(item)
+            results[item] = await function(item)
         except KafkaGroupError as error:
             errors.append(error)
 
@@ -564,4 +564,4 @@ async def _for_each(items: Collection[str], function: Callable[[str], Awaitable[
             tasks.start_soon(one, item)
     if errors:
         raise errors[0]
-    return list(answers.items())
+    return list(results.items())

@@ -92,12 +92,15 @@ def test_a_failed_run_is_one_line_with_the_cause(monkeypatch: pytest.MonkeyPatch
 
 def test_with_every_a_failed_run_is_reported_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = pytest.importorskip("pyspark.errors")
-    failures = (RequestTimeoutError("no answer in 30 s"), errors.PySparkException("no space left"))
+    failures = (
+        RequestTimeoutError("no response in 30 s"),
+        errors.PySparkException("no space left"),
+    )
     runs = Runs(monkeypatch, *failures)
     result = CliRunner().invoke(app, [*LEAST, "--every", "60"])
     assert (result.exit_code, runs.stopped) == (0, True)
     first, second = (line.split("  ", 1)[1] for line in result.output.splitlines())
-    assert first == "failed, and runs again in 60 s: no answer in 30 s"
+    assert first == "failed, and runs again in 60 s: no response in 30 s"
     assert second == "failed, and runs again in 60 s: Spark failed: no space left"
 
 

@@ -118,7 +118,7 @@ async def test_a_response_without_the_coordinator_is_an_error(network: Any, othe
         await peer.serve({FindCoordinatorRequest: lambda _: response})
 
     async with open_cluster(network, handler) as cluster:
-        with pytest.raises(BrokerError, match="the answer names no coordinator") as caught:
+        with pytest.raises(BrokerError, match="the response names no coordinator") as caught:
             await cluster.coordinators.find("g")
     assert caught.value.retriable
 

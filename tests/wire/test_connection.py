@@ -209,7 +209,7 @@ def test_an_unsupported_version_response_of_api_versions_is_read_as_v0() -> None
 def test_a_request_without_a_response_is_not_awaited() -> None:
     connection = open_connection()
     silent, _ = connection.send(HEARTBEAT, FLEXIBLE)
-    connection.expect_no_answer(silent)
+    connection.expect_no_response(silent)
     connection.send(HEARTBEAT, FLEXIBLE)
     assert connection.in_flight == 1
     assert receive_data(connection, heartbeat(1)) == [Response(1, HeartbeatResponse(error_code=0))]

@@ -85,7 +85,7 @@ async def _connection(subject: str, address: Address, options: ClientOptions) ->
             return failed(
                 "connection",
                 subject,
-                f"no answer within {options.connect_timeout:g} s",
+                f"no response within {options.connect_timeout:g} s",
                 "a firewall or a security group may drop it: check the network path to the broker",
             )
         return failed(
@@ -203,12 +203,12 @@ def _credentials(options: ClientOptions) -> str:
     return "check sasl_mechanism and the credentials, and that they are for this listener"
 
 
-def _versions(subject: str, answer: ApiVersionsResponse) -> Finding:
-    if missing := lacking(answer):
+def _versions(subject: str, response: ApiVersionsResponse) -> Finding:
+    if missing := lacking(response):
         return failed(
             "API versions",
             subject,
-            f"{release(answer)}, and no version in common of {', '.join(missing)}",
+            f"{release(response)}, and no version in common of {', '.join(missing)}",
             "this library supports Kafka 2.4 and later",
         )
-    return ok("API versions", subject, release(answer))
+    return ok("API versions", subject, release(response))

@@ -32,16 +32,16 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
     async def request(cluster: Cluster) -> tuple[float, float, DescribeQuorumResponse]:
         # Wall-clock time, as this is the clock to compare.
         sent_at = time.time()
-        answer = await cluster.request_any(_DESCRIBE_QUORUM)
-        return sent_at, time.time(), answer
+        response = await cluster.request_any(_DESCRIBE_QUORUM)
+        return sent_at, time.time(), response
 
     try:
-        sent_at, received_at, answer = await request_from(servers, options, request)
+        sent_at, received_at, response = await request_from(servers, options, request)
     except UnsupportedVersionError:
         return [_unknown("brokers report their time from Kafka 3.3 on, and only in KRaft mode")]
     except KafkaGroupError as error:
         return [_unknown(str(error))]
-    cluster_time = _time_in(answer)
+    cluster_time = _time_in(response)
     if isinstance(cluster_time, int):
         if cluster_time == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             return [_unknown("it needs an ACL that allows DESCRIBE on the cluster")]
@@ -63,11 +63,11 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
     return [ok("clock", "", f"{text}, within {max(uncertainty, 0.1):.1f} s")]
 
 
-def _time_in(answer: DescribeQuorumResponse) -> float | int:
+def _time_in(response: DescribeQuorumResponse) -> float | int:
     """Return the cluster's time in seconds since 1970; an error code if the response has none."""
-    if answer.error_code:
-        return answer.error_code
-    for topic in answer.topics:
+    if response.error_code:
+        return response.error_code
+    for topic in response.topics:
         for partition in topic.partitions:
             if partition.error_code:
                 return partition.error_code

@@ -85,6 +85,6 @@ async def _may_join(cluster: Cluster, node: Node, group_id: str) -> None:
     """Check whether this client may join and commit, without joining: a coordinator that authorizes
     the client responds to this heartbeat that the member is unknown. Raises: AuthorizationError."""
     request = HeartbeatRequest(group_id=group_id, generation_id=-1, member_id=_UNUSED_MEMBER_ID)
-    answer = await cluster.broker(node).request(request)
-    if answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
-        raise broker_error(answer.error_code, operation="READ", group=group_id)
+    response = await cluster.broker(node).request(request)
+    if response.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        raise broker_error(response.error_code, operation="READ", group=group_id)

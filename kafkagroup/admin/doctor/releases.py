@@ -59,9 +59,9 @@ _RELEASES = (
 """The highest version of Fetch, which nearly every release has raised -> the releases with it."""
 
 
-def lacking(answer: ApiVersionsResponse) -> list[str]:
+def lacking(response: ApiVersionsResponse) -> list[str]:
     """Return the requests for which the broker and this library have no version in common."""
-    ranges = {one.api_key: one for one in answer.api_keys}
+    ranges = {one.api_key: one for one in response.api_keys}
     return [
         request.__name__.removesuffix("Request")
         for request in _NEEDED
@@ -71,9 +71,9 @@ def lacking(answer: ApiVersionsResponse) -> list[str]:
     ]
 
 
-def release(answer: ApiVersionsResponse) -> str:
+def release(response: ApiVersionsResponse) -> str:
     """Describe the approximate release with these versions, and whether it has KIP-848 groups."""
-    highest = {one.api_key: one.max_version for one in answer.api_keys}
+    highest = {one.api_key: one.max_version for one in response.api_keys}
     fetch = highest.get(FetchRequest.api_key, -1)
     name = next((name for least, name in _RELEASES if fetch >= least), "an unknown release")
     has = "with" if ConsumerGroupHeartbeatRequest.api_key in highest else "without"

@@ -27,14 +27,14 @@ async def request_from(
     Retriable errors are retried until the request timeout: a coordinator that is still starting is
     not a finding. Raises: an error that is not retriable, or the last retriable one.
     """
-    answers: list[T] = []
+    results: list[T] = []
     errors: list[KafkaGroupError] = []
     async with anyio.create_task_group() as tasks:
         cluster = Cluster(tuple(servers), options, tasks)
         calls = RetriedCalls(options, options.request_timeout)
         calls.open(cluster)
         try:
-            answers.append(await calls.once(call))
+            results.append(await calls.once(call))
         except KafkaGroupError as error:
             # Raised below: the task group would wrap it.
             errors.append(error)
@@ -43,4 +43,4 @@ async def request_from(
             tasks.cancel_scope.cancel()
     if errors:
         raise errors[0]
-    return answers[0]
+    return results[0]

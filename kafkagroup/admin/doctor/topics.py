@@ -97,8 +97,8 @@ async def _read(cluster: Cluster, tp: TopicPartition) -> None:
     """Check whether records may be read; they are not decoded. Raises: BrokerError."""
     with cluster.topics.during([tp.topic]):
         await cluster.refresh()
-    answer = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)
-    for topic in answer.responses:
+    response = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)
+    for topic in response.responses:
         for data in topic.partitions:
             if data.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
                 raise broker_error(data.error_code, operation="READ", topic=tp.topic)

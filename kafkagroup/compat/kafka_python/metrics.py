@@ -84,7 +84,7 @@ class GroupCoordinatorMetrics:
         for name, what, measure in (
             (
                 "heartbeat-response-time-max",
-                "The longest wait for the answer to a heartbeat",
+                "The longest wait for the response to a heartbeat",
                 lambda: observed().heartbeat.maximum * 1000,
             ),
             ("heartbeat-rate", "Heartbeats a second", lambda: observed().heartbeat.rate),

@@ -300,8 +300,8 @@ class _Balanced(TaskOwner):
         self, callback: PostRebalanceCallback, before: Offsets
     ) -> Mapping[int, int] | None:
         try:
-            answer = callback(self, before, dict(self._held_offsets))
-            return await answer if inspect.isawaitable(answer) else answer
+            result = callback(self, before, dict(self._held_offsets))
+            return await result if inspect.isawaitable(result) else result
         except USER_ERRORS as error:
             self._callback_error = user_error(error, "post_rebalance_callback")
             raise

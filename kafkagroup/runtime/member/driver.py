@@ -85,7 +85,7 @@ _OVERDUE_REBALANCE = OverdueReport(
 
 _INSTANCE_HELD = (
     "another member has this group_instance_id: give each member its own, or stop the other one;"
-    " a member that crashed, or that got no answer to its join from a broker before Kafka 4.0,"
+    " a member that crashed, or that got no response to its join from a broker before Kafka 4.0,"
     " keeps it until its session ends"
 )
 

@@ -566,9 +566,11 @@ class GroupOffsets:
             self._report_failure(_READING, error)
             logger.info("%s", error)
         if unanswered:
-            missing = RemoteProtocolError(f"no answer for the offset of {min(unanswered)}")
+            missing = RemoteProtocolError(f"the response lacks the offset of {min(unanswered)}")
             self._report_failure(_READING, missing)
-            logger.info("group %s: no answer for the offset of %s", self._group_id, min(unanswered))
+            logger.info(
+                "group %s: the response lacks the offset of %s", self._group_id, min(unanswered)
+            )
         return found
 
     def _report_failure(self, what: str, error: BrokerError | RemoteProtocolError) -> None:

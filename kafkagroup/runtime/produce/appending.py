@@ -16,8 +16,8 @@ async def append(cluster: Cluster, tp: TopicPartition, batch: bytes) -> None:
 
     Raises: BrokerError; TransportError; RemoteProtocolError.
     """
-    answer = await cluster.leader(tp).produce_messages({tp: batch})
-    for topic in () if answer is None else answer.responses:
+    response = await cluster.leader(tp).produce_messages({tp: batch})
+    for topic in () if response is None else response.responses:
         for done in topic.partition_responses:
             if (topic.name, done.index) == tp:
                 if done.error_code:
@@ -26,10 +26,10 @@ async def append(cluster: Cluster, tp: TopicPartition, batch: bytes) -> None:
     raise RemoteProtocolError(f"the broker did not answer for {tp}")
 
 
-def _refusal(tp: TopicPartition, answer: PartitionProduceResponse) -> BrokerError:
-    what = f"writing to {tp}" + (f": {answer.error_message}" if answer.error_message else "")
-    if answer.record_errors:
-        first = min(answer.record_errors, key=lambda one: one.batch_index)
+def _refusal(tp: TopicPartition, response: PartitionProduceResponse) -> BrokerError:
+    what = f"writing to {tp}" + (f": {response.error_message}" if response.error_message else "")
+    if response.record_errors:
+        first = min(response.record_errors, key=lambda one: one.batch_index)
         message = first.batch_index_error_message or what
-        return RecordRefusedError(answer.error_code, message, first.batch_index)
-    return broker_error(answer.error_code, what, operation="WRITE", topic=tp.topic)
+        return RecordRefusedError(response.error_code, message, first.batch_index)
+    return broker_error(response.error_code, what, operation="WRITE", topic=tp.topic)

@@ -218,15 +218,15 @@ class GroupCoordinator:
         _update(member, request, caller, reply)
         if group.state is _STABLE and group.select_protocol() == group.protocol:
             group.write()
-            answer = _join_response(group, member)
+            response = _join_response(group, member)
             if caller.version >= 9:
                 # KIP-814: a returning leader gets the members, but does not assign.
                 is_leader = group.leader == member_id
-                answer = evolve(answer, skip_assignment=is_leader)
+                response = evolve(response, skip_assignment=is_leader)
             else:
                 # An old client that sees its old id as the leader does not assign again.
-                answer = evolve(answer, leader=leader_before or "", members=())
-            member.answer_join(answer)
+                response = evolve(response, leader=leader_before or "", members=())
+            member.answer_join(response)
         elif group.state in (_STABLE, _COMPLETING):
             # While completing, the leader may be computing an assignment for the old id.
             self._prepare(group, caller.now)

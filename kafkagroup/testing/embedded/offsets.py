@@ -197,7 +197,7 @@ def delete(
     topics = []
     for topic in request.topics:
         subscribed = coordinator.subscribes(group_id, topic.name)
-        answers = []
+        responses = []
         for p in topic.partitions:
             code = ErrorCode.NONE
             if cluster.partition(topic.name, p.partition_index) is None:
@@ -206,10 +206,10 @@ def delete(
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 stored.pop(TopicPartition(topic.name, p.partition_index), None)
-            answers.append(
+            responses.append(
                 OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=code)
             )
-        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(answers)))
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(responses)))
     return OffsetDeleteResponse(error_code=ErrorCode.NONE, throttle_time_ms=0, topics=tuple(topics))
 
 

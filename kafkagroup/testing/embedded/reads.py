@@ -137,7 +137,7 @@ def fetch(
         if is_complete or last:
             cluster.fetch_callbacks.pop(key, None)
             cluster.timers.cancel(key)
-            reply(_answer(cluster, session, results, attempt))
+            reply(_response(cluster, session, results, attempt))
 
     def on_timeout(_now: float) -> None:
         try_to_answer(last=True)
@@ -147,7 +147,7 @@ def fetch(
     try_to_answer(last=request.max_wait_ms <= 0)
 
 
-def _answer(
+def _response(
     cluster: Cluster,
     session: FetchSession,
     results: list[tuple[FetchedPartition, PartitionData]],
@@ -224,7 +224,7 @@ def _read(
     if attempt.read_committed:
         readable_end = log.stable_end
         aborted = log.producers.aborted(requested.fetch_offset, readable_end)
-    answer = PartitionData(
+    data = PartitionData(
         partition_index=requested.partition,
         error_code=ErrorCode.NONE,
         high_watermark=log.end,
@@ -235,7 +235,7 @@ def _read(
     )
     if diverged:
         attempt.must_answer_now = True
-        return evolve(answer, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
+        return evolve(data, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
     limit = max(min(requested.partition_max_bytes, attempt.bytes_left), 0)
     # The first batch of a response is sent whole, whatever its size: otherwise a consumer with
     # lower limits would wait forever.
@@ -244,7 +244,7 @@ def _read(
     )
     attempt.size += len(records)
     attempt.bytes_left -= len(records)
-    return evolve(answer, records=records)
+    return evolve(data, records=records)
 
 
 def _refused(index: int, error: int) -> PartitionData:

@@ -93,8 +93,8 @@ def scram(secrets: Mapping[str, ScramSecret], hash_name: str, nonce: str) -> Con
         raise SaslError("a proof that is not base64") from None
     if not hmac.compare_digest(hashlib.new(hash_name, client_key).digest(), secret.stored_key):
         raise SaslError("not the password")
-    answer = hmac.digest(secret.server_key, signed, hash_name)
-    return user, b"v=" + b64encode(answer)
+    signature = hmac.digest(secret.server_key, signed, hash_name)
+    return user, b"v=" + b64encode(signature)
 
 
 def _match(pattern: re.Pattern[str], message: bytes) -> re.Match[str]:

@@ -284,17 +284,17 @@ class Server:
         self._cluster.timers.schedule(object(), at, execute)
 
     async def _execute(self, connection: _Connection, incoming: Incoming) -> Any:
-        answers: list[Any] = []
+        results: list[Any] = []
         pending: anyio.Event | None = None
 
         def reply(value: Any) -> None:
-            answers.append(value)
+            results.append(value)
             if pending is not None:
                 pending.set()
 
         now = anyio.current_time()
         handle(self._cluster, connection.node_id, incoming, now, connection.host, reply)
-        if not answers:
+        if not results:
             pending = anyio.Event()
             await pending.wait()
-        return answers[0]
+        return results[0]

@@ -134,7 +134,7 @@ class TransactionCoordinator:
         elif is_new or identity.epoch < 0 or expected.epoch == identity.epoch:
             found.last_epoch = -1 if is_new else identity.epoch
             found.identity = attrs.evolve(identity, epoch=identity.epoch + 1)
-        elif expected.epoch != found.last_epoch:  # else the answer to the same request was lost
+        elif expected.epoch != found.last_epoch:  # else the response to the same request was lost
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.NONE
 
@@ -289,7 +289,7 @@ def _may_be(found: Transaction, expected: Identity) -> bool:
 
 
 def _is_retry(found: Transaction, identity: Identity) -> bool:
-    """Whether an EndTxn is one whose answer was lost: it has the identity before the present."""
+    """Whether an EndTxn is one whose response was lost: it has the identity before the present."""
     present = found.identity
     if identity.producer_id != present.producer_id:
         is_exhausted = identity == Identity(found.previous_producer_id, _LAST_EPOCH)

@@ -69,9 +69,9 @@ def produce(
         code = error or cluster.refusal(node_id, ProduceRequest, tp) or damage
         if batch is None or code:
             return _refused(tp.partition, code)
-        answer = _write(cluster, request, tp, partition, batch, caller)
+        response = _write(cluster, request, tp, partition, batch, caller)
         lost = cluster.refusal_after(node_id, ProduceRequest, tp)
-        return _refused(tp.partition, lost) if lost and not answer.error_code else answer
+        return _refused(tp.partition, lost) if lost and not response.error_code else response
 
     topics = tuple(
         TopicProduceResponse(

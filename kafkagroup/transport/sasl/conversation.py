@@ -80,31 +80,31 @@ class _Exchange:
     async def _handshake(self) -> None:
         self._has_begun = True
         await self._begin()
-        answer = await self._ask(SaslHandshakeRequest(mechanism=self._name))
-        if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = escaped(", ".join(answer.mechanisms)) or "none"
+        response = await self._ask(SaslHandshakeRequest(mechanism=self._name))
+        if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = escaped(", ".join(response.mechanisms)) or "none"
             raise AuthenticationError(
                 f"the broker does not offer {self._name}; sasl_mechanism can be one that it does:"
                 f" {offered}",
                 is_refusal=True,
             )
-        if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             raise AuthenticationError(
                 "this listener of the broker does not use SASL: leave sasl_mechanism out, or"
                 " connect to the port of one that does",
                 is_refusal=True,
             )
-        _check(answer.error_code, None)
+        _check(response.error_code, None)
 
     async def send(self, message: bytes) -> bytes:
         request = SaslAuthenticateRequest(auth_bytes=message)
         del message  # with PLAIN it is the password, and tracebacks may show variables
         if not self._has_begun:
             await self._handshake()
-        answer = await self._ask(request)
-        _check(answer.error_code, answer.error_message, self._user)
-        self.session_lifetime = max(0.0, answer.session_lifetime_ms / 1000)
-        return bytes(answer.auth_bytes)
+        response = await self._ask(request)
+        _check(response.error_code, response.error_message, self._user)
+        self.session_lifetime = max(0.0, response.session_lifetime_ms / 1000)
+        return bytes(response.auth_bytes)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await self._run_in_thread(work)

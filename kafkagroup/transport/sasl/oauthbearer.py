@@ -85,12 +85,12 @@ class OAuthBearer:
         ) from None
 
     async def _ask(self) -> Token:
-        answer = self.token()
-        token = await answer if inspect.isawaitable(answer) else answer
+        result = self.token()
+        token = await result if inspect.isawaitable(result) else result
         if isinstance(token, Token):
             return token
         kind = type(token).__name__
-        del answer, token  # it may be the token as a string, and tracebacks may show variables
+        del result, token  # it may be the token as a string, and tracebacks may show variables
         raise ConfigurationError(f"sasl_oauthbearer_token answered a {kind}; expected a Token")
 
 
