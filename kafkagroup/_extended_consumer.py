@@ -131,7 +131,6 @@ class ExtendedConsumer(Consumer):
         return Engine(
             self._session,
             cluster,
-            self._callbacks,
             spawn,
             subscriber=partial(ExtendedSubscriber, self._extension),
         )

@@ -30,7 +30,6 @@ from kafkagroup.callbacks import (
     PartitionLoads,
     PartitionsCallback,
 )
-from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consume.conversion import Conversion
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.lag import behind
@@ -61,16 +60,11 @@ from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import late_modules_of_consumer
 from kafkagroup.runtime.client.service import Service
 from kafkagroup.runtime.consume.batches import ArrowBatches, Batches
-from kafkagroup.runtime.consume.engine import Engine
 from kafkagroup.runtime.consume.reader import NothingArrived, Reader, Records
 from kafkagroup.runtime.consume.session import Session
-from kafkagroup.runtime.consume.subscriber import Callbacks
 from kafkagroup.runtime.member.event_feed import GroupEvents
-from kafkagroup.runtime.member.interfaces import Membership
 from kafkagroup.runtime.member.metrics import GroupMetrics
-from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST
-from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.metadata import Node
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST
 from kafkagroup.transport.options import parse_servers
 from kafkagroup.transport.origin import Origin
 from kafkagroup.types import (
@@ -85,7 +79,12 @@ from kafkagroup.wire.arrow import schema
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from kafkagroup.concurrency.coalescing_task import Spawn
+    from kafkagroup.runtime.consume.engine import Engine
     from kafkagroup.runtime.consume.health import Checkup, Health
+    from kafkagroup.runtime.member.interfaces import Membership
+    from kafkagroup.transport.cluster import Cluster
+    from kafkagroup.transport.metadata import Node
     from kafkagroup.transport.security import Security
 
 __all__ = ["Consumer"]
@@ -315,11 +314,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._servers = parse_servers(options.bootstrap_servers)
         self._subscription = checked_topics(topics)
         self._pattern = checked_pattern(options.pattern, topics)
-        self._callbacks = Callbacks(
-            options.on_partitions_assigned,
-            options.on_partitions_revoked,
-            options.on_partitions_lost,
-        )
         self._delivery = Delivery(
             Conversion.of(
                 options.key_deserializer,
@@ -1040,6 +1034,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._reader.bind(origin)
 
     async def _open(self, tasks: TaskGroup) -> None:
+        from kafkagroup.transport.cluster import Cluster  # see `late_modules`
+
         cluster = Cluster(self._servers, self._client_options, tasks, self._session.troubles)
 
         def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
@@ -1056,7 +1052,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             await engine.assign(self._delivery.owned)
 
     def _create_engine(self, cluster: Cluster, spawn: Spawn) -> Engine:
-        return Engine(self._session, cluster, self._callbacks, spawn, self._options.membership)
+        from kafkagroup.runtime.consume.engine import Engine  # see `late_modules`
+
+        return Engine(self._session, cluster, spawn, self._options.membership)
 
     async def _close(self) -> None:
         # Also without an engine: without this, a caller that waits for records never returns.

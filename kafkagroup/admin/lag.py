@@ -16,7 +16,8 @@ from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.consume.lag import age, behind, first_timestamp
 from kafkagroup.errors import BrokerError, KafkaGroupError, RemoteProtocolError, broker_error
 from kafkagroup.runtime.client.calls import RetriedCalls
-from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import LogOffsets
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_UNCOMMITTED
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import ClusterMetadata, Node
 from kafkagroup.types import OffsetAndMetadata, TopicPartition

@@ -20,12 +20,12 @@ from kafkagroup.errors import (
 )
 from kafkagroup.runtime.client.calls import ChangeAttempts, RetriedCalls
 from kafkagroup.runtime.offsets.group_offsets import (
-    NO_MEMBERSHIP,
     GroupOffsets,
     answered_partitions,
     committed_offset,
 )
 from kafkagroup.runtime.offsets.offset_requests import fetch_offsets
+from kafkagroup.runtime.offsets.values import NO_MEMBERSHIP
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offset_delete import (

@@ -17,7 +17,8 @@ from kafkagroup.admin.offsets import require_partitions
 from kafkagroup.consume.partitions import offsets_of
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.runtime.client.calls import RetriedCalls
-from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import LogOffsets
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_UNCOMMITTED
 from kafkagroup.transport.identity import require_cluster
 from kafkagroup.types import MAX_INT64, OffsetAndMetadata, TopicPartition
 

@@ -21,8 +21,9 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.runtime.offsets.group_offsets import answered_partitions, committed_offset
-from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import LogOffsets
 from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_UNCOMMITTED
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.nearest_replicas import NearestReplicas
 from kafkagroup.spark.options import SourceOptions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kafkagroup._values import field, frozen
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.transport.threads import WorkerThreads
-from kafkagroup.wire.connection import MAX_FRAME_BYTES
+from kafkagroup.wire.limits import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from kafkagroup.transport.sasl import RunInThread

@@ -24,30 +24,21 @@ from kafkagroup.errors import (
 )
 from kafkagroup.wire.buffers import grown
 from kafkagroup.wire.codec import decode, decode_prefix, encode
+from kafkagroup.wire.limits import (
+    MAX_AUTHENTICATION_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_HANDSHAKE_BYTES,
+    MAX_PLAIN_FRAME_BYTES,
+)
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kafkagroup.wire.schema import INT32, Request, Versions, field, message
 
 __all__ = [
-    "MAX_AUTHENTICATION_BYTES",
-    "MAX_FRAME_BYTES",
-    "MAX_HANDSHAKE_BYTES",
     "Connection",
     "LargeResponse",
     "Response",
 ]
-
-MAX_FRAME_BYTES = 100 * 1024 * 1024
-"""Largest response, in bytes: twice the largest fetch by default, as Java's brokers allow."""
-
-MAX_PLAIN_FRAME_BYTES = 16 * 1024 * 1024
-"""Largest response without records, in bytes: the metadata of some 400,000 partitions."""
-
-MAX_HANDSHAKE_BYTES = 1024 * 1024
-"""Largest response to ApiVersions, in bytes. Until it arrives, the peer may not be Kafka at all."""
-
-MAX_AUTHENTICATION_BYTES = 64 * 1024
-"""Largest response to an authentication, in bytes: a Kerberos ticket is much smaller."""
 
 _ROOM = 512
 """Size of the first buffer, in bytes: larger than the responses that a member gets regularly. Each

@@ -18,13 +18,11 @@ from kafkagroup.errors import (
 )
 from kafkagroup.wire.codec import encode
 from kafkagroup.wire.connection import (
-    MAX_FRAME_BYTES,
-    MAX_HANDSHAKE_BYTES,
-    MAX_PLAIN_FRAME_BYTES,
     Connection,
     LargeResponse,
     Response,
 )
+from kafkagroup.wire.limits import MAX_FRAME_BYTES, MAX_HANDSHAKE_BYTES, MAX_PLAIN_FRAME_BYTES
 from kafkagroup.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,

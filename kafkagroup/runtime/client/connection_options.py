@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafkagroup.options import CommonOptions
 from kafkagroup.transport.options import ClientOptions
-from kafkagroup.wire.connection import MAX_FRAME_BYTES
+from kafkagroup.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["connection_options"]
 

@@ -26,6 +26,7 @@ _CONNECTION = (
 _SASL = ("kafkagroup.transport.sasl.conversation",)
 _RECORDS = ("crc32c",)
 _CONSUMER_PROTOCOL = ("kafkagroup.runtime.member.consumer_protocol",)
+_ENGINE = ("kafkagroup.runtime.consume.engine",)
 _HEARTBEAT_THREAD = ("kafkagroup.runtime.member.threaded",)
 _LEADER = ("encodings.utf_16_be", "kafkagroup.assign.check", "kafkagroup.assign.target")
 _RENEWAL = ("kafkagroup.runtime.consume.renewal",)
@@ -66,7 +67,7 @@ class LateModules:
 
 def late_modules_of_consumer(options: ConsumerOptions) -> LateModules:
     """Return the late modules of a consumer."""
-    to_start: list[str] = []
+    to_start = [*_ENGINE]
     afterwards = [*_RECORDS, *_CHECKUP]
     if options.group_id is not None:
         afterwards += _RENEWAL

@@ -12,6 +12,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -41,8 +42,11 @@ from kafkagroup.errors import (
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.current_membership import CurrentMembership
 from kafkagroup.runtime.member.metrics import Meter
-from kafkagroup.runtime.offsets.group_offsets import GroupOffsets, Identity
+from kafkagroup.runtime.offsets.values import Identity
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 
 __all__ = ["Committer"]
 

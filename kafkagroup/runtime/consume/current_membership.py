@@ -7,13 +7,14 @@ only read. Without a group there is no member, and commits are taken at any time
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafkagroup._values import evolve
-from kafkagroup.runtime.member.classic_protocol import CLASSIC
-from kafkagroup.runtime.member.interfaces import Running
-from kafkagroup.runtime.member.protocol import MembershipProtocol
-from kafkagroup.runtime.offsets.group_offsets import NO_MEMBERSHIP, Identity
+from kafkagroup.runtime.offsets.values import NO_MEMBERSHIP, Identity
+
+if TYPE_CHECKING:
+    from kafkagroup.runtime.member.interfaces import Running
+    from kafkagroup.runtime.member.protocol import MembershipProtocol
 
 __all__ = ["CurrentMembership"]
 
@@ -26,8 +27,9 @@ class CurrentMembership:
         """The member; None before the first join and after leaving."""
         self.identity: Identity = NO_MEMBERSHIP
         """The generation that was applied last, and the member's ids."""
-        self.protocol: MembershipProtocol[Any] = CLASSIC
-        """The protocol of the members; that of the next one while there is none."""
+        self.protocol: MembershipProtocol[Any]
+        """The protocol of the members; that of the next one while there is none. The engine sets
+        it."""
         self.is_stable = False
         """Whether a generation is current and its assignment applied."""
         self._follows_subscription: Callable[[], bool] | None = None
@@ -121,13 +123,13 @@ class CurrentMembership:
     def generation_id(self) -> int:
         """The generation, or member epoch, that commits name. Under KIP-848 it is the current
         epoch: the epoch moves on while the assignment stays, and an earlier one may be refused."""
-        if self.protocol.coordinator_assigns and self.driver is not None:
+        if self.driver is not None and self.protocol.coordinator_assigns:
             return self.driver.generation_id
         return self.identity.generation_id
 
     @property
     def reads_offsets_as(self) -> Identity | None:
         """The identity for fetching committed offsets; None where the coordinator checks none."""
-        if not self.protocol.coordinator_assigns or self.identity is NO_MEMBERSHIP:
+        if self.identity is NO_MEMBERSHIP or not self.protocol.coordinator_assigns:
             return None
         return evolve(self.identity, generation_id=self.generation_id)

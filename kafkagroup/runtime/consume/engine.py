@@ -34,7 +34,7 @@ from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch
 from kafkagroup.runtime.consume.positions import Positions
 from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.runtime.consume.session import Session
-from kafkagroup.runtime.consume.subscriber import Callbacks, Subscriber
+from kafkagroup.runtime.consume.subscriber import Subscriber
 from kafkagroup.runtime.consume.topic_watch import TopicWatch
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.interfaces import Membership, Running
@@ -58,7 +58,6 @@ class Engine(FetchControl):
         self,
         session: Session,
         cluster: Cluster,
-        callbacks: Callbacks,
         spawn: Spawn,
         membership: Membership | None = None,
         subscriber: Callable[..., Subscriber] = Subscriber,
@@ -91,7 +90,7 @@ class Engine(FetchControl):
             session, cluster, self.log_offsets, self.new_partitions, refusals, self, spawn
         )
         self._fetcher = Fetcher(session, cluster, refusals, self, spawn)
-        self.subscriber = subscriber(session, cluster, callbacks, self)
+        self.subscriber = subscriber(session, cluster, self)
         self._members = Members(
             cluster,
             self.subscriber,

@@ -41,7 +41,8 @@ from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.validation import Validation
 from kafkagroup.runtime.member.membership_log import counted, first_few
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
-from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, Found, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import Found, LogOffsets
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition

@@ -20,7 +20,8 @@ from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.validation import Validation
-from kafkagroup.runtime.offsets.log_offsets import EARLIEST, LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import LogOffsets
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_UNCOMMITTED
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -28,9 +29,11 @@ from kafkagroup.runtime.consume.processing import Processing
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
-from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kafkagroup.transport.logins import Logins
 
 __all__ = ["Session"]
 

@@ -17,12 +17,11 @@ import anyio
 
 from kafkagroup._text import escaped
 from kafkagroup._user_code import USER_ERRORS, user_error
-from kafkagroup._values import frozen
 from kafkagroup.assign import (
     protocol_name,
 )
 from kafkagroup.assign.spec import is_cooperative, user_data
-from kafkagroup.callbacks import AssignedCallback, PartitionsCallback
+from kafkagroup.callbacks import PartitionsCallback
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.partitions import partition_of
@@ -36,7 +35,7 @@ from kafkagroup.runtime.consume.leader import Leader
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.member.interfaces import Application, OverduePoll
 from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
-from kafkagroup.runtime.offsets.group_offsets import Identity
+from kafkagroup.runtime.offsets.values import Identity
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -48,7 +47,7 @@ from kafkagroup.wire.embedded_protocol import (
 )
 from kafkagroup.wire.schema import NO_ID
 
-__all__ = ["Callbacks", "Subscriber"]
+__all__ = ["Subscriber"]
 
 T = TypeVar("T")
 
@@ -64,15 +63,6 @@ _COMMIT_SHARE = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
 
 
-@frozen
-class Callbacks:
-    """The rebalance listener of the application."""
-
-    assigned: AssignedCallback | None = None
-    revoked: PartitionsCallback | None = None
-    lost: PartitionsCallback | None = None
-
-
 class Subscriber(Application):
     """Applies a member's assignments and revocations to the partitions of a consumer."""
 
@@ -80,7 +70,6 @@ class Subscriber(Application):
         self,
         session: Session,
         cluster: Cluster,
-        callbacks: Callbacks,
         engine: FetchControl,
     ) -> None:
         self.topics: frozenset[str] = frozenset()
@@ -89,7 +78,6 @@ class Subscriber(Application):
         """The subscribed regular expression, which the coordinator may match."""
         self._session = session
         self._cluster = cluster
-        self._callbacks = callbacks
         self._engine = engine
         self._assignors = {protocol_name(a): a for a in session.options.assignors}
         self._are_cooperative = all(is_cooperative(a) for a in session.options.assignors)
@@ -284,7 +272,7 @@ class Subscriber(Application):
         self._session.log.lost(partitions, reason)
         await self._release(partitions, reason)
         self._has_lost_all, self._unsubscribed_since = False, -1
-        await self._call_listener(self._callbacks.lost, partitions)
+        await self._call_listener(self._session.options.on_partitions_lost, partitions)
         self._session.committer.end_loss()
         self._session.notify()
         return self.protocols()
@@ -401,13 +389,14 @@ class Subscriber(Application):
     async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:
         """Call the listener about new partitions, and start where it says. Meanwhile the positions
         of those may be looked up, for the listener itself, and nothing is read of them."""
-        if self._callbacks.assigned is None:
+        callback = self._session.options.on_partitions_assigned
+        if callback is None:
             return
         added = [owned.tp for owned in created]
         for owned in created:
             owned.await_listener()
         try:
-            self._start_at(await self._call_listener(self._callbacks.assigned, added))
+            self._start_at(await self._call_listener(callback, added))
         finally:
             for owned in created:
                 owned.end_listener()
@@ -467,7 +456,7 @@ class Subscriber(Application):
         if self._has_lost_all:
             return
         if call_listener:
-            await self._call_listener(self._callbacks.revoked, revoked)
+            await self._call_listener(self._session.options.on_partitions_revoked, revoked)
             with anyio.CancelScope() as self._revocation_wait:
                 # Commits that the callback began: in the next generation they would be refused.
                 await session.committer.wait_for_commits(self._commit_deadline(deadline))

@@ -26,7 +26,7 @@ from uuid import UUID
 import anyio
 
 from kafkagroup._text import escaped
-from kafkagroup._values import define, field, frozen
+from kafkagroup._values import define, field
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
@@ -41,6 +41,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.runtime.member.metrics import Meter
 from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
+from kafkagroup.runtime.offsets.values import Identity
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
@@ -63,10 +64,8 @@ from kafkagroup.wire.messages.offsets import (
 from kafkagroup.wire.schema import NO_ID
 
 __all__ = [
-    "NO_MEMBERSHIP",
     "CommittedOffsets",
     "GroupOffsets",
-    "Identity",
     "answered_partitions",
     "committed_offset",
 ]
@@ -91,19 +90,6 @@ _LEAST_TIMEOUT = 1.0
 
 _MAX_ATTEMPTS = 5
 """How often in a row a topic may be unknown: not all brokers know a new topic at once."""
-
-
-@frozen
-class Identity:
-    """The generation and the member that a commit or a look-up names."""
-
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None = None
-
-
-NO_MEMBERSHIP = Identity(-1, "")
-"""The identity of a consumer that is not a member, with partitions assigned by the application."""
 
 
 @define

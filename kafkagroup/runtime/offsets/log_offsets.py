@@ -19,18 +19,12 @@ from kafkagroup.types import OffsetAndTimestamp, TopicPartition
 from kafkagroup.wire.error_codes import FetchAction, fetch_action
 from kafkagroup.wire.messages.offsets import ListOffsetsResponse
 
-__all__ = ["EARLIEST", "LATEST", "READ_UNCOMMITTED", "Found", "LogOffsets"]
+__all__ = ["Found", "LogOffsets"]
 
 logger = logging.getLogger(__name__)
 
-EARLIEST = -2
-"""The timestamp that requests the log's start."""
 _MAX_UNKNOWN = 5
 """How often in a row a partition may be unknown before that is an error."""
-LATEST = -1
-"""The timestamp that requests the log's end; under read_committed, the last stable offset."""
-READ_UNCOMMITTED = 0
-"""The isolation level that includes records of pending and aborted transactions."""
 
 
 @define

@@ -23,7 +23,8 @@ from kafkagroup import (
 )
 from kafkagroup.errors import AuthorizationError, ErrorCode, NoBrokersAvailableError
 from kafkagroup.events import TroubleEnded, TroubleReported
-from kafkagroup.runtime.offsets.log_offsets import LATEST, READ_UNCOMMITTED, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import LogOffsets
+from kafkagroup.runtime.offsets.values import LATEST, READ_UNCOMMITTED
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions

@@ -22,7 +22,8 @@ from kafkagroup.errors import (
     TransportError,
     broker_error,
 )
-from kafkagroup.runtime.offsets.group_offsets import NO_MEMBERSHIP, GroupOffsets, Identity
+from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
+from kafkagroup.runtime.offsets.values import NO_MEMBERSHIP, Identity
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions

@@ -40,7 +40,8 @@ from kafkagroup.runtime.consume.committer import Committer
 from kafkagroup.runtime.consume.current_membership import CurrentMembership
 from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.member import generations
-from kafkagroup.runtime.offsets import group_offsets, log_offsets
+from kafkagroup.runtime.offsets import group_offsets
+from kafkagroup.runtime.offsets import values as offset_values
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
@@ -102,7 +103,7 @@ def rejoins_while_revoking(stack: ExitStack) -> None:
 
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
-            if callback is self._callbacks.revoked and partitions:
+            if callback is self._session.options.on_partitions_revoked and partitions:
                 self._cluster._tasks.start_soon(call, self, callback, partitions)
                 await anyio.sleep(0.001)
             else:
@@ -172,7 +173,7 @@ def does_not_call_on_partitions_lost(stack: ExitStack) -> None:
 
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
-            if callback is not self._callbacks.lost:
+            if callback is not self._session.options.on_partitions_lost:
                 await call(self, callback, partitions)
 
         return called
@@ -381,10 +382,10 @@ def commits_with_its_first_generation(stack: ExitStack) -> None:
 
     class FirstIdentity:
         def __get__(self, session: Any, _: Any) -> Any:
-            return session.__dict__.get("stuck", group_offsets.NO_MEMBERSHIP)
+            return session.__dict__.get("stuck", offset_values.NO_MEMBERSHIP)
 
         def __set__(self, session: Any, identity: Any) -> None:
-            kept = session.__dict__.get("stuck", group_offsets.NO_MEMBERSHIP)
+            kept = session.__dict__.get("stuck", offset_values.NO_MEMBERSHIP)
             if kept.generation_id < 0 or kept.member_id != identity.member_id:
                 session.__dict__["stuck"] = identity
 
@@ -561,15 +562,15 @@ def keeps_partitions_that_a_rebalance_revokes(stack: ExitStack) -> None:
 
     def assigning(assign: Any) -> Any:
         async def assigned(self: Any, generation: Any) -> None:
-            callbacks = self._callbacks
+            session, options = self._session, self._session.options
             if self.cooperative:
-                self._callbacks = attrs.evolve(callbacks, revoked=None)
+                session.options = attrs.evolve(options, on_partitions_revoked=None)
                 keeps.add(id(self._session.delivery))
             try:
                 await assign(self, generation)
             finally:
                 keeps.discard(id(self._session.delivery))
-                self._callbacks = callbacks
+                session.options = options
 
         return assigned
 
@@ -701,7 +702,7 @@ def continues_at_its_old_position_when_assigned_again(stack: ExitStack) -> None:
 def starts_new_partitions_at_their_end(stack: ExitStack) -> None:
     """A partition without a committed offset starts at its end, though it was created while the
     member was subscribed."""
-    _replace(stack, position_lookups, "EARLIEST", log_offsets.LATEST)
+    _replace(stack, position_lookups, "EARLIEST", offset_values.LATEST)
 
 
 @_bug("S8", "S7")
@@ -1035,7 +1036,7 @@ def overwrites_a_seek_of_the_assignment_callback(stack: ExitStack) -> None:
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
             await call(self, callback, partitions)
-            if callback is self._callbacks.assigned:
+            if callback is self._session.options.on_partitions_assigned:
                 for tp in partitions:
                     if (owned := self._session.delivery.owned.get(tp)) is not None:
                         owned.start_at(UNKNOWN)
@@ -1309,8 +1310,8 @@ def reports_revoked_for_lost(stack: ExitStack) -> None:
 
     def make(call: Any) -> Any:
         async def called(self: Any, callback: Any, partitions: Any) -> None:
-            if callback is self._callbacks.lost:
-                callback = self._callbacks.revoked
+            if callback is self._session.options.on_partitions_lost:
+                callback = self._session.options.on_partitions_revoked
             await call(self, callback, partitions)
 
         return called
@@ -1348,7 +1349,9 @@ def revokes_partitions_lost_during_a_revocation(stack: ExitStack) -> None:
         return faulty
 
     async def lose(self: Any, reason: str) -> Any:
-        await self._call_listener(self._callbacks.revoked, self._partitions_to_revoke(lost=True))
+        await self._call_listener(
+            self._session.options.on_partitions_revoked, self._partitions_to_revoke(lost=True)
+        )
         self._session.delivery.release(self._partitions_to_revoke(lost=True))
         self._has_lost_all = False
         return self.protocols()
