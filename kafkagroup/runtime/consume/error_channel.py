@@ -22,7 +22,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.types import TopicPartition
 
-__all__ = ["ErrorChannel"]
+__all__ = ["ErrorChannel", "no_position"]
 
 _RAISE_INTERVAL = 60.0
 """Seconds between two errors of the same refusal, while it lasts: the request is repeated each
@@ -182,7 +182,7 @@ class ErrorChannel:
         # A listener that runs may seek yet.
         unsought = [o for o in self._without_position.values() if not o.awaits_listener]
         if unsought:
-            raise _no_position(unsought)
+            raise no_position(unsought)
 
     def _raise_of_partition(self) -> None:
         """Raise the first error of a partition whose earlier records are all delivered."""
@@ -209,7 +209,7 @@ class ErrorChannel:
     def raise_without_position(self, owned: OwnedPartition) -> None:
         """Raise why a partition has no position, if its look-up has failed or is refused."""
         if owned.is_without_position:
-            raise _no_position([owned])
+            raise no_position([owned])
         if owned.position == UNKNOWN and (error := owned.failure or owned.refusal) is not None:
             raise error
 
@@ -219,8 +219,8 @@ def _is_next(owned: OwnedPartition) -> bool:
     return owned.position == owned.fetch_offset
 
 
-def _no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:
-    """Return one error that names all of these partitions."""
+def no_position(partitions: Iterable[OwnedPartition]) -> KafkaGroupError:
+    """Return one error that names all of these partitions: there is no reset policy."""
     ordered = sorted(partitions, key=lambda owned: owned.tp)
     out_of_range = {o.tp: o.position for o in ordered if o.position != UNKNOWN}
     if len(out_of_range) == len(ordered):

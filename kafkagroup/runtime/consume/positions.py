@@ -26,13 +26,9 @@ from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices, slices
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition, TopicEvidence
-from kafkagroup.errors import (
-    RETRIED_ERRORS,
-    ErrorCode,
-    NoOffsetError,
-    OffsetOutOfRangeError,
-)
+from kafkagroup.errors import RETRIED_ERRORS, ErrorCode
 from kafkagroup.options import OffsetReset
+from kafkagroup.runtime.consume.error_channel import no_position
 from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch, StartCommits
 from kafkagroup.runtime.consume.range_check import RangeCheck
@@ -152,7 +148,7 @@ class Positions:
         if self._policy == "none":
             for owned in to_reset:
                 if not self._starts_new(owned):
-                    self._engine.fail_partition(owned, _no_policy(owned))
+                    self._engine.fail_partition(owned, no_position([owned]))
             to_reset = [o for o in to_reset if not o.failed]
         for some in slices(to_reset):
             await self._reset(some, topic_ids)
@@ -309,12 +305,6 @@ def _are_known(partitions: Iterable[OwnedPartition], topic_ids: Mapping[str, UUI
         (topic_id := topic_ids.get(owned.tp.topic)) is not None and owned.is_assigned_in(topic_id)
         for owned in partitions
     ]
-
-
-def _no_policy(owned: OwnedPartition) -> Exception:
-    if owned.position == UNKNOWN:
-        return NoOffsetError((owned.tp,))
-    return OffsetOutOfRangeError({owned.tp: owned.position})
 
 
 def _timestamp(policy: OffsetReset) -> int:

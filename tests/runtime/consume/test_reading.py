@@ -201,6 +201,10 @@ async def test_every_call_names_all_partitions_without_a_position(reading: Any) 
         findings = c.health().findings
         assert [f.partition for f in findings] == [first, second, third]
         assert {f.problem for f in findings} == {HealthProblem.NO_POSITION}
+        for finding, found in zip(
+            findings, ("no committed", "no committed", "no such offset"), strict=True
+        ):
+            assert f"until the application seeks: {found}" in finding.detail
 
         c.seek(second, 0)
         await anyio.sleep(5)
