@@ -28,6 +28,9 @@ KafkaGroupError
 ├── CommitFailedError                       the member no longer owns the committed partitions
 ├── ChangesRefusedError (also a group)      some changes of an Admin call were not made: which ones
 ├── NotWrittenError                         a record was not acknowledged: which one, and why
+├── ProducerFencedError                     another producer took this transactional id; fatal
+├── TransactionAbortedError                 the transaction cannot commit, and why
+├── TransactionOutcomeUnknownError          the transaction may or may not be committed
 ├── OffsetOutOfRangeError                   the position is not in the log, and no reset policy
 ├── NoOffsetError                           no committed offset, and auto_offset_reset is "none"
 └── DeserializationError                    your deserializer failed; carries the raw record
@@ -75,10 +78,13 @@ __all__ = [
     "NotStartedError",
     "NotWrittenError",
     "OffsetOutOfRangeError",
+    "ProducerFencedError",
     "RecordRefusedError",
     "RemoteProtocolError",
     "RequestTimeoutError",
     "TlsError",
+    "TransactionAbortedError",
+    "TransactionOutcomeUnknownError",
     "TransportError",
     "UnsupportedVersionError",
 ]
@@ -668,6 +674,42 @@ class NotWrittenError(KafkaGroupError):
 
     def __str__(self) -> str:
         return f"record {self.index} was not acknowledged: {self.why}"
+
+
+class ProducerFencedError(KafkaGroupError):
+    """Another producer has begun with this producer's `transactional_id`, or the coordinator has
+    aborted a transaction that was open for longer than its timeout. Fatal for this producer.
+
+    Nothing of its open transaction is committed. The message says which of the two it was, where
+    that can be told.
+    """
+
+
+class TransactionAbortedError(KafkaGroupError):
+    """The transaction cannot commit, as a record or an offset of it has failed, or the coordinator
+    has aborted it. Nothing of it is visible to `read_committed` consumers.
+
+    The producer can begin another transaction.
+    """
+
+    def __init__(self, why: KafkaGroupError) -> None:
+        super().__init__(why)
+        self.why = why
+        """The first failure in the transaction."""
+        self.__cause__ = why
+
+    def __str__(self) -> str:
+        return f"the transaction cannot commit: {self.why}"
+
+
+class TransactionOutcomeUnknownError(KafkaGroupError):
+    """The coordinator has not answered whether the transaction is committed. All of it is, or
+    nothing.
+
+    To find out, read the offsets that the transaction has committed, with a consumer of the same
+    group: that waits until the outcome is known. This producer first repeats the same request when
+    its next transaction begins.
+    """
 
 
 @public

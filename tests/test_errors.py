@@ -24,6 +24,7 @@ from kafkagroup.errors import (
     NotWrittenError,
     OffsetOutOfRangeError,
     RecordRefusedError,
+    TransactionAbortedError,
     broker_error,
     error_name,
 )
@@ -56,6 +57,10 @@ SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
     NotWrittenError: (
         NotWrittenError(7, BrokerError(10)),
         "record 7 was not acknowledged: MESSAGE_TOO_LARGE (10)",
+    ),
+    TransactionAbortedError: (
+        TransactionAbortedError(BrokerError(10)),
+        "the transaction cannot commit: MESSAGE_TOO_LARGE (10)",
     ),
     CorruptRecordError: (
         CorruptRecordError("CRC-32C mismatch", topic="t", partition=3, offset=40),

@@ -111,13 +111,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": _CORE | _OPTIONS,
     "member": _CORE,
     "consume": _CORE,
+    "produce": _CORE,
     "events": {"_public", "_values"},
     "transport": _TRANSPORT,
     "runtime": set(),
     "runtime.client": _BASE,
     "runtime.member": _BASE | {"member"},
     "runtime.offsets": _BASE | {"consume", "runtime.member"},
-    "runtime.produce": _BASE,
+    "runtime.produce": _BASE | {"produce"},
     "runtime.consume": _ENGINE - {"runtime.produce"},
     "consumer": _ENGINE,
     "group": _ENGINE,
@@ -148,7 +149,7 @@ CLOCKS = {"time", "random", "secrets"}
 """Time and chance come in as arguments there."""
 
 PURE = {"_backoff", "_public", "_text", "_values", "callbacks", "types", "errors", "events"}
-PURE |= {"wire", "assign", "member", "consume"}
+PURE |= {"wire", "assign", "member", "consume", "produce"}
 PURE |= _OPTIONS
 
 

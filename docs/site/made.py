@@ -91,6 +91,12 @@ _REMEDIES = {
     " `done` what was changed. Repeat the call for those whose reason has passed.",
     "NotWrittenError": "`why` has the reason. Write again from `index` on; a record may then be in"
     " the log twice.",
+    "ProducerFencedError": "Create another producer, once no other one has the `transactional_id`."
+    " If the message names the timeout, shorten the transactions, or raise"
+    " `transaction_timeout_ms`.",
+    "TransactionAbortedError": "`why` has the reason. Abort, and do the work again in another"
+    " transaction.",
+    "TransactionOutcomeUnknownError": "Read the committed offsets before you do the work again.",
     "DeserializationError": "Store `error.record` elsewhere, then `seek` past it.",
 }
 """Error -> what an operator or a caller should do."""

@@ -12,12 +12,17 @@ from kafkagroup.errors import ErrorCode
 
 __all__ = [
     "ABSENT",
+    "ADD_OFFSETS_ACTIONS",
+    "ADD_PARTITIONS_ACTIONS",
     "BEING_CREATED",
     "COORDINATOR_MOVED",
     "ENDED_FETCH_SESSION",
+    "END_TXN_ACTIONS",
+    "FAILED_RECORD_ACTIONS",
     "FENCED",
     "FETCH_ACTIONS",
     "FINAL",
+    "INIT_PRODUCER_ID_ACTIONS",
     "MAY_HAVE_JOINED",
     "MEMBERSHIP_ENDED",
     "MEMBERSHIP_LOST",
@@ -29,8 +34,10 @@ __all__ = [
     "REFUSED_TOPIC_ID",
     "RETRIED_COMMITS",
     "RETRIED_LOOK_UPS",
+    "TXN_OFFSET_COMMIT_ACTIONS",
     "UNKNOWN_MEMBER",
     "FetchAction",
+    "TransactionAction",
     "fetch_action",
 ]
 
@@ -209,3 +216,79 @@ MEMBERSHIP_ENDED: Codes = UNKNOWN_MEMBER | {
 }
 """To a commit: it fails, as the partitions may have another owner. GROUP_ID_NOT_FOUND from version
 9 on: the member's group no longer exists."""
+
+# ------------------------------------------------------------ InitProducerId, AddPartitionsToTxn,
+#                                                              AddOffsetsToTxn, TxnOffsetCommit,
+#                                                              EndTxn; Produce in a transaction
+
+
+class TransactionAction(Enum):
+    """The reaction of a transactional producer to an error."""
+
+    RETRY = "retry"
+    """Send the same request again, after a back-off."""
+    LOOK_UP = "look up"
+    """Look the coordinator up again, then retry."""
+    ABORT = "abort"
+    """The transaction cannot commit. The producer can begin another one."""
+    FENCED = "fenced"
+    """Another producer has the transactional id, or the coordinator has aborted the transaction at
+    its timeout. The producer has ended."""
+    FATAL = "fatal"
+    """The producer has ended."""
+
+
+_COORDINATOR_ACTIONS: dict[int, TransactionAction] = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: TransactionAction.RETRY,
+    ErrorCode.CONCURRENT_TRANSACTIONS: TransactionAction.RETRY,
+    ErrorCode.NOT_COORDINATOR: TransactionAction.LOOK_UP,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: TransactionAction.LOOK_UP,
+    ErrorCode.REQUEST_TIMED_OUT: TransactionAction.LOOK_UP,
+    ErrorCode.TRANSACTION_ABORTABLE: TransactionAction.ABORT,
+    ErrorCode.PRODUCER_FENCED: TransactionAction.FENCED,
+    # What older brokers return for PRODUCER_FENCED.
+    ErrorCode.INVALID_PRODUCER_EPOCH: TransactionAction.FENCED,
+    # KAFKA-18019: a new id for this producer would let it go on though another one has fenced it.
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: TransactionAction.FATAL,
+    ErrorCode.UNKNOWN_PRODUCER_ID: TransactionAction.FATAL,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionAction.FATAL,
+    ErrorCode.INVALID_TXN_STATE: TransactionAction.FATAL,
+}
+"""To every request to a transaction coordinator."""
+
+INIT_PRODUCER_ID_ACTIONS: dict[int, TransactionAction] = {
+    **_COORDINATOR_ACTIONS,
+    ErrorCode.TRANSACTION_ABORTABLE: TransactionAction.RETRY,  # there is none to abort
+}
+"""A code that is not here is FATAL."""
+
+ADD_PARTITIONS_ACTIONS: dict[int, TransactionAction] = {
+    **_COORDINATOR_ACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionAction.RETRY,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: TransactionAction.RETRY,  # as another partition was refused
+}
+"""The code of each partition, of which the gravest decides. A code that is not here is ABORT, such
+as TOPIC_AUTHORIZATION_FAILED."""
+
+ADD_OFFSETS_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
+"""A code that is not here is ABORT, such as GROUP_AUTHORIZATION_FAILED."""
+
+TXN_OFFSET_COMMIT_ACTIONS: dict[int, TransactionAction] = {
+    **_COORDINATOR_ACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionAction.RETRY,
+    ErrorCode.INVALID_TXN_STATE: TransactionAction.ABORT,  # of older brokers: not, or no more, open
+}
+"""The code of each partition, from the coordinator of the group. A code that is not here is ABORT,
+such as those of a member that was removed: it continues when it has joined again."""
+
+END_TXN_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
+"""A code that is not here is FATAL."""
+
+FAILED_RECORD_ACTIONS: dict[int, TransactionAction] = {
+    ErrorCode.PRODUCER_FENCED: TransactionAction.FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: TransactionAction.FATAL,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionAction.FATAL,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: TransactionAction.FATAL,
+}
+"""Of a record that has failed in a transaction. A code that is not here is ABORT, also
+INVALID_PRODUCER_EPOCH: the coordinator tells whether the producer is fenced."""

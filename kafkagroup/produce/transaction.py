@@ -1,0 +1,872 @@
+"""The transactions of a producer: one pure `step`. Nothing here reads a clock or touches a socket.
+
+The rules that the state keeps:
+
+- A transaction to which the coordinator has added something is ended by exactly one EndTxn, and by
+  none otherwise. From version 2 on whatever was attempted counts as added. So requests that add are
+  answered before a transaction is aborted.
+- It commits only if nothing of it has failed, and everything was answered.
+- An EndTxn without a response is repeated with the same outcome until it is answered.
+- Below version 2 the requests of all transactions in one epoch look alike. If one of them got no
+  response, it may be executed later. Then the next transaction begins in another epoch. It is asked
+  for as the owner of the present one, and never while the end of a transaction is unknown: the
+  coordinator would abort that transaction.
+- A producer that was fenced, or is not known to the coordinator any more, never asks for an epoch.
+
+`transaction_state.MOVES` is the whole table of phases. Sources: KIP-98, 360, 447, 890, 1050;
+KAFKA-18019, KAFKA-18227.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, assert_never
+
+from kafkagroup._values import evolve
+from kafkagroup.errors import (
+    AuthorizationError,
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    FencedError,
+    IllegalStateError,
+    KafkaGroupError,
+    LocalProtocolError,
+    NotWrittenError,
+    ProducerFencedError,
+    RequestTimeoutError,
+    TransactionAbortedError,
+    TransactionOutcomeUnknownError,
+    broker_error,
+    error_name,
+)
+from kafkagroup.produce.transaction_requests import (
+    add_offsets_request,
+    add_partitions_request,
+    added_partitions,
+    committed_partitions,
+    end_request,
+    init_request,
+    offsets_request,
+)
+from kafkagroup.produce.transaction_state import (
+    ENDED,
+    ENDS_EPOCH,
+    MOVES,
+    Attempt,
+    Call,
+    CallKind,
+    OffsetCommit,
+    Phase,
+    Transactions,
+)
+from kafkagroup.produce.transaction_vocabulary import (
+    AbortRequested,
+    BeginRequested,
+    CallAbandoned,
+    CommitRequested,
+    Complete,
+    Destination,
+    Effect,
+    EpochNeeded,
+    Event,
+    InitializeRequested,
+    OffsetsRequested,
+    PartitionsRequested,
+    RecordFailed,
+    Refused,
+    Replied,
+    ResolveRequested,
+    Send,
+    SendFailed,
+    Sent,
+)
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import (
+    ADD_OFFSETS_ACTIONS,
+    ADD_PARTITIONS_ACTIONS,
+    END_TXN_ACTIONS,
+    FAILED_RECORD_ACTIONS,
+    INIT_PRODUCER_ID_ACTIONS,
+    MEMBERSHIP_ENDED,
+    TXN_OFFSET_COMMIT_ACTIONS,
+    TransactionAction,
+)
+from kafkagroup.wire.schema import Request
+
+__all__ = ["step"]
+
+_LAST_EPOCH = 2**15 - 2
+"""The last epoch of a producer id; the producer gets another id after it."""
+
+_INIT_VERSIONS = (0, 5)
+_OWNER_INIT_VERSIONS = (3, 5)
+"""From version 3 on InitProducerId names the present owner (KIP-360)."""
+_ADD_PARTITIONS_VERSIONS = (0, 3)
+"""Version 4 and later are for brokers."""
+_ADD_OFFSETS_VERSIONS = (0, 4)
+_OFFSETS_VERSIONS = (3, 4)
+"""Version 3 fences members of a group (KIP-447)."""
+_END_VERSIONS = (0, 4)
+_EPOCH_ENDING_VERSIONS = (5, 5)
+"""Of EndTxn and TxnOffsetCommit, from `transaction.version` 2 on."""
+
+_STALE_MEMBER = MEMBERSHIP_ENDED | {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
+
+
+def step(state: Transactions, event: Event) -> tuple[Transactions, tuple[Effect, ...]]:
+    """Return the state after an event, and the effects to execute.
+
+    Raises, and changes nothing: IllegalStateError for a call that is not allowed now;
+    LocalProtocolError for a move that is not in the table.
+    """
+    run = _Step(state, event.now)
+    run.take(event)
+    return run.state, tuple(run.effects)
+
+
+class _Step:
+    def __init__(self, state: Transactions, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.effects: list[Effect] = []
+
+    def take(self, event: Event) -> None:
+        match event:
+            case InitializeRequested(call=call, version=version):
+                if self._begin_call(Call(call, CallKind.INITIALIZE), Phase.UNINITIALIZED):
+                    self._set(version=version)
+                    self._initialize()
+            case BeginRequested(call=call, version=version):
+                self._on_begin(Call(call, CallKind.BEGIN, version))
+            case PartitionsRequested(number=number, partitions=partitions):
+                if self._is_open(number):
+                    self._add(partitions)
+            case OffsetsRequested():
+                self._on_offsets(event)
+            case RecordFailed(number=number, error=error):
+                if number == self.state.number:
+                    self._on_record(error)
+            case EpochNeeded(number=number):
+                if number == self.state.number and not self.state.ends_epoch:
+                    self._set(needs_epoch=True)
+            case CommitRequested(call=call):
+                self._on_commit(Call(call, CallKind.COMMIT))
+            case AbortRequested(call=call):
+                self._on_abort(Call(call, CallKind.ABORT))
+            case ResolveRequested(call=call):
+                self._on_resolve(Call(call, CallKind.RESOLVE))
+            case CallAbandoned(call=call, reason=reason):
+                self._on_abandoned(call, reason)
+            case Sent() | Replied() | SendFailed() | Refused():
+                self._on_request(event)
+            case _:
+                assert_never(event)
+
+    # ------------------------------------------------------------ calls
+
+    def _begin_call(self, call: Call, *phases: Phase) -> bool:
+        """Note a call that waits; return whether it may go on. A producer that has ended fails it.
+        Raises: IllegalStateError unless the state is in one of the phases."""
+        if self.state.call is not None:
+            kind, other = call.kind.value, self.state.call.kind.value
+            raise IllegalStateError(f"cannot {kind}: another task waits for the {other} to end")
+        if self.state.phase in ENDED:
+            self._complete(call.number, self.state.error)
+            return False
+        if self.state.phase not in phases:
+            raise IllegalStateError(
+                f"cannot {call.kind.value} the transaction: {_REASONS[self.state.phase]}"
+            )
+        self._set(call=call)
+        return True
+
+    def _on_begin(self, call: Call) -> None:
+        if self._begin_call(call, Phase.READY, Phase.UNRESOLVED):
+            if self.state.phase is Phase.UNRESOLVED:
+                self._resume()
+            else:
+                self._begin()
+
+    def _on_commit(self, call: Call) -> None:
+        if self.state.phase is Phase.ABORTABLE_ERROR:
+            self._complete(call.number, self._aborted())
+            return
+        if self.state.phase is Phase.UNRESOLVED and not self.state.commits:
+            raise IllegalStateError("cannot commit the transaction: it is being aborted")
+        if not self._begin_call(call, Phase.IN_TRANSACTION, Phase.UNRESOLVED):
+            return
+        if self.state.phase is Phase.UNRESOLVED:
+            self._resume()
+        elif self.state.wanted or self.state.add_attempt or self.state.offset_commit:
+            what = "partitions" if self.state.offset_commit is None else "offsets"
+            error = IllegalStateError(f"{what} were not added to the transaction yet")
+            self._abortable(error)
+            self._complete_call(self._aborted())
+        else:
+            self._move(Phase.COMMITTING, commits=True)
+            self._end()
+
+    def _on_abort(self, call: Call) -> None:
+        if self.state.phase is Phase.UNRESOLVED and self.state.commits:
+            raise IllegalStateError(
+                "cannot abort the transaction: the request to commit it may have been executed"
+            )
+        phases = Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR, Phase.UNRESOLVED
+        if not self._begin_call(call, *phases):
+            return
+        if self.state.phase is Phase.UNRESOLVED:
+            self._resume()
+            return
+        self._move(Phase.ABORTING, commits=False)
+        self._stop_adding(IllegalStateError("the transaction is aborted"))
+        self._end()
+
+    def _on_resolve(self, call: Call) -> None:
+        if self._begin_call(call, Phase.READY, Phase.UNRESOLVED):
+            if self.state.phase is Phase.UNRESOLVED:
+                self._resume()
+            else:
+                self._complete_call()
+
+    def _on_abandoned(self, number: int, reason: str) -> None:
+        call, offsets = self.state.call, self.state.offset_commit
+        if offsets is not None and offsets.call == number:
+            self._abortable(RequestTimeoutError(f"committing offsets was given up: {reason}"))
+            return
+        if call is None or call.number != number:
+            return
+        error: KafkaGroupError = RequestTimeoutError(
+            f"the {call.kind.value} of transactional id {self.state.transactional_id!r} was given"
+            f" up: {reason}"
+        )
+        match self.state.phase:
+            case Phase.INITIALIZING:
+                known = self.state.has_identity
+                self._move(Phase.READY if known else Phase.UNINITIALIZED, attempt=None)
+            case Phase.COMMITTING if call.kind is CallKind.COMMIT and not self._is_end_uncertain:
+                self._move(Phase.ABORTABLE_ERROR, attempt=None, error=error)
+                error = self._aborted()
+            case Phase.COMMITTING | Phase.ABORTING:
+                if self.state.phase is Phase.COMMITTING:
+                    error = self._outcome_unknown(error)
+                self._move(Phase.UNRESOLVED)
+            case _:
+                raise LocalProtocolError(f"a call waits in {self.state.phase}")
+        self._complete_call(error)
+
+    # ------------------------------------------------------------ epochs
+
+    def _initialize(self) -> None:
+        """Ask for an epoch: the first, or the next as the owner of the present one."""
+        known = self.state.has_identity
+        self._move(Phase.INITIALIZING, needs_epoch=known)
+        versions = _OWNER_INIT_VERSIONS if known else _INIT_VERSIONS
+        self._set(attempt=self._attempt(init_request(self.state), versions))
+
+    def _on_init(self, attempt: Attempt, response: Any) -> None:
+        code = response.error_code
+        match action := _action(INIT_PRODUCER_ID_ACTIONS, code, TransactionAction.FATAL):
+            case None:
+                self._on_epoch(response.producer_id, response.producer_epoch)
+            case TransactionAction.RETRY | TransactionAction.LOOK_UP:
+                self._set(attempt=self._again(attempt, action, code))
+            case _:
+                error = self._error("asking for an epoch", code)
+                is_fenced = isinstance(error, ProducerFencedError)
+                self._fail(Phase.FENCED if is_fenced else Phase.FATAL, error)
+
+    def _on_epoch(self, producer_id: int, epoch: int) -> None:
+        state = self.state
+        if state.has_identity and producer_id != state.producer_id and state.epoch < _LAST_EPOCH:
+            # The coordinator has forgotten the transactional id, and with it who has fenced whom.
+            code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            self._fail(Phase.FATAL, self._error("asking for an epoch", code))
+            return
+        self._move(
+            Phase.READY, producer_id=producer_id, epoch=epoch, needs_epoch=False, attempt=None
+        )
+        if state.call is not None and state.call.kind is CallKind.BEGIN:
+            self._open()
+        self._complete_call()
+
+    # ------------------------------------------------------------ beginning
+
+    def _begin(self) -> None:
+        """Begin a transaction; the producer is READY."""
+        call = self.state.call
+        assert call is not None
+        # KAFKA-18227: from version 2 on the first batch of an epoch has the sequence number 0.
+        is_upgrade = call.version >= ENDS_EPOCH and not self.state.ends_epoch
+        self._set(version=call.version)
+        if self.state.needs_epoch or is_upgrade:
+            self._initialize()
+        else:
+            self._open()
+            self._complete_call()
+
+    def _open(self) -> None:
+        self._move(Phase.IN_TRANSACTION, number=self.state.number + 1, begun_at=self.now)
+
+    def _is_open(self, number: int) -> bool:
+        return self.state.is_open and number == self.state.number
+
+    # ------------------------------------------------------------ partitions
+
+    def _add(self, partitions: frozenset[TopicPartition]) -> None:
+        if self.state.ends_epoch:
+            self._set(added=self.state.added | partitions)
+            return
+        wanted = self.state.wanted | partitions
+        self._set(wanted=wanted - self.state.added - self.state.adding)
+        self._add_wanted()
+
+    def _add_wanted(self) -> None:
+        """Add the partitions that wait for the request before, if it is answered."""
+        wanted = self.state.wanted
+        if wanted and self.state.add_attempt is None:
+            request = add_partitions_request(self.state, wanted)
+            attempt = self._attempt(request, _ADD_PARTITIONS_VERSIONS)
+            self._set(adding=wanted, wanted=frozenset(), add_attempt=attempt)
+
+    def _on_add_request(self, attempt: Attempt, event: RequestEvent) -> None:
+        match event:
+            case Sent():
+                self._set(add_attempt=evolve(attempt, is_in_flight=True))
+            case Replied(response=response):
+                self._on_added(attempt, response)
+            case SendFailed():
+                self._add_lost(attempt)
+            case Refused(error=error):
+                self._set(adding=frozenset(), add_attempt=None)
+                self._on_refusal(error)
+
+    def _on_added(self, attempt: Attempt, response: Any) -> None:
+        adding = self.state.adding
+        codes = _codes_of(adding, added_partitions(response))
+        if codes is None:
+            self._add_lost(attempt)
+            return
+        tp, code, action = _worst(codes, ADD_PARTITIONS_ACTIONS)
+        match action:
+            case None:
+                self._set(added=self.state.added | adding)
+                self._end_adding()
+            case TransactionAction.RETRY | TransactionAction.LOOK_UP if self.state.is_open:
+                self._set(add_attempt=self._again(attempt, action, code))
+            case TransactionAction.RETRY | TransactionAction.LOOK_UP:
+                self._end_adding()
+            case _:
+                self._set(adding=frozenset(), add_attempt=None)
+                what = f"adding {tp} to the transaction"
+                self._on_refusal(self._error(what, code, topic=tp.topic), action)
+
+    def _add_lost(self, attempt: Attempt) -> None:
+        """The coordinator may have executed the request, or may yet: send it once more."""
+        attempt = self._lost(attempt)
+        if self.state.is_open or attempt.is_lost:
+            self._set(add_attempt=self._again(attempt, TransactionAction.LOOK_UP))
+        else:
+            self._end_adding()
+
+    def _end_adding(self) -> None:
+        self._set(adding=frozenset(), add_attempt=None)
+        if self.state.is_open:
+            self._add_wanted()
+        self._end_when_answered()
+
+    # ------------------------------------------------------------ offsets
+
+    def _on_offsets(self, event: OffsetsRequested) -> None:
+        if self.state.phase in ENDED:
+            self._complete(event.call, self.state.error)
+            return
+        if self.state.phase is Phase.ABORTABLE_ERROR and event.number == self.state.number:
+            self._complete(event.call, self._aborted())
+            return
+        if not self._is_open(event.number):
+            raise IllegalStateError("cannot commit offsets: the transaction has ended")
+        if self.state.offset_commit is not None:
+            raise IllegalStateError("cannot commit offsets: another task is committing some")
+        if not event.offsets:
+            self._complete(event.call)
+            return
+        group_id = event.group.group_id
+        for tp, offset in event.offsets.items():
+            if self.state.doubtful_offsets.get((group_id, tp), offset) != offset:
+                error = RequestTimeoutError(
+                    f"an earlier request with the offset of {tp} got no response, and may be"
+                    " executed after this one"
+                )
+                self._complete(event.call, error)
+                self._abortable(error)
+                return
+        is_adding = group_id not in self.state.groups and not self.state.ends_epoch
+        if is_adding:
+            request: Request[Any] = add_offsets_request(self.state, group_id)
+            attempt = self._attempt(request, _ADD_OFFSETS_VERSIONS)
+            commit = OffsetCommit(event.call, event.group, event.offsets, is_adding, attempt)
+            self._set(offset_commit=commit)
+        else:
+            self._set(groups=self.state.groups | {group_id})
+            self._send_offsets(event.call, event)
+
+    def _send_offsets(self, call: int | None, commit: OffsetsRequested | OffsetCommit) -> None:
+        group = commit.group
+        versions = _EPOCH_ENDING_VERSIONS if self.state.ends_epoch else _OFFSETS_VERSIONS
+        request = offsets_request(self.state, group, commit.offsets)
+        attempt = self._attempt(request, versions, Destination.GROUP, group.group_id)
+        self._set(offset_commit=OffsetCommit(call, group, commit.offsets, False, attempt))
+
+    def _on_offsets_request(self, commit: OffsetCommit, event: RequestEvent) -> None:
+        match event:
+            case Sent():
+                attempt = evolve(commit.attempt, is_in_flight=True)
+                self._set(offset_commit=evolve(commit, attempt=attempt))
+            case Replied(response=response) if commit.is_adding:
+                self._on_group_added(commit, response.error_code)
+            case Replied(response=response):
+                self._on_offsets_committed(commit, response)
+            case SendFailed():
+                self._offsets_lost(commit)
+            case Refused(error=error):
+                self._offsets_refused(commit, error)
+
+    def _on_group_added(self, commit: OffsetCommit, code: int) -> None:
+        group_id = commit.group.group_id
+        match action := _action(ADD_OFFSETS_ACTIONS, code, TransactionAction.ABORT):
+            case None:
+                self._set(groups=self.state.groups | {group_id})
+                if self.state.is_open:
+                    self._send_offsets(commit.call, commit)
+                else:
+                    self._end_offsets()
+            case TransactionAction.RETRY | TransactionAction.LOOK_UP:
+                self._retry_offsets(commit, action, code)
+            case _:
+                what = f"adding the offsets of group {group_id!r} to the transaction"
+                self._offsets_refused(commit, self._error(what, code, group=group_id), action)
+
+    def _on_offsets_committed(self, commit: OffsetCommit, response: Any) -> None:
+        codes = _codes_of(commit.offsets, committed_partitions(response))
+        if codes is None:
+            self._offsets_lost(commit)
+            return
+        tp, code, action = _worst(codes, TXN_OFFSET_COMMIT_ACTIONS)
+        match action:
+            case None:
+                self._end_offsets()
+                self._complete(commit.call)
+            case TransactionAction.RETRY | TransactionAction.LOOK_UP:
+                self._retry_offsets(commit, action, code)
+            case _:
+                group_id = commit.group.group_id
+                what = f"committing the offset of {tp} of group {group_id!r} with the transaction"
+                error = self._error(what, code, topic=tp.topic, group=group_id)
+                self._offsets_refused(commit, error, action)
+
+    def _retry_offsets(self, commit: OffsetCommit, action: TransactionAction, code: int) -> None:
+        if self.state.is_open:
+            attempt = self._again(commit.attempt, action, code)
+            self._set(offset_commit=evolve(commit, attempt=attempt))
+        else:
+            self._end_offsets()
+
+    def _offsets_refused(
+        self,
+        commit: OffsetCommit,
+        error: KafkaGroupError,
+        action: TransactionAction = TransactionAction.ABORT,
+    ) -> None:
+        self._set(offset_commit=None)
+        self._on_refusal(error, action)
+        self._complete(commit.call, error)
+
+    def _offsets_lost(self, commit: OffsetCommit) -> None:
+        """The coordinator may have executed the request, or may yet: send it once more."""
+        attempt = self._lost(commit.attempt)
+        if attempt.is_lost and not commit.is_adding:
+            doubtful = {(commit.group.group_id, tp): o for tp, o in commit.offsets.items()}
+            self._set(doubtful_offsets={**self.state.doubtful_offsets, **doubtful})
+        # Once the transaction cannot commit, only what begins it at the coordinator matters.
+        if self.state.is_open or attempt.is_lost:
+            attempt = self._again(attempt, TransactionAction.LOOK_UP)
+            self._set(offset_commit=evolve(commit, attempt=attempt))
+        else:
+            self._end_offsets()
+
+    def _end_offsets(self) -> None:
+        self._set(offset_commit=None)
+        self._end_when_answered()
+
+    # ------------------------------------------------------------ failures
+
+    def _on_record(self, error: KafkaGroupError) -> None:
+        if self.state.phase not in (Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR):
+            return
+        why = error.why if isinstance(error, NotWrittenError) else error
+        code = why.code if isinstance(why, BrokerError) else ErrorCode.NONE
+        match FAILED_RECORD_ACTIONS.get(code, TransactionAction.ABORT):
+            case TransactionAction.FENCED:
+                self._fail(Phase.FENCED, self._fenced("writing a record", code))
+            case TransactionAction.FATAL:
+                self._fail(Phase.FATAL, self._error("writing a record", code))
+            case _:
+                self._abortable(error)
+
+    def _on_refusal(
+        self, error: KafkaGroupError, action: TransactionAction = TransactionAction.ABORT
+    ) -> None:
+        """A request that adds something was refused."""
+        code = error.code if isinstance(error, BrokerError) else ErrorCode.NONE
+        if isinstance(error, ProducerFencedError):
+            self._fail(Phase.FENCED, error)
+        elif (
+            action is TransactionAction.FATAL
+            or code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        ):
+            self._fail(Phase.FATAL, error)
+        else:
+            self._abortable(error)
+            self._end_when_answered()
+
+    def _abortable(self, error: KafkaGroupError) -> None:
+        """Note that the transaction cannot commit. The first error counts."""
+        if self.state.is_open:
+            self._move(Phase.ABORTABLE_ERROR, error=error)
+        self._stop_adding(error)
+
+    def _stop_adding(self, error: KafkaGroupError) -> None:
+        """Send no more that adds to the transaction, but what may have been executed."""
+        attempt, commit = self.state.add_attempt, self.state.offset_commit
+        self._set(wanted=frozenset())
+        if attempt is not None and not attempt.is_uncertain:
+            self._set(adding=frozenset(), add_attempt=None)
+        if commit is None:
+            return
+        uncertain = commit.attempt.is_uncertain
+        if uncertain and commit.is_adding:
+            self._set(offset_commit=evolve(commit, call=None))
+        else:
+            self._set(offset_commit=None)
+            self._note_lost(uncertain)
+        self._complete(commit.call, error)
+
+    def _fail(self, phase: Phase, error: KafkaGroupError) -> None:
+        """End the producer."""
+        call, commit = self.state.call, self.state.offset_commit
+        is_unknown = self._is_end_lost_commit
+        self._move(
+            phase,
+            error=error,
+            attempt=None,
+            add_attempt=None,
+            adding=frozenset(),
+            wanted=frozenset(),
+            offset_commit=None,
+        )
+        if commit is not None:
+            self._complete(commit.call, error)
+        if call is not None and is_unknown and call.kind is not CallKind.BEGIN:
+            error = self._outcome_unknown(error)
+        self._complete_call(error)
+
+    # ------------------------------------------------------------ the end
+
+    @property
+    def _is_end_uncertain(self) -> bool:
+        """Whether the coordinator may have executed the request to end the transaction."""
+        attempt = self.state.attempt
+        return self.state.is_end_lost or (attempt is not None and attempt.is_in_flight)
+
+    @property
+    def _is_end_lost_commit(self) -> bool:
+        return self.state.is_end_lost and self.state.commits
+
+    def _end_when_answered(self) -> None:
+        """Go on to abort when nothing more is to be answered before."""
+        if self.state.phase in (Phase.ABORTING, Phase.UNRESOLVED) and self.state.attempt is None:
+            self._end()
+
+    def _end(self) -> None:
+        """Commit or abort, if something was added and all that adds was answered."""
+        if self.state.add_attempt is not None or self.state.offset_commit is not None:
+            return
+        if not (self.state.added or self.state.groups):
+            self._ended()
+            return
+        versions = _EPOCH_ENDING_VERSIONS if self.state.ends_epoch else _END_VERSIONS
+        self._set(attempt=self._attempt(end_request(self.state), versions))
+
+    def _resume(self) -> None:
+        """Wait for the end of a transaction again."""
+        self._move(Phase.COMMITTING if self.state.commits else Phase.ABORTING)
+
+    def _on_end(self, attempt: Attempt, response: Any) -> None:
+        state, code = self.state, response.error_code
+        action = _action(END_TXN_ACTIONS, code, TransactionAction.FATAL)
+        is_aborted = code == ErrorCode.INVALID_TXN_STATE and state.ends_epoch
+        is_abortable = action is TransactionAction.ABORT and not state.is_end_lost
+        match action:
+            case None:
+                if state.ends_epoch and response.producer_id >= 0:
+                    self._set(producer_id=response.producer_id, epoch=response.producer_epoch)
+                self._ended()
+            case TransactionAction.RETRY | TransactionAction.LOOK_UP:
+                self._set(attempt=self._again(attempt, action, code))
+            case _ if state.commits and (is_aborted or is_abortable):
+                self._on_not_committed(code)
+            case _:
+                error = self._error(self._ending, code)
+                is_fenced = isinstance(error, ProducerFencedError)
+                self._fail(Phase.FENCED if is_fenced else Phase.FATAL, error)
+
+    @property
+    def _ending(self) -> str:
+        return f"{'committing' if self.state.commits else 'aborting'} the transaction"
+
+    def _on_not_committed(self, code: int) -> None:
+        """The coordinator will never commit the transaction."""
+        call = self.state.call
+        error = self._error(self._ending, code)
+        self._set(attempt=None, is_end_lost=False)
+        if call is not None and call.kind is CallKind.COMMIT:
+            self._move(Phase.ABORTABLE_ERROR, error=error)
+            self._complete_call(self._aborted())
+            return
+        # Nobody waits for the commit any more.
+        if call is not None:
+            self._move(Phase.ABORTING)
+        self._set(commits=False)
+        self._end()
+
+    def _ended(self) -> None:
+        """The transaction has ended, with the outcome that was requested."""
+        self._move(
+            Phase.READY,
+            attempt=None,
+            added=frozenset(),
+            groups=frozenset(),
+            doubtful_offsets={},
+            is_end_lost=False,
+            error=None,
+        )
+        if self.state.call is not None and self.state.call.kind is CallKind.BEGIN:
+            self._begin()
+        else:
+            self._complete_call()
+
+    # ------------------------------------------------------------ requests
+
+    def _on_request(self, event: RequestEvent) -> None:
+        """Find the request of an event. One that is not awaited any more changes nothing."""
+        state, token = self.state, event.token
+        if state.attempt is not None and state.attempt.send.token == token:
+            self._on_main_request(state.attempt, event)
+        elif state.add_attempt is not None and state.add_attempt.send.token == token:
+            self._on_add_request(state.add_attempt, event)
+        elif state.offset_commit is not None and state.offset_commit.attempt.send.token == token:
+            self._on_offsets_request(state.offset_commit, event)
+
+    def _on_main_request(self, attempt: Attempt, event: RequestEvent) -> None:
+        """InitProducerId or EndTxn."""
+        is_init = self.state.phase is Phase.INITIALIZING
+        match event:
+            case Sent():
+                self._set(attempt=evolve(attempt, is_in_flight=True))
+            case Replied(response=response) if is_init:
+                self._on_init(attempt, response)
+            case Replied(response=response):
+                self._on_end(attempt, response)
+            case SendFailed():
+                if not is_init:
+                    self._set(is_end_lost=self.state.is_end_lost or attempt.is_in_flight)
+                    attempt = self._lost(attempt)
+                self._set(attempt=self._again(attempt, TransactionAction.LOOK_UP))
+            case Refused(error=error):
+                self._fail(Phase.FATAL, error)
+
+    def _attempt(
+        self,
+        request: Request[Any],
+        versions: tuple[int, int],
+        to: Destination = Destination.TRANSACTION,
+        key: str | None = None,
+    ) -> Attempt:
+        """Send a request for the first time."""
+        send = Send(
+            token=self._token(),
+            request=request,
+            to=to,
+            key=self.state.transactional_id if key is None else key,
+            lowest=versions[0],
+            highest=versions[1],
+        )
+        self.effects.append(send)
+        return Attempt(send)
+
+    def _again(
+        self, attempt: Attempt, action: TransactionAction, code: int = ErrorCode.NONE
+    ) -> Attempt:
+        """Send the same request again. With an error code, it was answered."""
+        send = evolve(
+            attempt.send,
+            token=self._token(),
+            attempts=attempt.send.attempts + 1,
+            is_soon=code == ErrorCode.CONCURRENT_TRANSACTIONS,
+            look_up=action is TransactionAction.LOOK_UP,
+        )
+        self.effects.append(send)
+        return Attempt(send, is_lost=attempt.is_lost and code == ErrorCode.NONE)
+
+    def _lost(self, attempt: Attempt) -> Attempt:
+        """Note that an attempt got no response, if it was sent."""
+        self._note_lost(attempt.is_in_flight)
+        return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
+
+    def _note_lost(self, is_lost: bool) -> None:
+        """Below version 2 the broker may take a late request for one of the next transaction."""
+        if is_lost and not self.state.ends_epoch:
+            self._set(needs_epoch=True)
+
+    def _token(self) -> int:
+        self._set(last_token=self.state.last_token + 1)
+        return self.state.last_token
+
+    # ------------------------------------------------------------ errors
+
+    def _error(
+        self, what: str, code: int, topic: str | None = None, group: str | None = None
+    ) -> KafkaGroupError:
+        name = f"transactional id {self.state.transactional_id!r}"
+        match code:
+            case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH:
+                return self._fenced(what, code)
+            case ErrorCode.INVALID_PRODUCER_ID_MAPPING | ErrorCode.UNKNOWN_PRODUCER_ID:
+                return BrokerError(
+                    code,
+                    f"{what}: the coordinator does not know the producer id of {name}: it was idle"
+                    " for transactional.id.expiration.ms (7 days by default), or another producer"
+                    " has taken it over; create a new producer",
+                )
+            case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                return AuthorizationError(code, what, name, "WRITE")
+            case ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                return BrokerError(
+                    code,
+                    f"{what} of {name}: transaction_timeout_ms={self.state.timeout_ms} exceeds the"
+                    " broker's transaction.max.timeout.ms",
+                )
+            case ErrorCode.INVALID_TXN_STATE if self.state.ends_epoch:
+                return BrokerError(code, f"{what}: {self._open_time()}")
+            case ErrorCode.FENCED_INSTANCE_ID:
+                return FencedError(f"{what}: another member took this group_instance_id")
+            case _ if group is not None and code in _STALE_MEMBER:
+                return CommitFailedError(
+                    f"{what}: {error_name(code)} ({code}): the group has rebalanced, or this member"
+                    " has another epoch by now; abort, and begin another transaction"
+                )
+        operation = "READ" if group is not None else "WRITE"
+        return broker_error(code, what, operation=operation, topic=topic, group=group)
+
+    def _fenced(self, what: str, code: int) -> ProducerFencedError:
+        what = f"{what}: {error_name(code)} ({code})"
+        other = f"another producer has begun with transactional id {self.state.transactional_id!r}"
+        advice = "give each producer an id of its own"
+        is_late = self.now - self.state.begun_at >= self.state.timeout_ms / 1000
+        if self.state.phase in (Phase.INITIALIZING, Phase.UNINITIALIZED) or not is_late:
+            return ProducerFencedError(f"{what}: {other}: {advice}")
+        return ProducerFencedError(f"{what}: {self._open_time()}; or {other}: {advice}")
+
+    def _open_time(self) -> str:
+        elapsed = self.now - self.state.begun_at
+        return (
+            f"the coordinator has aborted the transaction, which was open for {elapsed:.4g} s;"
+            f" transaction_timeout_ms is {self.state.timeout_ms}"
+        )
+
+    def _aborted(self) -> TransactionAbortedError:
+        assert self.state.error is not None
+        return TransactionAbortedError(self.state.error)
+
+    def _outcome_unknown(self, error: KafkaGroupError) -> TransactionOutcomeUnknownError:
+        unknown = TransactionOutcomeUnknownError(
+            f"the transaction of transactional id {self.state.transactional_id!r} may or may not be"
+            f" committed: {error}"
+        )
+        unknown.__cause__ = error
+        return unknown
+
+    # ------------------------------------------------------------ helpers
+
+    def _set(self, **changes: Any) -> None:
+        self.state = evolve(self.state, **changes)
+
+    def _move(self, phase: Phase, **changes: Any) -> None:
+        if phase not in MOVES[self.state.phase]:
+            raise LocalProtocolError(f"no move from {self.state.phase} to {phase}")
+        self._set(phase=phase, **changes)
+
+    def _complete(self, call: int | None, error: KafkaGroupError | None = None) -> None:
+        if call is not None:
+            self.effects.append(Complete(call=call, error=error))
+
+    def _complete_call(self, error: KafkaGroupError | None = None) -> None:
+        if self.state.call is not None:
+            self._complete(self.state.call.number, error)
+            self._set(call=None)
+
+
+def _action(
+    actions: Mapping[int, TransactionAction], code: int, other: TransactionAction
+) -> TransactionAction | None:
+    """Return the reaction to a code, `other` for one that is not in the table; None for success."""
+    return None if code == ErrorCode.NONE else actions.get(code, other)
+
+
+def _codes_of(
+    wanted: Iterable[TopicPartition], answered: Iterable[tuple[TopicPartition, int]]
+) -> dict[TopicPartition, int] | None:
+    """Return the code of each partition, the first if it has several; None if one is missing."""
+    codes = dict.fromkeys(wanted, _MISSING)
+    for tp, code in answered:
+        if codes.get(tp) == _MISSING:
+            codes[tp] = code
+    return None if _MISSING in codes.values() else codes
+
+
+_MISSING = -(2**16)
+"""No error code."""
+
+_SEVERITY = (
+    None,
+    TransactionAction.RETRY,
+    TransactionAction.LOOK_UP,
+    TransactionAction.ABORT,
+    TransactionAction.FATAL,
+    TransactionAction.FENCED,
+)
+
+
+def _worst(
+    codes: Mapping[TopicPartition, int], actions: Mapping[int, TransactionAction]
+) -> tuple[TopicPartition, int, TransactionAction | None]:
+    """Return the partition whose code has the gravest reaction, with both."""
+    found = [
+        (tp, code, _action(actions, code, TransactionAction.ABORT)) for tp, code in codes.items()
+    ]
+    return max(sorted(found), key=lambda one: _SEVERITY.index(one[2]))
+
+
+RequestEvent = Sent | Replied | SendFailed | Refused
+
+_REASONS: Mapping[Phase, str] = {
+    Phase.UNINITIALIZED: "the producer has not started",
+    Phase.INITIALIZING: "the producer is asking for an epoch",
+    Phase.READY: "none has begun",
+    Phase.IN_TRANSACTION: "one is open",
+    Phase.ABORTABLE_ERROR: "one is open, and must be aborted",
+    Phase.COMMITTING: "it is being committed",
+    Phase.ABORTING: "it is being aborted",
+    Phase.UNRESOLVED: "its outcome is not known yet",
+}

@@ -1,0 +1,240 @@
+"""Events and effects of a producer's transactions.
+
+Events are past tense, effects imperative. Each `Send` is answered exactly once with `Replied`,
+`SendFailed` or `Refused`, after `Sent` if it may have reached the broker. A response echoes the
+token of its effect, and changes nothing once the token is no longer current. Each call of the
+application has a number, which its `Complete` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from kafkagroup._values import frozen
+from kafkagroup.errors import KafkaGroupError
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+from kafkagroup.wire.schema import Request
+
+__all__ = [
+    "AbortRequested",
+    "BeginRequested",
+    "CallAbandoned",
+    "CommitRequested",
+    "Complete",
+    "Destination",
+    "Effect",
+    "EpochNeeded",
+    "Event",
+    "GroupIdentity",
+    "InitializeRequested",
+    "OffsetsRequested",
+    "PartitionsRequested",
+    "RecordFailed",
+    "Refused",
+    "Replied",
+    "ResolveRequested",
+    "Send",
+    "SendFailed",
+    "Sent",
+]
+
+
+@frozen
+class GroupIdentity:
+    """The member of a group that commits offsets, as its coordinator checks it (KIP-447)."""
+
+    group_id: str
+    generation_id: int = -1
+    """The generation, or the member's epoch (KIP-848); -1 for no member."""
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+# ---------------------------------------------------------------- events
+
+
+@frozen(kw_only=True)
+class BaseEvent:
+    """What every event carries."""
+
+    now: float
+    """Seconds on the loop's clock."""
+
+
+@frozen(kw_only=True)
+class InitializeRequested(BaseEvent):
+    """The producer starts."""
+
+    call: int
+    version: int
+    """The finalized `transaction.version`: 0, 1, or 2 (KIP-890)."""
+
+
+@frozen(kw_only=True)
+class BeginRequested(BaseEvent):
+    """The application begins a transaction."""
+
+    call: int
+    version: int
+    """As of `InitializeRequested`, read again."""
+
+
+@frozen(kw_only=True)
+class PartitionsRequested(BaseEvent):
+    """Records are about to be written to partitions."""
+
+    number: int
+    """Of the transaction."""
+    partitions: frozenset[TopicPartition]
+
+
+@frozen(kw_only=True)
+class OffsetsRequested(BaseEvent):
+    """The application commits offsets of a group with the transaction."""
+
+    call: int
+    number: int
+    """Of the transaction."""
+    group: GroupIdentity
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+
+
+@frozen(kw_only=True)
+class RecordFailed(BaseEvent):
+    """A record of the transaction was not acknowledged."""
+
+    number: int
+    """Of the transaction."""
+    error: KafkaGroupError
+
+
+@frozen(kw_only=True)
+class EpochNeeded(BaseEvent):
+    """A batch that was sent has ended without a definite response: what may still arrive of it must
+    not be appended to a later transaction."""
+
+    number: int
+    """Of the transaction."""
+
+
+@frozen(kw_only=True)
+class CommitRequested(BaseEvent):
+    """The application commits, after all records have ended."""
+
+    call: int
+
+
+@frozen(kw_only=True)
+class AbortRequested(BaseEvent):
+    """The application aborts."""
+
+    call: int
+
+
+@frozen(kw_only=True)
+class ResolveRequested(BaseEvent):
+    """The application wants to know the outcome of a transaction whose commit timed out."""
+
+    call: int
+
+
+@frozen(kw_only=True)
+class CallAbandoned(BaseEvent):
+    """A call of the application has timed out, or was cancelled."""
+
+    call: int
+    reason: str
+
+
+@frozen(kw_only=True)
+class Sent(BaseEvent):
+    """A request is about to be sent."""
+
+    token: int
+
+
+@frozen(kw_only=True)
+class Replied(BaseEvent):
+    """A request was answered, if only with an error code."""
+
+    token: int
+    response: Any
+
+
+@frozen(kw_only=True)
+class SendFailed(BaseEvent):
+    """A request got no response. The broker may have executed it if it was `Sent`, or may yet."""
+
+    token: int
+    error: KafkaGroupError
+
+
+@frozen(kw_only=True)
+class Refused(BaseEvent):
+    """A request was not sent, and no retry would help."""
+
+    token: int
+    error: KafkaGroupError
+
+
+Event = (
+    InitializeRequested
+    | BeginRequested
+    | PartitionsRequested
+    | OffsetsRequested
+    | RecordFailed
+    | EpochNeeded
+    | CommitRequested
+    | AbortRequested
+    | ResolveRequested
+    | CallAbandoned
+    | Sent
+    | Replied
+    | SendFailed
+    | Refused
+)
+
+
+# ---------------------------------------------------------------- effects
+
+
+class Destination(Enum):
+    """Which coordinator a request is for."""
+
+    TRANSACTION = "transaction"
+    GROUP = "group"
+
+
+@frozen(kw_only=True)
+class Send:
+    """Send a request, after a back-off if it is a retry, unless its token is no longer current."""
+
+    token: int
+    request: Request[Any]
+    to: Destination
+    key: str
+    """The transactional id, or the group id."""
+    highest: int
+    """The highest version that has the wanted effect."""
+    lowest: int = 0
+    """The lowest version likewise; without one that the broker has, the request is `Refused`."""
+    attempts: int = 0
+    """The attempts before this one, for the back-off."""
+    is_soon: bool = False
+    """Whether the last attempt was too early: the markers of the transaction before are still being
+    written, which takes milliseconds."""
+    look_up: bool = False
+    """Whether to look the coordinator up again first."""
+
+
+@frozen(kw_only=True)
+class Complete:
+    """End a call of the application."""
+
+    call: int
+    error: KafkaGroupError | None = None
+
+
+Effect = Send | Complete
