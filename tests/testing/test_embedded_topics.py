@@ -10,6 +10,17 @@ from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.types import TimestampType, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.messages.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kafkagroup.wire.messages.configs import (
+    BROKER,
+    TOPIC,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -54,8 +65,6 @@ def test_options_of_topics_are_checked() -> None:
             kafka.create_topic("u", configs=configs)
         with pytest.raises(BrokerError, match="INVALID_CONFIG"):
             kafka.set_topic_configs("t", {"cleanup.policy": "compact,delete", **configs})
-    with pytest.raises(BrokerError, match=r"INVALID_CONFIG.*max\.bytes"):
-        kafka.set_topic_configs("t", {"max.bytes": None})
 
 
 @LOOPS
@@ -102,3 +111,50 @@ async def test_records_get_the_time_of_the_append() -> None:
                 record = await consumer.getone()
                 assert record.timestamp == 1_234_500
                 assert record.timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+@LOOPS
+async def test_the_response_to_a_creation_has_the_options_of_the_topic() -> None:
+    async with EmbeddedKafka() as kafka, connected(kafka) as peer:
+        chosen = (CreatableTopicConfig(name="retention.ms", value="5"),)
+        topic = CreatableTopic(
+            name="t", num_partitions=1, replication_factor=1, assignments=(), configs=chosen
+        )
+        (created,) = (await peer.ask(CreateTopicsRequest(topics=(topic,)), 7)).topics
+        resource = DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="t", configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=(resource,))
+        (described,) = (await peer.ask(request, 4)).results
+        assert [(c.name, c.value, c.config_source) for c in created.configs] == [
+            (c.name, c.value, c.config_source) for c in described.configs
+        ]
+        assert ("retention.ms", "5", 1) in [
+            (c.name, c.value, c.config_source) for c in created.configs
+        ]
+
+
+@LOOPS
+async def test_a_broker_describes_its_settings() -> None:
+    settings = BrokerSettings(max_message_bytes=77, group_min_session_timeout=0.5)
+    async with EmbeddedKafka({"t": 1}, settings=settings) as kafka, connected(kafka) as peer:
+
+        async def describe(kind: int, name: str, *keys: str) -> list[tuple[str, str | None, int]]:
+            resource = DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=keys
+            )
+            request = DescribeConfigsRequest(resources=(resource,), include_synonyms=True)
+            (result,) = (await peer.ask(request, 4)).results
+            assert result.error_code == ErrorCode.NONE
+            return [(s.name, s.value, s.source) for c in result.configs for s in c.synonyms]
+
+        assert await describe(BROKER, "1", "message.max.bytes", "group.min.session.timeout.ms") == [
+            ("message.max.bytes", "77", 4),
+            ("message.max.bytes", "1048588", 5),
+            ("group.min.session.timeout.ms", "500", 4),
+            ("group.min.session.timeout.ms", "6000", 5),
+        ]
+        assert await describe(TOPIC, "t", "max.message.bytes") == [
+            ("message.max.bytes", "77", 4),
+            ("message.max.bytes", "1048588", 5),
+        ]

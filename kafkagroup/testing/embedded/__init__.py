@@ -10,10 +10,11 @@ and compares the responses. These differences are intentional:
   member by member.
 - There are no ACLs and no quotas, and no DeleteRecords API. Nothing expires: neither records nor a
   group's committed offsets (see `EmbeddedKafka.expire_offsets`).
-- All options of topics may be set. These have an effect: `max.message.bytes`,
-  `min.insync.replicas`, `message.timestamp.type`, `message.timestamp.before.max.ms` and
-  `message.timestamp.after.max.ms` (without a default), and of `cleanup.policy` that records of
-  compacted topics need a key.
+- All options of topics may be set and described, without their documentation; those of brokers are
+  `BrokerSettings`, and do not change while it runs. These options of topics have an effect:
+  `max.message.bytes`, `min.insync.replicas`, `message.timestamp.type`,
+  `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` (without a default), and of
+  `cleanup.policy` that records of compacted topics need a key.
 - Every node has an up-to-date replica of every partition: the high watermark is the log's end.
   A node that takes over partitions or groups does so at once, and never returns
   COORDINATOR_LOAD_IN_PROGRESS.

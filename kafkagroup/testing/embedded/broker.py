@@ -16,6 +16,7 @@ import attrs
 
 from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
 from kafkagroup.testing.embedded import (
+    config_requests,
     group_requests,
     offsets,
     reads,
@@ -32,12 +33,8 @@ from kafkagroup.wire.messages.admin import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
-from kafkagroup.wire.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
+from kafkagroup.wire.messages.alter_configs import AlterConfigsRequest
+from kafkagroup.wire.messages.configs import DescribeConfigsRequest
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
@@ -51,6 +48,7 @@ from kafkagroup.wire.messages.group import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
+from kafkagroup.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from kafkagroup.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -221,40 +219,6 @@ def _sasl_authenticate(
     )
 
 
-def _describe_configs(
-    cluster: Cluster, node_id: int, request: DescribeConfigsRequest, caller: Caller
-) -> DescribeConfigsResponse:
-    """Return the broker's limits of session timeouts, whatever is requested."""
-    settings = cluster.settings
-    limits = {
-        "group.min.session.timeout.ms": settings.group_min_session_timeout,
-        "group.max.session.timeout.ms": settings.group_max_session_timeout,
-    }
-    configs = tuple(
-        DescribeConfigsResourceResult(
-            name=name,
-            value=f"{seconds * 1000:.0f}",
-            read_only=True,
-            is_sensitive=False,
-            synonyms=(),
-        )
-        for name, seconds in limits.items()
-    )
-    return DescribeConfigsResponse(
-        throttle_time_ms=0,
-        results=tuple(
-            DescribeConfigsResult(
-                error_code=ErrorCode.NONE,
-                error_message=None,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
-                configs=configs,
-            )
-            for asked in request.resources
-        ),
-    )
-
-
 def _immediate(respond: Callable[[Cluster, int, Any, Caller], object]) -> Callable[..., None]:
     """Make a handler of a function that returns the response."""
 
@@ -267,6 +231,7 @@ def _immediate(respond: Callable[[Cluster, int, Any, Caller], object]) -> Callab
 _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     AddOffsetsToTxnRequest: _immediate(transaction_requests.add_offsets),
     AddPartitionsToTxnRequest: _immediate(transaction_requests.add_partitions),
+    AlterConfigsRequest: _immediate(config_requests.alter),
     ApiVersionsRequest: _immediate(_api_versions),
     ConsumerGroupDescribeRequest: _immediate(group_requests.describe_consumer_groups),
     ConsumerGroupHeartbeatRequest: _immediate(group_requests.consumer_heartbeat),
@@ -280,7 +245,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     DeleteTopicsRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.delete(cluster, request, caller)
     ),
-    DescribeConfigsRequest: _immediate(_describe_configs),
+    DescribeConfigsRequest: _immediate(config_requests.describe),
     DescribeGroupsRequest: _immediate(group_requests.describe_groups),
     EndTxnRequest: _immediate(transaction_requests.end),
     FetchRequest: reads.fetch,
@@ -288,6 +253,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
         lambda cluster, node_id, request, caller: topics.find_coordinator(cluster, request, caller)
     ),
     HeartbeatRequest: _immediate(group_requests.heartbeat),
+    IncrementalAlterConfigsRequest: _immediate(config_requests.alter_incrementally),
     InitProducerIdRequest: _immediate(transaction_requests.begin),
     JoinGroupRequest: group_requests.join,
     LeaveGroupRequest: _immediate(group_requests.leave),

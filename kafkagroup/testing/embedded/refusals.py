@@ -7,11 +7,13 @@ from typing import Any
 
 from kafkagroup.wire.messages import (
     admin,
+    alter_configs,
     configs,
     consumer_describe,
     consumer_heartbeat,
     fetch,
     group,
+    incremental_alter_configs,
     metadata,
     offset_delete,
     offsets,
@@ -375,6 +377,38 @@ def _describe_configs(request: configs.DescribeConfigsRequest, error: int, _: in
     )
 
 
+def _alter_configs(request: alter_configs.AlterConfigsRequest, error: int, _: int) -> object:
+    return alter_configs.AlterConfigsResponse(
+        throttle_time_ms=0,
+        responses=tuple(
+            alter_configs.AlterConfigsResourceResponse(
+                error_code=error,
+                error_message=None,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+            for asked in request.resources
+        ),
+    )
+
+
+def _alter_incrementally(
+    request: incremental_alter_configs.IncrementalAlterConfigsRequest, error: int, _: int
+) -> object:
+    return incremental_alter_configs.IncrementalAlterConfigsResponse(
+        throttle_time_ms=0,
+        responses=tuple(
+            incremental_alter_configs.AlterConfigsResourceResponse(
+                error_code=error,
+                error_message=None,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+            for asked in request.resources
+        ),
+    )
+
+
 def _handshake(_: sasl.SaslHandshakeRequest, error: int, __: int) -> object:
     return sasl.SaslHandshakeResponse(error_code=error, mechanisms=())
 
@@ -390,6 +424,7 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     admin.CreatePartitionsRequest: _create_partitions,
     admin.CreateTopicsRequest: _create_topics,
     admin.DeleteTopicsRequest: _delete_topics,
+    alter_configs.AlterConfigsRequest: _alter_configs,
     configs.DescribeConfigsRequest: _describe_configs,
     consumer_describe.ConsumerGroupDescribeRequest: _describe_consumer_groups,
     consumer_heartbeat.ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
@@ -401,6 +436,7 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     group.LeaveGroupRequest: _leave,
     group.ListGroupsRequest: _list_groups,
     group.SyncGroupRequest: _sync,
+    incremental_alter_configs.IncrementalAlterConfigsRequest: _alter_incrementally,
     metadata.ApiVersionsRequest: _api_versions,
     metadata.FindCoordinatorRequest: _find_coordinator,
     metadata.MetadataRequest: _metadata,

@@ -6,6 +6,7 @@ describe all of them. The properties of `TopicConfigs` are the options that have
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
@@ -40,6 +41,8 @@ class TopicOption:
     """Whether the option may have a value; it may raise ValueError for other ones."""
 
 
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
+"""A partition and the broker of one of its replicas."""
 _HIGHEST_INT, _HIGHEST_LONG = 2**31 - 1, 2**63 - 1
 
 
@@ -79,6 +82,12 @@ def _are_policies(value: str) -> bool:
     return all(policy in ("compact", "delete") for policy in split_list(value))
 
 
+def _are_replicas(value: str) -> bool:
+    return value.strip() == "*" or all(
+        _REPLICA.fullmatch(replica) is not None for replica in split_list(value)
+    )
+
+
 def split_list(value: str) -> list[str]:
     """Return the elements of a value of type LIST."""
     return [element.strip() for element in value.split(",")] if value.strip() else []
@@ -86,7 +95,12 @@ def split_list(value: str) -> list[str]:
 
 TOPIC_OPTIONS: Mapping[str, TopicOption] = {
     "cleanup.policy": TopicOption(ConfigType.LIST, "delete", "log.cleanup.policy", _are_policies),
-    "compression.gzip.level": _int(-1, -1, "compression.gzip.level", 9),
+    "compression.gzip.level": TopicOption(
+        ConfigType.INT,
+        "-1",
+        "compression.gzip.level",
+        lambda value: int(value) == -1 or 1 <= int(value) <= 9,
+    ),
     "compression.lz4.level": _int(9, 1, "compression.lz4.level", 17),
     "compression.type": _choice(
         "compression.type", "producer", "uncompressed", "zstd", "lz4", "snappy", "gzip"
@@ -96,9 +110,13 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
     "file.delete.delay.ms": _long(60_000, 0, "log.segment.delete.delay.ms"),
     "flush.messages": _long(_HIGHEST_LONG, 1, "log.flush.interval.messages"),
     "flush.ms": _long(_HIGHEST_LONG, 0),
-    "follower.replication.throttled.replicas": TopicOption(ConfigType.LIST, ""),
+    "follower.replication.throttled.replicas": TopicOption(
+        ConfigType.LIST, "", is_valid=_are_replicas
+    ),
     "index.interval.bytes": _int(4096, 0, "log.index.interval.bytes"),
-    "leader.replication.throttled.replicas": TopicOption(ConfigType.LIST, ""),
+    "leader.replication.throttled.replicas": TopicOption(
+        ConfigType.LIST, "", is_valid=_are_replicas
+    ),
     "local.retention.bytes": _long(-2, -2, "log.local.retention.bytes"),
     "local.retention.ms": _long(-2, -2, "log.local.retention.ms"),
     "max.compaction.lag.ms": _long(_HIGHEST_LONG, 1, "log.cleaner.max.compaction.lag.ms"),
@@ -119,8 +137,11 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
     "preallocate": _flag("false", "log.preallocate"),
     "remote.log.copy.disable": _flag("false"),
     "remote.log.delete.on.disable": _flag("false"),
-    "remote.storage.enable": _flag("false"),
-    "retention.bytes": _long(-1, -1, "log.retention.bytes"),
+    # No broker here has storage for it.
+    "remote.storage.enable": TopicOption(
+        ConfigType.BOOLEAN, "false", is_valid=lambda value: value.strip().lower() == "false"
+    ),
+    "retention.bytes": _long(-1, -(2**63), "log.retention.bytes"),
     "retention.ms": _long(604_800_000, -1, "log.retention.ms"),
     "segment.bytes": _int(1_073_741_824, 1_048_576, "log.segment.bytes"),
     "segment.index.bytes": _int(10_485_760, 4, "log.index.size.max.bytes"),
@@ -145,6 +166,12 @@ def problem_of(configs: Mapping[str, str | None]) -> str | None:
             is_valid = False
         if not is_valid:
             return f"Invalid value {value} for configuration {name}"
+    shortest, longest = (
+        int(configs.get(name) or TOPIC_OPTIONS[name].default)
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if shortest > longest:
+        return f"min.compaction.lag.ms={shortest} is above max.compaction.lag.ms={longest}"
     return None
 
 
@@ -157,18 +184,18 @@ class TopicConfigs:
     own: dict[str, str] = attrs.field(factory=dict)
     """Name -> value of the options that were set for this topic."""
 
-    def set(self, changes: Mapping[str, str | None]) -> None:
-        """Set options; None sets one back to its default.
+    def set(self, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
+        """Set options, or only check them; None sets one back to its default, if it exists.
 
         Raises: BrokerError for an option that does not exist or has an invalid value.
         """
         values = {name: value for name, value in changes.items() if value is not None}
-        unknown = next((name for name in changes if name not in TOPIC_OPTIONS), None)
-        problem = problem_of(values if unknown is None else {unknown: None})
+        kept = {name: value for name, value in self.own.items() if name not in changes}
+        problem = problem_of(kept | values)
         if problem is not None:
             raise BrokerError(ErrorCode.INVALID_CONFIG, problem)
-        kept = {name: value for name, value in self.own.items() if name not in changes}
-        self.own = kept | values
+        if not validate_only:
+            self.own = kept | values
 
     def _value(self, name: str) -> str:
         return self.own.get(name, TOPIC_OPTIONS[name].default)

@@ -6,8 +6,9 @@ from collections import Counter
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition, Topic
+from kafkagroup.testing.embedded.config_requests import created_configs
 from kafkagroup.testing.embedded.coordinator import Caller
-from kafkagroup.testing.embedded.topic_configs import problem_of
+from kafkagroup.testing.embedded.topic_configs import TopicConfigs, problem_of
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicResult,
@@ -175,6 +176,8 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
             return CreatableTopicResult(
                 name=requested.name, error_code=error, error_message=message
             )
+        topic_configs = TopicConfigs(cluster.settings)
+        topic_configs.set(configs)
         if request.validate_only:
             topic_id = cluster.new_id()
         else:
@@ -186,6 +189,7 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
             error_message=None,
             num_partitions=count,
             replication_factor=replicas,
+            configs=created_configs(topic_configs),
         )
 
     names = Counter(topic.name for topic in request.topics)

@@ -1,4 +1,4 @@
-"""Describe the configuration of brokers.
+"""Describe the options of brokers, topics and other resources.
 
 The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
@@ -18,6 +18,7 @@ from kafkagroup.wire.schema import (
 
 __all__ = [
     "BROKER",
+    "TOPIC",
     "DescribeConfigsRequest",
     "DescribeConfigsResource",
     "DescribeConfigsResourceResult",
@@ -26,6 +27,8 @@ __all__ = [
     "DescribeConfigsSynonym",
 ]
 
+TOPIC = 2
+"""The type of the resource that is a topic; its name is the topic's."""
 BROKER = 4
 """The type of the resource that is a broker; its name is the broker's id."""
 

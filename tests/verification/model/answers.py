@@ -30,7 +30,6 @@ _LEFT_OUT = frozenset(
         "brokers",  # of Metadata: what they must be, the clients of `net` test
         "host",
         "port",
-        "configs",  # of a topic that was made: the embedded broker has none
         "error_message",  # for people
         "batch_index_error_message",
     }
@@ -39,13 +38,17 @@ _LEFT_OUT = frozenset(
 _LONG_AGO = 1_000_000_000_000
 """Milliseconds since the epoch: above all timestamps in traces, below the time of a run."""
 
+_LEFT_OUT_OF = {("CreatableTopicResult", "configs")}
+"""The same for one kind of element: DescribeConfigs shows the options of a topic."""
+
 _UNORDERED = {
+    "configs": ("name",),
     "groups": ("group_id",),
     "members": ("member_id",),
     "partition_responses": ("index",),
     "partitions": ("partition_index", "partition"),
-    "responses": ("topic", "name", "topic_id"),
-    "results": ("group_id",),
+    "responses": ("topic", "name", "topic_id", "resource_type", "resource_name"),
+    "results": ("group_id", "resource_type", "resource_name"),
     "results_by_partition": ("partition_index",),
     "results_by_topic_v3_and_below": ("name",),
     "topic_results": ("name",),
@@ -69,7 +72,8 @@ def _lines(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
     defaults = {a.name: a.default for a in attrs.fields(type(part))}
     for name, spec in fields_of(type(part)).items():
         value = getattr(part, name)
-        if name in _LEFT_OUT or not (version in spec.versions or version in spec.tagged):
+        is_left_out = name in _LEFT_OUT or (type(part).__name__, name) in _LEFT_OUT_OF
+        if is_left_out or not (version in spec.versions or version in spec.tagged):
             continue
         if name == "groups":
             # A broker is shared: who else has a group on this node is no part of the answer.

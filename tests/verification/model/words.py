@@ -19,8 +19,11 @@ import attrs
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages import (
     admin,
+    alter_configs,
+    configs,
     fetch,
     group,
+    incremental_alter_configs,
     metadata,
     offsets,
     produce,
@@ -625,17 +628,82 @@ def _delete(line: _Line) -> admin.DeleteTopicsRequest:
     )
 
 
+def _resources(line: _Line) -> list[tuple[int, str]]:
+    """Return the resources whose options a request is about: type and name."""
+    named = [(configs.TOPIC, line.names.name(name)) for name in line.listed("topics")]
+    named += [(configs.BROKER, name) for name in line.listed("brokers")]
+    return named + [(int(kind), "") for kind in line.listed("types")]
+
+
+def _describe_configs(line: _Line) -> configs.DescribeConfigsRequest:
+    return configs.DescribeConfigsRequest(
+        resources=tuple(
+            configs.DescribeConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configuration_keys=tuple(line.listed("keys")) if "keys" in line.words else None,
+            )
+            for kind, name in _resources(line)
+        ),
+        include_synonyms="synonyms" in line.words,
+    )
+
+
+def _alter_configs(line: _Line) -> alter_configs.AlterConfigsRequest:
+    return alter_configs.AlterConfigsRequest(
+        resources=tuple(
+            alter_configs.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=tuple(
+                    alter_configs.AlterableConfig(name=option, value=value)
+                    for option, value in line.configs.items()
+                ),
+            )
+            for kind, name in _resources(line)
+        ),
+        validate_only=line.text("only") == "validate",
+    )
+
+
+def _alter_incrementally(
+    line: _Line,
+) -> incremental_alter_configs.IncrementalAlterConfigsRequest:
+    operations = {each.name.lower(): each for each in incremental_alter_configs.ConfigOperation}
+    changes = tuple(
+        incremental_alter_configs.AlterableConfig(
+            name=word.partition(".")[2],
+            config_operation=operations.get(word.partition(".")[0], 9),
+            value=_none(value),
+        )
+        for word, value in line.words.items()
+        if word.partition(".")[0] in {*operations, "unknown"}
+    )
+    return incremental_alter_configs.IncrementalAlterConfigsRequest(
+        resources=tuple(
+            incremental_alter_configs.AlterConfigsResource(
+                resource_type=kind, resource_name=name, configs=changes
+            )
+            for kind, name in _resources(line)
+        ),
+        validate_only=line.text("only") == "validate",
+    )
+
+
 _MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
     "AddOffsetsToTxn": _add_offsets,
     "AddPartitionsToTxn": _add_partitions,
+    "AlterConfigs": _alter_configs,
     "CreateTopics": _create,
     "DeleteGroups": lambda line: group.DeleteGroupsRequest(groups_names=_groups(line)),
     "DeleteTopics": _delete,
+    "DescribeConfigs": _describe_configs,
     "DescribeGroups": lambda line: group.DescribeGroupsRequest(groups=_groups(line)),
     "EndTxn": _end,
     "Fetch": _fetch,
     "FindCoordinator": _find,
     "Heartbeat": _heartbeat,
+    "IncrementalAlterConfigs": _alter_incrementally,
     "InitProducerId": _init_producer_id,
     "JoinGroup": _join,
     "LeaveGroup": _leave,
