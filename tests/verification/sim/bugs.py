@@ -24,6 +24,7 @@ from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.classic_state import Phase
 from kafkagroup.member.ownership import Ownership
+from kafkagroup.member.vocabulary import Assign, FindCoordinator, Leaving, Send, SendFailed
 from kafkagroup.runtime.client import service as services
 from kafkagroup.runtime.consume import close_sequence, committer, fetch_sources, refusals
 from kafkagroup.runtime.consume import engine as engines
@@ -46,10 +47,24 @@ from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
 from kafkagroup.wire import error_codes
-from kafkagroup.wire.messages.group import HeartbeatResponse
+from kafkagroup.wire.messages.group import (
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
 
 from . import process
-from .planting import Bug, bug, heartbeats_while_waiting
+from .planting import (
+    Bug,
+    after_step,
+    answer,
+    before_step,
+    bug,
+    heartbeats_while_waiting,
+    mistake,
+    wake,
+)
 from .planting import around as _around
 from .planting import replace as _replace
 
@@ -60,7 +75,19 @@ BUGS: dict[str, Bug] = {}
 
 _bug = partial(bug, BUGS, "classic")
 
-_Step = classic._Step
+_OF_GENERATIONS = (JoinGroupResponse, SyncGroupResponse, HeartbeatResponse)
+"""The responses that may end a generation, or keep one from beginning."""
+
+
+def _joining_as(member_id: str, member: Any, effects: Any) -> Any:
+    """Return a member and its effects with another id, also in JoinGroup."""
+
+    def renamed(effect: Any) -> Any:
+        if not (isinstance(effect, Send) and isinstance(effect.request, JoinGroupRequest)):
+            return effect
+        return attrs.evolve(effect, request=attrs.evolve(effect.request, member_id=member_id))
+
+    return attrs.evolve(member, member_id=member_id), tuple(map(renamed, effects))
 
 
 async def _nothing(*_: Any, **__: Any) -> None:
@@ -222,148 +249,114 @@ def commits_released_partitions(stack: ExitStack) -> None:
 def drops_its_member_id_on_a_disconnect(stack: ExitStack) -> None:
     """A lost connection makes the member join with a new member id."""
 
-    def make(take_failure: Any) -> Any:
-        def faulty(self: Any, token: int, error: Exception) -> None:
-            if token in (self.member.heartbeat_in_flight, self.member.pending):
-                self._set(member_id="")
-            take_failure(self, token, error)
+    def change(member: Any, event: Any) -> Any:
+        if isinstance(event, SendFailed) and event.token in (
+            member.heartbeat_in_flight,
+            member.pending,
+        ):
+            member = attrs.evolve(member, member_id="")
+        return member, event
 
-        return faulty
-
-    _around(stack, _Step, "_on_failure", make)
+    before_step(stack, "classic", change)
 
 
 @_bug("S11")
 def drops_its_member_id_with_the_generation(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION also discards the member id."""
 
-    def make(reset: Any) -> Any:
-        def faulty(self: Any, reason: str) -> None:
-            self._set(member_id="")
-            reset(self, reason)
+    def change(member: Any, event: Any) -> Any:
+        response = answer(event, *_OF_GENERATIONS)
+        if response is not None and response.error_code == ErrorCode.ILLEGAL_GENERATION:
+            member = attrs.evolve(member, member_id="")
+        return member, event
 
-        return faulty
-
-    _around(stack, _Step, "_reset_generation", make)
+    before_step(stack, "classic", change)
 
 
 @_bug("L6", "L2")
 def ignores_the_assigned_member_id(stack: ExitStack) -> None:
     """MEMBER_ID_REQUIRED is answered by an identical join."""
 
-    def make(joined: Any) -> Any:
-        def faulty(self: Any, answer: Any) -> None:
-            joined(self, answer)
-            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                self._set(member_id="")
+    def change(_: Any, event: Any, member: Any, effects: Any) -> Any:
+        response = answer(event, JoinGroupResponse)
+        if response is not None and response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            return _joining_as("", member, effects)
+        return member, effects
 
-        return faulty
-
-    _around(stack, _Step, "_on_join_response", make)
+    after_step(stack, "classic", change)
 
 
 @_bug("S11", "L2", "L6")
 def keeps_an_unknown_member_id(stack: ExitStack) -> None:
     """UNKNOWN_MEMBER_ID does not reset the member id."""
 
-    def make(refused: Any) -> Any:
-        def faulty(self: Any, code: int, what: str) -> None:
-            before = self.member.member_id
-            refused(self, code, what)
-            if code == ErrorCode.UNKNOWN_MEMBER_ID:
-                self._set(member_id=before)
+    def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
+        response = answer(event, *_OF_GENERATIONS)
+        if response is not None and response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            return _joining_as(before.member_id, member, effects)
+        return member, effects
 
-        return faulty
-
-    _around(stack, _Step, "_on_error", make)
+    after_step(stack, "classic", change)
 
 
 @_bug("S1")
 def continues_when_fenced(stack: ExitStack) -> None:
     """FENCED_INSTANCE_ID is treated as a transient error."""
-
-    def make(refused: Any) -> Any:
-        def faulty(self: Any, code: int, what: str) -> None:
-            if code == ErrorCode.FENCED_INSTANCE_ID:
-                self._back_off()
-                self._retry_phase("fenced")
-            else:
-                refused(self, code, what)
-
-        return faulty
-
-    _around(stack, _Step, "_on_error", make)
+    codes = {ErrorCode.FENCED_INSTANCE_ID: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    mistake(stack, "classic", codes, *_OF_GENERATIONS)
 
 
 @_bug("L2")
 def ignores_rebalance_in_progress(stack: ExitStack) -> None:
     """REBALANCE_IN_PROGRESS on a heartbeat is ignored."""
-
-    def make(handled: Any) -> Any:
-        def faulty(self: Any, code: int) -> None:
-            handled(self, 0 if code == ErrorCode.REBALANCE_IN_PROGRESS else code)
-
-        return faulty
-
-    _around(stack, _Step, "_on_heartbeat_response", make)
+    mistake(stack, "classic", {ErrorCode.REBALANCE_IN_PROGRESS: 0}, HeartbeatResponse)
 
 
 @_bug("S10", "S1", "L2")
 def continues_in_an_ended_generation(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat are retried."""
-
-    def make(handled: Any) -> Any:
-        def faulty(self: Any, code: int) -> None:
-            over = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-            handled(self, 0 if code in over else code)
-
-        return faulty
-
-    _around(stack, _Step, "_on_heartbeat_response", make)
+    codes = {ErrorCode.ILLEGAL_GENERATION: 0, ErrorCode.UNKNOWN_MEMBER_ID: 0}
+    mistake(stack, "classic", codes, HeartbeatResponse)
 
 
 @_bug("S10", "S11", "S2")
 def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
     """The response to a heartbeat of an earlier generation is applied to the current one."""
+    refusal = JoinGroupResponse(
+        error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+        generation_id=-1,
+        protocol_name="",
+        leader="",
+        member_id="",
+        members=(),
+    )
 
-    def make(take_reply: Any) -> Any:
-        def faulty(self: Any, token: int, message: object) -> None:
-            stale = (
-                isinstance(message, HeartbeatResponse) and token != self.member.heartbeat_in_flight
-            )
-            if stale and message.error_code and self.member.phase is Phase.JOINING:
-                self._set(generation_id=-1, member_id="")
-                self._restart("stale")
-            else:
-                take_reply(self, token, message)
+    def change(member: Any, event: Any) -> Any:
+        response = answer(event, HeartbeatResponse)
+        is_stale = response is not None and event.token != member.heartbeat_in_flight
+        if is_stale and response.error_code and member.phase is Phase.JOINING:
+            # As if the join had been refused.
+            event = attrs.evolve(event, token=member.pending, message=refusal)
+        return member, event
 
-        return faulty
-
-    _around(stack, _Step, "_on_reply", make)
+    before_step(stack, "classic", change)
 
 
 @_bug("S10")
 def applies_an_assignment_under_the_previous_generation(stack: ExitStack) -> None:
     """The assignment is applied under the previous generation."""
 
-    def make(synced: Any) -> Any:
-        def faulty(self: Any, answer: Any) -> None:
-            synced(self, answer)
-            self.effects[:] = [
-                attrs.evolve(
-                    effect,
-                    generation=attrs.evolve(
-                        effect.generation, generation_id=effect.generation.generation_id - 1
-                    ),
-                )
-                if isinstance(effect, drivers.Assign)
-                else effect
-                for effect in self.effects
-            ]
+    def earlier(effect: Any) -> Any:
+        if not isinstance(effect, Assign):
+            return effect
+        generation_id = effect.generation.generation_id - 1
+        generation = attrs.evolve(effect.generation, generation_id=generation_id)
+        return attrs.evolve(effect, generation=generation)
 
-        return faulty
+    def change(_: Any, event: Any, member: Any, effects: Any) -> Any:
+        return member, tuple(map(earlier, effects))
 
-    _around(stack, _Step, "_on_sync_response", make)
+    after_step(stack, "classic", change)
 
 
 @_bug("S10")
@@ -408,22 +401,18 @@ def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
 def sends_no_heartbeats_while_draining(stack: ExitStack) -> None:
     """No heartbeat is sent during a revocation."""
 
-    def make(beat: Any) -> Any:
-        def faulty(self: Any) -> None:
-            if self.member.phase is not Phase.REVOKING:
-                beat(self)
-            elif self.member.next_heartbeat_at <= self.now:
-                self._set(next_heartbeat_at=self.now + 0.1)
+    def change(member: Any, event: Any) -> Any:
+        if member.phase is Phase.REVOKING and member.next_heartbeat_at <= event.now:
+            member = attrs.evolve(member, next_heartbeat_at=event.now + 0.1)
+        return member, event
 
-        return faulty
-
-    _around(stack, _Step, "_heartbeat_when_due", make)
+    before_step(stack, "classic", change)
 
 
 @_bug("L3")
 def sends_heartbeats_only_when_polled(stack: ExitStack) -> None:
     """Heartbeats are sent only while the application waits in the client."""
-    heartbeats_while_waiting(stack, _Step)
+    heartbeats_while_waiting(stack, "classic")
 
 
 @_bug("L2")
@@ -449,7 +438,15 @@ def does_not_rejoin_after_max_poll_interval(stack: ExitStack) -> None:
 @_bug("L2", "L6")
 def does_not_look_up_a_moved_coordinator(stack: ExitStack) -> None:
     """A coordinator that has moved is not looked up again."""
-    _replace(stack, _Step, "_lose_coordinator", lambda self: self._set(heartbeat_in_flight=None))
+
+    def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
+        if before.coordinator is None or member.coordinator is not None:
+            return member, effects
+        kept = attrs.evolve(member, coordinator=before.coordinator, lookup_in_flight=None)
+        sent = (effect for effect in effects if not isinstance(effect, FindCoordinator))
+        return wake(kept, sent, max(kept.retry_at, event.now))
+
+    after_step(stack, "classic", change)
 
 
 # ------------------------------------------------------------------ back-off
@@ -1001,14 +998,23 @@ def closes_without_a_deadline(stack: ExitStack) -> None:
     _around(stack, services.Service, "__init__", make)
     _around(stack, close_sequence.CloseSequence, "__init__", make)
 
-    def depart(leave: Any) -> Any:
-        def faulty(self: Any) -> None:
-            leave(self)
-            self._set(leave_by=math.inf)
+    def leaving(member: Any, event: Any) -> Any:
+        if isinstance(event, Leaving):
+            event = attrs.evolve(event, deadline=math.inf)
+        return member, event
 
-        return faulty
+    def departing(_: Any, event: Any, member: Any, effects: Any) -> Any:
+        def patient(effect: Any) -> Any:
+            if isinstance(effect, FindCoordinator | Send):
+                effect = attrs.evolve(effect, timeout=member.config.request_timeout)
+            return effect
 
-    _around(stack, coordinated.CoordinatedStep, "_depart", depart)
+        if member.leave_by < math.inf:
+            effects = tuple(map(patient, effects))
+        return attrs.evolve(member, leave_by=math.inf), effects
+
+    before_step(stack, "classic", leaving)
+    after_step(stack, "classic", departing)
 
 
 @_bug("L2")
@@ -1322,18 +1328,16 @@ def reports_revoked_for_lost(stack: ExitStack) -> None:
 @_bug("S21")
 def revokes_when_a_generation_has_ended(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID on a heartbeat revoke, as a rebalance does."""
+    codes = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 
-    def make(lose: Any) -> Any:
-        def faulty(self: Any, reason: str) -> None:
-            if self.member.phase is Phase.STABLE:
-                self._set(generation_id=-1)
-                self._revoke(reason)
-            else:
-                lose(self, reason)
+    def change(member: Any, event: Any) -> Any:
+        response = answer(event, HeartbeatResponse)
+        if response is None or response.error_code not in codes or member.phase is not Phase.STABLE:
+            return member, event
+        message = attrs.evolve(response, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+        return attrs.evolve(member, generation_id=-1), attrs.evolve(event, message=message)
 
-        return faulty
-
-    _around(stack, _Step, "_lose", make)
+    before_step(stack, "classic", change)
 
 
 @_bug("S21", "S10")
@@ -1530,15 +1534,13 @@ def counts_only_deliveries_as_polls(stack: ExitStack) -> None:
 def retries_a_rejected_join_at_once(stack: ExitStack) -> None:
     """A rejected join is retried without a pause."""
 
-    def make(refused: Any) -> Any:
-        def faulty(self: Any, code: int, what: str) -> None:
-            refused(self, code, what)
-            if what == "JoinGroup":
-                self._set(retry_at=self.now)
+    def change(_: Any, event: Any, member: Any, effects: Any) -> Any:
+        response = answer(event, JoinGroupResponse)
+        if response is None or response.error_code in (0, ErrorCode.MEMBER_ID_REQUIRED):
+            return member, effects
+        return wake(attrs.evolve(member, retry_at=event.now), effects, event.now)
 
-        return faulty
-
-    _around(stack, _Step, "_on_error", make)
+    after_step(stack, "classic", change)
 
 
 @_bug("L6")
@@ -1555,13 +1557,12 @@ def retries_a_rejected_join_without_jitter(stack: ExitStack) -> None:
 @_bug("L6")
 def retries_a_rejected_join_too_soon(stack: ExitStack) -> None:
     """The pause before a retried join is too short, and does not grow."""
+    joining = (Phase.UNJOINED, Phase.JOINING, Phase.SYNCING)
 
-    def make(back_off: Any) -> Any:
-        def faulty(self: Any, *error: Any) -> None:
-            back_off(self, *error)
-            if self.member.phase in (Phase.UNJOINED, Phase.JOINING, Phase.SYNCING):
-                self._set(retry_at=self.now + 0.005)
+    def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
+        if before.phase not in joining or member.attempts <= before.attempts:
+            return member, effects
+        soon = event.now + 0.005
+        return wake(attrs.evolve(member, retry_at=soon), effects, soon)
 
-        return faulty
-
-    _around(stack, _Step, "_back_off", make)
+    after_step(stack, "classic", change)

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import attrs
 
-from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.errors import ErrorCode
 from kafkagroup.member import consumer_protocol, consumer_requests, consumer_state
 from kafkagroup.member.consumer_state import Phase
 from kafkagroup.member.ownership import Ownership
+from kafkagroup.member.vocabulary import Lose, Revoked, Send, SendFailed
 from kafkagroup.runtime.consume.current_membership import CurrentMembership
 from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.offsets import group_offsets
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
 
 from . import bugs
-from .planting import Bug, around, bug, heartbeats_while_waiting, replace
+from .planting import (
+    Bug,
+    after_step,
+    answer,
+    around,
+    around_step,
+    before_step,
+    bug,
+    heartbeats_while_waiting,
+    left,
+    replace,
+    wake,
+)
 
 __all__ = ["BUGS"]
 
@@ -26,7 +39,15 @@ BUGS: dict[str, Bug] = {}
 
 _bug = partial(bug, BUGS, "consumer")
 
-_Step = consumer_protocol._Step
+_LOST = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def _heartbeat_answer(member: Any, event: Any) -> Any:
+    """Return the response to the heartbeat in flight, if an event brings it; else None. The
+    response to a join is no such response."""
+    response = answer(event, ConsumerGroupHeartbeatResponse)
+    return response if response is None or event.token == member.heartbeat_in_flight else None
+
 
 for _name in (
     "skips_the_last_commit",
@@ -48,15 +69,13 @@ for _name in (
 def rejoins_with_a_new_member_id(stack: ExitStack) -> None:
     """A fenced member rejoins with a new member id."""
 
-    def make(restart: Any) -> Any:
-        def renamed(self: Any, reason: str) -> None:
-            restart(self, reason)
-            member_id = self.member.member_id
-            self._set(member_id=f"{int(member_id[:8], 16) ^ 1:08x}{member_id[8:]}")
+    def change(member: Any, event: Any) -> Any:
+        if isinstance(event, Revoked) and member.phase is Phase.LOSING:
+            had = member.member_id
+            member = attrs.evolve(member, member_id=f"{int(had[:8], 16) ^ 1:08x}{had[8:]}")
+        return member, event
 
-        return renamed
-
-    around(stack, _Step, "_restart", make)
+    before_step(stack, "consumer", change)
 
 
 @_bug("S10")
@@ -85,28 +104,33 @@ def rejoins_with_its_old_epoch(stack: ExitStack) -> None:
 def retries_with_a_fenced_epoch(stack: ExitStack) -> None:
     """FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID are retried."""
 
-    def make(gone: Any) -> Any:
-        def faulty(self: Any, error: BrokerError) -> None:
-            if self.member.phase is Phase.JOINING:
-                gone(self, error)
-            else:
-                self._retry(error)
+    def change(member: Any, event: Any) -> Any:
+        response = _heartbeat_answer(member, event)
+        if response is not None and response.error_code in _LOST:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            event = attrs.evolve(event, message=attrs.evolve(response, error_code=code))
+        return member, event
 
-        return faulty
-
-    around(stack, _Step, "_on_membership_lost", make)
+    before_step(stack, "consumer", change)
 
 
 @_bug("S2", "S1")
 def keeps_its_partitions_when_it_is_fenced(stack: ExitStack) -> None:
     """A member that gets FENCED_MEMBER_EPOCH rejoins without losing its partitions."""
 
-    def gone(self: Any, error: BrokerError) -> None:
-        self._set(loss_count=self.member.loss_count + 1, may_be_known=False)
-        self._back_off(error)
-        self._restart(str(error))
+    def make(step: Any) -> Any:
+        def faulty(before: Any, event: Any) -> Any:
+            member, effects = step(before, event)
+            response = _heartbeat_answer(before, event)
+            if response is None or response.error_code not in _LOST:
+                return member, effects
+            released = Revoked(now=event.now, jitter=event.jitter, token=member.pending or -1)
+            member, later = step(member, released)
+            return member, (*(e for e in effects if not isinstance(e, Lose)), *later)
 
-    replace(stack, _Step, "_on_membership_lost", gone)
+        return faulty
+
+    around_step(stack, "consumer", make)
 
 
 @_bug("S2")
@@ -140,9 +164,11 @@ def acknowledges_a_revocation_too_early(stack: ExitStack) -> None:
     """Partitions to revoke are omitted from the owned ones before they are revoked."""
 
     def claimed(self: Any) -> Any:
-        return self.owned if self.reconciling is None else self.next_owned
+        owned = self.owned if self.reconciling is None else self.next_owned
+        return attrs.evolve(whole.fget(self), owned=owned)
 
-    replace(stack, consumer_state.Member, "_reported_partitions", property(claimed))
+    whole = consumer_state.Member.reported_state
+    replace(stack, consumer_state.Member, "reported_state", property(claimed))
 
 
 @_bug("L2")
@@ -162,37 +188,40 @@ def does_not_acknowledge_revocations(stack: ExitStack) -> None:
 def does_not_report_partitions_assigned_and_withdrawn(stack: ExitStack) -> None:
     """A partition assigned and taken back between two heartbeats is not reported as revoked."""
 
-    def statement(self: Any) -> Any:
-        return consumer_state.ReportedState(self.topics, self.pattern, self._reported_partitions)
-
-    def claimed(self: Any) -> Mapping[Any, Any]:
+    def reported(self: Any) -> Any:
         return whole.fget(attrs.evolve(self, reconciliation_count=0))
 
-    whole = consumer_state.Member._reported_partitions
-    replace(stack, consumer_state.Member, "_reported_partitions", property(claimed))
-    replace(stack, consumer_state.Member, "reported_state", property(statement))
+    whole = consumer_state.Member.reported_state
+    replace(stack, consumer_state.Member, "reported_state", property(reported))
 
 
 @_bug("S10")
 def sends_no_full_heartbeat_after_a_lost_one(stack: ExitStack) -> None:
     """A heartbeat counts as received even if its connection fails."""
 
-    def make(take_failure: Any) -> Any:
-        def faulty(self: Any, token: int, error: Exception) -> None:
-            said = self.member.state_in_flight or self.member.acknowledged_state
-            take_failure(self, token, error)
-            if self.member.phase is Phase.MEMBER:
-                self._set(acknowledged_state=said)
+    def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
+        if isinstance(event, SendFailed) and member.phase is Phase.MEMBER:
+            said = before.state_in_flight or before.acknowledged_state
+            member = attrs.evolve(member, acknowledged_state=said)
+        return member, effects
 
-        return faulty
-
-    around(stack, _Step, "_on_failure", make)
+    after_step(stack, "consumer", change)
 
 
 @_bug("L4")
 def leaves_without_a_request(stack: ExitStack) -> None:
     """No heartbeat with epoch -1 or -2 is sent on close."""
-    replace(stack, _Step, "_leave", lambda self: self._left())
+
+    def make(step: Any) -> Any:
+        def faulty(before: Any, event: Any) -> Any:
+            member, effects = step(before, event)
+            if member.phase not in (Phase.DEPARTING, Phase.LEAVING):
+                return member, effects
+            return left(step, member, event, (e for e in effects if not isinstance(e, Send)))
+
+        return faulty
+
+    around_step(stack, "consumer", make)
 
 
 # ------------------------------------------------------------------ responses
@@ -202,26 +231,28 @@ def leaves_without_a_request(stack: ExitStack) -> None:
 def ignores_assignments_after_the_join(stack: ExitStack) -> None:
     """Assignments in the responses to later heartbeats are ignored."""
 
-    def make(handled: Any) -> Any:
-        def faulty(self: Any, answer: Any) -> None:
-            handled(self, attrs.evolve(answer, assignment=None))
+    def change(member: Any, event: Any) -> Any:
+        response = _heartbeat_answer(member, event)
+        if response is not None:
+            message = attrs.evolve(response, assignment=None)
+            event = attrs.evolve(event, message=message, target_change=None)
+        return member, event
 
-        return faulty
-
-    around(stack, _Step, "_on_heartbeat_response", make)
+    before_step(stack, "consumer", change)
 
 
 @_bug("S10", "L2")
 def ignores_epochs_after_the_join(stack: ExitStack) -> None:
     """Epochs in later responses are ignored."""
 
-    def make(handled: Any) -> Any:
-        def faulty(self: Any, answer: Any) -> None:
-            handled(self, attrs.evolve(answer, member_epoch=0))
+    def change(member: Any, event: Any) -> Any:
+        response = _heartbeat_answer(member, event)
+        if response is not None:
+            message = attrs.evolve(response, member_epoch=0)
+            event = attrs.evolve(event, message=message, target_change=None)
+        return member, event
 
-        return faulty
-
-    around(stack, _Step, "_on_heartbeat_response", make)
+    before_step(stack, "consumer", change)
 
 
 # ------------------------------------------------------------------ heartbeats
@@ -230,20 +261,23 @@ def ignores_epochs_after_the_join(stack: ExitStack) -> None:
 @_bug("L3")
 def sends_heartbeats_only_while_polled(stack: ExitStack) -> None:
     """Heartbeats are sent only while the application waits in the client."""
-    heartbeats_while_waiting(stack, _Step)
+    heartbeats_while_waiting(stack, "consumer")
 
 
 @_bug("L6")
 def sends_heartbeats_in_a_loop_while_reconciling(stack: ExitStack) -> None:
     """During a reconciliation, heartbeats are sent as fast as possible."""
 
-    def make(pace: Any) -> Any:
-        def faulty(self: Any) -> float:
-            return 0.01 if self.now < self.member.frequent_until else pace(self)
+    def change(_: Any, event: Any, member: Any, effects: Any) -> Any:
+        soon = member.heartbeat_sent_at + 0.01
+        if event.now >= member.frequent_until or soon >= member.next_heartbeat_at:
+            return member, effects
+        member = attrs.evolve(member, next_heartbeat_at=soon)
+        return (
+            wake(member, effects, soon) if member.heartbeat_in_flight is None else (member, effects)
+        )
 
-        return faulty
-
-    around(stack, _Step, "_heartbeat_interval", make)
+    after_step(stack, "consumer", change)
 
 
 @_bug("L1")

@@ -3,7 +3,7 @@ only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -11,9 +11,24 @@ from unittest import mock
 
 import attrs
 
+from kafkagroup.member.vocabulary import Leave, Replied, WakeAt, Woke
 from kafkagroup.runtime.member import driver as drivers
 
-__all__ = ["Bug", "Planter", "around", "bug", "heartbeats_while_waiting", "replace"]
+__all__ = [
+    "Bug",
+    "Planter",
+    "after_step",
+    "answer",
+    "around",
+    "around_step",
+    "before_step",
+    "bug",
+    "heartbeats_while_waiting",
+    "left",
+    "mistake",
+    "replace",
+    "wake",
+]
 
 Planter = Callable[[ExitStack], None]
 
@@ -65,26 +80,82 @@ def around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) 
     replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
 
 
-def heartbeats_while_waiting(stack: ExitStack, step_type: type) -> None:
-    """Send heartbeats only while the application waits in the client, in either protocol."""
-    waits = True
+def before_step(stack: ExitStack, protocol: str, change: Callable[[Any, Any], Any]) -> None:
+    """Step the members of a protocol with `change(member, event)`, which returns both."""
+    around_step(stack, protocol, lambda step: lambda *given: step(*change(*given)))
 
-    def stepping(step: Any) -> Any:
-        def steps(self: Any, event: Any, tasks: Any) -> None:
-            nonlocal waits
-            waits = self._application._session.polls.is_waiting
-            step(self, event, tasks)
 
-        return steps
+def after_step(
+    stack: ExitStack, protocol: str, change: Callable[[Any, Any, Any, tuple[Any, ...]], Any]
+) -> None:
+    """Go on with `change(before, event, member, effects)` instead of a step's result: the member
+    before and after an event, and the effects. It returns the last two."""
 
-    def heartbeat_in_flight(beat: Any) -> Any:
-        def beats(self: Any) -> None:
-            if waits:
-                beat(self)
-            elif self.member.next_heartbeat_at <= self.now:
-                self._set(next_heartbeat_at=self.now + 0.1)
+    def make(step: Any) -> Any:
+        return lambda before, event: change(before, event, *step(before, event))
 
-        return beats
+    around_step(stack, protocol, make)
 
-    around(stack, drivers.Driver, "_step", stepping)
-    around(stack, step_type, "_heartbeat_when_due", heartbeat_in_flight)
+
+def around_step(stack: ExitStack, protocol: str, make: Callable[[Any], Any]) -> None:
+    """Replace the step of a protocol's members by the result of `make(step)`."""
+    _drive(stack, protocol, lambda step, _: make(step))
+
+
+def _drive(stack: ExitStack, protocol: str, make: Callable[[Any, Any], Any]) -> None:
+    """Replace the step of a protocol's members by the result of `make(step, application)`."""
+
+    def driving(init: Any) -> Any:
+        def faulty(self: Any, cluster: Any, run: Any, member: Any, app: Any, *rest: Any) -> None:
+            if run.coordinator_assigns == (protocol == "consumer"):
+                run = attrs.evolve(run, step=make(run.step, app))
+            init(self, cluster, run, member, app, *rest)
+
+        return faulty
+
+    around(stack, drivers.Driver, "__init__", driving)
+
+
+def answer(event: Any, *kinds: type) -> Any:
+    """Return the response that an event brings, if it is of one of these kinds; else None."""
+    message = event.message if isinstance(event, Replied) else None
+    return message if isinstance(message, kinds) else None
+
+
+def mistake(stack: ExitStack, protocol: str, codes: Mapping[int, int], *kinds: type) -> None:
+    """Let members take error codes of these responses for others."""
+
+    def change(member: Any, event: Any) -> Any:
+        message = answer(event, *kinds)
+        if message is not None and message.error_code in codes:
+            message = attrs.evolve(message, error_code=codes[message.error_code])
+            event = attrs.evolve(event, message=message)
+        return member, event
+
+    before_step(stack, protocol, change)
+
+
+def left(step: Any, member: Any, event: Any, effects: Iterable[Any]) -> Any:
+    """Return a member that is leaving as one that has left, with its effects."""
+    gone, _ = step(attrs.evolve(member, leave_by=event.now), Woke(now=event.now))
+    return gone, (*effects, Leave())
+
+
+def wake(member: Any, effects: Iterable[Any], at: float) -> Any:
+    """Return the member and its effects, and wake it then."""
+    return member, (*effects, WakeAt(time=at))
+
+
+def heartbeats_while_waiting(stack: ExitStack, protocol: str) -> None:
+    """Send heartbeats only while the application waits in the client."""
+
+    def make(step: Any, application: Any) -> Any:
+        def faulty(member: Any, event: Any) -> Any:
+            waits = application._session.polls.is_waiting
+            if not waits and member.next_heartbeat_at <= event.now:
+                member = attrs.evolve(member, next_heartbeat_at=event.now + 0.1)
+            return step(member, event)
+
+        return faulty
+
+    _drive(stack, protocol, make)

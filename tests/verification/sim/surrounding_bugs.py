@@ -6,15 +6,19 @@ import math
 from contextlib import ExitStack
 from typing import Any
 
+import attrs
 from anyio import to_thread
 
 from kafkagroup.concurrency import clock
-from kafkagroup.member import classic, consumer_protocol, coordinated
+from kafkagroup.errors import ErrorCode
+from kafkagroup.member.vocabulary import Leaving
 from kafkagroup.runtime.consume import reader as readers
 from kafkagroup.runtime.offsets import group_offsets as offsets
 from kafkagroup.transport import broker, logins, names, threads
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
+from kafkagroup.wire.messages.group import HeartbeatResponse
 
-from .planting import Bug, around, bug, replace
+from .planting import Bug, after_step, answer, around, around_step, before_step, bug, left, replace
 
 __all__ = ["BUGS"]
 
@@ -58,45 +62,68 @@ def spends_a_call_on_one_connection(stack: ExitStack) -> None:
 # ------------------------------------------------------------------ leaving
 
 
-def _leaves_once(stack: ExitStack) -> None:
-    replace(stack, coordinated.CoordinatedStep, "_leave_again", lambda self, error: self._left())
+def _leaves_once(stack: ExitStack, protocol: str) -> None:
+    def make(step: Any) -> Any:
+        def faulty(before: Any, event: Any) -> Any:
+            member, effects = step(before, event)
+            if (before.phase.name, member.phase.name) != ("LEAVING", "DEPARTING"):
+                return member, effects
+            return left(step, member, event, effects)
+
+        return faulty
+
+    around_step(stack, protocol, make)
 
 
 @bug(BUGS, "classic", "L12", kinds=["partings"])
 def leaves_with_one_request(stack: ExitStack) -> None:
     """A member has closed when LeaveGroup was refused, or its response lost."""
-    _leaves_once(stack)
+    _leaves_once(stack, "classic")
 
 
 @bug(BUGS, "consumer", "L12", kinds=["partings"])
 def leaves_a_consumer_group_with_one_request(stack: ExitStack) -> None:
     """The same for the heartbeat by which a member of a consumer group leaves."""
-    _leaves_once(stack)
+    _leaves_once(stack, "consumer")
 
 
 @bug(BUGS, "classic", "L12", kinds=["partings"])
 def leaves_only_a_known_coordinator(stack: ExitStack) -> None:
     """A member that does not know its coordinator closes without leaving."""
 
-    def make(depart: Any) -> Any:
-        def faulty(self: Any) -> None:
-            depart(self) if self.member.coordinator is not None else self._left()
+    def make(step: Any) -> Any:
+        def faulty(before: Any, event: Any) -> Any:
+            member, effects = step(before, event)
+            begins = member.phase.name == "DEPARTING" and before.phase.name != "LEAVING"
+            if not begins or before.coordinator is not None:
+                return member, effects
+            return left(step, member, event, effects)
 
         return faulty
 
-    around(stack, coordinated.CoordinatedStep, "_depart", make)
+    around_step(stack, "classic", make)
 
 
 @bug(BUGS, "classic", "L12", kinds=["guests"])
 def does_not_wait_for_its_member_id(stack: ExitStack) -> None:
     """A member that closes during its first JoinGroup is gone before it gets an id (KIP-394)."""
-    replace(stack, classic, "_ID_TIMEOUT", 0.0)
+
+    def change(member: Any, event: Any) -> Any:
+        if isinstance(event, Leaving) and not member.member_id:
+            event = attrs.evolve(event, deadline=event.now)
+        return member, event
+
+    before_step(stack, "classic", change)
 
 
 @bug(BUGS, "consumer", "L13", kinds=["lost_joins"])
 def does_not_release_its_own_join(stack: ExitStack) -> None:
     """A static member whose join was not answered joins again and again."""
-    replace(stack, consumer_protocol._Step, "_releases", property(lambda self: False))
+
+    def change(member: Any, event: Any) -> Any:
+        return attrs.evolve(member, can_release=False), event
+
+    before_step(stack, "consumer", change)
 
 
 # ------------------------------------------------------------------ clocks
@@ -115,24 +142,31 @@ def counts_a_lease_on_the_clock_of_its_loop(stack: ExitStack) -> None:
     around(stack, clock.LeaseClock, "__init__", make)
 
 
-def _lease_from_answer(stack: ExitStack) -> None:
-    def faulty(self: Any, sent_at: float) -> Any:
-        member = self.member
-        return member.ownership.acknowledge(self.now, member.config.session_timeout)
+def _lease_from_answer(stack: ExitStack, protocol: str) -> None:
+    def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
+        response = answer(event, HeartbeatResponse, ConsumerGroupHeartbeatResponse)
+        if response is None or not before.awaits(event.token):
+            return member, effects
+        is_rebalancing = response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        if not response.error_code or (is_rebalancing and not before.is_unsynced):
+            timeout = member.config.session_timeout
+            ownership = member.ownership.acknowledge(event.now, timeout)
+            member = attrs.evolve(member, ownership=ownership)
+        return member, effects
 
-    replace(stack, coordinated.CoordinatedStep, "_acknowledged", faulty)
+    after_step(stack, protocol, change)
 
 
 @bug(BUGS, "classic", "S27", "S1")
 def begins_its_lease_with_the_answer(stack: ExitStack) -> None:
     """The lease runs from when a heartbeat is answered, not from when it was sent."""
-    _lease_from_answer(stack)
+    _lease_from_answer(stack, "classic")
 
 
 @bug(BUGS, "consumer", "S27", "S1")
 def consumer_begins_its_lease_with_the_answer(stack: ExitStack) -> None:
     """The same under KIP-848."""
-    _lease_from_answer(stack)
+    _lease_from_answer(stack, "consumer")
 
 
 @bug(BUGS, "classic", "S27", "S1")
@@ -140,15 +174,15 @@ def extends_its_lease_beyond_the_rebalance_timeout(stack: ExitStack) -> None:
     """Heartbeats during a rebalance extend the lease like others, though the coordinator removes a
     member that does not rejoin in time."""
 
-    def make(extend: Any) -> Any:
-        def faulty(self: Any, code: int, **changes: Any) -> None:
-            extend(self, code, **changes)
-            if code and not self.member.is_unsynced:
-                self._set(ownership=self._acknowledged(self.member.heartbeat_sent_at))
+    def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
+        response = answer(event, HeartbeatResponse)
+        is_due = response is not None and event.token == before.heartbeat_in_flight
+        if is_due and response.error_code and not before.is_unsynced:
+            sent_at, timeout = before.heartbeat_sent_at, before.config.session_timeout
+            member = attrs.evolve(member, ownership=member.ownership.acknowledge(sent_at, timeout))
+        return member, effects
 
-        return faulty
-
-    around(stack, classic._Step, "_extend_lease", make)
+    after_step(stack, "classic", change)
 
 
 @bug(BUGS, "classic", "S27", kinds=["stalls"])
