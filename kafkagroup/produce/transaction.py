@@ -232,13 +232,16 @@ class _Step:
     def _on_abandoned(self, number: int, reason: str) -> None:
         call, offsets = self.state.call, self.state.offset_commit
         if offsets is not None and offsets.call == number:
+            trouble = self.state.trouble
+            reason += f"; the last failure was: {trouble}" if trouble else ""
             self._abortable(RequestTimeoutError(f"committing offsets was given up: {reason}"))
             return
         if call is None or call.number != number:
             return
+        trouble = self.state.trouble
         error: KafkaGroupError = RequestTimeoutError(
             f"the {call.kind.value} of transactional id {self.state.transactional_id!r} was given"
-            f" up: {reason}"
+            f" up: {reason}" + (f"; the last failure was: {trouble}" if trouble else "")
         )
         match self.state.phase:
             case Phase.INITIALIZING:
@@ -661,6 +664,8 @@ class _Step:
     def _on_request(self, event: RequestEvent) -> None:
         """Find the request of an event. One that is not awaited any more changes nothing."""
         state, token = self.state, event.token
+        if isinstance(event, SendFailed) and state.awaits(token):
+            self._set(trouble=str(event.error))
         if state.attempt is not None and state.attempt.send.token == token:
             self._on_main_request(state.attempt, event)
         elif state.add_attempt is not None and state.add_attempt.send.token == token:
@@ -703,6 +708,7 @@ class _Step:
             highest=versions[1],
         )
         self.effects.append(send)
+        self._set(trouble="")
         return Attempt(send)
 
     def _again(
@@ -716,6 +722,8 @@ class _Step:
             is_soon=code == ErrorCode.CONCURRENT_TRANSACTIONS,
             look_up=action is TransactionAction.LOOK_UP,
         )
+        if code != ErrorCode.NONE:
+            self._set(trouble=str(BrokerError(code)))
         self.effects.append(send)
         return Attempt(send, is_lost=attempt.is_lost and code == ErrorCode.NONE)
 

@@ -194,6 +194,8 @@ class Transactions:
     unless they succeed."""
     error: KafkaGroupError | None = None
     """The first error of the transaction, or what has ended the producer."""
+    trouble: str = ""
+    """Why the last request is repeated."""
     last_token: int = 0
 
     @property

@@ -1,0 +1,392 @@
+"""Runs the transactions of one producer: performs the effects of `produce.transaction`, and has the
+callers wait for them. It decides nothing.
+
+The caller flushes its records before it commits, shields commits and aborts from cancellation, and
+gives each call a deadline on the loop's clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from kafkagroup._backoff import backoff
+from kafkagroup._values import define, field
+from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.errors import (
+    RETRIED_ERRORS,
+    BrokerError,
+    ClosedError,
+    IllegalStateError,
+    KafkaGroupError,
+    TransactionAbortedError,
+    UnsupportedVersionError,
+)
+from kafkagroup.produce.transaction import step
+from kafkagroup.produce.transaction_state import ENDED, Phase, Transactions
+from kafkagroup.produce.transaction_vocabulary import (
+    AbortRequested,
+    BeginRequested,
+    CallAbandoned,
+    CommitRequested,
+    Complete,
+    Destination,
+    EpochNeeded,
+    Event,
+    GroupIdentity,
+    InitializeRequested,
+    OffsetsRequested,
+    PartitionsRequested,
+    RecordFailed,
+    Refused,
+    Replied,
+    ResolveRequested,
+    Send,
+    SendFailed,
+    Sent,
+)
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.coordinators import CoordinatorType
+from kafkagroup.transport.features import request_features
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+__all__ = ["TransactionManager"]
+
+_FEATURE = "transaction.version"
+_FEATURES_TIMEOUT = 1.0
+"""Seconds to wait for the finalized features. Without a response the last known ones count: brokers
+accept requests of an earlier version."""
+
+_MARKER_PAUSE = 0.02
+"""Seconds before the first retry while the markers of the last transaction are being written, as in
+the Java client."""
+
+_TYPES: Mapping[Destination, CoordinatorType] = {
+    Destination.TRANSACTION: CoordinatorType.TRANSACTION,
+    Destination.GROUP: CoordinatorType.GROUP,
+}
+
+
+@define(eq=False)
+class _Call:
+    """A call that waits."""
+
+    ended: OneShotEvent = field(factory=OneShotEvent)
+    error: KafkaGroupError | None = None
+
+
+class TransactionManager:
+    """The transactions of one producer. One task at a time may begin and end them."""
+
+    def __init__(
+        self, cluster: Cluster, tasks: TaskGroup, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> None:
+        """Requests run in `tasks`. `timeout_ms`: when the coordinator aborts an open
+        transaction."""
+        self._cluster = cluster
+        self._tasks = tasks
+        self._state = Transactions(transactional_id=transactional_id, timeout_ms=timeout_ms)
+        self._changed = ChangeSignal()
+        self._calls: dict[int, _Call] = {}
+        self._last_call = 0
+        self._nodes: dict[Destination, Node | None] = {}
+        """The coordinators that were last asked."""
+        self._features_epoch = -1
+        self._version = 0
+        """The finalized `transaction.version` of that epoch of the features."""
+        self._to_add: set[TopicPartition] = set()
+        """Partitions whose request a task is about to send."""
+        self._closed: ClosedError | None = None
+
+    # ------------------------------------------------------------ what is
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and epoch of the open transaction, or of the next; -1 and -1 before
+        `initialize`. They change in `begin`, `commit` and `abort` only."""
+        return self._state.producer_id, self._state.epoch
+
+    @property
+    def number(self) -> int:
+        """The number of the last transaction, from 1."""
+        return self._state.number
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records may be added: a transaction has begun, and nothing has failed."""
+        return self._state.is_open
+
+    @property
+    def must_abort(self) -> bool:
+        """Whether the open transaction has failed, so that it can only be aborted."""
+        return self._state.phase is Phase.ABORTABLE_ERROR
+
+    @property
+    def error(self) -> KafkaGroupError | None:
+        """The first failure of the open transaction, or what has ended the producer."""
+        return self._state.error
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the producer can begin no more transactions: `error` has the reason."""
+        return self._state.phase in ENDED
+
+    def produce_highest_version(self) -> int | None:
+        """Return the highest version of Produce for the open transaction; None for the highest that
+        the broker has."""
+        return self._state.produce_highest_version
+
+    def needs_adding(self, tp: TopicPartition) -> bool:
+        """Return whether `add_partitions` must return before the partition's first batch of this
+        transaction is sent."""
+        return self._state.needs_adding(tp)
+
+    # ------------------------------------------------------------ calls
+
+    async def initialize(self, deadline: float) -> None:
+        """Get the producer id and epoch; fence the earlier producers of the transactional id.
+
+        Raises: AuthorizationError, BrokerError, ProducerFencedError; RequestTimeoutError at the
+        deadline, after which the call may be repeated; UnsupportedVersionError.
+        """
+        version = await self._transaction_version(deadline)
+        await self._call(InitializeRequested, deadline, version=version)
+
+    async def begin(self, deadline: float) -> None:
+        """Begin a transaction, once the last one has ended for certain; in another epoch if
+        requests of an earlier one may still be executed.
+
+        Raises: what has ended the producer; RequestTimeoutError at the deadline, or
+        TransactionOutcomeUnknownError while the last commit has no response: the call may be
+        repeated. IllegalStateError while a transaction is open.
+        """
+        version = self._version
+        if self._state.phase in (Phase.READY, Phase.UNRESOLVED):
+            version = await self._transaction_version(deadline)
+        await self._call(BeginRequested, deadline, version=version)
+
+    async def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Return when the partitions belong to the open transaction, however long that takes. From
+        transaction version 2 on only note that records of them are sent.
+
+        Raises: TransactionAbortedError when the transaction has failed meanwhile; what has ended
+        the producer; IllegalStateError without an open transaction.
+        """
+        number, wanted = self._state.number, frozenset(partitions)
+        self._raise_unless_open(number)
+        if self._state.ends_epoch:
+            self._take(partial(PartitionsRequested, number=number, partitions=wanted))
+            return
+        if not self._to_add and not wanted <= self._state.added:
+            self._tasks.start_soon(self._add_collected, number)
+        self._to_add |= wanted - self._state.added
+        while not wanted <= self._state.added:
+            await self._changed.wait()
+            self._raise_unless_open(number)
+
+    async def _add_collected(self, number: int) -> None:
+        """Add what all tasks want that have run before this one, by one request."""
+        partitions = frozenset(self._to_add)
+        self._to_add.clear()
+        self._take(partial(PartitionsRequested, number=number, partitions=partitions))
+
+    def _raise_unless_open(self, number: int) -> None:
+        state = self._state
+        if self._closed is not None:
+            raise self._closed
+        if state.phase in ENDED and state.error is not None:
+            raise state.error
+        if state.phase is Phase.ABORTABLE_ERROR and state.error is not None:
+            raise TransactionAbortedError(state.error)
+        if not state.is_open or state.number != number:
+            raise IllegalStateError("no transaction is open")
+
+    def record_failed(self, error: KafkaGroupError, number: int | None = None) -> None:
+        """Note that a record was not acknowledged: the transaction cannot commit. `number`: of its
+        transaction; None for the open one."""
+        number = self._state.number if number is None else number
+        self._take(partial(RecordFailed, number=number, error=error))
+
+    def note_epoch_needed(self, number: int | None = None) -> None:
+        """Note that a batch was given up that may still be written: the next transaction begins in
+        another epoch. `number`: of its transaction; None for the open one."""
+        number = self._state.number if number is None else number
+        self._take(partial(EpochNeeded, number=number))
+
+    async def send_offsets(
+        self,
+        group: GroupIdentity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: float,
+    ) -> None:
+        """Commit offsets of a group with the open transaction. One task at a time may do so. When
+        this raises, or is cancelled, the transaction cannot commit.
+
+        Raises: CommitFailedError for a member that the group does not count any more, or in another
+        generation; FencedError, AuthorizationError, BrokerError; RequestTimeoutError at the
+        deadline; TransactionAbortedError when the transaction has failed before;
+        UnsupportedVersionError from brokers before 2.5, which do not fence members; what has ended
+        the producer; IllegalStateError without an open transaction.
+        """
+        number = self._state.number
+        await self._call(OffsetsRequested, deadline, number=number, group=group, offsets=offsets)
+
+    async def commit(self, deadline: float) -> None:
+        """Commit the open transaction, of which all records have ended. After a commit whose
+        outcome is unknown, wait for its response again.
+
+        Raises: TransactionAbortedError when the transaction cannot commit: `abort` it;
+        TransactionOutcomeUnknownError at the deadline, if the coordinator may have executed the
+        request; ProducerFencedError, BrokerError: not committed, and the producer has ended;
+        IllegalStateError without an open transaction.
+        """
+        await self._call(CommitRequested, deadline)
+
+    async def abort(self, deadline: float) -> None:
+        """Abort the open transaction. What is left of it goes on in the background after the
+        deadline, and `begin` waits for it.
+
+        Raises: RequestTimeoutError at the deadline; ProducerFencedError, BrokerError: the producer
+        has ended; IllegalStateError without an open transaction, or after a commit whose outcome is
+        unknown.
+        """
+        await self._call(AbortRequested, deadline)
+
+    async def resolve(self, deadline: float) -> bool:
+        """Return whether the last transaction was committed, after a TransactionOutcomeUnknownError
+        once there is a response.
+
+        Raises: TransactionOutcomeUnknownError at the deadline, or when the producer was fenced
+        meanwhile; RequestTimeoutError; what has ended the producer; IllegalStateError while a
+        transaction is open.
+        """
+        await self._call(ResolveRequested, deadline)
+        return self._state.commits
+
+    def close(self) -> None:
+        """Fail the calls that wait, and later ones, with ClosedError. Nothing is sent."""
+        self._closed = ClosedError("the producer is closed")
+        for call in self._calls.values():
+            call.error = self._closed
+            call.ended.set()
+        self._changed.notify()
+
+    async def _call(self, kind: Callable[..., Event], deadline: float, **fields: object) -> None:
+        if self._closed is not None:
+            raise self._closed
+        self._last_call += 1
+        number, called_at = self._last_call, anyio.current_time()
+        call = self._calls[number] = _Call()
+        abandon = partial(CallAbandoned, call=number)
+        try:
+            self._take(partial(kind, call=number, **fields))
+            if not call.ended.is_set() and not await call.ended.wait(deadline):
+                reason = f"it took longer than {deadline - called_at:.4g} s"
+                self._take(partial(abandon, reason=reason))
+        except BaseException:
+            self._take(partial(abandon, reason="it was cancelled"))
+            raise
+        finally:
+            del self._calls[number]
+        if call.error is not None:
+            raise call.error
+
+    # ------------------------------------------------------------ effects
+
+    def _take(self, event: Callable[..., Event]) -> None:
+        """Step, and perform the effects. Raises: IllegalStateError, and changes nothing."""
+        if self._closed is not None:
+            return
+        before = self._state
+        self._state, effects = step(before, event(now=anyio.current_time()))
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._tasks.start_soon(self._send, effect)
+                case Complete(call=number, error=error):
+                    if (call := self._calls.get(number)) is not None and not call.ended.is_set():
+                        call.error = error
+                        call.ended.set()
+        if self._state is not before:
+            self._changed.notify()
+
+    async def _send(self, send: Send) -> None:
+        """Send a request, unless it is not wanted any more after its back-off."""
+        if send.attempts:
+            self._report(send)
+            await anyio.sleep(self._pause(send))
+        kind = _TYPES[send.to]
+        if not self._state.awaits(send.token):
+            return
+        if send.look_up:
+            # Another request may have found the next one meanwhile.
+            self._cluster.coordinators.invalidate(send.key, kind, node=self._nodes.get(send.to))
+        try:
+            async with self._cluster.coordinator(send.key, kind) as broker:
+                self._nodes[send.to] = self._cluster.coordinators.known(send.key, kind)
+                await broker.ready()
+                if not self._state.awaits(send.token):
+                    return
+                self._take(partial(Sent, token=send.token))
+                response = await broker.attempt(
+                    send.request, lowest=send.lowest, highest=send.highest
+                )
+        except UnsupportedVersionError as error:
+            self._take(partial(Refused, token=send.token, error=error))
+        except BrokerError as error:  # of the look-up
+            outcome = SendFailed if error.retriable else Refused
+            self._take(partial(outcome, token=send.token, error=error))
+        except RETRIED_ERRORS as error:
+            self._take(partial(SendFailed, token=send.token, error=error))
+        else:
+            self._take(partial(Replied, token=send.token, response=response))
+            if not self._state.trouble and self._cluster.troubles.open:
+                self._cluster.troubles.succeeded(self._trouble_key, anyio.current_time())
+
+    def _pause(self, send: Send) -> float:
+        """Return the seconds before a retry."""
+        options = self._cluster.options
+        first = min(options.retry_backoff, _MARKER_PAUSE) if send.is_soon else options.retry_backoff
+        return backoff(send.attempts, first, options.retry_backoff_max, random.random())
+
+    @property
+    def _trouble_key(self) -> tuple[str, str]:
+        return "transactions", self._state.transactional_id
+
+    def _report(self, send: Send) -> None:
+        """Report a request that is repeated."""
+        name = type(send.request).__name__.removesuffix("Request")
+        problem = Problem(
+            subject=f"{name} of transactional id {self._state.transactional_id}",
+            cause=self._state.trouble,
+            advice="check the coordinator's broker, and __transaction_state with its leaders",
+        )
+        self._cluster.troubles.failed(self._trouble_key, anyio.current_time(), problem)
+
+    # ------------------------------------------------------------ features
+
+    async def _transaction_version(self, deadline: float) -> int:
+        """Return the finalized `transaction.version`, read again from the coordinator. Of all
+        responses that of the highest epoch counts: a broker may lag behind."""
+        key = self._state.transactional_id
+        until = min(deadline, anyio.current_time() + _FEATURES_TIMEOUT)
+        with anyio.CancelScope(deadline=until):
+            try:
+                async with self._cluster.coordinator(key, CoordinatorType.TRANSACTION) as broker:
+                    found = await request_features(broker)
+            except KafkaGroupError:
+                return self._version  # the next request to the coordinator reports what is wrong
+            if found.epoch > self._features_epoch:
+                self._features_epoch = found.epoch
+                self._version = found.levels.get(_FEATURE, 0)
+        return self._version
