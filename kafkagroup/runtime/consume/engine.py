@@ -174,7 +174,7 @@ class Engine(FetchControl):
         driver = self._session.membership.driver
         if self._options.group_id is None:
             if pattern is None:  # with a pattern the metadata has all topics already
-                await self._cluster.refresh()
+                await self.topics.refresh()
             self._own_all()
         elif driver is None or driver.closed.is_set():
             if may_join or driver is None:
@@ -207,7 +207,7 @@ class Engine(FetchControl):
             [tp for tp, o in self._delivery.owned.items() if tp not in wanted or o.revoked]
         )
         with self._cluster.topics.during(tp.topic for tp in wanted):
-            await self._cluster.refresh()
+            await self.topics.refresh()
         self.topics.end_nothing_to_consume()
         # After the last await, so that a seek of the caller precedes the look-up of the position.
         self._delivery.own(sorted(wanted))

@@ -89,12 +89,22 @@ class TopicWatch:
         self._subscriber.subscribe_to(topics, pattern)
 
     async def list_matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
-        """Follow the topics that match this pattern; return those that exist. If no broker lists
-        them now, they are found as soon as one does."""
+        """Follow the topics that match this pattern; return those that exist. Raises: what
+        `refresh` raises."""
         self.pattern = pattern
         # Before the list of topics is requested: it counts as the first of two.
         self._new_partitions.subscribe(frozenset(), pattern)
         self._cluster.request_all_topics(True)
+        await self.refresh()
+        return await self._matching(pattern)
+
+    async def refresh(self) -> None:
+        """Refresh the metadata. If no broker responds, refresh it in the background as soon as one
+        does, and follow the change then.
+
+        Raises: before the first metadata what `Cluster.refresh` raises; AuthenticationError after a
+        refusal.
+        """
         try:
             await self._cluster.refresh()
         except RETRIED_ERRORS as error:
@@ -102,7 +112,6 @@ class TopicWatch:
                 raise
             logger.info("metadata: %s", error)
             self._cluster.refresh_soon()
-        return await self._matching(pattern)
 
     async def changed_match(self) -> frozenset[str] | None:
         """Return the topics that match the pattern now, if the subscription has others; None too if

@@ -462,6 +462,70 @@ async def test_a_dead_leader_is_replaced(reading: Any, how: str) -> None:
         assert await offsets_of(c, 1) == [10]
 
 
+@pytest.mark.parametrize("group_id", ["g", None])
+async def test_a_position_is_looked_up_until_a_cluster_is_back(
+    reading: Any, group_id: str | None
+) -> None:
+    async with reading() as (kafka, consumer), consumer(group_id=group_id) as c:
+        await c.assign([TP])
+        await offsets_of(c, 10)
+        kafka.produce("t", ["a"], partition=1)
+        await c.assign([TP, TopicPartition("t", 1)])
+        kafka.kill(1)
+        await anyio.sleep(30)
+        kafka.restart(1)
+        with anyio.fail_after(3):
+            assert await offsets_of(c, 1) == [0]
+
+
+@pytest.mark.parametrize("group_id", ["g", None])
+async def test_a_call_to_assign_while_all_brokers_are_away_is_followed_once_they_are_back(
+    reading: Any, group_id: str | None
+) -> None:
+    """It raised NoBrokersAvailableError, after it had released the other partitions."""
+    one = TopicPartition("u", 0)
+    async with reading() as (kafka, consumer), consumer(group_id=group_id) as c:
+        kafka.create_topic("u")
+        kafka.produce("u", ["a"])
+        await c.assign([TP])
+        await offsets_of(c, 10)
+        kafka.kill(1)
+        await c.assign([one])
+        assert c.assignment() == {one}
+        await anyio.sleep(30)
+        kafka.restart(1)
+        with anyio.fail_after(3):
+            assert (await c.getone()).value == b"a"
+
+
+async def test_a_subscription_without_a_group_while_all_brokers_are_away_is_followed(
+    reading: Any,
+) -> None:
+    async with reading() as (kafka, consumer), consumer("t") as c:
+        kafka.create_topic("u")
+        kafka.produce("u", ["a"])
+        await offsets_of(c, 10)
+        kafka.kill(1)
+        await c.subscribe("u")
+        await anyio.sleep(30)
+        kafka.restart(1)
+        with anyio.fail_after(3):
+            assert (await c.getone()).value == b"a"
+
+
+async def test_a_partition_does_not_wait_for_the_look_up_before_it(reading: Any) -> None:
+    """Only look-ups that have failed are followed by a pause."""
+    other = TopicPartition("t", 1)
+    async with reading() as (kafka, consumer), consumer(group_id="g") as c:
+        kafka.produce("t", ["a"], partition=1)
+        await c.assign([TP])
+        await offsets_of(c, 10)
+        began = anyio.current_time()
+        await c.assign([TP, other])
+        await offsets_of(c, 1)
+        assert anyio.current_time() == began
+
+
 # ---------------------------------------------------------------- OFFSET_OUT_OF_RANGE
 
 
