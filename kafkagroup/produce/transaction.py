@@ -133,9 +133,8 @@ class _Step:
 
     def take(self, event: Event) -> None:
         match event:
-            case InitializeRequested(call=call, version=version):
+            case InitializeRequested(call=call):
                 if self._begin_call(Call(call, CallKind.INITIALIZE), Phase.UNINITIALIZED):
-                    self._set(version=version)
                     self._initialize()
             case BeginRequested(call=call, version=version):
                 self._on_begin(Call(call, CallKind.BEGIN, version))
@@ -286,12 +285,14 @@ class _Step:
             code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
             self._fail(Phase.FATAL, self._error("asking for an epoch", code))
             return
-        self._move(
-            Phase.READY, producer_id=producer_id, epoch=epoch, needs_epoch=False, attempt=None
-        )
+        self._move(Phase.READY, needs_epoch=False, attempt=None)
+        self._set_epoch(producer_id, epoch)
         if state.call is not None and state.call.kind is CallKind.BEGIN:
             self._open()
         self._complete_call()
+
+    def _set_epoch(self, producer_id: int, epoch: int) -> None:
+        self._set(producer_id=producer_id, epoch=epoch, is_epoch_used=False)
 
     # ------------------------------------------------------------ beginning
 
@@ -299,8 +300,10 @@ class _Step:
         """Begin a transaction; the producer is READY."""
         call = self.state.call
         assert call is not None
-        # KAFKA-18227: from version 2 on the first batch of an epoch has the sequence number 0.
+        # KAFKA-18227: in the same epoch the first record may be added to the last transaction, of
+        # which the markers are still being written.
         is_upgrade = call.version >= ENDS_EPOCH and not self.state.ends_epoch
+        is_upgrade = is_upgrade and self.state.is_epoch_used
         self._set(version=call.version)
         if self.state.needs_epoch or is_upgrade:
             self._initialize()
@@ -309,7 +312,12 @@ class _Step:
             self._complete_call()
 
     def _open(self) -> None:
-        self._move(Phase.IN_TRANSACTION, number=self.state.number + 1, begun_at=self.now)
+        self._move(
+            Phase.IN_TRANSACTION,
+            number=self.state.number + 1,
+            begun_at=self.now,
+            is_epoch_used=True,
+        )
 
     def _is_open(self, number: int) -> bool:
         return self.state.is_open and number == self.state.number
@@ -613,7 +621,7 @@ class _Step:
         match action:
             case None:
                 if state.ends_epoch and response.producer_id >= 0:
-                    self._set(producer_id=response.producer_id, epoch=response.producer_epoch)
+                    self._set_epoch(response.producer_id, response.producer_epoch)
                 self._ended()
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
                 self._set(attempt=self._again(attempt, action, code))
@@ -766,7 +774,8 @@ class _Step:
                     " broker's transaction.max.timeout.ms",
                 )
             case ErrorCode.INVALID_TXN_STATE if self.state.ends_epoch:
-                return BrokerError(code, f"{what}: {self._open_time()}")
+                reason = "the coordinator has aborted it, or none of its records was written"
+                return BrokerError(code, f"{what}: {self._timeout() or reason}")
             case ErrorCode.FENCED_INSTANCE_ID:
                 return FencedError(f"{what}: another member took this group_instance_id")
             case _ if group is not None and code in _STALE_MEMBER:
@@ -781,16 +790,19 @@ class _Step:
         what = f"{what}: {error_name(code)} ({code})"
         other = f"another producer has begun with transactional id {self.state.transactional_id!r}"
         advice = "give each producer an id of its own"
-        is_late = self.now - self.state.begun_at >= self.state.timeout_ms / 1000
-        if self.state.phase in (Phase.INITIALIZING, Phase.UNINITIALIZED) or not is_late:
-            return ProducerFencedError(f"{what}: {other}: {advice}")
-        return ProducerFencedError(f"{what}: {self._open_time()}; or {other}: {advice}")
+        is_open = self.state.phase not in (Phase.INITIALIZING, Phase.UNINITIALIZED)
+        timeout = self._timeout() if is_open else ""
+        return ProducerFencedError(f"{what}: {timeout}{'; or ' * bool(timeout)}{other}: {advice}")
 
-    def _open_time(self) -> str:
-        elapsed = self.now - self.state.begun_at
+    def _timeout(self) -> str:
+        """Say that the coordinator has aborted the transaction at its timeout; "" if it has not
+        been open for so long."""
+        elapsed, timeout_ms = self.now - self.state.begun_at, self.state.timeout_ms
+        if elapsed < timeout_ms / 1000:
+            return ""
         return (
             f"the coordinator has aborted the transaction, which was open for {elapsed:.4g} s;"
-            f" transaction_timeout_ms is {self.state.timeout_ms}"
+            f" transaction_timeout_ms is {timeout_ms}"
         )
 
     def _aborted(self) -> TransactionAbortedError:

@@ -167,6 +167,8 @@ class Transactions:
     """Of the last transaction, from 1."""
     begun_at: float = 0.0
     """When the last transaction began."""
+    is_epoch_used: bool = False
+    """Whether a transaction has begun in the present epoch."""
     needs_epoch: bool = False
     """Whether the next transaction needs another epoch: a request of an earlier one may still be
     executed, and would then be taken for one of the next."""

@@ -68,8 +68,6 @@ class InitializeRequested(BaseEvent):
     """The producer starts."""
 
     call: int
-    version: int
-    """The finalized `transaction.version`: 0, 1, or 2 (KIP-890)."""
 
 
 @frozen(kw_only=True)
@@ -78,7 +76,7 @@ class BeginRequested(BaseEvent):
 
     call: int
     version: int
-    """As of `InitializeRequested`, read again."""
+    """The finalized `transaction.version`: 0, 1, or 2 (KIP-890)."""
 
 
 @frozen(kw_only=True)

@@ -222,10 +222,11 @@ class Run:
 
 
 def ready(version: int) -> Run:
-    """A producer with id 7 in epoch 3."""
+    """A producer with id 7 in epoch 3, after a transaction of this version."""
     run = Run()
-    run.call(InitializeRequested, version=version)
+    run.call(InitializeRequested)
     run.answer()
+    run.state = attrs.evolve(run.state, version=version, is_epoch_used=True)
     run.sends.clear()
     assert run.at(Phase.READY)
     return run
@@ -272,7 +273,7 @@ def end(*, commit: bool, token: int, version: int = 1, **fields: Any) -> Send:
 
 
 def test_a_producer_gets_its_id_and_epoch() -> None:
-    started, effects = step(NEW, InitializeRequested(now=0.0, call=1, version=1))
+    started, effects = step(NEW, InitializeRequested(now=0.0, call=1))
     request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
     send = Send(token=1, request=request, to=Destination.TRANSACTION, key="tx", highest=5)
     assert effects == (send,)
@@ -282,9 +283,7 @@ def test_a_producer_gets_its_id_and_epoch() -> None:
     answer = answer_to(request, E.NONE)
     after, effects = step(started, Replied(now=0.0, token=1, response=answer))
     assert effects == (Complete(call=1),)
-    assert after == attrs.evolve(
-        NEW, phase=Phase.READY, producer_id=7, epoch=3, version=1, last_token=1
-    )
+    assert after == attrs.evolve(NEW, phase=Phase.READY, producer_id=7, epoch=3, last_token=1)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +300,7 @@ def test_a_request_is_repeated(code: int, look_up: bool, is_soon: bool) -> None:
     """The same request, until it is answered otherwise."""
     for run in (Run(), opened(1), opened(1), committing(1)[0]):
         if run.state.phase is Phase.UNINITIALIZED:
-            run.call(InitializeRequested, version=1)
+            run.call(InitializeRequested)
         elif run.state.phase is Phase.IN_TRANSACTION and run.calls == 2:
             run.commit_offsets()
             run.answer()
@@ -326,7 +325,7 @@ def test_adding_partitions_is_repeated() -> None:
 
 def test_a_start_that_is_given_up_can_be_repeated() -> None:
     run = Run()
-    first = run.call(InitializeRequested, version=1)
+    first = run.call(InitializeRequested)
     late = run.sent()
     run.give_up(first)
     assert (
@@ -336,7 +335,7 @@ def test_a_start_that_is_given_up_can_be_repeated() -> None:
         == run.ended[first]
     )
     assert run.at(Phase.UNINITIALIZED)
-    run.call(InitializeRequested, version=1)
+    run.call(InitializeRequested)
     before = run.state
     run.do(Replied, token=late.token, response=answer_to(late.request, E.NONE))
     assert run.state == before
@@ -372,7 +371,7 @@ def test_the_owner_of_an_epoch_is_fenced(code: int) -> None:
 )
 def test_a_start_is_refused(code: int, words: str) -> None:
     run = Run()
-    call = run.call(InitializeRequested, version=1)
+    call = run.call(InitializeRequested)
     run.answer(code)
     assert run.at(Phase.FATAL)
     assert words in str(run.ended[call])
@@ -422,6 +421,13 @@ def test_version_2_begins_in_an_epoch_of_its_own() -> None:
     run.answer(producer_epoch=4)
     assert (run.ended[call], run.state.phase) == (None, Phase.IN_TRANSACTION)
     assert (run.state.epoch, run.state.version) == (4, 2)
+
+
+def test_version_2_begins_in_an_unused_epoch() -> None:
+    run = ready(1)
+    run.state = attrs.evolve(run.state, is_epoch_used=False)
+    call = run.call(BeginRequested, version=2)
+    assert (run.ended[call], run.sends) == (None, [])
 
 
 def test_version_1_goes_on_in_the_epoch_of_version_2() -> None:
@@ -664,6 +670,18 @@ def test_offsets_need_a_broker_that_fences_members(version: int) -> None:
     error = UnsupportedVersionError("TxnOffsetCommit 3")
     run.refuse(error)
     assert (run.ended[call], run.state.phase) == (error, Phase.ABORTABLE_ERROR)
+
+
+@VERSIONS
+def test_a_response_without_an_offset_is_none(version: int) -> None:
+    run = opened(version)
+    call = run.commit_offsets({T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(2)})
+    if version < 2:
+        run.answer()
+    (send,) = run.respond(committed({T0: E.NONE, U0: E.NONE}))
+    assert (send.attempts, send.look_up) == (1, True)
+    run.respond(committed({T0: E.NONE, T1: E.NONE, U0: E.INVALID_REQUEST}))
+    assert run.ended[call] is None
 
 
 @VERSIONS
@@ -939,6 +957,21 @@ def test_a_commit_that_was_never_sent_has_not_happened(version: int) -> None:
 
 
 @VERSIONS
+def test_a_begin_that_waits_for_a_commit_is_given_up(version: int) -> None:
+    """The commit goes on, though its last request was refused for now."""
+    run, call = committing(version)
+    run.sent()
+    run.give_up(call)
+    run.answer(E.CONCURRENT_TRANSACTIONS)
+    begun = run.call(BeginRequested, version=version)
+    run.give_up(begun)
+    assert isinstance(run.ended[begun], TransactionOutcomeUnknownError)
+    assert run.at(Phase.UNRESOLVED)
+    run.answer()
+    assert run.at(Phase.READY)
+
+
+@VERSIONS
 def test_an_abort_goes_on_after_it_was_given_up(version: int) -> None:
     run = with_t0(version)
     call = run.call(AbortRequested)
@@ -1018,13 +1051,23 @@ def test_version_2_tells_that_the_coordinator_aborted() -> None:
     run.now += 61.0
     run.answer(E.INVALID_TXN_STATE)
     assert (
-        Like(TransactionAbortedError, "has aborted the transaction, which was open for 61 s")
+        Like(
+            TransactionAbortedError,
+            "the coordinator has aborted the transaction, which was open for 61 s",
+        )
         == run.ended[call]
     )
     assert run.at(Phase.ABORTABLE_ERROR)
     run.call(AbortRequested)
     run.answer(producer_id=7, producer_epoch=4)
     assert (run.state.phase, run.state.epoch) == (Phase.READY, 4)
+
+
+def test_version_2_has_nothing_to_commit_for_another_reason() -> None:
+    run, call = committing(2)
+    run.answer(E.INVALID_TXN_STATE)
+    words = "the coordinator has aborted it, or none of its records was written"
+    assert Like(TransactionAbortedError, words) == run.ended[call]
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -1126,6 +1169,19 @@ def test_an_abort_does_not_wait_for_a_retry(version: int) -> None:
 
 
 @BELOW_2
+def test_a_refusal_tells_that_an_earlier_request_was_not_executed(version: int) -> None:
+    """Or will be late, and then the next epoch ends what it begins."""
+    run = opened(version)
+    run.add(T0)
+    run.lose()
+    run.answer(E.CONCURRENT_TRANSACTIONS)
+    call = run.call(AbortRequested)
+    assert run.ended[call] is None
+    assert run.requests == ["AddPartitionsToTxn"] * 3  # the last one is not sent
+    assert run.state.needs_epoch
+
+
+@BELOW_2
 def test_an_abort_waits_for_a_group_in_flight(version: int) -> None:
     run = opened(version)
     offsets = run.commit_offsets()
@@ -1197,7 +1253,7 @@ def test_late_responses_change_nothing(version: int) -> None:
 
 
 CALLS: Mapping[str, Callable[[Run], int]] = {
-    "initialize": lambda run: run.call(InitializeRequested, version=1),
+    "initialize": lambda run: run.call(InitializeRequested),
     "begin": lambda run: run.call(BeginRequested, version=1),
     "commit": lambda run: run.call(CommitRequested),
     "abort": lambda run: run.call(AbortRequested),
@@ -1303,7 +1359,7 @@ class RandomRun(Run):
         version = self.random.choice((1, 2))
         match self.state.phase:
             case Phase.UNINITIALIZED:
-                self.call(InitializeRequested, version=version)
+                self.call(InitializeRequested)
             case Phase.READY:
                 self.call(BeginRequested, version=version)
             case Phase.IN_TRANSACTION:

@@ -111,6 +111,11 @@ class TransactionManager:
     # ------------------------------------------------------------ what is
 
     @property
+    def transactional_id(self) -> str:
+        """The transactional id, which Produce requests name."""
+        return self._state.transactional_id
+
+    @property
     def identity(self) -> tuple[int, int]:
         """The producer id and epoch of the open transaction, or of the next; -1 and -1 before
         `initialize`. They change in `begin`, `commit` and `abort` only."""
@@ -159,8 +164,7 @@ class TransactionManager:
         Raises: AuthorizationError, BrokerError, ProducerFencedError; RequestTimeoutError at the
         deadline, after which the call may be repeated; UnsupportedVersionError.
         """
-        version = await self._transaction_version(deadline)
-        await self._call(InitializeRequested, deadline, version=version)
+        await self._call(InitializeRequested, deadline)
 
     async def begin(self, deadline: float) -> None:
         """Begin a transaction, once the last one has ended for certain; in another epoch if

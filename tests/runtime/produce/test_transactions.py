@@ -30,12 +30,17 @@ from kafkagroup.errors import (
 from kafkagroup.produce.transaction_vocabulary import GroupIdentity
 from kafkagroup.runtime.produce.transactions import TransactionManager
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import BrokerSettings, Close, Late, Swallow
+from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Late, Swallow
+from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
-from kafkagroup.wire.messages.metadata import ApiVersionsRequest, FindCoordinatorRequest
+from kafkagroup.wire.messages.metadata import (
+    ApiVersionsRequest,
+    FinalizedFeatureKey,
+    FindCoordinatorRequest,
+)
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -101,7 +106,7 @@ class Writer:
         )
         data = PartitionProduceData(index=tp.partition, records=batch)
         request = ProduceRequest(
-            transactional_id="tx",
+            transactional_id=manager.transactional_id,
             acks=-1,
             timeout_ms=1000,
             topic_data=(TopicProduceData(name="t", partition_data=(data,)),),
@@ -265,11 +270,15 @@ async def test_the_version_is_read_again_before_each_transaction(network: Any) -
 
 async def test_the_highest_epoch_of_the_features_counts(network: Any) -> None:
     async with writing(network, 1) as writer:
-        old = writer.kafka.requests(ApiVersionsRequest)
-        assert old
         writer.kafka.set_transaction_version(2)
         await writer.begin()
         assert writer.manager.produce_highest_version() is None
+        await writer.commit()
+        level = FinalizedFeatureKey(name="transaction.version", max_version_level=1)
+        lagging = {"finalized_features": (level,), "finalized_features_epoch": 0}
+        fault = writer.kafka.fail(ApiVersionsRequest, Change(lambda r: evolve(r, **lagging)))
+        await writer.begin()
+        assert (fault.hits, writer.manager.produce_highest_version()) == (1, None)
         await writer.commit()
         fault = writer.kafka.fail(ApiVersionsRequest, Swallow())
         started_at = anyio.current_time()
