@@ -94,7 +94,8 @@ def values(name: str, kind: Kind, version: int) -> st.SearchStrategy[Any]:
     if kind is INT16 and name.endswith("error_code"):
         return error_codes
     if kind is INT64 and name.endswith("_ms"):
-        return timestamps if name == "log_append_time_ms" else milliseconds
+        times = ("log_append_time_ms", "transaction_start_time_ms")
+        return timestamps if name in times else milliseconds
     if kind.code in CODES:
         half = 2 ** (CODES[kind.code] - 1)
         return st.integers(-half, half - 1)

@@ -11,6 +11,14 @@ from kafkagroup.admin.reset import (
     offsets_from_json,
     offsets_to_json,
 )
+from kafkagroup.admin.transaction_values import (
+    OpenTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionList,
+    TransactionListing,
+    TransactionState,
+)
 from kafkagroup.admin.values import (
     GroupDescription,
     GroupList,
@@ -34,9 +42,15 @@ __all__ = [
     "NewTopic",
     "OffsetChange",
     "OffsetPlan",
+    "OpenTransaction",
     "PartitionDescription",
     "PartitionLag",
+    "ProducerDescription",
     "TopicDescription",
+    "TransactionDescription",
+    "TransactionList",
+    "TransactionListing",
+    "TransactionState",
     "offsets_from_json",
     "offsets_to_json",
 ]

@@ -1,4 +1,4 @@
-"""`Admin`: lists, describes and changes the groups, offsets and topics of a cluster.
+"""`Admin`: lists, describes and changes the groups, offsets, topics and transactions of a cluster.
 
 Only the public interface is here; the other modules make the requests. `Admin` joins no group.
 """
@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
-from kafkagroup.admin import describing, lag, offsets, removing, reset, spec
+from kafkagroup.admin import describing, lag, offsets, removing, reset, spec, transactions
 from kafkagroup.admin import topics as topic_requests
 from kafkagroup.admin.lag import PartitionLag
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
+from kafkagroup.admin.transaction_values import (
+    OpenTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionList,
+    TransactionState,
+)
 from kafkagroup.admin.values import (
     GroupDescription,
     GroupList,
@@ -25,7 +33,15 @@ from kafkagroup.admin.values import (
     TopicDescription,
 )
 from kafkagroup.assign import GroupSpec
-from kafkagroup.consume.partitions import ByPartition, Partitions, offsets_of, partitions_of
+from kafkagroup.consume.partitions import (
+    ByPartition,
+    Partition,
+    Partitions,
+    offset_of,
+    offsets_of,
+    partition_of,
+    partitions_of,
+)
 from kafkagroup.errors import ConfigurationError, IllegalStateError, KafkaGroupError
 from kafkagroup.options import AdminOptions
 from kafkagroup.runtime.client.calls import (
@@ -373,6 +389,96 @@ class Admin(CallingService):
         checked_group_ids([group_id])
         return await self._calls.once(lambda cluster: offsets.committed(cluster, group_id))
 
+    # ------------------------------------------------------------ transactions
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[TransactionState] = (),
+        producer_ids: Iterable[int] = (),
+        open_longer_than: timedelta | None = None,
+        pattern: str | None = None,
+    ) -> TransactionList:
+        """List the transactional ids of all brokers: with any of these states and producer ids,
+        with a transaction that has been open for longer than a time, and with an id that matches a
+        pattern as a whole, which brokers read by the syntax of RE2J. Without any of them, all.
+
+        Brokers leave out ids that this principal may not describe. The list's `errors` have the
+        brokers that failed: UnsupportedVersionError before Kafka 3.0, and when a broker cannot
+        filter by times (before 3.8) or patterns (before 4.1). Raises: ConfigurationError;
+        TransportError when no broker responds.
+        """
+        return await transactions.list_transactions(
+            self._calls,
+            states=_names(states, TransactionState),
+            producer_ids=producer_ids,
+            open_longer_than=open_longer_than,
+            pattern=pattern,
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription | KafkaGroupError]:
+        """Return each transactional id's description, or the error that `describe_transaction`
+        raises."""
+        return await self._calls.each(_transactional_ids(transactional_ids), transactions.describe)
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return the state of a transactional id, and the partitions of its open transaction.
+
+        Raises: BrokerError TRANSACTIONAL_ID_NOT_FOUND; AuthorizationError; UnsupportedVersionError
+        before Kafka 3.0; TransportError, or the last retriable BrokerError, after the timeout.
+        """
+        _transactional_ids([transactional_id])
+        return await self._calls.once(
+            lambda cluster: transactions.describe(cluster, transactional_id)
+        )
+
+    async def describe_producers(
+        self, partitions: Partitions
+    ) -> dict[TopicPartition, tuple[ProducerDescription, ...] | KafkaGroupError]:
+        """Return the idempotent and transactional producers that each partition's leader knows, by
+        producer id, or the partition's error: BrokerError UNKNOWN_TOPIC_OR_PARTITION;
+        AuthorizationError; UnsupportedVersionError before Kafka 2.8."""
+        return await transactions.describe_producers(self._calls, partitions_of(partitions))
+
+    async def open_transactions(
+        self, partitions: Partitions
+    ) -> dict[TopicPartition, tuple[OpenTransaction, ...] | KafkaGroupError]:
+        """Return the open transactions of each partition, the first one first, or the partition's
+        error. They come with what the coordinators know, so that `is_hanging` tells which of them
+        nothing will end.
+
+        Without the right to describe a transactional id, its transaction seems to hang. Raises:
+        BrokerError, UnsupportedVersionError or TransportError when not every broker could list its
+        transactional ids.
+        """
+        return await transactions.open_transactions(self._calls, partitions_of(partitions))
+
+    async def abort_transaction(
+        self, partition: Partition, start_offset: int, *, force: bool = False
+    ) -> None:
+        """Abort the transaction that begins at an offset of a partition and hangs: write its
+        marker there, as `kafka-transactions.sh abort` does. Consumers with `read_committed` then
+        get what comes after it.
+
+        A transaction that its coordinator ends is refused without `force`: a marker in one
+        partition would abort a part of what the coordinator may commit. To end such a one earlier,
+        start a producer with its transactional id, or stop the one that has it.
+
+        Raises: IllegalStateError when no transaction begins there, or it does not hang; BrokerError
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED when the producer has gone on
+        meanwhile; AuthorizationError without ALTER on the cluster; what `open_transactions` raises.
+        """
+        tp = partition_of(partition)
+        offset_of(tp, start_offset)
+        found = (await transactions.open_transactions(self._calls, [tp]))[tp]
+        if isinstance(found, KafkaGroupError):
+            raise found
+        opened = transactions.require_hanging(found, tp, start_offset, force=force)
+        attempts = ChangeAttempts()
+        await self._calls.once(lambda cluster: transactions.abort(cluster, opened, attempts))
+
     # ------------------------------------------------------------ removing
 
     async def remove_member(
@@ -433,7 +539,23 @@ def _topic_names(topics: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(topics))
 
 
-def _names(values: Iterable[str], kind: type[GroupState] | type[GroupType]) -> list[str]:
+def _transactional_ids(transactional_ids: Iterable[str]) -> list[str]:
+    """Return the ids without duplicates. Raises: ConfigurationError for one string, or an empty
+    id."""
+    if isinstance(transactional_ids, str):
+        raise ConfigurationError(
+            f"expected several transactional ids, not {transactional_ids!r} alone"
+        )
+    found = list(dict.fromkeys(transactional_ids))
+    if not all(found):
+        raise ConfigurationError("transactional_id is empty")
+    return found
+
+
+def _names(
+    values: Iterable[str],
+    kind: type[GroupState] | type[GroupType] | type[TransactionState],
+) -> list[str]:
     """Return Kafka's names of states or types. Raises: ConfigurationError for an unknown one."""
     known = sorted({member.value for member in kind} - {kind.UNKNOWN.value})
     found = [str(value) for value in values]

@@ -39,6 +39,7 @@ COMMANDS = (
     "reset-offsets",
     "spark-offsets",
     "topics",
+    "transactions",
     "watch",
 )
 """Command -> the file of that name, with "_" for "-"."""

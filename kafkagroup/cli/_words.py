@@ -18,13 +18,19 @@ _PHRASES = {
     "Admin.list_topics()": "`kafkagroup topics list`",
     "security=None": "-X security.protocol=PLAINTEXT",
     "a Security with ": "",
+    "force=True": "--force",
 }
+
+
+_ABORT = re.compile(r"Admin\.abort_transaction\(\('([\w.-]+)', (\d+)\), (\d+)\)")
 
 
 def in_shell_words(text: str) -> str:
     """Return the text with flags for options, and commands for calls."""
     for phrase, words in _PHRASES.items():
         text = text.replace(phrase, words)
+    abort = r"`kafkagroup transactions abort --topic \1 --partition \2 --start-offset \3`"
+    text = _ABORT.sub(abort, text)
     flags = option_words()
 
     def flag(found: re.Match[str]) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -27,8 +28,14 @@ from kafkagroup.admin import (
     GroupType,
     MemberDescription,
     OffsetPlan,
+    OpenTransaction,
     PartitionLag,
+    ProducerDescription,
     TopicDescription,
+    TransactionDescription,
+    TransactionList,
+    TransactionListing,
+    TransactionState,
 )
 from kafkagroup.admin.reset import OffsetChange
 from kafkagroup.admin.values import PartitionDescription
@@ -97,6 +104,30 @@ DESCRIBED = TopicDescription(
         for number in (0, 128)
     ),
 )
+TRANSACTION = TransactionDescription(
+    transactional_id="settlements-of-all-payments-in-europe-17",
+    state=TransactionState.ONGOING,
+    producer_id=9_000_000_123,
+    producer_epoch=1200,
+    timeout=60.0,
+    started_at=datetime(2026, 1, 31, 12, tzinfo=UTC),
+    partitions=tuple(TopicPartition(TOPIC, number) for number in (7, 8, 128)),
+    coordinator=BROKER,
+)
+PRODUCER = ProducerDescription(
+    producer_id=9_000_000_123,
+    producer_epoch=1200,
+    last_sequence=2_000_000_000,
+    last_written_at=datetime(2026, 1, 31, 12, 0, 1, tzinfo=UTC),
+    coordinator_epoch=12,
+    transaction_start_offset=18_000_000_123,
+)
+OPEN = OpenTransaction(
+    partition=TopicPartition(TOPIC, 128),
+    producer=PRODUCER,
+    start_offset=18_000_000_123,
+    transaction=TRANSACTION,
+)
 OFFSETS = OffsetPlan(
     group_id="settlements",
     changes={
@@ -128,6 +159,23 @@ COMMANDS: dict[str, list[object]] = {
     "describe settlements": [({"settlements": GROUP}, {"settlements": LAGS}, {})],
     f"topics describe {TOPIC}": [{TOPIC: DESCRIBED}],
     "topics list": [(DESCRIBED, attrs.evolve(DESCRIBED, name=TOPIC * 3))],
+    "transactions list": [
+        TransactionList(
+            transactions=(
+                TransactionListing(
+                    transactional_id=TRANSACTION.transactional_id,
+                    producer_id=TRANSACTION.producer_id,
+                    state=TRANSACTION.state,
+                    coordinator=BROKER,
+                ),
+            )
+        )
+    ],
+    "transactions describe id": [{"id": TRANSACTION}],
+    f"transactions producers --topic {TOPIC}": [{TopicPartition(TOPIC, 128): (PRODUCER,)}],
+    "transactions find-hanging --all": [
+        {TopicPartition(TOPIC, 128): (OPEN, attrs.evolve(OPEN, transaction=None))}
+    ],
     "reset-offsets settlements --shift-by -10 --dry-run": [OFFSETS, {}],
     "plan --spec - --assignor cooperative-sticky": [],
     "plan --spec - --assignor range --assignor naive --assignor weighted-sticky": [],
@@ -181,7 +229,7 @@ def test_every_table_is_among_them() -> None:
     texts = {path.stem: path.read_text() for path in CLI.glob("*.py")}
     assert {name for name, text in texts.items() if "= new_table(" in text} == {
         *("_describe_view", "_lag_view", "_plan_view"),
-        *("groups", "reset_offsets", "topics"),
+        *("groups", "reset_offsets", "topics", "transactions"),
     }
     assert [name for name, text in texts.items() if "rich.table" in text] == ["_table"]
 

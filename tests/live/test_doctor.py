@@ -214,6 +214,7 @@ async def test_a_healthy_group_and_topic_have_no_findings(real: LocalKafka) -> N
         ("joining", "ok", "is allowed"),
         ("topic", "ok", "2 partitions, all in sync"),
         ("reading", "ok", "is allowed"),
+        ("last stable offset", "ok", "no open transaction"),
     ]
     offsets_topic = next(one for one in found if one.check == "offsets topic")
     assert offsets_topic.text == "3 partitions, all with a leader"

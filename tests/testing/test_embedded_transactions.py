@@ -24,6 +24,11 @@ from kafkagroup.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from kafkagroup.wire.messages.transaction_admin import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from kafkagroup.wire.messages.transactions import EndTxnRequest, InitProducerIdRequest
 
 pytestmark = pytest.mark.anyio
@@ -294,3 +299,35 @@ async def test_the_producers_of_a_partition_can_be_read() -> None:
         # The marker of version 2 begins the next epoch.
         assert tx.epoch == first_epoch + 1
         assert kafka.producers("t", 0) == (ProducerState(tx.producer_id, tx.epoch, -1, None),)
+
+
+# ---------------------------------------------------------------- administrators
+
+
+@VIRTUAL
+async def test_a_marker_with_an_old_epoch_is_refused() -> None:
+    """KIP-1228: in transaction version 2 a marker's epoch is above that of the records."""
+    async with writer() as (kafka, producer):
+        assert await producer.write("a") == [NONE]
+
+        async def mark(epoch: int, version: int, coordinator_epoch: int = 0) -> int:
+            marker = WritableTxnMarker(
+                producer_id=producer.producer_id,
+                producer_epoch=epoch,
+                transaction_result=False,
+                topics=(WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),),
+                coordinator_epoch=coordinator_epoch,
+                transaction_version=version,
+            )
+            answer = await producer.peer.ask(WriteTxnMarkersRequest(markers=(marker,)), 2)
+            return int(answer.markers[0].topics[0].partitions[0].error_code)
+
+        assert await mark(producer.epoch, 2) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert kafka.stable_end("t", 0) == 0
+        assert await mark(producer.epoch, 1, coordinator_epoch=3) == NONE
+        assert kafka.stable_end("t", 0) == 2
+        assert await mark(producer.epoch, 1) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        assert await mark(producer.epoch + 1, 2, coordinator_epoch=3) == NONE
+        assert await mark(producer.epoch, 1, coordinator_epoch=3) == (
+            ErrorCode.INVALID_PRODUCER_EPOCH
+        )

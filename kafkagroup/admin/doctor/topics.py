@@ -1,4 +1,5 @@
-"""Checks one topic: whether it exists, has leaders and in-sync replicas, and may be read."""
+"""Checks one topic: whether it exists, has leaders and in-sync replicas, may be read, and has no
+transaction that nothing ends."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from kafkagroup.admin.doctor.cluster import metadata_of
 from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
 from kafkagroup.admin.doctor.requesting import request_from
+from kafkagroup.admin.doctor.transactions import examine_transactions
 from kafkagroup.errors import (
     AuthorizationError,
     ErrorCode,
@@ -58,6 +60,7 @@ async def examine_topic(
             found.append(wrong("reading", error))
         else:
             found.append(ok("reading", subject, "is allowed"))
+            found += await examine_transactions(servers, options, name, led)
     return found
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from kafkagroup._values import frozen
 
-__all__ = ["EARLIEST", "LATEST", "NO_MEMBERSHIP", "READ_UNCOMMITTED", "Identity"]
+__all__ = ["EARLIEST", "LATEST", "NO_MEMBERSHIP", "READ_COMMITTED", "READ_UNCOMMITTED", "Identity"]
 
 EARLIEST = -2
 """The timestamp that requests the log's start."""
 LATEST = -1
 """The timestamp that requests the log's end; under read_committed, the last stable offset."""
+READ_COMMITTED = 1
+"""The isolation level that ends a log at its last stable offset."""
 READ_UNCOMMITTED = 0
 """The isolation level that includes records of pending and aborted transactions."""
 

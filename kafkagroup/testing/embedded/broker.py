@@ -21,6 +21,7 @@ from kafkagroup.testing.embedded import (
     offsets,
     reads,
     topics,
+    transaction_admin,
     transaction_requests,
     writes,
 )
@@ -72,6 +73,12 @@ from kafkagroup.wire.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from kafkagroup.wire.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    WriteTxnMarkersRequest,
+)
+from kafkagroup.wire.messages.transaction_list import ListTransactionsRequest
 from kafkagroup.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -247,6 +254,12 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     ),
     DescribeConfigsRequest: _immediate(config_requests.describe),
     DescribeGroupsRequest: _immediate(group_requests.describe_groups),
+    DescribeProducersRequest: _immediate(
+        lambda cluster, node_id, request, caller: transaction_admin.describe_producers(
+            cluster, node_id, request
+        )
+    ),
+    DescribeTransactionsRequest: _immediate(transaction_admin.describe),
     EndTxnRequest: _immediate(transaction_requests.end),
     FetchRequest: reads.fetch,
     FindCoordinatorRequest: _immediate(
@@ -259,6 +272,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     LeaveGroupRequest: _immediate(group_requests.leave),
     ListGroupsRequest: _immediate(group_requests.list_groups),
     ListOffsetsRequest: _immediate(reads.list_offsets),
+    ListTransactionsRequest: _immediate(transaction_admin.list_all),
     MetadataRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.metadata(cluster, request, caller)
     ),
@@ -273,6 +287,11 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     SaslHandshakeRequest: _immediate(_sasl_handshake),
     SyncGroupRequest: group_requests.sync,
     TxnOffsetCommitRequest: _immediate(transaction_requests.commit_offsets),
+    WriteTxnMarkersRequest: _immediate(
+        lambda cluster, node_id, request, caller: transaction_admin.write_markers(
+            cluster, node_id, request
+        )
+    ),
 }
 
 _REQUESTS_BY_KEY = {cls.api_key: cls for cls in _HANDLERS}

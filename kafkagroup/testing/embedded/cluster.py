@@ -252,22 +252,30 @@ class Cluster:
         return frozenset(tp for offsets in pending.values() for tp in offsets)
 
     def _write_markers(self, transaction: Transaction, identity: Identity, commits: bool) -> None:
-        marker = encode_batch(
-            [NewRecord(_MARKER_KEY.pack(0, commits), _MARKER_VALUE.pack(0, 0))],
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            transactional=True,
-            control=True,
-        )
         for tp in sorted(transaction.partitions):
             if (partition := self.partition(*tp)) is not None:
-                partition.log.append(marker)
+                self.write_marker(partition, identity, commits=commits)
         for group_id in transaction.groups:
             pending = self.pending_offsets.get(group_id, {}).pop(identity.producer_id, {})
             if commits:
                 offsets = {tp: offset for tp, offset in pending.items() if offset is not None}
                 self.commit(group_id, offsets)
         self.wake_fetches()
+
+    def write_marker(
+        self, partition: Partition, identity: Identity, *, commits: bool, coordinator_epoch: int = 0
+    ) -> None:
+        """Append a marker, which ends the producer's transaction in this partition."""
+        value = _MARKER_VALUE.pack(0, coordinator_epoch)
+        marker = encode_batch(
+            [NewRecord(_MARKER_KEY.pack(0, commits), value, int(self.wall() * 1000))],
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            transactional=True,
+            control=True,
+        )
+        partition.log.append(marker)
+        partition.log.producers.note_marker(identity.producer_id, coordinator_epoch)
 
     # ------------------------------------------------------------ nodes
 

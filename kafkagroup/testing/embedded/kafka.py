@@ -411,8 +411,9 @@ class EmbeddedKafka:
         selects requests. If several faults match a request, the oldest one applies.
 
         With a `partition`, only its entry has the error code, in the next `times` responses to
-        Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch or Produce that have one. With
-        `executed`, the records of that entry of a Produce are appended all the same.
+        DescribeProducers, Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch, Produce or
+        WriteTxnMarkers that have one. With `executed`, the records of that entry of a Produce, or
+        its marker, are appended all the same.
         """
         fault = Fault(api, action, times, node_id, when, partition, executed)
         self._call(self._faults.rules.append, fault)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import attrs
 
 from kafkagroup.errors import ErrorCode
+from kafkagroup.wire.messages import transaction_admin
 from kafkagroup.wire.messages.fetch import AbortedTransaction
 from kafkagroup.wire.records import ControlType, RecordBatch
 
@@ -62,6 +63,10 @@ class _Producer:
     """Its last batches in this epoch."""
     open_from: int | None = None
     """The first offset of its open transaction."""
+    last_timestamp: int = -1
+    """That of its last batch or marker, in milliseconds."""
+    coordinator_epoch: int = -1
+    """That of its last marker."""
     seen_at: float = 0.0
 
 
@@ -106,6 +111,22 @@ class ProducerStates:
             return Check(ErrorCode.INVALID_TXN_STATE)
         return Check()
 
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, ends_epoch: bool
+    ) -> ErrorCode:
+        """Return the error for a marker of this producer. `ends_epoch`: whether it is of
+        transaction version 2, in which a marker has an epoch of its own (KIP-1228)."""
+        known = self._producers.get(producer_id, _Producer())
+        if epoch < known.epoch or (ends_epoch and epoch == known.epoch):
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if coordinator_epoch < known.coordinator_epoch:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        return ErrorCode.NONE
+
+    def note_marker(self, producer_id: int, coordinator_epoch: int) -> None:
+        """Note which coordinator has written the producer's last marker."""
+        self._producers[producer_id].coordinator_epoch = coordinator_epoch
+
     def note_use(self, producer_id: int, now: float) -> None:
         """Note that a producer wrote now."""
         self._producers[producer_id].seen_at = now
@@ -126,6 +147,7 @@ class ProducerStates:
         if batch.producer_epoch != known.epoch:
             known.epoch = batch.producer_epoch
             known.batches.clear()
+        known.last_timestamp = batch.max_timestamp
         if not batch.is_control:
             known.batches.append(
                 AppendedBatch(
@@ -157,6 +179,20 @@ class ProducerStates:
                 known.open_from,
             )
             for producer_id, known in sorted(self._producers.items())
+        )
+
+    def described(self) -> tuple[transaction_admin.ProducerState, ...]:
+        """Return the known producers as DescribeProducers has them."""
+        return tuple(
+            transaction_admin.ProducerState(
+                producer_id=state.producer_id,
+                producer_epoch=state.epoch,
+                last_sequence=state.last_sequence,
+                last_timestamp=self._producers[state.producer_id].last_timestamp,
+                coordinator_epoch=self._producers[state.producer_id].coordinator_epoch,
+                current_txn_start_offset=-1 if state.open_from is None else state.open_from,
+            )
+            for state in self.states()
         )
 
     @property

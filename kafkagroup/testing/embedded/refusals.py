@@ -19,6 +19,8 @@ from kafkagroup.wire.messages import (
     offsets,
     produce,
     sasl,
+    transaction_admin,
+    transaction_list,
     transactions,
 )
 from kafkagroup.wire.schema import Request
@@ -409,6 +411,76 @@ def _alter_incrementally(
     )
 
 
+def _list_transactions(_: transaction_list.ListTransactionsRequest, error: int, __: int) -> object:
+    return transaction_list.ListTransactionsResponse(
+        throttle_time_ms=0, error_code=error, unknown_state_filters=(), transaction_states=()
+    )
+
+
+def _describe_transactions(
+    request: transaction_admin.DescribeTransactionsRequest, error: int, _: int
+) -> object:
+    return transaction_admin.DescribeTransactionsResponse(
+        throttle_time_ms=0,
+        transaction_states=tuple(
+            transaction_admin.TransactionState(
+                error_code=error,
+                transactional_id=transactional_id,
+                transaction_state="",
+                transaction_timeout_ms=0,
+                transaction_start_time_ms=0,
+                producer_id=0,
+                producer_epoch=0,
+                topics=(),
+            )
+            for transactional_id in request.transactional_ids
+        ),
+    )
+
+
+def _describe_producers(
+    request: transaction_admin.DescribeProducersRequest, error: int, _: int
+) -> object:
+    return transaction_admin.DescribeProducersResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            transaction_admin.TopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    transaction_admin.PartitionResponse(
+                        partition_index=index, error_code=error, active_producers=()
+                    )
+                    for index in topic.partition_indexes
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _write_markers(request: transaction_admin.WriteTxnMarkersRequest, error: int, _: int) -> object:
+    return transaction_admin.WriteTxnMarkersResponse(
+        markers=tuple(
+            transaction_admin.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    transaction_admin.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            transaction_admin.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=error
+                            )
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
 def _handshake(_: sasl.SaslHandshakeRequest, error: int, __: int) -> object:
     return sasl.SaslHandshakeResponse(error_code=error, mechanisms=())
 
@@ -448,6 +520,10 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     produce.ProduceRequest: _produce,
     sasl.SaslAuthenticateRequest: _authenticate,
     sasl.SaslHandshakeRequest: _handshake,
+    transaction_admin.DescribeProducersRequest: _describe_producers,
+    transaction_admin.DescribeTransactionsRequest: _describe_transactions,
+    transaction_admin.WriteTxnMarkersRequest: _write_markers,
+    transaction_list.ListTransactionsRequest: _list_transactions,
     transactions.AddOffsetsToTxnRequest: _add_offsets,
     transactions.AddPartitionsToTxnRequest: _add_partitions,
     transactions.EndTxnRequest: _end_transaction,

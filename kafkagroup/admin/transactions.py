@@ -1,0 +1,332 @@
+"""Lists and describes transactions and producers, and aborts a transaction that hangs (KIP-664).
+
+A coordinator knows its transactional ids, and a partition its producer ids. A transaction hangs if
+a partition has it open and no coordinator knows it, so that nothing ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from kafkagroup.admin.spec import topics_metadata
+from kafkagroup.admin.transaction_values import (
+    OpenTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionList,
+    TransactionListing,
+    TransactionState,
+)
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    IllegalStateError,
+    KafkaGroupError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnsupportedVersionError,
+    broker_error,
+)
+from kafkagroup.runtime.client.calls import ChangeAttempts, RetriedCalls
+from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.coordinators import CoordinatorType
+from kafkagroup.transport.metadata import ClusterMetadata, Node
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import ABSENT
+from kafkagroup.wire.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ProducerState,
+    TopicRequest,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kafkagroup.wire.messages.transaction_list import ListTransactionsRequest
+
+__all__ = [
+    "abort",
+    "describe",
+    "describe_producers",
+    "list_transactions",
+    "open_transactions",
+    "require_hanging",
+]
+
+_OPEN_STATES = tuple(state.value for state in TransactionState if state.is_open)
+
+
+async def list_transactions(
+    calls: RetriedCalls,
+    *,
+    states: Iterable[str] = (),
+    producer_ids: Iterable[int] = (),
+    open_longer_than: timedelta | None = None,
+    pattern: str | None = None,
+) -> TransactionList:
+    """Implement `Admin.list_transactions`."""
+    filters = tuple(states)
+    if open_longer_than is not None and not filters:
+        # Brokers compare the start only: an id whose transaction has ended passes, too.
+        filters = _OPEN_STATES
+    duration_ms = -1 if open_longer_than is None else open_longer_than // timedelta(milliseconds=1)
+    request = ListTransactionsRequest(
+        state_filters=filters,
+        producer_id_filters=tuple(producer_ids),
+        duration_filter=duration_ms,
+        transactional_id_pattern=pattern,
+    )
+
+    async def list_from(cluster: Cluster, node: Node) -> list[TransactionListing]:
+        return await _list(cluster.broker(node), node, request)
+
+    metadata = await calls.once(lambda cluster: cluster.refresh())
+    results = await calls.each(metadata.nodes.values(), list_from)
+    found: dict[str, TransactionListing] = {}
+    errors: dict[Node, KafkaGroupError] = {}
+    for node, result in results.items():
+        if isinstance(result, KafkaGroupError):
+            errors[node] = result
+        else:
+            # While a coordinator moves, two brokers may list the id.
+            found |= {one.transactional_id: one for one in result}
+    return TransactionList(transactions=tuple(found[name] for name in sorted(found)), errors=errors)
+
+
+async def _list(
+    broker: BrokerClient, node: Node, request: ListTransactionsRequest
+) -> list[TransactionListing]:
+    try:
+        response = await broker.request(request)
+    except LocalProtocolError as error:
+        # Filters by duration need Kafka 3.8 (KIP-994), those by pattern 4.1 (KIP-1152).
+        raise UnsupportedVersionError(f"{broker!r} is too old for this filter: {error}") from None
+    if response.error_code:
+        raise broker_error(response.error_code, "listing transactions", operation="DESCRIBE")
+    return [
+        TransactionListing(
+            transactional_id=one.transactional_id,
+            producer_id=one.producer_id,
+            state=TransactionState(one.transaction_state),
+            coordinator=node,
+        )
+        for one in response.transaction_states
+    ]
+
+
+async def describe(cluster: Cluster, transactional_id: str) -> TransactionDescription:
+    """Return the description of a transactional id. Raises: BrokerError."""
+    request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
+    async with cluster.coordinator(transactional_id, CoordinatorType.TRANSACTION) as broker:
+        response = await broker.request(request)
+        for one in response.transaction_states:
+            if one.transactional_id != transactional_id:
+                continue
+            if one.error_code:
+                what = f"describing transactional id {transactional_id!r}"
+                raise broker_error(one.error_code, what, operation="DESCRIBE")
+            state = TransactionState(one.transaction_state)
+            return TransactionDescription(
+                transactional_id=transactional_id,
+                state=state,
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                timeout=one.transaction_timeout_ms / 1000,
+                started_at=_moment(one.transaction_start_time_ms) if state.is_open else None,
+                partitions=tuple(
+                    sorted(
+                        TopicPartition(topic.topic, partition)
+                        for topic in one.topics
+                        for partition in topic.partitions
+                    )
+                ),
+                coordinator=Node(broker.node_id, broker.host, broker.port),
+            )
+    raise RemoteProtocolError(f"the coordinator did not answer for {transactional_id!r}")
+
+
+async def describe_producers(
+    calls: RetriedCalls, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[ProducerDescription, ...] | KafkaGroupError]:
+    """Implement `Admin.describe_producers`."""
+    wanted = tuple(partitions)
+
+    async def read_metadata(cluster: Cluster, topic: str) -> ClusterMetadata:
+        return await topics_metadata(cluster, [topic])
+
+    read = await calls.each((tp.topic for tp in wanted), read_metadata)
+    known = {name: one for name, one in read.items() if isinstance(one, ClusterMetadata)}
+
+    async def describe_one(cluster: Cluster, tp: TopicPartition) -> tuple[ProducerDescription, ...]:
+        # A second attempt reads the metadata again: the leader may have moved.
+        metadata = known.pop(tp.topic, None) or await topics_metadata(cluster, [tp.topic])
+        producers = await _producers(cluster, tp, metadata)
+        known[tp.topic] = metadata
+        return producers
+
+    return await calls.each(wanted, describe_one, final=ABSENT)
+
+
+async def _producers(
+    cluster: Cluster, tp: TopicPartition, metadata: ClusterMetadata
+) -> tuple[ProducerDescription, ...]:
+    """Return the producers that the leader of a partition knows, by id. Raises: BrokerError."""
+    request = DescribeProducersRequest(
+        topics=(TopicRequest(name=tp.topic, partition_indexes=(tp.partition,)),)
+    )
+    response = await _leader(cluster, tp, metadata).request(request)
+    for topic in response.topics:
+        for data in topic.partitions:
+            if (topic.name, data.partition_index) == tp:
+                what = data.error_message or f"describing the producers of {tp}"
+                _raise(data.error_code, what, "READ", tp)
+                return tuple(
+                    sorted(map(_producer, data.active_producers), key=lambda one: one.producer_id)
+                )
+    raise RemoteProtocolError(f"the leader did not answer for {tp}")
+
+
+def _producer(state: ProducerState) -> ProducerDescription:
+    start = state.current_txn_start_offset
+    return ProducerDescription(
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        last_sequence=state.last_sequence,
+        last_written_at=_moment(state.last_timestamp),
+        coordinator_epoch=state.coordinator_epoch,
+        transaction_start_offset=None if start < 0 else start,
+    )
+
+
+async def open_transactions(
+    calls: RetriedCalls, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[OpenTransaction, ...] | KafkaGroupError]:
+    """Implement `Admin.open_transactions`."""
+    described = await describe_producers(calls, partitions)
+    opened = {
+        tp: tuple(one for one in producers if one.transaction_start_offset is not None)
+        for tp, producers in described.items()
+        if not isinstance(producers, KafkaGroupError)
+    }
+    producer_ids = sorted({one.producer_id for found in opened.values() for one in found})
+    known = await _by_producer_id(calls, producer_ids) if producer_ids else {}
+
+    def with_coordinator(tp: TopicPartition, one: ProducerDescription) -> OpenTransaction:
+        assert one.transaction_start_offset is not None
+        return OpenTransaction(
+            partition=tp,
+            producer=one,
+            start_offset=one.transaction_start_offset,
+            transaction=known.get(one.producer_id),
+        )
+
+    results: dict[TopicPartition, tuple[OpenTransaction, ...] | KafkaGroupError] = {}
+    for tp, producers in described.items():
+        if isinstance(producers, KafkaGroupError):
+            results[tp] = producers
+        else:
+            found = [with_coordinator(tp, one) for one in opened[tp]]
+            results[tp] = tuple(sorted(found, key=lambda one: one.start_offset))
+    return results
+
+
+async def _by_producer_id(
+    calls: RetriedCalls, producer_ids: Sequence[int]
+) -> dict[int, TransactionDescription]:
+    """Return the transactional ids that have these producer ids. Raises: the first error, as
+    without an answer of each coordinator an id may have a transaction that is not known."""
+    listed = await list_transactions(calls, producer_ids=producer_ids)
+    for error in listed.errors.values():
+        raise error
+    names = [one.transactional_id for one in listed.transactions]
+    described = await calls.each(names, describe)
+    found = {}
+    for description in described.values():
+        if not isinstance(description, KafkaGroupError):
+            found[description.producer_id] = description
+        elif getattr(description, "code", None) != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise description  # one that is not found has expired since it was listed
+    return found
+
+
+def require_hanging(
+    opened: Iterable[OpenTransaction], tp: TopicPartition, start_offset: int, *, force: bool
+) -> OpenTransaction:
+    """Return the open transaction of a partition that begins at this offset. Raises:
+    IllegalStateError if there is none, or unless forced if its coordinator will end it."""
+    opened = tuple(opened)
+    found = next((one for one in opened if one.start_offset == start_offset), None)
+    if found is None:
+        starts = ", ".join(str(one.start_offset) for one in opened)
+        others = f"the open ones begin at {starts}" if starts else "it has no open transaction"
+        raise IllegalStateError(f"{tp} has no transaction that begins at {start_offset}; {others}")
+    if (known := found.transaction) is not None and not found.is_hanging and not force:
+        raise IllegalStateError(
+            f"the transaction at offset {start_offset} of {tp} does not hang: it is"
+            f" {known.state.value} under transactional id {known.transactional_id!r}, and its"
+            f" coordinator ends it within {known.timeout:g} s of its start. Aborted in one"
+            " partition, it may still be committed in others; force=True aborts it all the same"
+        )
+    return found
+
+
+async def abort(cluster: Cluster, opened: OpenTransaction, attempts: ChangeAttempts) -> None:
+    """Write the marker that aborts a transaction in its partition. Raises: BrokerError."""
+    tp, producer = opened.partition, opened.producer
+    metadata = await topics_metadata(cluster, [tp.topic])
+    if attempts.is_lost:
+        # Once the marker is written, the producer may go on with another transaction.
+        producers = await _producers(cluster, tp, metadata)
+        if not any(
+            (one.producer_id, one.transaction_start_offset)
+            == (producer.producer_id, opened.start_offset)
+            for one in producers
+        ):
+            return
+    marker = WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transaction_result=False,
+        topics=(WritableTxnMarkerTopic(name=tp.topic, partition_indexes=(tp.partition,)),),
+        # Without a marker so far: an epoch that is not above that of any coordinator.
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )
+    leader = _leader(cluster, tp, metadata)
+    response = await attempts.send(leader, WriteTxnMarkersRequest(markers=(marker,)))
+    for one in response.markers:
+        for topic in one.topics:
+            for result in topic.partitions:
+                if (one.producer_id, topic.name, result.partition_index) == (
+                    producer.producer_id,
+                    *tp,
+                ):
+                    what = f"aborting the transaction at offset {opened.start_offset} of {tp}"
+                    _raise(result.error_code, what, "ALTER", tp)
+                    return
+    raise RemoteProtocolError(f"the leader did not answer for {tp}")
+
+
+def _leader(cluster: Cluster, tp: TopicPartition, metadata: ClusterMetadata) -> BrokerClient:
+    """Return the client of a partition's leader. Raises: BrokerError."""
+    if not 0 <= tp.partition < metadata.partition_counts([tp.topic]).get(tp.topic, 0):
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
+    leader = metadata.leader(tp)
+    node = None if leader is None else metadata.nodes.get(leader.leader)
+    if node is None:
+        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+    return cluster.broker(node)
+
+
+def _raise(code: int, what: str, operation: str, tp: TopicPartition) -> None:
+    if code:
+        raise broker_error(code, what, operation=operation, topic=tp.topic)
+
+
+def _moment(timestamp_ms: int) -> datetime | None:
+    """Return a time; None for -1, and for a time that no clock shows."""
+    try:
+        return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

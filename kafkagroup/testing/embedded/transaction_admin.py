@@ -1,0 +1,213 @@
+"""The requests of administrators about transactions and producers (KIP-664, 994, 1152)."""
+
+from __future__ import annotations
+
+import re
+
+from kafkagroup.errors import ErrorCode
+from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.reads import check_leader
+from kafkagroup.testing.embedded.transactions import Identity, Transaction, TransactionState
+from kafkagroup.types import TopicPartition, by_topic
+from kafkagroup.wire.messages import transaction_admin, transaction_list
+from kafkagroup.wire.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    PartitionResponse,
+    TopicData,
+    TopicResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kafkagroup.wire.messages.transaction_list import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+__all__ = ["describe", "describe_producers", "list_all", "write_markers"]
+
+_STATES = frozenset(state.value for state in TransactionState)
+_WITHOUT_TRANSACTION = ("Dead", "PrepareEpochFence")
+"""States that Kafka has too: filters may name them."""
+
+_ENDS_EPOCH = 2
+"""The transaction version in which each transaction ends an epoch."""
+
+
+def list_all(
+    cluster: Cluster, node_id: int, request: ListTransactionsRequest, caller: Caller
+) -> ListTransactionsResponse:
+    """List the transactional ids that this node coordinates, by their filters."""
+    unknown = sorted({*request.state_filters} - {*_STATES, *_WITHOUT_TRANSACTION})
+    try:
+        pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
+    except re.error:
+        return ListTransactionsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.INVALID_REGULAR_EXPRESSION,
+            unknown_state_filters=(),
+            transaction_states=(),
+        )
+    found = [
+        one
+        for one in cluster.transactions.transactions.values()
+        if cluster.coordinator_of(one.transactional_id) == node_id
+        and (not request.state_filters or one.state.value in request.state_filters)
+        and (
+            not request.producer_id_filters
+            or one.identity.producer_id in request.producer_id_filters
+        )
+        and _lasts_longer(one, request.duration_filter, caller.now)
+        and pattern.fullmatch(one.transactional_id)
+    ]
+    if len(unknown) == len({*request.state_filters}) > 0:
+        found = []
+    return ListTransactionsResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=tuple(unknown),
+        transaction_states=tuple(
+            transaction_list.TransactionState(
+                transactional_id=one.transactional_id,
+                producer_id=one.identity.producer_id,
+                transaction_state=one.state.value,
+            )
+            for one in found
+        ),
+    )
+
+
+def _lasts_longer(one: Transaction, duration_ms: int, now: float) -> bool:
+    """Whether a transaction lasts longer, by its start only: as in Kafka, one that has ended does,
+    too, and an id that has had none always does."""
+    if duration_ms < 0 or one.state is TransactionState.EMPTY:
+        return True
+    return (now - one.started_at) * 1000 > duration_ms
+
+
+def describe(
+    cluster: Cluster, node_id: int, request: DescribeTransactionsRequest, caller: Caller
+) -> DescribeTransactionsResponse:
+    """Describe transactional ids, each with its last transaction."""
+    return DescribeTransactionsResponse(
+        throttle_time_ms=0,
+        transaction_states=tuple(
+            _described(cluster, node_id, one, caller.now) for one in request.transactional_ids
+        ),
+    )
+
+
+def _described(
+    cluster: Cluster, node_id: int, transactional_id: str, now: float
+) -> transaction_admin.TransactionState:
+    error, state, started_ms = ErrorCode.NONE, "", -1
+    found = cluster.transactions.transactions.get(transactional_id)
+    if not transactional_id:
+        error = ErrorCode.INVALID_REQUEST
+    elif cluster.coordinator_of(transactional_id) != node_id:
+        error = ErrorCode.NOT_COORDINATOR
+    elif found is None:
+        error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    if error or found is None:
+        found = Transaction(transactional_id, Identity(0, 0), 0)
+    else:
+        state = found.state.value
+        if found.state is not TransactionState.EMPTY:
+            started_ms = int((cluster.wall() - now + found.started_at) * 1000)
+    return transaction_admin.TransactionState(
+        error_code=error,
+        transactional_id=transactional_id,
+        transaction_state=state,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=started_ms if state else 0,
+        producer_id=found.identity.producer_id,
+        producer_epoch=found.identity.epoch,
+        topics=tuple(
+            TopicData(topic=topic, partitions=tuple(partitions))
+            for topic, partitions in by_topic(sorted(found.partitions)).items()
+        ),
+    )
+
+
+def describe_producers(
+    cluster: Cluster, node_id: int, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Describe the producers that a partition knows. Every replica may be asked."""
+
+    def answer_one(topic: str, index: int) -> PartitionResponse:
+        partition, error = check_leader(cluster, node_id, topic, index, -1, followers=True)
+        tp = TopicPartition(topic, index)
+        code = cluster.refusal(node_id, DescribeProducersRequest, tp) or error
+        producers = () if partition is None or code else partition.log.producers.described()
+        return PartitionResponse(partition_index=index, error_code=code, active_producers=producers)
+
+    return DescribeProducersResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            TopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    answer_one(topic.name, index) for index in topic.partition_indexes
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def write_markers(
+    cluster: Cluster, node_id: int, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """Write markers where this node leads, whatever the coordinator knows of the transaction."""
+
+    def answer_one(
+        marker: WritableTxnMarker, topic: str, index: int
+    ) -> WritableTxnMarkerPartitionResult:
+        partition, error = check_leader(cluster, node_id, topic, index, -1)
+        tp = TopicPartition(topic, index)
+        code = cluster.refusal(node_id, WriteTxnMarkersRequest, tp) or int(error)
+        if partition is not None and not code:
+            code = partition.log.producers.check_marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+                ends_epoch=marker.transaction_version >= _ENDS_EPOCH,
+            )
+        if partition is not None and not code:
+            identity = Identity(marker.producer_id, marker.producer_epoch)
+            cluster.write_marker(
+                partition,
+                identity,
+                commits=marker.transaction_result,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+            code = cluster.refusal_after(node_id, WriteTxnMarkersRequest, tp)
+        return WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+
+    response = WriteTxnMarkersResponse(
+        markers=tuple(
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            answer_one(marker, topic.name, index)
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+    cluster.wake_fetches()
+    return response
