@@ -9,9 +9,8 @@ from typing import Any
 import anyio
 import attrs
 import pytest
-from anyio.abc import TaskGroup
+from runtime.produce.transaction_writer import TransactionWriter
 
-from kafkagroup import Consumer
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,
@@ -30,21 +29,18 @@ from kafkagroup.errors import (
 from kafkagroup.produce.transaction_vocabulary import GroupIdentity
 from kafkagroup.runtime.produce.transactions import TransactionManager
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Late, Swallow
+from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Late, Swallow, Throttle
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions
-from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import (
     ApiVersionsRequest,
     FinalizedFeatureKey,
     FindCoordinatorRequest,
 )
 from kafkagroup.wire.messages.produce import (
-    PartitionProduceData,
     ProduceRequest,
-    TopicProduceData,
 )
 from kafkagroup.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -59,83 +55,15 @@ pytestmark = pytest.mark.anyio
 E = ErrorCode
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OPTIONS = ClientOptions(request_timeout=3.0)
-GROUP = GroupIdentity("g")
-SEVEN = {T0: OffsetAndMetadata(7)}
 VERSIONS = pytest.mark.parametrize("version", [0, 1, 2])
 BELOW_2 = pytest.mark.parametrize("version", [0, 1])
 
 
 @attrs.define
-class Writer:
-    """A producer without its sender: each record is a batch, and a request."""
+class Writer(TransactionWriter):
+    """With the broker."""
 
-    kafka: EmbeddedKafka
-    cluster: Cluster
-    tasks: TaskGroup
-    manager: TransactionManager
-    sequences: dict[tuple[tuple[int, int], TopicPartition], int] = attrs.field(factory=dict)
-
-    async def begin(self) -> None:
-        await self.manager.begin(anyio.current_time() + 10)
-
-    async def commit(self, timeout: float = 10.0) -> None:
-        await self.manager.commit(anyio.current_time() + timeout)
-
-    async def abort(self, timeout: float = 10.0) -> None:
-        await self.manager.abort(anyio.current_time() + timeout)
-
-    async def send_offsets(
-        self, offsets: Any = None, group: GroupIdentity = GROUP, timeout: float = 10.0
-    ) -> None:
-        deadline = anyio.current_time() + timeout
-        await self.manager.send_offsets(group, SEVEN if offsets is None else offsets, deadline)
-
-    async def write(self, value: str, tp: TopicPartition = T0) -> int:
-        """Write a record; return the error code."""
-        manager = self.manager
-        if manager.needs_adding(tp):
-            await manager.add_partitions([tp])
-        producer_id, epoch = manager.identity
-        key = manager.identity, tp
-        batch = encode_batch(
-            [NewRecord(None, value.encode())],
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=self.sequences.get(key, 0),
-            transactional=True,
-        )
-        data = PartitionProduceData(index=tp.partition, records=batch)
-        request = ProduceRequest(
-            transactional_id=manager.transactional_id,
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=(TopicProduceData(name="t", partition_data=(data,)),),
-        )
-        highest = manager.produce_highest_version()
-        response = await self.cluster.leader(tp).request(
-            request, highest=12 if highest is None else highest, connection_id="produce"
-        )
-        code = int(response.responses[0].partition_responses[0].error_code)
-        if not code:
-            self.sequences[key] = self.sequences.get(key, 0) + 1
-        return code
-
-    async def another(self) -> Writer:
-        """Another producer with the same transactional id."""
-        made = TransactionManager(self.cluster, self.tasks, "tx")
-        await made.initialize(anyio.current_time() + 10)
-        return Writer(self.kafka, self.cluster, self.tasks, made)
-
-    async def visible(self) -> list[str]:
-        """What a consumer reads of committed transactions."""
-        options = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-        servers = "kafka-1:9092"
-        found: list[Any] = []
-        async with Consumer("t", bootstrap_servers=servers, **options) as consumer:  # type: ignore[arg-type]
-            with anyio.move_on_after(2):
-                while True:
-                    found.append((await consumer.getone()).value)
-        return [value.decode() for value in found]
+    kafka: EmbeddedKafka = attrs.field(kw_only=True)
 
     @property
     def requests(self) -> list[str]:
@@ -178,7 +106,7 @@ async def writing(
             with cluster.topics.during({"t"}):
                 await cluster.refresh()
             await manager.initialize(anyio.current_time() + 10)
-            yield Writer(kafka, cluster, tasks, manager)
+            yield Writer(cluster, tasks, manager, "kafka-1:9092", kafka=kafka)
             manager.close()
             await cluster.aclose()
             tasks.cancel_scope.cancel()
@@ -195,7 +123,7 @@ async def test_a_transaction_is_visible_once_it_is_committed(network: Any, versi
             await writer.begin()
             assert writer.manager.is_open
             assert await writer.write(f"a{number}") == 0
-            assert await writer.write(f"b{number}", T1) == 0
+            assert await writer.write(f"b{number}", 1) == 0
             assert writer.state == "Ongoing"
             await (writer.commit() if commit else writer.abort())
             assert writer.state == ("CompleteCommit" if commit else "CompleteAbort")
@@ -216,12 +144,12 @@ async def test_offsets_are_committed_with_the_records(network: Any, version: int
         await writer.begin()
         await writer.write("a")
         await writer.send_offsets()
-        await writer.send_offsets({T0: OffsetAndMetadata(8)})
+        await writer.send_offsets(8)
         assert writer.kafka.committed("g", "t") == {}
         await writer.commit()
         assert writer.kafka.committed("g", "t") == {0: 8}
         await writer.begin()
-        await writer.send_offsets({T0: OffsetAndMetadata(9)})
+        await writer.send_offsets(9)
         await writer.abort()
         assert writer.kafka.committed("g", "t") == {0: 8}
         sent = writer.kafka.requests(TxnOffsetCommitRequest)
@@ -303,6 +231,38 @@ async def test_the_next_transaction_waits_for_the_markers(network: Any, version:
             await writer.send_offsets()
             assert writer.count(TxnOffsetCommitRequest) > 3
         await writer.commit()
+
+
+@VERSIONS
+async def test_the_first_retry_comes_soon_after_the_markers(network: Any, version: int) -> None:
+    """The usual back-off takes longer than the markers of most transactions."""
+    async with writing(network, version, transaction_marker_delay=0.015) as writer:
+        await writer.begin()
+        await writer.send_offsets()
+        await writer.commit()
+        await writer.begin()
+        started_at = anyio.current_time()
+        await writer.send_offsets()
+        assert 0.015 < anyio.current_time() - started_at < 0.05
+        await writer.commit()
+
+
+async def test_a_request_that_waits_for_the_throttle_is_dropped(network: Any) -> None:
+    """It would begin a transaction after the abort."""
+    async with writing(network, 1) as writer:
+        writer.kafka.fail(ApiVersionsRequest, Throttle(2))
+        await writer.begin()
+        async with anyio.create_task_group() as tasks:
+
+            async def add() -> None:
+                with pytest.raises(IllegalStateError, match="no transaction is open"):
+                    await writer.manager.add_partitions([T0])
+
+            tasks.start_soon(add)
+            await anyio.sleep(0.1)
+            await writer.abort()
+        await anyio.sleep(3)
+        assert (writer.count(AddPartitionsToTxnRequest), writer.state) == (0, "Empty")
 
 
 # ---------------------------------------------------------------- requests that are repeated
@@ -459,7 +419,7 @@ async def test_a_late_commit_does_not_end_the_next_transaction(network: Any, ver
     async with writing(network, version) as writer:
         await writer.begin()
         await writer.write("one")
-        await writer.write("one", T1)
+        await writer.write("one", 1)
         fault = writer.kafka.fail(EndTxnRequest, Late(0.5))
         await writer.commit()
         await writer.begin()
@@ -499,10 +459,10 @@ async def test_late_offsets_are_not_committed_by_the_next_transaction(
         await writer.begin()
         writer.kafka.fail(TxnOffsetCommitRequest, Late(0.5))
         with anyio.move_on_after(0.01):
-            await writer.send_offsets({T0: OffsetAndMetadata(100)})
+            await writer.send_offsets(100)
         await writer.abort()
         await writer.begin()
-        await writer.send_offsets({T0: OffsetAndMetadata(50)})
+        await writer.send_offsets(50)
         await anyio.sleep(1)
         await writer.commit()
         assert writer.kafka.committed("g", "t") == {0: 50}
@@ -711,7 +671,7 @@ async def test_an_old_broker_does_not_fence_members(network: Any) -> None:
 
         writer.cluster.broker(next(iter(writer.cluster.metadata.nodes.values()))).attempt = too_old  # type: ignore[method-assign]
         with pytest.raises(UnsupportedVersionError):
-            await writer.send_offsets({T0: OffsetAndMetadata(9)})
+            await writer.send_offsets(9)
         assert writer.manager.must_abort
 
 
