@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ import anyio
 import attrs
 
 from kafkagroup import assign as assignors
+from kafkagroup.assign import check
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.consume.progress import Progress
@@ -30,7 +32,6 @@ from kafkagroup.runtime.consume import close_sequence, committer, fetch_sources,
 from kafkagroup.runtime.consume import engine as engines
 from kafkagroup.runtime.consume import fetch_response as fetch_responses
 from kafkagroup.runtime.consume import fetcher as fetchers
-from kafkagroup.runtime.consume import leader as leaders
 from kafkagroup.runtime.consume import positions as position_lookups
 from kafkagroup.runtime.consume import reader as readers
 from kafkagroup.runtime.consume import session as sessions
@@ -39,6 +40,7 @@ from kafkagroup.runtime.consume import topic_watch as topic_watches
 from kafkagroup.runtime.consume import validation as validations
 from kafkagroup.runtime.consume.committer import Committer
 from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.consume.poll_state import PollState
 from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.member import generations
 from kafkagroup.runtime.offsets import group_offsets
@@ -53,6 +55,7 @@ from kafkagroup.wire.messages.group import (
     JoinGroupResponse,
     SyncGroupResponse,
 )
+from kafkagroup.wire.records import RecordBatch
 
 from . import process
 from .planting import (
@@ -64,6 +67,7 @@ from .planting import (
     heartbeats_while_waiting,
     mistake,
     wake,
+    with_options,
 )
 from .planting import around as _around
 from .planting import replace as _replace
@@ -107,51 +111,79 @@ class _Anyio:
 # ------------------------------------------------------------------ revocation
 
 
+def _on_last_commit(stack: ExitStack, faulty: Callable[[Any], Any]) -> None:
+    """Call `faulty(commit)` for the commit before partitions are released."""
+
+    def make(commit: Any) -> Any:
+        async def committed(self: Any, deadline: float, *rest: Any, **named: Any) -> None:
+            # The others name a note, or the partitions.
+            if rest or named:
+                await commit(self, deadline, *rest, **named)
+            else:
+                await faulty(partial(commit, self))
+
+        return committed
+
+    _around(stack, Committer, "commit_processed", make)
+
+
 @_bug("S3")
 def skips_the_last_commit(stack: ExitStack) -> None:
     """Revoked partitions are released without a commit of the processed records."""
-    _replace(stack, subscribers.Subscriber, "_commit_before_release", _nothing)
+    _on_last_commit(stack, _nothing)
 
 
 @_bug("S3")
 def does_not_wait_for_the_last_commit(stack: ExitStack) -> None:
     """The member rejoins while its last commit is in flight."""
 
-    async def faulty(self: Any, deadline: float) -> None:
+    async def faulty(commit: Any) -> None:
         with anyio.move_on_after(0.001):
-            await self._session.committer.commit_processed(anyio.current_time() + 1.0)
+            await commit(anyio.current_time() + 1.0)
 
-    _replace(stack, subscribers.Subscriber, "_commit_before_release", faulty)
+    _on_last_commit(stack, faulty)
 
 
 @_bug("S2")
 def rejoins_while_revoking(stack: ExitStack) -> None:
     """The member rejoins when the callback starts, not when it returns."""
 
-    def make(call: Any) -> Any:
-        async def called(self: Any, callback: Any, partitions: Any) -> None:
-            if callback is self._session.options.on_partitions_revoked and partitions:
-                self._cluster._tasks.start_soon(call, self, callback, partitions)
+    def change(session: Any, spawn: Any) -> Any:
+        revoked = session.options.on_partitions_revoked
+
+        async def faulty(partitions: Any) -> None:
+            if partitions:
+                spawn(partial(revoked, partitions), "on_partitions_revoked")
                 await anyio.sleep(0.001)
             else:
-                await call(self, callback, partitions)
+                await revoked(partitions)
 
-        return called
+        return {"on_partitions_revoked": faulty}
 
-    _around(stack, subscribers.Subscriber, "_call_listener", make)
+    with_options(stack, change)
 
 
 @_bug("S2")
 def keeps_its_partitions_in_an_eager_rebalance(stack: ExitStack) -> None:
     """A member of an eager group rejoins without a revocation."""
 
-    def make(going: Any) -> Any:
-        def faulty(self: Any, *, lost: bool) -> Any:
-            return going(self, lost=True) if lost else []
+    def ending(end: Any) -> Any:
+        def faulty(self: Any, *, lost: bool) -> None:
+            end(self, lost=lost)
+            if not (lost or self.cooperative):
+                for owned in self._session.delivery.owned.values():
+                    owned.revoked = False
 
         return faulty
 
-    _around(stack, subscribers.Subscriber, "_partitions_to_revoke", make)
+    def revoking(revoke: Any) -> Any:
+        async def faulty(self: Any, deadline: float) -> Any:
+            return await revoke(self, deadline) if self.cooperative else self.protocols()
+
+        return faulty
+
+    _around(stack, subscribers.Subscriber, "on_generation_end", ending)
+    _around(stack, subscribers.Subscriber, "revoke", revoking)
 
 
 @_bug("S9")
@@ -197,15 +229,7 @@ def commits_when_lost(stack: ExitStack) -> None:
 @_bug("S2", "S10")
 def does_not_call_on_partitions_lost(stack: ExitStack) -> None:
     """`on_partitions_lost` is not called."""
-
-    def make(call: Any) -> Any:
-        async def called(self: Any, callback: Any, partitions: Any) -> None:
-            if callback is not self._session.options.on_partitions_lost:
-                await call(self, callback, partitions)
-
-        return called
-
-    _around(stack, subscribers.Subscriber, "_call_listener", make)
+    with_options(stack, lambda session, spawn: {"on_partitions_lost": None})
 
 
 @_bug("S3", "S13", "S5")
@@ -606,7 +630,7 @@ def delivers_nothing_while_it_rejoins(stack: ExitStack) -> None:
 
 def _assignor(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> None:
     """Spoil the result of every assignor, and skip the check of what it hands over."""
-    _replace(stack, leaders, "_check_handover", lambda *_: None)
+    _replace(stack, check, "valid_claims", lambda spec: {})
     spoilt: dict[str, Any] = {}
     for name, whole in process._ASSIGNORS.items():
 
@@ -713,16 +737,16 @@ def resets_on_any_fetch_error(stack: ExitStack) -> None:
 def skips_on_a_fetch_error(stack: ExitStack) -> None:
     """A record that cannot be fetched at the moment is skipped."""
 
-    def make(act_on: Any) -> Any:
-        def skipping(self: Any, owned: Any, *error: int) -> bool:
-            if owned.position == owned.fetch_offset:
-                owned.position += 1
-                owned.fetch_offset += 1
-            return act_on(self, owned, *error)
+    def make(back_off: Any) -> Any:
+        def skipping(self: Any, until: float) -> None:
+            if self.position == self.fetch_offset:
+                self.position += 1
+                self.fetch_offset += 1
+            back_off(self, until)
 
         return skipping
 
-    _around(stack, fetch_responses.ResponseHandler, "_act_on", make)
+    _around(stack, OwnedPartition, "back_off", make)
 
 
 @_bug("S8", "S6")
@@ -737,12 +761,19 @@ def does_not_validate_positions_after_a_truncation(stack: ExitStack) -> None:
 def resets_a_truncated_position(stack: ExitStack) -> None:
     """A truncated position triggers the reset policy, though the leader has returned where the logs
     diverge."""
-    _replace(
-        stack,
-        validations.Validation,
-        "_follow_truncation",
-        lambda self, owned, end, leader_epoch: self._request_reset(owned),
-    )
+
+    def waking(wake: Any) -> Any:
+        def faulty(self: Any) -> None:
+            self.look_up_positions()
+            wake(self)
+
+        return faulty
+
+    def reset(self: Any, epoch: int, leader_epoch: int) -> None:
+        self.request_reset()
+
+    _replace(stack, OwnedPartition, "follow_truncation", reset)
+    _around(stack, engines.Engine, "wake", waking)
 
 
 @_bug("S8")
@@ -750,47 +781,32 @@ def does_not_report_a_truncation(stack: ExitStack) -> None:
     """A truncation is not reported to an application that asked for it: reading continues at the
     cut."""
 
-    def make(go_back: Any) -> Any:
-        def faulty(self: Any, *arguments: Any) -> None:
-            policy, self._policy = self._policy, "earliest"
-            try:
-                go_back(self, *arguments)
-            finally:
-                self._policy = policy
+    def make(init: Any) -> Any:
+        def faulty(self: Any, session: Any, *rest: Any) -> None:
+            options = session.options
+            session.options = attrs.evolve(options, auto_offset_reset="earliest")
+            init(self, session, *rest)
+            session.options = options
 
         return faulty
 
-    _around(stack, validations.Validation, "_follow_truncation", make)
+    _around(stack, validations.Validation, "__init__", make)
 
 
 @_bug("S8")
 def repeats_the_batch_from_its_start(stack: ExitStack) -> None:
     """Records of a batch below the position are delivered again."""
 
-    def make(open_batch: Any) -> Any:
-        def faulty(self: Any) -> Any:
-            owned = open_batch(self)
-            if owned is not None and not (self._batch.is_control or self._batch.hidden):
-                self._records = self._batch.records(0)
-            return owned
+    def make(records: Any) -> Any:
+        return lambda self, start_offset, **named: records(self, 0, **named)
 
-        return faulty
-
-    _around(stack, Delivery, "_open_batch", make)
+    _around(stack, RecordBatch, "records", make)
 
 
 @_bug("S8")
 def delivers_control_records(stack: ExitStack) -> None:
     """A control record is delivered to the application."""
-
-    def make(open_batch: Any) -> Any:
-        def faulty(self: Any) -> Any:
-            owned = open_batch(self)
-            if owned is not None and self._batch.is_control:
-                self._records = Unmarked(self._batch.records(owned.position))
-            return owned
-
-        return faulty
+    control: dict[int, RecordBatch] = {}
 
     class Unmarked:
         """Control records with a value that the simulated applications can parse."""
@@ -805,18 +821,31 @@ def delivers_control_records(stack: ExitStack) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._markers, name)
 
-    _around(stack, Delivery, "_open_batch", make)
+    def adding(add: Any) -> Any:
+        def faulty(self: Any, owned: Any, batches: Any) -> None:
+            for batch in batches:
+                if batch.is_control:
+                    control[id(batch)] = batch
+                    batch.is_control = False
+            add(self, owned, batches)
+
+        return faulty
+
+    def reading(records: Any) -> Any:
+        def faulty(self: Any, *given: Any, **named: Any) -> Any:
+            found = records(self, *given, **named)
+            return Unmarked(found) if id(self) in control else found
+
+        return faulty
+
+    _around(stack, Delivery, "add", adding)
+    _around(stack, RecordBatch, "records", reading)
 
 
 @_bug("S8", "L2")
 def stays_before_control_records_at_the_end(stack: ExitStack) -> None:
     """The position stays before the control records at the end of a log."""
-
-    def close(self: Any, owned: Any) -> None:
-        self._current = self._batch = None
-        self._enqueue(owned)
-
-    _replace(stack, Delivery, "_close_batch", close)
+    _replace(stack, OwnedPartition, "skip_to", lambda self, offset, epoch: None)
 
 
 @_bug("S8", "S6")
@@ -865,7 +894,7 @@ def starts_before_the_committed_offset(stack: ExitStack) -> None:
 @_bug("S8", "S6", "S4")
 def starts_at_the_end(stack: ExitStack) -> None:
     """Without a committed offset, reading starts at the log's end, whatever the policy."""
-    _replace(stack, position_lookups, "_timestamp", lambda policy: -1)
+    with_options(stack, lambda session, spawn: {"auto_offset_reset": "latest"})
 
 
 @_bug("S12")
@@ -938,11 +967,20 @@ def commits_the_last_record(stack: ExitStack) -> None:
 def lets_commits_overtake(stack: ExitStack) -> None:
     """Two commits can be in flight, and a retry of the older can follow the newer."""
 
-    @asynccontextmanager
-    async def turn(self: Any, deadline: float) -> Any:
-        yield
+    class NoLock:
+        async def acquire(self) -> None:
+            pass
 
-    _replace(stack, Committer, "_exclusive", turn)
+        def release(self) -> None:
+            pass
+
+        async def __aenter__(self) -> None:
+            pass
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    _replace(stack, committer, "anyio", _Anyio(Lock=NoLock))
 
 
 @_bug("S6")
@@ -958,7 +996,8 @@ def reports_a_failed_commit_as_done(stack: ExitStack) -> None:
 
         return faulty
 
-    _around(stack, Committer, "_commit", make)
+    for name in ("commit", "commit_processed", "send"):
+        _around(stack, Committer, name, make)
 
 
 # ------------------------------------------------------------------ cancellation, closing, time
@@ -968,15 +1007,15 @@ def reports_a_failed_commit_as_done(stack: ExitStack) -> None:
 def swallows_a_cancellation(stack: ExitStack) -> None:
     """A cancelled call keeps waiting, in a shielded scope."""
 
-    def make(wait: Any) -> Any:
-        async def faulty(self: Any, *arguments: Any, **options: Any) -> float:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(0.5):
-                return await wait(self, *arguments, **options)
-            return await wait(self, *arguments, **options)
+    def make(following: Any) -> Any:
+        async def faulty(self: Any, *arguments: Any, **options: Any) -> Any:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(3.0):
+                return await following(self, *arguments, **options)
+            return await following(self, *arguments, **options)
 
         return faulty
 
-    _around(stack, readers.Reader, "_wait", make)
+    _around(stack, readers.Reader, "next", make)
 
 
 @_bug("L4")
@@ -1039,17 +1078,18 @@ def backs_off_without_a_limit(stack: ExitStack) -> None:
 def overwrites_a_seek_of_the_assignment_callback(stack: ExitStack) -> None:
     """A seek in the assignment callback is overwritten by the committed offset."""
 
-    def make(call: Any) -> Any:
-        async def called(self: Any, callback: Any, partitions: Any) -> None:
-            await call(self, callback, partitions)
-            if callback is self._session.options.on_partitions_assigned:
-                for tp in partitions:
-                    if (owned := self._session.delivery.owned.get(tp)) is not None:
-                        owned.start_at(UNKNOWN)
+    def change(session: Any, _: Any) -> Any:
+        assigned = session.options.on_partitions_assigned
 
-        return called
+        async def faulty(partitions: Any) -> None:
+            await assigned(list(partitions))
+            for tp in partitions:
+                if (owned := session.delivery.owned.get(tp)) is not None:
+                    owned.start_at(UNKNOWN)
 
-    _around(stack, subscribers.Subscriber, "_call_listener", make)
+        return {"on_partitions_assigned": faulty}
+
+    with_options(stack, change)
 
 
 # ------------------------------------------------------------------ throttling
@@ -1089,7 +1129,8 @@ def continues_work_after_losing_its_membership(stack: ExitStack) -> None:
     async def lose(self: Any, reason: str) -> None:
         self.pending = None
 
-    _replace(stack, generations.Generation, "_deadline", property(lambda self: float("inf")))
+    never = property(lambda self: float("inf"))
+    _replace(stack, generations.Generation, "lease_expires_at", never)
     _replace(stack, generations.GenerationQueue, "lose", lose)
     _around(stack, generations.GenerationQueue, "on_generation_end", make)
 
@@ -1132,11 +1173,15 @@ def delivers_what_was_buffered_when_paused(stack: ExitStack) -> None:
 def delivers_what_arrives_after_a_pause(stack: ExitStack) -> None:
     """The response to a fetch in flight is delivered though its partition was paused."""
 
-    def queue(self: Any, owned: Any) -> None:
-        if owned.buffered and owned is not self._current and owned not in self._round_robin:
-            self._round_robin[owned] = None
+    def make(add: Any) -> Any:
+        def adding(self: Any, owned: Any, batches: Any) -> None:
+            was_paused, owned.paused = owned.paused, False
+            add(self, owned, batches)
+            owned.paused = was_paused
 
-    _replace(stack, Delivery, "_enqueue", queue)
+        return adding
+
+    _around(stack, Delivery, "add", make)
 
 
 @_bug("S15")
@@ -1160,17 +1205,16 @@ def resumes_when_the_leader_moves(stack: ExitStack) -> None:
     def make(source: Any) -> Any:
         leaders: dict[Any, int] = {}
 
-        def following(self: Any, tp: Any) -> int:
-            leader: int = source(self, tp)
-            owned = self._delivery.owned.get(tp)
-            if owned is not None and leader not in (-1, leaders.setdefault(owned, leader)):
+        def following(self: Any, owned: Any) -> int:
+            leader: int = source(self, owned)
+            if leader not in (-1, leaders.setdefault(owned, leader)):
                 leaders[owned] = leader
                 owned.paused = False
             return leader
 
         return following
 
-    _around(stack, fetch_sources.FetchSources, "_leader_of", make)
+    _around(stack, fetch_sources.FetchSources, "source_of", make)
 
 
 def _on_assign(stack: ExitStack, spoil: Callable[[Any, Any], None]) -> None:
@@ -1295,34 +1339,25 @@ def restarts_the_revocation_deadline_with_each_record(stack: ExitStack) -> None:
 def waits_for_the_application_to_poll(stack: ExitStack) -> None:
     """A revocation waits until the application polls."""
 
-    def make(release: Any) -> Any:
-        async def polled(self: Any, revoked: Any, deadline: float, *, call_listener: bool) -> None:
-            while revoked and not (
-                self._session.polls.is_waiting
-                or self._session.closing.has_begun
-                or self._has_lost_all
-            ):
+    def make(drain: Any) -> Any:
+        async def polled(self: Any, partitions: Any, deadline: float) -> None:
+            while partitions and not (self.polls.is_waiting or self.closing.has_begun):
                 await anyio.sleep(0.05)
-            await release(self, revoked, deadline, call_listener=call_listener)
+            await drain(self, partitions, deadline)
 
         return polled
 
-    _around(stack, subscribers.Subscriber, "_drain_and_release", make)
+    _around(stack, sessions.Session, "drain", make)
 
 
 @_bug("S21", "S13", "S3")
 def reports_revoked_for_lost(stack: ExitStack) -> None:
     """A lost membership is reported with `on_partitions_revoked`, not `on_partitions_lost`."""
 
-    def make(call: Any) -> Any:
-        async def called(self: Any, callback: Any, partitions: Any) -> None:
-            if callback is self._session.options.on_partitions_lost:
-                callback = self._session.options.on_partitions_revoked
-            await call(self, callback, partitions)
+    def change(session: Any, _: Any) -> Any:
+        return {"on_partitions_lost": session.options.on_partitions_revoked}
 
-        return called
-
-    _around(stack, subscribers.Subscriber, "_call_listener", make)
+    with_options(stack, change)
 
 
 @_bug("S21")
@@ -1347,21 +1382,16 @@ def revokes_partitions_lost_during_a_revocation(stack: ExitStack) -> None:
 
     def make(ending: Any) -> Any:
         def faulty(self: Any, *, lost: bool) -> None:
-            if not (lost and self._revocation_wait is not None):
+            if not (lost and self._session.is_draining):
                 ending(self, lost=lost)
 
         return faulty
 
-    async def lose(self: Any, reason: str) -> Any:
-        await self._call_listener(
-            self._session.options.on_partitions_revoked, self._partitions_to_revoke(lost=True)
-        )
-        self._session.delivery.release(self._partitions_to_revoke(lost=True))
-        self._has_lost_all = False
-        return self.protocols()
+    def change(session: Any, _: Any) -> Any:
+        return {"on_partitions_lost": session.options.on_partitions_revoked}
 
     _around(stack, subscribers.Subscriber, "on_generation_end", make)
-    _replace(stack, subscribers.Subscriber, "lose", lose)
+    with_options(stack, change)
 
 
 # ------------------------------------------------------------------ recreated topics
@@ -1370,22 +1400,48 @@ def revokes_partitions_lost_during_a_revocation(stack: ExitStack) -> None:
 @_bug("S19", "S6")
 def commits_by_name_to_a_recreated_topic(stack: ExitStack) -> None:
     """A commit carries topic names, not the ids of the topics that were read."""
-    _replace(stack, group_offsets.GroupOffsets, "_topic_ids", lambda *_: {})
+
+    def make(send: Any) -> Any:
+        async def named(*given: Any, **options: Any) -> Any:
+            return await send(*given, **{**options, "topic_ids": {}})
+
+        return named
+
+    _around(stack, group_offsets, "commit_offsets", make)
+    _around(stack, group_offsets, "fetch_offsets", make)
 
 
 @_bug("S19", "S6")
 def looks_up_topic_ids_in_each_commit_attempt(stack: ExitStack) -> None:
     """A commit looks up its topic ids in each attempt, not when it is requested."""
+    clusters: dict[Any, Any] = {}
+    current: ContextVar[Any] = ContextVar("cluster")
+
+    def making(init: Any) -> Any:
+        def faulty(self: Any, cluster: Any, *rest: Any, **named: Any) -> None:
+            init(self, cluster, *rest, **named)
+            clusters[self] = cluster
+
+        return faulty
+
+    def committing(commit: Any) -> Any:
+        async def faulty(self: Any, *given: Any, **named: Any) -> Any:
+            current.set(clusters[self])
+            return await commit(self, *given, **named)
+
+        return faulty
+
+    def sending(send: Any) -> Any:
+        async def faulty(*given: Any, **named: Any) -> Any:
+            ids = current.get().topic_ids({tp.topic for tp in given[4]})
+            return await send(*given, **{**named, "topic_ids": ids})
+
+        return faulty
+
     _replace(stack, committer, "topic_ids", lambda commits: {})
-
-    def make(once: Any) -> Any:
-        async def renewed(self: Any, identity: Any, to_send: Any, _: Any, *rest: Any) -> Any:
-            ids = self._cluster.topic_ids({tp.topic for tp in to_send()})
-            return await once(self, identity, to_send, ids, *rest)
-
-        return renewed
-
-    _around(stack, group_offsets.GroupOffsets, "_commit_once", make)
+    _around(stack, group_offsets.GroupOffsets, "__init__", making)
+    _around(stack, group_offsets.GroupOffsets, "commit", committing)
+    _around(stack, group_offsets, "commit_offsets", sending)
 
 
 @_bug("S19", "S8", "L2", "S6")
@@ -1418,18 +1474,12 @@ def rejoins_at_once_after_a_bad_assignment(stack: ExitStack) -> None:
 def does_not_increase_the_backoff_after_bad_assignments(stack: ExitStack) -> None:
     """The back-off after a bad assignment does not grow."""
 
-    class ConstantBackoff:
-        def __get__(self, subscriber: Any, _: Any) -> int:
-            return -1
+    class ConstantBackoff(retry.RetryBackoff):
+        def next(self) -> float:
+            self.reset()
+            return super().next()
 
-        def __set__(self, subscriber: Any, generation: int) -> None:
-            pass
-
-    stack.enter_context(
-        mock.patch.object(
-            subscribers.Subscriber, "_unsubscribed_since", ConstantBackoff(), create=True
-        )
-    )
+    _replace(stack, subscribers, "RetryBackoff", ConstantBackoff)
 
 
 @_bug("L7")
@@ -1446,7 +1496,7 @@ def _handing_over(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any])
         return spoil(spec, dict(whole(spec)))
 
     vars(assignor).update(vars(whole))
-    _replace(stack, leaders, "_check_handover", lambda *_: None)
+    _replace(stack, check, "valid_claims", lambda spec: {})
     spoilt = {"cooperative_sticky": assignor}
     stack.enter_context(mock.patch.dict(process._ASSIGNORS, spoilt))
 
@@ -1512,21 +1562,23 @@ def expires_the_poll_timer_too_early(stack: ExitStack) -> None:
 def counts_only_deliveries_as_polls(stack: ExitStack) -> None:
     """Waiting in the client does not restart the poll timer, receiving a record does."""
 
-    def waiting(wait: Any) -> Any:
-        async def forgotten(self: Any, *arguments: Any, **options: Any) -> float:
-            before = self._session.polls.last_poll_at
-            try:
-                now: float = await wait(self, *arguments, **options)
-            finally:
-                self._session.polls.note_poll(before)
-            return now
+    before: dict[int, float] = {}
 
-        return forgotten
+    def waiting(begin_wait: Any) -> Any:
+        def noted(self: Any, *, owns: bool) -> None:
+            before[id(self)] = self.last_poll_at
+            begin_wait(self, owns=owns)
+
+        return noted
+
+    def waited(end_wait: Any) -> Any:
+        return lambda self, _: end_wait(self, before[id(self)])
 
     def timing(due: Any) -> Any:
         return lambda self, _: due(self, self._session.polls.last_poll_at)
 
-    _around(stack, readers.Reader, "_wait", waiting)
+    _around(stack, PollState, "begin_wait", waiting)
+    _around(stack, PollState, "end_wait", waited)
     _around(stack, subscribers.Subscriber, "poll_due_at", timing)
 
 

@@ -305,11 +305,19 @@ def commits_in_the_epoch_of_its_join(stack: ExitStack) -> None:
 def treats_a_stale_epoch_as_success(stack: ExitStack) -> None:
     """STALE_MEMBER_EPOCH on a commit is ignored."""
 
-    def make(raising: Any) -> Any:
-        def faulty(self: Any, code: int, *rest: Any) -> None:
-            if code != ErrorCode.STALE_MEMBER_EPOCH:
-                raising(self, code, *rest)
+    def accepted(partition: Any) -> Any:
+        is_stale = partition.error_code == ErrorCode.STALE_MEMBER_EPOCH
+        return attrs.evolve(partition, error_code=0) if is_stale else partition
+
+    def make(send: Any) -> Any:
+        async def faulty(*given: Any, **options: Any) -> Any:
+            response = await send(*given, **options)
+            topics = (
+                attrs.evolve(topic, partitions=tuple(map(accepted, topic.partitions)))
+                for topic in response.topics
+            )
+            return attrs.evolve(response, topics=tuple(topics))
 
         return faulty
 
-    around(stack, group_offsets.GroupOffsets, "_raise_error", make)
+    around(stack, group_offsets, "commit_offsets", make)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,11 +12,10 @@ from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.runtime.consume import committer
 from kafkagroup.runtime.consume import fetch_response as fetch_responses
 from kafkagroup.runtime.consume.refusals import Refusals
-from kafkagroup.transport import merging
+from kafkagroup.transport import cluster as clusters
 from kafkagroup.transport.identity import ClusterIdentity
-from kafkagroup.transport.metadata import TopicMetadata
 from kafkagroup.wire import error_codes
-from kafkagroup.wire.schema import NO_ID
+from kafkagroup.wire.error_codes import ABSENT
 
 from .planting import Bug, around, bug, replace
 
@@ -27,48 +27,52 @@ BUGS: dict[str, Bug] = {}
 # ------------------------------------------------------------------ metadata
 
 
+def _believe(stack: ExitStack, is_believed: Callable[[Any], bool]) -> None:
+    """Believe such a claim of one broker, as if the next one had repeated it."""
+
+    def make(merge: Any) -> Any:
+        def faulty(known: Any, response: Any, before: Any, **named: Any) -> Any:
+            metadata, claims = merge(known, response, before, **named)
+            believed = {name: c for name, c in claims.topics.items() if is_believed(c)}
+            if not believed:
+                return metadata, claims
+            return merge(metadata, response, attrs.evolve(claims, topics=believed), **named)
+
+        return faulty
+
+    around(stack, clusters, "merge", make)
+
+
 @bug(BUGS, "classic", "S22", kinds=["lagging_topics"])
 def believes_one_broker_that_lacks_a_topic(stack: ExitStack) -> None:
     """A topic is absent as soon as one answer has it as absent."""
-
-    def absent(known: Any, response: Any, before: Any) -> Any:
-        if response is None:
-            return None, None
-        return TopicMetadata(NO_ID, {}, response.error_code, is_absent=True), None
-
-    replace(stack, merging, "_absent", absent)
+    _believe(stack, lambda claim: claim.error_code in ABSENT)
 
 
 @bug(BUGS, "classic", "S22", kinds=["lagging_counts"])
 def believes_one_broker_that_has_fewer_partitions(stack: ExitStack) -> None:
     """A topic has fewer partitions as soon as one answer has fewer."""
 
-    def make(continued: Any) -> Any:
-        def faulty(known: Any, response: Any, before: Any, shared: Any) -> Any:
-            topic, claim = continued(known, response, before, shared)
-            listed = {p.partition_index for p in response.partitions}
-            partitions = {n: p for n, p in topic.partitions.items() if n in listed}
-            return attrs.evolve(topic, partitions=partitions), claim
+    def make(merge: Any) -> Any:
+        def faulty(known: Any, response: Any, *before: Any, **named: Any) -> Any:
+            metadata, claims = merge(known, response, *before, **named)
+            topics = dict(metadata.topics)
+            for described in response.topics:
+                if (topic := topics.get(described.name)) is not None and described.partitions:
+                    listed = {p.partition_index for p in described.partitions}
+                    partitions = {n: p for n, p in topic.partitions.items() if n in listed}
+                    topics[described.name] = attrs.evolve(topic, partitions=partitions)
+            return attrs.evolve(metadata, topics=topics), claims
 
         return faulty
 
-    around(stack, merging, "_continued", make)
+    around(stack, clusters, "merge", make)
 
 
 @bug(BUGS, "classic", "S8", "S5", "S6", "S19", "S23", kinds=["lagging_ids"])
 def believes_one_broker_that_has_an_old_topic_id(stack: ExitStack) -> None:
     """A topic is recreated as soon as one answer has another id, whichever id its leader serves."""
-
-    def make(topic_after: Any) -> Any:
-        def faulty(known: Any, response: Any, before: Any, shared: Any) -> Any:
-            topic, claim = topic_after(known, response, before, shared)
-            if claim is not None and claim.successor is not None:
-                return claim.successor, None
-            return topic, claim
-
-        return faulty
-
-    around(stack, merging, "_topic", make)
+    _believe(stack, lambda claim: claim.successor is not None)
     replace(stack, OwnedPartition, "is_recreated", OwnedPartition.is_of_other_topic)
 
 
@@ -76,12 +80,14 @@ def believes_one_broker_that_has_an_old_topic_id(stack: ExitStack) -> None:
 def believes_a_high_leader_epoch_for_ever(stack: ExitStack) -> None:
     """A leader epoch known from metadata never falls."""
 
-    def make(partitions: Any) -> Any:
-        return lambda response, shared, known=merging._NONE_KNOWN, _=None: partitions(
-            response, shared, known
-        )
+    def make(merge: Any) -> Any:
+        def faulty(known: Any, response: Any, before: Any, **named: Any) -> Any:
+            claims = {name: attrs.evolve(c, epochs={}) for name, c in before.topics.items()}
+            return merge(known, response, attrs.evolve(before, topics=claims), **named)
 
-    around(stack, merging, "_partitions", make)
+        return faulty
+
+    around(stack, clusters, "merge", make)
 
 
 # ------------------------------------------------------------------ positions

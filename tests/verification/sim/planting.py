@@ -12,6 +12,7 @@ from unittest import mock
 import attrs
 
 from kafkagroup.member.vocabulary import Leave, Replied, WakeAt, Woke
+from kafkagroup.runtime.consume import engine as engines
 from kafkagroup.runtime.member import driver as drivers
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "mistake",
     "replace",
     "wake",
+    "with_options",
 ]
 
 Planter = Callable[[ExitStack], None]
@@ -71,13 +73,30 @@ def bug(
 
 
 def replace(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
-    """Replace an attribute of the product."""
+    """Replace a public attribute of the product: a change inside a class must not end its bugs."""
+    if name.startswith("_") and not name.endswith("__"):
+        raise ValueError(f"{name} is private: plant the bug in what is public, or in a step")
     stack.enter_context(mock.patch.object(owner, name, new))
 
 
 def around(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Replace a method by the result of `make(method)`."""
     replace(stack, owner, name, wraps(getattr(owner, name))(make(getattr(owner, name))))
+
+
+def with_options(stack: ExitStack, change: Callable[[Any, Any], Mapping[str, Any]]) -> None:
+    """Run each consumer with other options: `change(session, spawn)` returns those that differ."""
+
+    def make(init: Any) -> Any:
+        def faulty(
+            self: Any, session: Any, cluster: Any, spawn: Any, *rest: Any, **named: Any
+        ) -> None:
+            session.options = attrs.evolve(session.options, **change(session, spawn))
+            init(self, session, cluster, spawn, *rest, **named)
+
+        return faulty
+
+    around(stack, engines.Engine, "__init__", make)
 
 
 def before_step(stack: ExitStack, protocol: str, change: Callable[[Any, Any], Any]) -> None:

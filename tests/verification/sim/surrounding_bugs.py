@@ -6,15 +6,18 @@ import math
 from contextlib import ExitStack
 from typing import Any
 
+import anyio
 import attrs
 from anyio import to_thread
 
 from kafkagroup.concurrency import clock
+from kafkagroup.consume.delivery_permit import DeliveryPermit
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member.vocabulary import Leaving
 from kafkagroup.runtime.consume import reader as readers
 from kafkagroup.runtime.offsets import group_offsets as offsets
 from kafkagroup.transport import broker, logins, names, threads
+from kafkagroup.transport import connection as connections
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
@@ -56,7 +59,7 @@ def spends_a_call_on_one_connection(stack: ExitStack) -> None:
     """A connection that was idle is not checked, and an attempt may take as long as the call."""
     replace(stack, broker, "part_of", lambda timeout: timeout)
     replace(stack, offsets, "part_until", lambda deadline: deadline)
-    replace(stack, broker.BrokerClient, "_is_doubtful", lambda self, connection: False)
+    replace(stack, connections.BrokerConnection, "is_doubtful", property(lambda self: False))
 
 
 # ------------------------------------------------------------------ leaving
@@ -206,17 +209,12 @@ def delivers_for_a_moment_after_its_lease(stack: ExitStack) -> None:
     """The time until the next look at the lease is not limited by the lease."""
 
     def make(grant: Any) -> Any:
-        def faulty(self: Any) -> None:
-            driver, membership = self._session.membership.driver, self._session.membership
-            membership.driver = None
-            try:
-                grant(self)
-            finally:
-                membership.driver = driver
+        def faulty(self: Any, until: float, ahead: float) -> None:
+            grant(self, max(until, anyio.current_time() + 0.001 + ahead), ahead)
 
         return faulty
 
-    around(stack, readers.Reader, "_grant", make)
+    around(stack, DeliveryPermit, "grant", make)
 
 
 # ------------------------------------------------------------------ threads
@@ -225,7 +223,12 @@ def delivers_for_a_moment_after_its_lease(stack: ExitStack) -> None:
 @bug(BUGS, "classic", "L16", kinds=["busy_threads"])
 def waits_for_a_name_that_it_knows(stack: ExitStack) -> None:
     """There is no fallback to the addresses of the last look-up."""
-    replace(stack, names, "_FALLBACK_AFTER", math.inf)
+
+    class PatientJob(threads.Job[Any]):
+        async def wait(self, until: float = math.inf) -> bool:
+            return await super().wait()
+
+    replace(stack, names, "Job", PatientJob)
 
 
 @bug(BUGS, "classic", "L17", kinds=["busy_threads"])
