@@ -8,8 +8,10 @@ and compares the responses. These differences are intentional:
   partitions together. Two-phase commits do not exist.
 - All members of a group use the same protocol, classic or KIP-848. Kafka lets a group migrate
   member by member.
-- There are no ACLs and no quotas, and no DeleteRecords API. Nothing expires: neither records nor a
-  group's committed offsets (see `EmbeddedKafka.expire_offsets`).
+- There are no quotas and no ACLs: DescribeAcls returns none, and everything is allowed. Nothing
+  expires: neither records nor a group's committed offsets (see `EmbeddedKafka.expire_offsets`).
+- `__consumer_offsets` and `__transaction_state` are created with the first look for a coordinator,
+  and have no records.
 - All options of topics may be set and described, without their documentation; those of brokers are
   `BrokerSettings`, and do not change while it runs. These options of topics have an effect:
   `max.message.bytes`, `min.insync.replicas`, `message.timestamp.type`,

@@ -17,6 +17,7 @@ import attrs
 from kafkagroup.errors import DecodeError, ErrorCode, UnsupportedVersionError
 from kafkagroup.testing.embedded import (
     config_requests,
+    deletions,
     group_requests,
     offsets,
     reads,
@@ -29,6 +30,7 @@ from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.wire.codec import decode_prefix, encode
+from kafkagroup.wire.messages.acls import DescribeAclsRequest, DescribeAclsResponse
 from kafkagroup.wire.messages.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -38,6 +40,7 @@ from kafkagroup.wire.messages.alter_configs import AlterConfigsRequest
 from kafkagroup.wire.messages.configs import DescribeConfigsRequest
 from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
+from kafkagroup.wire.messages.delete_records import DeleteRecordsRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import (
     DeleteGroupsRequest,
@@ -226,6 +229,15 @@ def _sasl_authenticate(
     )
 
 
+def _describe_acls(
+    cluster: Cluster, node_id: int, request: DescribeAclsRequest, caller: Caller
+) -> DescribeAclsResponse:
+    """Return no ACLs, like a broker whose authorizer has none and allows everything."""
+    return DescribeAclsResponse(
+        throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, resources=()
+    )
+
+
 def _immediate(respond: Callable[[Cluster, int, Any, Caller], object]) -> Callable[..., None]:
     """Make a handler of a function that returns the response."""
 
@@ -248,10 +260,12 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     CreateTopicsRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.create(cluster, request)
     ),
+    DeleteRecordsRequest: _immediate(deletions.delete_records),
     DeleteGroupsRequest: _immediate(group_requests.delete_groups),
     DeleteTopicsRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.delete(cluster, request, caller)
     ),
+    DescribeAclsRequest: _immediate(_describe_acls),
     DescribeConfigsRequest: _immediate(config_requests.describe),
     DescribeGroupsRequest: _immediate(group_requests.describe_groups),
     DescribeProducersRequest: _immediate(

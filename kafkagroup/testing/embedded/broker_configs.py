@@ -82,7 +82,7 @@ _OTHERS: Mapping[str, tuple[ConfigValue, ...]] = {
         ConfigValue("log.retention.ms", "-1", ConfigSource.STATIC),
         ConfigValue("log.retention.hours", "168", ConfigSource.DEFAULT),
     ),
-    # Clusters with eligible leader replicas (KIP-966), which new ones have, are created with it.
+    # Clusters with eligible leader replicas, which new ones have, are created with it.
     "min.insync.replicas": (
         ConfigValue("min.insync.replicas", "1", ConfigSource.DYNAMIC_DEFAULT),
         ConfigValue("min.insync.replicas", "1", ConfigSource.DEFAULT),

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kafkagroup.wire.messages import (
+    acls,
     admin,
     alter_configs,
     configs,
     consumer_describe,
     consumer_heartbeat,
+    delete_records,
     fetch,
     group,
     incremental_alter_configs,
@@ -379,6 +381,30 @@ def _describe_configs(request: configs.DescribeConfigsRequest, error: int, _: in
     )
 
 
+def _describe_acls(_: acls.DescribeAclsRequest, error: int, __: int) -> object:
+    return acls.DescribeAclsResponse(
+        throttle_time_ms=0, error_code=error, error_message=None, resources=()
+    )
+
+
+def _delete_records(request: delete_records.DeleteRecordsRequest, error: int, _: int) -> object:
+    return delete_records.DeleteRecordsResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            delete_records.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    delete_records.DeleteRecordsPartitionResult(
+                        partition_index=p.partition_index, low_watermark=-1, error_code=error
+                    )
+                    for p in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
 def _alter_configs(request: alter_configs.AlterConfigsRequest, error: int, _: int) -> object:
     return alter_configs.AlterConfigsResponse(
         throttle_time_ms=0,
@@ -493,6 +519,7 @@ _SESSION_ERRORS = (70, 71, 106)
 """Top-level errors of a fetch; all others belong to its partitions."""
 
 _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
+    acls.DescribeAclsRequest: _describe_acls,
     admin.CreatePartitionsRequest: _create_partitions,
     admin.CreateTopicsRequest: _create_topics,
     admin.DeleteTopicsRequest: _delete_topics,
@@ -500,6 +527,7 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     configs.DescribeConfigsRequest: _describe_configs,
     consumer_describe.ConsumerGroupDescribeRequest: _describe_consumer_groups,
     consumer_heartbeat.ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
+    delete_records.DeleteRecordsRequest: _delete_records,
     fetch.FetchRequest: _fetch,
     group.DeleteGroupsRequest: _delete_groups,
     group.DescribeGroupsRequest: _describe_groups,

@@ -217,6 +217,11 @@ class TopicConfigs:
         return "compact" in split_list(self._value("cleanup.policy"))
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether old records are deleted, by retention or by request."""
+        return "delete" in split_list(self._value("cleanup.policy"))
+
+    @property
     def has_append_time(self) -> bool:
         """Whether records get the time of the append as their timestamp."""
         return self._value("message.timestamp.type") == "LogAppendTime"

@@ -8,6 +8,11 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition, Topic
 from kafkagroup.testing.embedded.config_requests import created_configs
 from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.internal_topics import (
+    COORDINATOR_TOPICS,
+    create_internal_topic,
+    is_internal,
+)
 from kafkagroup.testing.embedded.topic_configs import TopicConfigs, problem_of
 from kafkagroup.wire.messages.admin import (
     CreatableTopic,
@@ -117,6 +122,7 @@ def _described(cluster: Cluster, topic: Topic) -> MetadataResponseTopic:
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
         partitions=tuple(described(i, p) for i, p in enumerate(topic.partitions)),
     )
 
@@ -137,6 +143,8 @@ def find_coordinator(
             )
         return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port)
 
+    if request.key_type in COORDINATOR_TOPICS:
+        create_internal_topic(cluster, request.key_type)
     if caller.version >= 4:
         keys = request.coordinator_keys
         return FindCoordinatorResponse(coordinators=tuple(find_one(key) for key in keys))
@@ -263,6 +271,15 @@ def add_partitions(cluster: Cluster, request: CreatePartitionsRequest) -> Create
             name=requested.name, error_code=error, error_message=message
         )
 
-    return CreatePartitionsResponse(
-        throttle_time_ms=0, results=tuple(grow_one(topic) for topic in request.topics)
+    counts = Counter(topic.name for topic in request.topics)
+    duplicated = (
+        CreatePartitionsTopicResult(
+            name=name,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="Duplicate topic name.",
+        )
+        for name, count in counts.items()
+        if count > 1
     )
+    results = (grow_one(topic) for topic in request.topics if counts[topic.name] == 1)
+    return CreatePartitionsResponse(throttle_time_ms=0, results=(*duplicated, *results))

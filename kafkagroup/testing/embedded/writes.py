@@ -8,6 +8,7 @@ from typing import Any
 from kafkagroup.errors import CorruptRecordError, ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.internal_topics import is_internal
 from kafkagroup.testing.embedded.producer_states import Check
 from kafkagroup.testing.embedded.reads import check_leader
 from kafkagroup.testing.embedded.record_checks import check_records, with_append_time
@@ -53,6 +54,8 @@ def produce(
         if name is None:
             return _refused(requested.index, ErrorCode.UNKNOWN_TOPIC_ID)
         tp = TopicPartition(name, requested.index)
+        if is_internal(name):
+            return _refused(tp.partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition, error = check_leader(cluster, node_id, name, requested.index, -1)
         if partition is None:
             return _refused(tp.partition, error)

@@ -48,7 +48,7 @@ _UNORDERED = {
     "partition_responses": ("index",),
     "partitions": ("partition_index", "partition"),
     "responses": ("topic", "name", "topic_id", "resource_type", "resource_name"),
-    "results": ("group_id", "resource_type", "resource_name"),
+    "results": ("group_id", "name", "resource_type", "resource_name"),
     "results_by_partition": ("partition_index",),
     "results_by_topic_v3_and_below": ("name",),
     "topic_results": ("name",),

@@ -18,9 +18,11 @@ import attrs
 
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages import (
+    acls,
     admin,
     alter_configs,
     configs,
+    delete_records,
     fetch,
     group,
     incremental_alter_configs,
@@ -690,13 +692,63 @@ def _alter_incrementally(
     )
 
 
+def _delete_records(line: _Line) -> delete_records.DeleteRecordsRequest:
+    return delete_records.DeleteRecordsRequest(
+        topics=tuple(
+            delete_records.DeleteRecordsTopic(
+                name=line.names.name(topic),
+                partitions=tuple(
+                    delete_records.DeleteRecordsPartition(
+                        partition_index=index, offset=int(options[""])
+                    )
+                    for index, options in partitions.items()
+                ),
+            )
+            for topic, partitions in line.partitions.items()
+        ),
+        timeout_ms=5000,
+    )
+
+
+_ANY = 1
+"""The type of resource, pattern, operation or permission that means any."""
+
+
+def _describe_acls(_: _Line) -> acls.DescribeAclsRequest:
+    return acls.DescribeAclsRequest(
+        resource_type_filter=_ANY,
+        resource_name_filter=None,
+        pattern_type_filter=_ANY,
+        principal_filter=None,
+        host_filter=None,
+        operation=_ANY,
+        permission_type=_ANY,
+    )
+
+
+def _add_topic_partitions(line: _Line) -> admin.CreatePartitionsRequest:
+    return admin.CreatePartitionsRequest(
+        topics=tuple(
+            admin.CreatePartitionsTopic(
+                name=line.names.name(name), count=line.number("count"), assignments=None
+            )
+            for name in line.listed("topics")
+        ),
+        timeout_ms=5000,
+        validate_only=line.text("only") == "validate",
+    )
+
+
 _MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
     "AddOffsetsToTxn": _add_offsets,
     "AddPartitionsToTxn": _add_partitions,
     "AlterConfigs": _alter_configs,
+    "CreatePartitions": _add_topic_partitions,
     "CreateTopics": _create,
     "DeleteGroups": lambda line: group.DeleteGroupsRequest(groups_names=_groups(line)),
+    "DeleteRecords": _delete_records,
     "DeleteTopics": _delete,
+    "DescribeAcls": _describe_acls,
     "DescribeConfigs": _describe_configs,
     "DescribeGroups": lambda line: group.DescribeGroupsRequest(groups=_groups(line)),
     "EndTxn": _end,

@@ -1,0 +1,54 @@
+"""Kafka's own topics, which brokers create when a client first looks for a coordinator.
+
+Here they are empty: what they would hold is in `Cluster`. Clients see them in metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import NAMESPACE_DNS, uuid5
+
+from kafkagroup.testing.embedded.cluster import Cluster
+
+__all__ = ["COORDINATOR_TOPICS", "create_internal_topic", "is_internal"]
+
+_GROUP, _TRANSACTION = range(2)
+"""Types of coordinators, as FindCoordinator numbers them."""
+
+COORDINATOR_TOPICS: Mapping[int, str] = {
+    _GROUP: "__consumer_offsets",
+    _TRANSACTION: "__transaction_state",
+}
+"""Type of coordinator -> its topic."""
+
+_PARTITIONS = 50
+_CONFIGS: Mapping[int, Mapping[str, str]] = {
+    _GROUP: {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    },
+    _TRANSACTION: {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "2",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    },
+}
+
+
+def is_internal(topic: str) -> bool:
+    """Whether a topic is one of Kafka's own."""
+    return topic in (*COORDINATOR_TOPICS.values(), "__share_group_state")
+
+
+def create_internal_topic(cluster: Cluster, coordinator_type: int) -> None:
+    """Create the topic of a type of coordinator, unless it exists."""
+    name = COORDINATOR_TOPICS[coordinator_type]
+    if name in cluster.topics or not cluster.live:
+        return
+    # Not a random id: the ids that follow are to be those of the seed.
+    topic = cluster.add_topic(name, uuid5(NAMESPACE_DNS, name))
+    topic.configs.set(_CONFIGS[coordinator_type])
+    cluster.add_partitions(name, _PARTITIONS)
