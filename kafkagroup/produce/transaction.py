@@ -37,6 +37,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     TransactionAbortedError,
     TransactionOutcomeUnknownError,
+    UnsupportedVersionError,
     broker_error,
     error_name,
 )
@@ -697,6 +698,8 @@ class _Step:
                     attempt = self._lost(attempt)
                 self._set(attempt=self._again(attempt, TransactionAction.LOOK_UP))
             case Refused(error=error):
+                if is_init and self.state.has_identity:
+                    error = _no_next_epoch(error)
                 self._fail(Phase.FATAL, error)
 
     def _attempt(
@@ -876,6 +879,15 @@ def _worst(
         (tp, code, _action(actions, code, TransactionAction.ABORT)) for tp, code in codes.items()
     ]
     return max(sorted(found), key=lambda one: _SEVERITY.index(one[2]))
+
+
+def _no_next_epoch(error: KafkaGroupError) -> KafkaGroupError:
+    if not isinstance(error, UnsupportedVersionError):
+        return error
+    return UnsupportedVersionError(
+        "a request of an earlier transaction got no response, so the next one needs another epoch,"
+        f" which brokers before 2.5 do not give: create a new producer: {error}"
+    )
 
 
 RequestEvent = Sent | Replied | SendFailed | Refused

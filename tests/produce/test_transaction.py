@@ -457,7 +457,17 @@ def test_a_broker_without_epochs_for_owners_ends_the_producer() -> None:
     run = ready(0)
     run.do(EpochNeeded, number=0)
     call = run.call(BeginRequested, version=0)
-    error = UnsupportedVersionError("InitProducerId 3")
+    run.refuse(UnsupportedVersionError("InitProducerId 3"))
+    assert run.at(Phase.FATAL)
+    words = "brokers before 2.5 do not give: create a new producer: InitProducerId 3"
+    assert Like(UnsupportedVersionError, words) == run.ended[call]
+
+
+def test_an_epoch_is_denied() -> None:
+    run = ready(1)
+    run.do(EpochNeeded, number=0)
+    call = run.call(BeginRequested, version=1)
+    error = AuthorizationError(E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     run.refuse(error)
     assert (run.state.phase, run.ended[call]) == (Phase.FATAL, error)
 

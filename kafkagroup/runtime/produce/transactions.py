@@ -177,7 +177,15 @@ class TransactionManager:
         version = self._version
         if self._state.phase in (Phase.READY, Phase.UNRESOLVED):
             version = await self._transaction_version(deadline)
-        await self._call(BeginRequested, deadline, version=version)
+        number = self._state.number
+        try:
+            await self._call(BeginRequested, deadline, version=version)
+        except BaseException:
+            # It was cancelled while the response with the epoch was on its way to this task.
+            if self._state.is_open and self._state.number != number:
+                self._last_call += 1
+                self._take(partial(AbortRequested, call=self._last_call))
+            raise
 
     async def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """Return when the partitions belong to the open transaction, however long that takes. From

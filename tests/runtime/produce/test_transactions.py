@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -215,6 +217,32 @@ async def test_the_highest_epoch_of_the_features_counts(network: Any) -> None:
         assert anyio.current_time() - started_at == pytest.approx(1.0, abs=0.1)
         assert writer.manager.produce_highest_version() is None  # the last known version
         await writer.commit()
+
+
+async def test_a_begin_that_is_cancelled_leaves_nothing_open(
+    network: Any, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    """Also when the epoch has just arrived, so that the transaction has begun."""
+    if anyio_backend_name == "trio":
+        pytest.skip("a task of trio that was woken by a result is not cancelled before it has it")
+    async with writing(network, 1) as writer:
+        writer.manager.note_epoch_needed()
+        begin = asyncio.create_task(writer.begin())
+        notify = writer.manager._changed.notify
+
+        def cancel() -> None:
+            if writer.manager.is_open:
+                begin.cancel()
+            notify()
+
+        with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+            patch.setattr(writer.manager, "_changed", SimpleNamespace(notify=cancel))
+            await begin
+        assert not writer.manager.is_open
+        await writer.begin()
+        assert await writer.write("a") == 0
+        await writer.commit()
+        assert writer.count(EndTxnRequest) == 1
 
 
 @VERSIONS
