@@ -115,9 +115,11 @@ class ProducerStates:
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, ends_epoch: bool
     ) -> ErrorCode:
         """Return the error for a marker of this producer. `ends_epoch`: whether it is of
-        transaction version 2, in which a marker has an epoch of its own (KIP-1228)."""
+        transaction version 2, in which the marker's epoch is above that of the records (KIP-1228);
+        a repeated marker is accepted."""
         known = self._producers.get(producer_id, _Producer())
-        if epoch < known.epoch or (ends_epoch and epoch == known.epoch):
+        is_open = known.open_from is not None
+        if epoch < known.epoch or (ends_epoch and is_open and epoch == known.epoch):
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if coordinator_epoch < known.coordinator_epoch:
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED

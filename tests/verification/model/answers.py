@@ -41,7 +41,10 @@ _LONG_AGO = 1_000_000_000_000
 _LEFT_OUT_OF = {("CreatableTopicResult", "configs")}
 """The same for one kind of element: DescribeConfigs shows the options of a topic."""
 
+_TIMES = ("last_timestamp", "log_append_time_ms", "transaction_start_time_ms")
+
 _UNORDERED = {
+    "active_producers": ("producer_id",),
     "configs": ("name",),
     "groups": ("group_id",),
     "members": ("member_id",),
@@ -53,6 +56,7 @@ _UNORDERED = {
     "results_by_topic_v3_and_below": ("name",),
     "topic_results": ("name",),
     "topics": ("name", "topic", "topic_id"),
+    "transaction_states": ("transactional_id",),
 }
 """Lists whose order Kafka leaves to a hash table, or to what it looks at first -> what to sort them
 by, where they have it."""
@@ -78,6 +82,11 @@ def _lines(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
         if name == "groups":
             # A broker is shared: who else has a group on this node is no part of the answer.
             value = tuple(i for i in value if i.group_id.startswith(names.prefix) or not i.group_id)
+        if name == "producer_id" and getattr(part, "transaction_state", None) == "":
+            continue  # of a transactional id that is not described
+        if name == "transaction_states":
+            named = (i for i in value if i.transactional_id.startswith(names.prefix))
+            value = tuple(named) or tuple(i for i in value if not i.transactional_id)
         if name == "error_code":
             scalars.insert(0, error_name(value) if value else "OK")
         elif isinstance(value, tuple | Rows) and value and attrs.has(type(value[0])):
@@ -120,7 +129,7 @@ def _plain(name: str, value: Any, names: Names) -> str:
             return re.sub(re.escape(names.prefix), "", value) or "''"
         case None:
             return "null"
-        case _ if name == "log_append_time_ms" and value > _LONG_AGO:
+        case _ if name in _TIMES and value > _LONG_AGO:
             return "now"
         case _ if name == "session_id":
             return names.session(value)

@@ -29,6 +29,8 @@ from kafkagroup.wire.messages import (
     metadata,
     offsets,
     produce,
+    transaction_admin,
+    transaction_list,
     transactions,
 )
 from kafkagroup.wire.schema import NO_ID, Request
@@ -540,6 +542,51 @@ def _end(line: _Line) -> transactions.EndTxnRequest:
     )
 
 
+def _list_transactions(line: _Line) -> transaction_list.ListTransactionsRequest:
+    pattern = line.maybe("pattern")
+    producers = [line.names.producers.get(name, _NO_PRODUCER) for name in line.listed("producers")]
+    return transaction_list.ListTransactionsRequest(
+        state_filters=tuple(line.listed("states")),
+        producer_id_filters=tuple(producers),
+        duration_filter=line.ms("longer") if "longer" in line.words else -1,
+        transactional_id_pattern=None if pattern is None else line.names.name(pattern),
+    )
+
+
+def _describe_transactions(line: _Line) -> transaction_admin.DescribeTransactionsRequest:
+    ids = line.text("ids", "tx").split(",")
+    return transaction_admin.DescribeTransactionsRequest(
+        transactional_ids=tuple(line.names.name(one) if one else "" for one in ids)
+    )
+
+
+def _describe_producers(line: _Line) -> transaction_admin.DescribeProducersRequest:
+    return transaction_admin.DescribeProducersRequest(
+        topics=tuple(
+            transaction_admin.TopicRequest(
+                name=line.names.name(topic), partition_indexes=tuple(partitions)
+            )
+            for topic, partitions in line.partitions.items()
+        )
+    )
+
+
+def _write_markers(line: _Line) -> transaction_admin.WriteTxnMarkersRequest:
+    marker = transaction_admin.WritableTxnMarker(
+        transaction_result=line.text("commit") == "yes",
+        topics=tuple(
+            transaction_admin.WritableTxnMarkerTopic(
+                name=line.names.name(topic), partition_indexes=tuple(partitions)
+            )
+            for topic, partitions in line.partitions.items()
+        ),
+        coordinator_epoch=line.number("coordinator", 0),
+        transaction_version=line.number("version", 0),
+        **line.identity,
+    )
+    return transaction_admin.WriteTxnMarkersRequest(markers=(marker,))
+
+
 def _commit_in_transaction(line: _Line) -> transactions.TxnOffsetCommitRequest:
     return transactions.TxnOffsetCommitRequest(
         transactional_id=line.transactional_id,
@@ -751,6 +798,8 @@ _MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
     "DescribeAcls": _describe_acls,
     "DescribeConfigs": _describe_configs,
     "DescribeGroups": lambda line: group.DescribeGroupsRequest(groups=_groups(line)),
+    "DescribeProducers": _describe_producers,
+    "DescribeTransactions": _describe_transactions,
     "EndTxn": _end,
     "Fetch": _fetch,
     "FindCoordinator": _find,
@@ -761,6 +810,7 @@ _MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
     "LeaveGroup": _leave,
     "ListGroups": _list,
     "ListOffsets": _list_offsets,
+    "ListTransactions": _list_transactions,
     "Metadata": _metadata,
     "OffsetCommit": _commit,
     "OffsetFetch": _offset_fetch,
@@ -768,4 +818,5 @@ _MADE: Mapping[str, Callable[[_Line], Request[Any]]] = {
     "Produce": _produce,
     "SyncGroup": _sync,
     "TxnOffsetCommit": _commit_in_transaction,
+    "WriteTxnMarkers": _write_markers,
 }
