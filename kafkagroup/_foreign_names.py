@@ -94,6 +94,7 @@ _ATTRIBUTES = {
         "describe_cluster": "see cluster_id, and Broker.request_metadata() for the brokers",
         "describe_consumer_groups": "it is describe_groups()",
         "describe_topic_partitions": "it is describe_topics()",
+        "find_hanging_transactions": "open_transactions() tells which of them hang",
         "get_broker_version_data": "versions are negotiated with each broker",
         "list_consumer_group_offsets": "it is committed()",
         "list_consumer_groups": "it is list_groups()",
@@ -108,13 +109,12 @@ _ATTRIBUTES = {
     }
     | dict.fromkeys(
         (
-            *("abort_transaction", "alter_configs", "alter_partition_reassignments"),
+            *("alter_configs", "alter_partition_reassignments"),
             *("alter_replica_log_dirs", "alter_user_scram_credentials", "api_versions"),
             *("create_acls", "delete_acls", "delete_records", "describe_acls", "describe_configs"),
             *("describe_features", "describe_log_dirs", "describe_metadata_quorum"),
-            *("describe_producers", "describe_transactions", "describe_user_scram_credentials"),
-            *("elect_leaders", "find_hanging_transactions", "incremental_alter_configs"),
-            *("list_config_resources", "list_partition_reassignments", "list_transactions"),
+            *("describe_user_scram_credentials", "elect_leaders", "incremental_alter_configs"),
+            *("list_config_resources", "list_partition_reassignments"),
             *("reset_configs", "update_features"),
         ),
         _NOT_HERE,
@@ -137,6 +137,7 @@ _ATTRIBUTES = {
 """Class -> another client's attribute -> what to use instead. A class has those of its bases."""
 
 _KEYWORDS = {
+    "abort_transaction": {"spec": "pass the partition, and where the transaction begins"},
     "commit": {
         "asynchronous": "to go on meanwhile, run commit() in a task",
         "callback": _COMMITS,
@@ -157,6 +158,7 @@ _KEYWORDS = {
         "group_coordinator_id": "each group's coordinator is looked up",
         "include_authorized_operations": "a call that is not allowed is an AuthorizationError",
     },
+    "describe_producers": {"broker_id": "the leader of each partition is asked"},
     "find_coordinator": {"coordinator_type": "it is that of a group"},
     "getmany": {
         "num_messages": "max_records",
@@ -168,6 +170,13 @@ _KEYWORDS = {
         "broker_ids": "all brokers are asked",
         "states_filter": "states",
         "types_filter": "types",
+    },
+    "list_transactions": {
+        "broker_ids": "all brokers are asked",
+        "duration_filter_ms": "open_longer_than",
+        "producer_id_filters": "producer_ids",
+        "state_filters": "states",
+        "transactional_id_pattern": "pattern",
     },
     "offsets_for_times": {"timestamps": "times"},
     "seek": {"timestamp": "await offsets_for_times() first"},
