@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 
 from kafkagroup.testing._jars import LocalKafkaUnavailable, find_java, resolve
-from kafkagroup.testing._releases import NETTY, ZOOKEEPER, find_release
+from kafkagroup.testing._releases import NETTY, TOOLS, ZOOKEEPER, find_release
 
 
 def main() -> None:
     try:
         java = find_java()
-        for jars in (find_release("4.3.1").jars, ZOOKEEPER, NETTY):
+        for jars in (find_release("4.3.1").jars, TOOLS, ZOOKEEPER, NETTY):
             resolve(jars, java)
     except LocalKafkaUnavailable as error:
         # The tests that need them are skipped, each with this reason.

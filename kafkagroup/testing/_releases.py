@@ -15,7 +15,7 @@ import attrs
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.testing._listeners import SCRAM_MECHANISMS, Listener
 
-__all__ = ["HOST", "NETTY", "ZOOKEEPER", "JarSet", "Ports", "Release", "find_release"]
+__all__ = ["HOST", "NETTY", "TOOLS", "ZOOKEEPER", "JarSet", "Ports", "Release", "find_release"]
 
 HOST = "127.0.0.1"
 
@@ -88,6 +88,16 @@ NETTY = JarSet(
     ),
     variable="KAFKAGROUP_NETTY_JARS",
     required_jar=f"netty-handler-{_NETTY}.jar",
+    is_complete=True,
+)
+
+TOOLS = JarSet(
+    "Kafka-tools",
+    "4.3.1",
+    # Beside the jars of a broker, which have all that kafka-topics and the like depend on.
+    (("org.apache.kafka", "kafka-tools", "4.3.1"),),
+    variable="KAFKAGROUP_KAFKA_TOOLS_JARS",
+    required_jar="kafka-tools-4.3.1.jar",
     is_complete=True,
 )
 
