@@ -161,6 +161,18 @@ async def consuming(consumer: Any, way: str, **options: Any) -> AsyncIterator[Co
         yield c
 
 
+async def test_a_position_is_looked_up_once_the_metadata_has_the_topic(
+    reading: Opened, answers: Answers
+) -> None:
+    """Without a pause: the first broker that was asked did not know the topic yet."""
+    async with reading() as (_, consumer, _), consumer(auto_offset_reset="earliest") as c:
+        answers.change(absent, 1)
+        await c.assign([TP])
+        began = anyio.current_time()
+        assert await values_of(c, 1) == [0]
+        assert anyio.current_time() == began
+
+
 # ---------------------------------------------------------------- OFFSET_OUT_OF_RANGE
 
 

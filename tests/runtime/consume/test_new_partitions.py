@@ -113,13 +113,19 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("options", [*GROUPS, ALONE])
 @pytest.mark.parametrize("nodes", [1, 2])
 async def test_a_topic_created_after_the_start_is_read_from_its_beginning(
-    opened: Any, options: dict[str, Any], nodes: int
+    opened: Any, options: dict[str, Any], nodes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`latest` lost each record that was produced before the consumer noticed the topic."""
+    caplog.set_level(logging.INFO, "kafkagroup.runtime.consume.positions")
     async with opened(nodes) as (kafka, consumer), consumer("old", "t", **options) as c:
         create(kafka, "t", 2)
         assert await take(c, 2) == ["t 0", "t 1"]
         assert await is_idle(c)
+    starts = [line.partition("start of ")[2] for line in caplog.messages if "start of" in line]
+    assert starts == [
+        "1 partition (auto_offset_reset): old/0 at 10",
+        "2 partitions (new partition): t/0 at 0, t/1 at 0",
+    ]
 
 
 @pytest.mark.parametrize("options", [*GROUPS, ALONE])

@@ -20,6 +20,7 @@ from crc32c import crc32c
 
 from kafkagroup import Consumer, HealthProblem
 from kafkagroup._extended_consumer import TunedConsumer
+from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,
@@ -31,6 +32,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.runtime.consume import fetch_response, fetch_sources
+from kafkagroup.runtime.consume.engine import Engine
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.arrow import schema
@@ -150,12 +152,23 @@ async def test_each_partition_is_reset_on_its_own(
     }
 
 
-async def test_a_partition_without_a_commit_or_reset_policy_is_an_error(reading: Any) -> None:
+async def test_a_partition_without_a_commit_or_reset_policy_is_an_error(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail, failed = Engine.fail_partition, list[TopicPartition]()
+
+    def recorded(engine: Engine, owned: OwnedPartition, error: Exception) -> None:
+        failed.append(owned.tp)
+        fail(engine, owned, error)
+
+    monkeypatch.setattr(Engine, "fail_partition", recorded)
     async with reading() as (_, consumer), consumer(auto_offset_reset="none", group_id="g") as c:
         await c.assign([TP])
         with pytest.raises(NoOffsetError) as caught:
             await c.getone()
         assert caught.value.partitions == (TP,)
+        await anyio.sleep(30)
+        assert failed == [TP]  # it is not looked up again: only the application can go on
         c.seek(TP, 3)
         assert await offsets_of(c, 2) == [3, 4]
 

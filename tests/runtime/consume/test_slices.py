@@ -15,7 +15,7 @@ from kafkagroup.concurrency import slices
 from kafkagroup.concurrency.slices import Slices
 from kafkagroup.consume.fetch_in_flight import FetchInFlight
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.errors import ErrorCode, RequestTimeoutError
+from kafkagroup.errors import AuthorizationError, ErrorCode, RequestTimeoutError
 from kafkagroup.runtime.consume import positions, subscriber
 from kafkagroup.runtime.consume.fetcher import Fetcher
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow
@@ -150,19 +150,38 @@ async def test_starting_positions_of_many_partitions_are_requested_in_slices(rea
         committed = recorded_requests(kafka, OffsetFetchRequest)
         starts = recorded_requests(kafka, ListOffsetsRequest)
         await c.assign(ALL)
+        began = anyio.current_time()
         assert await all_of(c, 50) == [(tp.partition, n) for tp in ALL for n in range(10)]
         assert committed == starts == [[0, 1], [2, 3], [4]]
+        assert anyio.current_time() == began  # the next slice does not wait for a pause
 
 
+@pytest.mark.parametrize(
+    "failure", [Close(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR], ids=str
+)
 async def test_after_a_slice_without_a_response_the_other_slices_are_not_requested(
-    reading: Any,
+    reading: Any, failure: Any
 ) -> None:
     async with reading() as (kafka, c):
         committed = recorded_requests(kafka, OffsetFetchRequest)
-        kafka.fail(OffsetFetchRequest, Close(), times=1)
+        kafka.fail(OffsetFetchRequest, failure, times=1)
         await c.assign(ALL)
         assert len(await all_of(c, 50)) == 50
         assert committed == [[0, 1], [0, 1], [2, 3], [4]]
+
+
+async def test_while_a_group_is_denied_one_slice_of_its_offsets_is_requested_at_a_time(
+    reading: Any,
+) -> None:
+    """All slices would be refused for the same reason."""
+    async with reading() as (kafka, c):
+        committed = recorded_requests(kafka, OffsetFetchRequest)
+        kafka.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
+        await c.assign(ALL)
+        await anyio.sleep(0.01)
+        assert committed == [[0, 1]]
+        with pytest.raises(AuthorizationError):
+            await c.getone()
 
 
 def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None:

@@ -292,6 +292,22 @@ async def test_a_valid_committed_position_is_kept(
         assert epoch_requests == [(0, 0)]
 
 
+async def test_a_committed_position_is_validated_during_a_long_poll(reading: Any) -> None:
+    """The broker may hold it for seconds, without the new partition."""
+    idle = TopicPartition("u", 0)
+    async with reading() as (kafka, consumer):
+        kafka.create_topic("u", 1)
+        kafka.move_leader("u", 0, kafka.leader("t", 0))
+        await commit(consumer(group_id="g"), 8, 0)
+        async with consumer(group_id="g", fetch_max_wait_ms=4_000) as c:
+            await c.assign([idle])
+            await anyio.sleep(0.5)
+            await c.assign([idle, TP])
+            began = anyio.current_time()
+            assert await values_of(c, 2) == ["old 8", "old 9"]
+            assert anyio.current_time() == began
+
+
 async def test_a_commit_after_a_control_record_has_its_epoch(
     reading: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
