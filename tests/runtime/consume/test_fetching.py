@@ -76,6 +76,8 @@ class Script:
         self.leader = 1
         self.leader_epoch = 0
         self.topic_id = TOPIC_ID
+        self.topic_error = 0
+        """The error of the topic in the metadata."""
         self.nodes = (1, 2)
         self.versions = FetchRequest.versions
         self.fetches: list[Fetch] = []
@@ -146,7 +148,10 @@ class Script:
             for index in (0, 1)
         )
         topic = metadata.MetadataResponseTopic(
-            error_code=0, name="t", topic_id=self.topic_id, partitions=partitions
+            error_code=self.topic_error,
+            name="t",
+            topic_id=self.topic_id,
+            partitions=() if self.topic_error else partitions,
         )
         brokers = tuple(
             metadata.MetadataResponseBroker(node_id=n, host=f"b{n}", port=9092) for n in self.nodes
@@ -174,7 +179,7 @@ def batch(offset: int, count: int = 1, **options: Any) -> bytes:
     return with_base_offset(encode_batch([NewRecord(None, b"v")] * count, **options), offset, 0)
 
 
-def data(partition: int, records: bytes = b"", **fields: Any) -> PartitionData:
+def data(partition: int, records: bytes | None = b"", **fields: Any) -> PartitionData:
     return PartitionData(
         partition_index=partition,
         **{"error_code": 0, "high_watermark": 99, "records": records, **fields},
@@ -402,6 +407,69 @@ async def test_a_partition_after_its_backoff_does_not_wait_for_the_long_poll(
             assert await offsets_of(c, 3) == [0, 1, 2]
 
 
+async def test_an_error_of_one_partition_does_not_delay_the_next_long_poll(
+    network: Any, script: Script
+) -> None:
+    """A response without records that comes early is followed by a pause, but not an error: new
+    records of the other partitions would arrive later."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if 0 in found.offsets:
+            return fetch_response(data(0, error_code=E.KAFKA_STORAGE_ERROR))
+        return await after_long_poll(found, fetch_response())
+
+    script.answer = answer
+    async with network, client(retry_backoff_ms=1_000) as c:
+        await c.assign([T0, T1])
+        for tp in (T0, T1):
+            c.seek(tp, 0)  # so that both are in the first request
+        await anyio.sleep(0.2)
+    assert [(set(f.offsets), f.at - script.fetches[0].at) for f in script.fetches[:2]] == [
+        ({0, 1}, 0.0),
+        ({1}, 0.0),
+    ]
+
+
+async def test_a_response_with_null_for_no_records_is_empty(network: Any, script: Script) -> None:
+    """The field is nullable."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if len(script.fetches) > 1:
+            return fetch_response(data(0, batch(0)))
+        return fetch_response(data(0, None))
+
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 1) == [0]
+        assert len(script.fetches) == 2
+
+
+async def test_a_partition_that_moves_back_to_its_leader_does_not_wait_for_its_long_poll(
+    network: Any, script: Script
+) -> None:
+    """KIP-392: the leader holds a long poll of another partition when the replica refuses."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if found.node == 1 and 0 in found.offsets:
+            if found.request.rack_id and len(script.fetches) < 3:
+                return fetch_response(data(0, preferred_read_replica=2))
+            return fetch_response(data(0, batch(found.offsets[0])))
+        if found.node == 2:
+            await anyio.sleep(1.0)
+            return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
+        return await after_long_poll(found, fetch_response())
+
+    script.answer = answer
+    async with network, client(client_rack="here", fetch_max_wait_ms=4_000) as c:
+        await c.assign([T0, T1])
+        for tp in (T0, T1):
+            c.seek(tp, 0)
+        began = anyio.current_time()
+        assert await offsets_of(c, 1) == [0]
+        assert anyio.current_time() - began < 1.5
+
+
 async def test_a_partition_that_moves_to_a_follower_does_not_wait_for_its_long_poll(
     network: Any, script: Script
 ) -> None:
@@ -550,6 +618,45 @@ async def test_records_end_the_backoff(network: Any, script: Script) -> None:
     assert pauses[21] <= 0.12
 
 
+@pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_OR_PARTITION, E.UNKNOWN_TOPIC_ID])
+async def test_a_fetch_error_of_a_topic_that_the_metadata_has_lost_is_retried(
+    network: Any, script: Script, code: ErrorCode
+) -> None:
+    """The topic was deleted during a long poll: nobody leads the partition."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if len(script.fetches) == 1:
+            script.topic_error = E.UNKNOWN_TOPIC_OR_PARTITION
+            await anyio.sleep(10)
+            return fetch_response(data(0, error_code=code))
+        if 0 in found.offsets:
+            return fetch_response(data(0, batch(found.offsets[0])))
+        return await after_long_poll(found, fetch_response())
+
+    script.answer = answer
+    async with network, client(metadata_max_age_ms=1_000) as c:
+        await c.assign([T0])
+        await anyio.sleep(12)
+        assert len(script.fetches) == 1
+        script.topic_error = 0
+        assert await offsets_of(c, 2) == [0, 1]
+
+
+async def test_batches_before_the_position_are_skipped(network: Any, script: Script) -> None:
+    """A broker may return them with the one that was asked for."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        if (offset := found.offsets.get(0)) is None:
+            return await after_long_poll(found, fetch_response())
+        return fetch_response(data(0, b"".join(map(batch, range(offset - 2, offset + 1)))))
+
+    script.answer = answer
+    async with network, client() as c:
+        await c.assign([T0])
+        c.seek(T0, 5)
+        assert await offsets_of(c, 3) == [5, 6, 7]
+
+
 # ---------------------------------------------------------------- read_committed
 
 
@@ -631,6 +738,25 @@ async def test_read_uncommitted_delivers_everything_but_control_records(
             await c.getone()
         assert await c.position(T0) == 10
     assert {f.request.isolation_level for f in script.fetches} == {0}
+
+
+@pytest.mark.parametrize(("level", "lag"), [("read_uncommitted", 8), ("read_committed", 4)])
+async def test_under_read_committed_the_lag_ends_at_the_last_stable_offset(
+    network: Any, script: Script, level: str, lag: int
+) -> None:
+    """What a transaction is still writing is not delivered before it is committed."""
+
+    async def answer(found: Fetch) -> FetchResponse:
+        ends = {"high_watermark": 9, "last_stable_offset": 5}
+        if found.offsets.get(0) == 0:
+            return fetch_response(data(0, batch(0), **ends))
+        return await after_long_poll(found, fetch_response())
+
+    script.answer = answer
+    async with network, client(isolation_level=level) as c:
+        await c.assign([T0])
+        assert await offsets_of(c, 1) == [0]
+        assert c.metrics().lag == {T0: lag}
 
 
 async def test_control_records_and_aborted_records_count_as_processed(network: Any) -> None:

@@ -485,8 +485,9 @@ async def test_a_failed_validation_is_retried(
         assert epoch_requests == [(1, 0)] * 4
 
 
-async def test_a_former_leader_that_refuses_a_position_resets_nothing(
-    reading: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("code", [E.OFFSET_OUT_OF_RANGE, E.TOPIC_AUTHORIZATION_FAILED])
+async def test_an_error_of_a_former_leader_resets_and_raises_nothing(
+    reading: Any, code: ErrorCode
 ) -> None:
     """Its response came while the position was validated with the new leader, and sent the consumer
     back to the beginning of the log."""
@@ -498,7 +499,7 @@ async def test_a_former_leader_that_refuses_a_position_resets_nothing(
         late = kafka.fail(FetchRequest, Delay(4), node_id=former)
         while not late.hits:
             await anyio.sleep(0.1)
-        kafka.fail(FetchRequest, E.OFFSET_OUT_OF_RANGE, partition=TP, node_id=former)
+        kafka.fail(FetchRequest, code, partition=TP, node_id=former)
         kafka.fail(OffsetForLeaderEpochRequest, Delay(8))
         looked_up = len(kafka.requests(ListOffsetsRequest))
         move(kafka)
