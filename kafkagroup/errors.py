@@ -511,15 +511,19 @@ def broker_error(
     operation: str = "",
     topic: str | None = None,
     group: str | None = None,
+    transactional_id: str | None = None,
 ) -> BrokerError:
-    """Return the error of a code. A denial of a topic, a group or the cluster is an
-    AuthorizationError: it names what the code is about, and the operation that an ACL must allow,
-    but for the cluster, of which the operation depends on the request."""
+    """Return the error of a code. A denial of a topic, a group, a transactional id or the cluster
+    is an AuthorizationError: it names what the code is about, and the operation that an ACL must
+    allow, but for the cluster, of which the operation depends on the request."""
     match code:
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             resource = "" if topic is None else f"topic {topic!r}"
         case ErrorCode.GROUP_AUTHORIZATION_FAILED:
             resource = "" if group is None else f"group {group!r}"
+        case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            named = transactional_id is not None
+            resource = f"transactional id {transactional_id!r}" if named else ""
         case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             resource, operation = "the cluster", ""
         case _:

@@ -205,12 +205,18 @@ def test_the_attributes_of_a_corrupt_record_have_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("code", "resource", "operation"),
-    [(29, "topic 't'", "READ"), (30, "group 'g'", "READ"), (31, "the cluster", "")],
+    [
+        (29, "topic 't'", "READ"),
+        (30, "group 'g'", "READ"),
+        (31, "the cluster", ""),
+        (53, "transactional id 'x'", "READ"),
+    ],
 )
 def test_an_authorization_error_names_the_resource(
     code: int, resource: str, operation: str
 ) -> None:
-    error = broker_error(code, "doing it", operation="READ", topic="t", group="g")
+    named = {"topic": "t", "group": "g", "transactional_id": "x"}
+    error = broker_error(code, "doing it", operation="READ", **named)
     assert type(error) is AuthorizationError
     assert (error.code, error.resource, error.operation) == (code, resource, operation)
     missing = f"{operation or 'access'} on {resource}"

@@ -126,7 +126,12 @@ async def describe(cluster: Cluster, transactional_id: str) -> TransactionDescri
                 continue
             if one.error_code:
                 what = f"describing transactional id {transactional_id!r}"
-                raise broker_error(one.error_code, what, operation="DESCRIBE")
+                raise broker_error(
+                    one.error_code,
+                    what,
+                    operation="DESCRIBE",
+                    transactional_id=transactional_id,
+                )
             state = TransactionState(one.transaction_state)
             return TransactionDescription(
                 transactional_id=transactional_id,

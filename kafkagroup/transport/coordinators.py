@@ -103,9 +103,9 @@ class Coordinators:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise BrokerError(code, "the response names no coordinator")
         if found.error_code:
-            group = key if kind is CoordinatorType.GROUP else None
+            named = "group" if kind is CoordinatorType.GROUP else "transactional_id"
             raise broker_error(
-                found.error_code, found.error_message, operation="DESCRIBE", group=group
+                found.error_code, found.error_message, operation="DESCRIBE", **{named: key}
             )
         return Node(found.node_id, found.host, found.port)
 

@@ -25,16 +25,20 @@ from kafkagroup.admin import (
 )
 from kafkagroup.admin.doctor import Status, examine
 from kafkagroup.broker import Broker
-from kafkagroup.errors import BrokerError, ErrorCode, IllegalStateError
+from kafkagroup.errors import AuthorizationError, BrokerError, ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka, LocalKafka
 from kafkagroup.testing.local import LocalKafkaUnavailable
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from kafkagroup.wire.messages.transaction_admin import WriteTxnMarkersRequest
+from kafkagroup.wire.messages.transaction_admin import (
+    DescribeTransactionsRequest,
+    WriteTxnMarkersRequest,
+)
 from kafkagroup.wire.messages.transactions import InitProducerIdRequest
 
 pytestmark = pytest.mark.anyio
@@ -350,3 +354,16 @@ async def test_a_lost_response_to_an_abort_is_no_error(name: str) -> None:
             await admin.abort_transaction(tp, 0)
             assert (await admin.open_transactions(tp))[tp] == ()
             assert len(embedded.requests(WriteTxnMarkersRequest)) == 2
+
+
+@pytest.mark.parametrize("api", [FindCoordinatorRequest, DescribeTransactionsRequest])
+async def test_a_denied_transactional_id_is_named(api: Any, name: str) -> None:
+    with EmbeddedKafka() as embedded:
+        embedded.fail(api, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        async with Admin(bootstrap_servers=embedded.bootstrap_servers) as admin:
+            with pytest.raises(AuthorizationError) as caught:
+                await admin.describe_transaction(name)
+    assert (caught.value.operation, caught.value.resource) == (
+        "DESCRIBE",
+        f"transactional id '{name}'",
+    )

@@ -28,6 +28,7 @@ and compares the responses. These differences are intentional:
   responses.
 - At the limit of fetch sessions, no session is evicted that was used in the last two minutes. Kafka
   also lets the large sessions of followers evict others.
+- Patterns of transactional ids in ListTransactions are read by Python's `re`, not by RE2J.
 - The texts of error messages are not Kafka's.
 """
 

@@ -87,6 +87,8 @@ def _lines(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
         if name == "transaction_states":
             named = (i for i in value if i.transactional_id.startswith(names.prefix))
             value = tuple(named) or tuple(i for i in value if not i.transactional_id)
+        if name == "partitions" and value and isinstance(value[0], int):
+            value = tuple(sorted(value))  # a set in Kafka
         if name == "error_code":
             scalars.insert(0, error_name(value) if value else "OK")
         elif isinstance(value, tuple | Rows) and value and attrs.has(type(value[0])):
