@@ -576,7 +576,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._raise_if_stopped()
         if self._engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
-        if self._session.membership.driver is None:
+        if self._session.member.driver is None:
             raise IllegalStateError(
                 "in no group: there is no group_id, or nothing is subscribed to"
             )
@@ -761,15 +761,15 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             raise ConfigurationError("a consumer without group_id is not a member of any group")
         return GroupMetadata(
             self._options.group_id,
-            session.membership.generation_id,
-            session.membership.identity.member_id,
+            session.member.generation_id,
+            session.member.identity.member_id,
             self._options.group_instance_id,
         )
 
     @property
     def coordinator(self) -> Node | None:
         """The broker that coordinates the group; None while it is not known."""
-        driver, offsets = self._session.membership.driver, self._session.committer.group_offsets
+        driver, offsets = self._session.member.driver, self._session.committer.group_offsets
         if driver is not None and (found := driver.coordinator) is not None:
             return found
         return None if offsets is None else offsets.coordinator
@@ -777,8 +777,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     def forget_coordinator(self, reason: str = "the application asked for it") -> None:
         """Invalidate the coordinator: look it up again. The membership continues."""
         self._raise_if_closed()
-        if self._session.membership.driver is not None:
-            self._session.membership.driver.invalidate_coordinator(reason)
+        if self._session.member.driver is not None:
+            self._session.member.driver.invalidate_coordinator(reason)
         if self._session.committer.group_offsets is not None:
             self._session.committer.group_offsets.invalidate_coordinator()
 
@@ -798,7 +798,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         # A copy, as the loop may change it. Only `copy` is atomic without a GIL.
         owned = tuple(self._delivery.owned.copy().values())
         return evolve(
-            session.history.metrics(session.clock(), session.membership.driver, self.loop_delay),
+            session.history.metrics(session.clock(), session.member.driver, self.loop_delay),
             assigned_partitions=sum(not one.revoked for one in owned),
             lag={one.tp: lag for one in owned if not one.revoked and (lag := one.lag) is not None},
             skipped_records=0 if conversion is None else conversion.skipped,

@@ -168,7 +168,7 @@ async def test_a_member_whose_session_expired_loses_its_partitions_and_rejoins(
     async with worker.consumer, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
         await until(lambda: len(worker.seen) > 50)
-        session = worker.consumer._session.membership.driver._session._client.client_id
+        session = worker.consumer._session.member.driver._session._client.client_id
 
         def end_session():
             # A client with a session's id and password can resume it, and close it.

@@ -40,7 +40,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
 )
 from kafkagroup.options import ConsumerOptions
-from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.consume.current_member import CurrentMember
 from kafkagroup.runtime.member.metrics import Meter
 from kafkagroup.runtime.offsets.values import Identity
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
@@ -66,7 +66,7 @@ class Committer:
         self,
         options: ConsumerOptions,
         delivery: Delivery,
-        membership: CurrentMembership,
+        member: CurrentMember,
         changed: ChangeSignal,
         meter: Meter,
         is_in_callback: Callable[[], bool],
@@ -81,7 +81,7 @@ class Committer:
         self._options = options
         self._max_age = options.committed_offsets_max_age
         self._delivery = delivery
-        self._membership = membership
+        self._member = member
         self._changed = changed
         self._meter = meter
         self._is_in_callback = is_in_callback
@@ -183,7 +183,7 @@ class Committer:
         # Without partitions that are assigned meanwhile: none of their records was delivered yet.
         owned: Mapping[TopicPartition, OwnedPartition] = dict(self._delivery.owned)
         while True:
-            owned, identity = self._still_owned(owned), self._membership.identity
+            owned, identity = self._still_owned(owned), self._member.identity
             try:
                 return await self.commit_processed(deadline, note, owned, max_age=self._max_age)
             except CommitFailedError:
@@ -205,7 +205,7 @@ class Committer:
     ) -> bool:
         """Return whether partitions of `before` were lost. Wait until the member must know it, at
         most until `deadline`."""
-        driver = self._membership.driver
+        driver = self._member.driver
         if driver is None:
             return False
         interval = driver.heartbeat_interval
@@ -215,7 +215,7 @@ class Committer:
                 return True
             # The coordinator may have refused the commit because it has removed the member, which
             # learns that from its next heartbeat: wait for two intervals.
-            may_be_unaware = self._membership.may_commit and self._membership.identity is identity
+            may_be_unaware = self._member.may_commit and self._member.identity is identity
             if driver.lease_left > 0.0 and (not may_be_unaware or now >= heartbeat_by):
                 return False
             until = heartbeat_by if now < heartbeat_by else now + interval
@@ -244,7 +244,7 @@ class Committer:
         self.require_group()
         owned = self._delivery.owned
         if not_owned := sorted(tp for tp in offsets if tp not in owned):
-            is_early = self._membership.driver is not None and not self._membership.is_stable
+            is_early = self._member.driver is not None and not self._member.is_stable
             advice = "await wait_assignment() first" if is_early else "their owner commits them"
             raise CommitFailedError(
                 f"not assigned to this consumer: {', '.join(map(str, not_owned))}; {advice}",
@@ -319,19 +319,19 @@ class Committer:
         self, commits: Sequence[Commit], deadline: float, note: str = ""
     ) -> None:
         """Commit offsets that have one topic id for each topic name."""
-        group_offsets, membership = self.require_group(), self._membership
+        group_offsets, member = self.require_group(), self._member
         # A released partition must not be marked as being committed: it would count as a loss.
         self._check(commits)
-        if not membership.may_commit:
+        if not member.may_commit:
             raise CommitFailedError(
                 "the group is rebalancing; commit again after the rebalance, for the partitions"
                 " that are still assigned"
             )
-        identity, driver = membership.identity, membership.driver
+        identity, driver = member.identity, member.driver
 
         def is_current() -> bool:
             self._check(commits)
-            return membership.identity is identity and membership.may_commit
+            return member.identity is identity and member.may_commit
 
         def newest() -> Mapping[TopicPartition, OffsetAndMetadata]:
             offsets = {commit.tp: _with_note(commit.newest, note) for commit in commits}
@@ -357,7 +357,7 @@ class Committer:
                     offsets,
                     deadline=min(deadline, may_send_until),
                     is_current=may_send,
-                    epoch=lambda: membership.generation_id,
+                    epoch=lambda: member.generation_id,
                     topic_ids=topic_ids(commits),
                     meter=self._meter,
                     newest=newest,
@@ -388,7 +388,7 @@ class Committer:
         """Raises: CommitFailedError unless all are of the present assignment."""
         check_assigned(commits, self._delivery.owned)
         # With `assign()`, no other member can have committed since: the application may rewind.
-        if self._membership.driver is not None:
+        if self._member.driver is not None:
             check_floors(commits)
 
     # ------------------------------------------------------------ renewal
@@ -400,13 +400,13 @@ class Committer:
         partitions that were revoked since, everything: the broker may have deleted it. A member
         sends it at once, others only if a look-up does not find it. An error is logged, and the
         next attempt follows as much later."""
-        now, is_member = anyio.current_time(), self._membership.commits_as_member
+        now, is_member = anyio.current_time(), self._member.commits_as_member
         last, self._renewed_at = now - max_age, now
         # In a series of rebalances, each would commit what it has just looked up.
         reported_by = now - _JUST_REPORTED if is_member else now
         to_renew = partial(_to_renew, last, reported_by)
         for some in slices(await process_in_slices(to_renew, among)):
-            if is_member and not self._membership.may_commit:
+            if is_member and not self._member.may_commit:
                 return
             for owned in some:
                 owned.note_renewal(now)
@@ -456,11 +456,11 @@ class Committer:
         consumer."""
         while True:
             await anyio.sleep(self._options.auto_commit_interval)
-            if not (self._membership.may_commit and self.is_automatic):
+            if not (self._member.may_commit and self.is_automatic):
                 continue  # no warning: this is normal during a rebalance
             try:
                 # The coordinator keeps the offsets of a group with members.
-                max_age = math.inf if self._membership.commits_as_member else self._max_age
+                max_age = math.inf if self._member.commits_as_member else self._max_age
                 deadline = anyio.current_time() + self._options.request_timeout
                 await self.commit_processed(deadline, among=self._not_revoked(), max_age=max_age)
             except CommitFailedError as error:

@@ -102,7 +102,7 @@ class Engine(FetchControl):
             is_threaded=self._options.heartbeat_thread,
             client_member_id=str(uuid4()),
         )
-        session.membership.use(self._members.protocol)
+        session.member.use(self._members.protocol)
         self.topics = TopicWatch(
             session, cluster, self.subscriber, self.new_partitions, spawn, self._follow_metadata
         )
@@ -171,7 +171,7 @@ class Engine(FetchControl):
         self.topics.subscribe(topics, pattern)
         self.topics.check()
         await self._wait_until_left()
-        driver = self._session.membership.driver
+        driver = self._session.member.driver
         if self._options.group_id is None:
             if pattern is None:  # with a pattern the metadata has all topics already
                 await self.topics.refresh()
@@ -182,12 +182,12 @@ class Engine(FetchControl):
         else:
             reason = "the subscription changed"
             self._session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
-            self._session.membership.change_subscription(lambda: driver.follows_subscription)
+            self._session.member.change_subscription(lambda: driver.follows_subscription)
             driver.change_metadata(reason, self.subscriber.metadata())
 
     async def subscribe_by_pattern(self, pattern: re.Pattern[str]) -> None:
         """Consume the topics whose whole name matches, existing and future ones."""
-        if self._session.membership.protocol.coordinator_assigns:
+        if self._session.member.protocol.coordinator_assigns:
             # The coordinator matches, and assigns what matches.
             await self._subscribe(frozenset(), pattern)
         else:
@@ -220,7 +220,7 @@ class Engine(FetchControl):
         self.topics.subscribe(frozenset())
         self._released.forget(self.subscriber.subscribes)
         session = self._session
-        driver = session.membership.driver
+        driver = session.member.driver
         if driver is None:
             await self._release_partitions(list(self._delivery.owned))
         if self._members.unanswered_id and (driver is None or driver.closed.is_set()):
@@ -249,22 +249,22 @@ class Engine(FetchControl):
         await driver.closed.wait()
         if driver is self._leaving:
             self._leaving = None
-            session.membership.end()
+            session.member.end()
             session.closing.end_leaving()
 
     @property
     def is_assigned(self) -> bool:
         """Whether the group has assigned partitions by the present subscription."""
-        return self._session.membership.is_stable
+        return self._session.member.is_stable
 
     def rejoin(self, reason: str) -> None:
         """Request a new generation; under KIP-848, the full assignment."""
         session = self._session
-        if session.membership.driver is None or session.membership.driver.closed.is_set():
+        if session.member.driver is None or session.member.driver.closed.is_set():
             return  # an expelled member joins again at the next poll
-        if not session.membership.protocol.coordinator_assigns:
+        if not session.member.protocol.coordinator_assigns:
             session.history.note_rejoin_request(RebalanceCause.REQUESTED, reason)
-        session.membership.driver.rejoin(reason)
+        session.member.driver.rejoin(reason)
 
     def join(self) -> Running:
         """Become a member of the group, for the first time or again; return the member."""
@@ -273,10 +273,10 @@ class Engine(FetchControl):
             self._options,
             protocol_type=subscriber.protocol_type,
             cooperative=subscriber.cooperative,
-            was_member=session.membership.was_member,
+            was_member=session.member.was_member,
         )
         driver = self._members.create(config, subscriber.metadata())
-        session.membership.begin(driver)
+        session.member.begin(driver)
         self._spawn(partial(self._run_member, driver), "membership")
         if (offsets := session.committer.group_offsets) is not None:
             self._spawn(offsets.connect, "connection for offsets")
@@ -286,19 +286,19 @@ class Engine(FetchControl):
         await self._members.run(driver)
         session = self._session
         has_ended = driver is self._leaving or session.errors.failure is not None
-        if session.membership.is_void and not has_ended:
+        if session.member.is_void and not has_ended:
             self.join()
             return
         if driver.fell_back and driver is not self._leaving:
             self._members.fall_back_to_classic()
-            session.membership.use(self._members.protocol)
+            session.member.use(self._members.protocol)
             if self.topics.pattern is None:
                 self.join()
             else:
                 await self._join_by_pattern(self.topics.pattern)
             return
         if driver.is_expelled and driver is not self._leaving:
-            session.membership.expel()
+            session.member.expel()
             session.notify()  # an application that already waits for records must rejoin now
 
     async def _join_by_pattern(self, pattern: re.Pattern[str]) -> None:
@@ -319,9 +319,9 @@ class Engine(FetchControl):
         self.new_partitions.forget_cluster()
         if (offsets := session.committer.group_offsets) is not None:
             offsets.forget_cluster()
-        driver = session.membership.driver
+        driver = session.member.driver
         if driver is not None and not driver.closed.is_set():
-            session.membership.void()
+            session.member.void()
             delivery.revoke(list(delivery.owned))
             # Without a request to leave: the group there does not know this member.
             driver.leave(reason, leave_group=False, lost=True)

@@ -208,15 +208,15 @@ def health_of_consumer(
     if session.errors.failure is not None:
         return not_well(HealthProblem.FAILED, str(session.errors.failure))
     findings = [*checkup.check_loop(loop_delay_above)]
-    if session.membership.is_expelled:
+    if session.member.is_expelled:
         away = now - session.polls.last_poll_at
         detail = f"the application has not polled for {away:.1f} s"
         findings.append(HealthFinding(problem=HealthProblem.AWAY, detail=detail))
-    elif (driver := session.membership.driver) is not None:
+    elif (driver := session.member.driver) is not None:
         findings += checkup.check_membership(
             now,
             driver,
-            is_stable=session.membership.is_stable,
+            is_stable=session.member.is_stable,
             joining_after=options.rebalance_timeout if joining_after is None else joining_after,
         )
     findings += _check_awaiting_seek(session.delivery)

@@ -79,16 +79,16 @@ class Leader:
     @property
     def _claims(self) -> bool:
         """Whether every member computes the assignment, as with claims in ZooKeeper."""
-        return self._session.membership.protocol.claims_partitions
+        return self._session.member.protocol.claims_partitions
 
     async def follow_topics(self) -> None:
         """Request a rebalance if topics changed since the assignment was computed."""
-        driver = self._session.membership.driver
+        driver = self._session.member.driver
         if driver is None or not driver.leads:
             return
         racks = await self._replica_racks()
         # Others ran if a thread compared the racks of many partitions.
-        leads = driver is self._session.membership.driver and driver.leads
+        leads = driver is self._session.member.driver and driver.leads
         if leads and (reason := self._topic_change(racks)):
             self._session.history.note_rejoin_request(RebalanceCause.TOPICS, reason)
             driver.rejoin(reason)
@@ -163,8 +163,8 @@ class Leader:
 
     def note_computed(self) -> None:
         """Note that this member computed the assignment of its generation."""
-        if self._session.membership.driver is not None:
-            self._computed_generation = self._session.membership.driver.generation_id
+        if self._session.member.driver is not None:
+            self._computed_generation = self._session.member.driver.generation_id
 
     def _user_data_of(self, work: Compute) -> dict[str, bytes | None]:
         return {m: self._assignment_user_data(work.instance_ids.get(m)) for m in work.members}

@@ -63,7 +63,7 @@ class Positions:
     ) -> None:
         self._cluster = cluster
         self._delivery = session.delivery
-        self._membership = session.membership
+        self._member = session.member
         self._offsets = session.committer.group_offsets
         self._log_offsets = log_offsets
         self._policy = session.options.auto_offset_reset
@@ -188,7 +188,7 @@ class Positions:
         topic_ids: Mapping[str, UUID],
     ) -> bool:
         """Start at the committed offsets; return whether the coordinator would report others."""
-        identity = self._membership.reads_offsets_as
+        identity = self._member.reads_offsets_as
         found = await offsets.fetch_once([o.tp for o in new], self._unknown, identity)
         for owned in new:
             if not self._needs_position(owned):

@@ -147,7 +147,7 @@ class Reader:
                 self._errors.raise_next()
             # After the process, the loop or the system was stopped, other members may own our
             # partitions: without this check of the lease, two would process the same records.
-            driver = session.membership.driver
+            driver = session.member.driver
             owns = driver is None or driver.lease_left > 0.0
             heavy = self._delivery.heavy if owns else None
             is_prepared_by_await = heavy is not None
@@ -192,8 +192,8 @@ class Reader:
         # The loop's clock last: a suspend between the two must not lengthen the permit.
         ahead = self._now() - session.clock()
         until = self._checkpoint_at + _MAX_BLOCKED + ahead
-        if session.membership.driver is not None:
-            until = min(until, session.membership.driver.ownership.lease_expires_at)
+        if session.member.driver is not None:
+            until = min(until, session.member.driver.ownership.lease_expires_at)
         self._permit.grant(until, ahead)
 
     async def _checkpoint(self) -> float:
@@ -240,7 +240,7 @@ class Reader:
         self._polls.begin_wait(owns=owns)
         self._permit.end()
         try:
-            if session.membership.is_expelled:
+            if session.member.is_expelled:
                 self._rejoin()
             with anyio.move_on_at(until) if until < math.inf else nullcontext():
                 await session.changed.wait()

@@ -1,6 +1,6 @@
 """What the tasks of one running consumer share.
 
-Each part has a file of its own: the membership, the commits, the errors, the polls, the close.
+Each part has a file of its own: the member, the commits, the errors, the polls, the close.
 `Session` joins them where a change of one must wake a task or end the delivery permit.
 """
 
@@ -22,7 +22,7 @@ from kafkagroup.errors import IllegalStateError, NotAssignedError
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.close_sequence import CloseSequence
 from kafkagroup.runtime.consume.committer import Committer
-from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.consume.current_member import CurrentMember
 from kafkagroup.runtime.consume.error_channel import ErrorChannel
 from kafkagroup.runtime.consume.poll_state import PollState
 from kafkagroup.runtime.consume.processing import Processing
@@ -51,7 +51,7 @@ class Session:
     def __init__(self, options: ConsumerOptions, delivery: Delivery) -> None:
         self.options = options
         self.delivery = delivery
-        self.membership = CurrentMembership()
+        self.member = CurrentMember()
         self.permit = DeliveryPermit()
         """Lets `Reader.ready` deliver records without checks; any change that `Reader.next` checks
         for ends it."""
@@ -80,7 +80,7 @@ class Session:
         self.committer = Committer(
             options,
             delivery,
-            self.membership,
+            self.member,
             self.changed,
             self.history.meters.commit,
             lambda: self.is_in_callback,
@@ -184,7 +184,7 @@ class Session:
 
     def not_assigned(self, tp: TopicPartition) -> NotAssignedError:
         """Return the error of a call for a partition that is not assigned."""
-        is_early = self.membership.driver is not None and not self.membership.is_stable
+        is_early = self.member.driver is not None and not self.member.is_stable
         advice = (
             ": the group has not assigned partitions yet; await wait_assignment() first"
             if is_early

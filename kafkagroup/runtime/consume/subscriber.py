@@ -101,7 +101,7 @@ class Subscriber(Application):
 
     @property
     def _protocol(self) -> MembershipProtocol[Any]:
-        return self._session.membership.protocol
+        return self._session.member.protocol
 
     @property
     def cooperative(self) -> bool:
@@ -132,7 +132,7 @@ class Subscriber(Application):
     def topics_in_use(self) -> frozenset[str]:
         """The topics whose metadata the member needs, besides those that it subscribes to and owns:
         those of its next assignment, and as leader those of all members."""
-        driver = self._session.membership.driver
+        driver = self._session.member.driver
         if driver is None or driver.closed.is_set():
             return frozenset()
         return self._assigned_topics | self._leader.watched_topics
@@ -157,9 +157,7 @@ class Subscriber(Application):
         # the generation makes the difference.
         names_generation = owned or self._is_reassigned
         generation = (
-            session.membership.identity.generation_id
-            if names_generation
-            else self._unsubscribed_since
+            session.member.identity.generation_id if names_generation else self._unsubscribed_since
         )
         data = {name: user_data(a, *last_assignment) for name, a in self._assignors.items()}
         # Once for all assignors that add the same, mostly nothing: it may list 90,000 partitions.
@@ -185,7 +183,7 @@ class Subscriber(Application):
 
     def on_generation_end(self, *, lost: bool) -> None:
         """Stop delivering the partitions to revoke, at once, even while a callback runs."""
-        self._session.membership.begin_rebalance()
+        self._session.member.begin_rebalance()
         self._has_lost_all = lost
         if lost:
             self._session.committer.begin_loss()
@@ -209,9 +207,9 @@ class Subscriber(Application):
     def on_lease_extended(self) -> None:
         """Wake an application that waits for the ownership lease, which was extended, or for the
         assignment of a changed subscription, which the same heartbeat may have confirmed."""
-        membership = self._session.membership
+        member = self._session.member
         # A classic member's generation counts only once it is applied.
-        is_followed = self._protocol.coordinator_assigns and membership.follow_subscription()
+        is_followed = self._protocol.coordinator_assigns and member.follow_subscription()
         if is_followed or self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 
@@ -294,7 +292,7 @@ class Subscriber(Application):
         self._identify(generation)
         self._last_assignment = (assigned, generation.generation_id)
         await self._leader.follow_assignment(generation)
-        if not session.membership.had_partitions:
+        if not session.member.had_partitions:
             # The application had nothing to poll for, so its time begins now. Otherwise an
             # assignment must not count as a poll: a stuck application would keep its partitions for
             # as long as the group rebalances.
@@ -307,10 +305,10 @@ class Subscriber(Application):
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
     ) -> bool:
         """Rejoin if the assignment has topics that are not subscribed to; return whether it has."""
-        session, membership = self._session, self._session.membership
-        may_rejoin = not self._protocol.coordinator_assigns and membership.driver is not None
+        session, member = self._session, self._session.member
+        may_rejoin = not self._protocol.coordinator_assigns and member.driver is not None
         unsubscribed = sorted({tp.topic for tp in assigned} - self.topics) if may_rejoin else []
-        if not unsubscribed or membership.driver is None:
+        if not unsubscribed or member.driver is None:
             self._unsubscribed_since = -1
             self._pauses.reset()
             return False
@@ -324,23 +322,20 @@ class Subscriber(Application):
         names = escaped(", ".join(unsubscribed))
         reason = f"assigned topics that are not subscribed: {names}"
         session.history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
-        membership.driver.rejoin(reason)
+        member.driver.rejoin(reason)
         return True
 
     def _identify(self, generation: GenerationInfo) -> None:
         """Commit as a member of this generation from now on."""
-        membership = self._session.membership
-        # KIP-848: the epoch grows within one membership, and commits in flight for partitions that
+        member = self._session.member
+        # KIP-848: the epoch of a member grows, and commits in flight for partitions that
         # stay must not fail for that.
         is_same_member = (
-            self._protocol.coordinator_assigns
-            and generation.member_id == membership.identity.member_id
+            self._protocol.coordinator_assigns and generation.member_id == member.identity.member_id
         )
         if not self._protocol.claims_partitions and not is_same_member:
             instance_id = self._session.options.group_instance_id
-            membership.identify(
-                Identity(generation.generation_id, generation.member_id, instance_id)
-            )
+            member.identify(Identity(generation.generation_id, generation.member_id, instance_id))
 
     async def _revoke_others(
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition], deadline: float
@@ -370,19 +365,19 @@ class Subscriber(Application):
     async def _own(self, generation: GenerationInfo, assigned: Sequence[TopicPartition]) -> bool:
         """Own the partitions and call the listener. Return False if the member was fenced
         meanwhile, and owns none of them."""
-        session, membership = self._session, self._session.membership
+        session, member = self._session, self._session.member
         create = partial(session.delivery.create, topic_ids=generation.topic_ids)
         created = await process_in_slices(create, assigned)
         if self._has_lost_all or (
             self._protocol.coordinator_assigns
-            and not membership.is_in_generation(generation.generation_id)
+            and not member.is_in_generation(generation.generation_id)
         ):
             return False
-        membership.note_assignment(has_partitions=bool(assigned))
+        member.note_assignment(has_partitions=bool(assigned))
         session.delivery.assign(created)
         session.log.assigned(assigned, [one.tp for one in created], generation)
         await self._report_assigned(created)
-        membership.complete_rebalance(generation.generation_id)
+        member.complete_rebalance(generation.generation_id)
         self._engine.on_partitions_added()
         return True
 
@@ -404,7 +399,7 @@ class Subscriber(Application):
     async def _complete_rebalance(self, revoked_count: int) -> None:
         """Rejoin if partitions were revoked, so that other members get them; otherwise follow
         changes of the topics."""
-        session, driver = self._session, self._session.membership.driver
+        session, driver = self._session, self._session.member.driver
         protocol = self._protocol
         if protocol.coordinator_assigns:
             return  # KIP-848: the next heartbeat reports what is owned

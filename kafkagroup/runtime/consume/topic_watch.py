@@ -117,7 +117,7 @@ class TopicWatch:
         """Return the topics that match the pattern now, if the subscription has others; None too if
         there is no pattern, or the coordinator matches."""
         pattern = self.pattern
-        if pattern is None or self._session.membership.protocol.coordinator_assigns:
+        if pattern is None or self._session.member.protocol.coordinator_assigns:
             return None
         matching = await self._matching(pattern)
         # Others ran if a thread has matched many topics.
@@ -166,7 +166,7 @@ class TopicWatch:
             requested_at = anyio.current_time()
             try:
                 await self._new_partitions.refresh(
-                    coordinator_matches=self._session.membership.protocol.coordinator_assigns
+                    coordinator_matches=self._session.member.protocol.coordinator_assigns
                 )
             except RETRIED_ERRORS as error:
                 logger.info("metadata: %s", error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kafkagroup._values import frozen
 
-__all__ = ["EARLIEST", "LATEST", "NO_MEMBERSHIP", "READ_COMMITTED", "READ_UNCOMMITTED", "Identity"]
+__all__ = ["EARLIEST", "LATEST", "NO_MEMBER", "READ_COMMITTED", "READ_UNCOMMITTED", "Identity"]
 
 EARLIEST = -2
 """The timestamp that requests the log's start."""
@@ -28,5 +28,5 @@ class Identity:
     group_instance_id: str | None = None
 
 
-NO_MEMBERSHIP = Identity(-1, "")
+NO_MEMBER = Identity(-1, "")
 """The identity of a consumer that is not a member, with partitions assigned by the application."""

@@ -302,7 +302,7 @@ async def test_nothing_fetched_before_is_delivered_once_a_cluster_is_adopted(net
             change = ClusterChangedError("changed", expected=KNOWN, found=OTHER, address="kafka-1")
             cluster._adopt(change)
             assert [owned.revoked for owned in one._delivery.owned.values()] == [True]
-            assert not one._session.membership.may_commit
+            assert not one._session.member.may_commit
             await at.lead_to(at.new)
             at.new.produce("t", ["new"])
             assert await values_of(one, 1) == ["new"]

@@ -52,7 +52,7 @@ class Reading:
         ownership = Ownership(
             is_assigned=True, acknowledged_at=self.lease_now(), lease_timeout=lease_timeout
         )
-        self.driver = self.session.membership.driver = Owner(ownership, self.lease_now)  # type: ignore[assignment]
+        self.driver = self.session.member.driver = Owner(ownership, self.lease_now)  # type: ignore[assignment]
         (owned,) = self.delivery.own([TP])
         owned.start_at(0)
         data = encode_batch([NewRecord(None, b"%d" % n) for n in range(10)])
@@ -172,7 +172,7 @@ async def test_waiting_for_a_record_requests_a_member_that_was_expelled_again(
     requests: list[float] = []
     reading = Reading()
     reading.session.clock = anyio.current_time
-    reading.session.membership.is_expelled = is_expelled
+    reading.session.member.is_expelled = is_expelled
     reader = Reader(reading.session, lambda: requests.append(anyio.current_time()))
     with pytest.raises(NothingArrived):
         await reader.next(lambda: None, anyio.current_time() + 1.0)

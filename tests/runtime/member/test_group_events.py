@@ -92,11 +92,11 @@ def plain(event: Rebalanced) -> tuple[Sequence[Cause], str, float, RebalancePhas
 async def test_the_events_of_a_member_from_joining_to_leaving(network: Any) -> None:
     async with cluster(network) as kafka, consumer() as one:
         await one.wait_assignment()
-        one_id = one._session.membership.identity.member_id
+        one_id = one._session.member.identity.member_id
         events = one.events()
         async with consumer() as two:
             await two.wait_assignment()
-            two_id = two._session.membership.identity.member_id
+            two_id = two._session.member.identity.member_id
             began = await anext(events)
             joined = await rebalanced(events)
             await anyio.sleep(3)
@@ -381,7 +381,7 @@ async def test_a_rebalance_request_in_the_consumer_protocol_sends_a_full_heartbe
         assert anyio.current_time() - before < 0.1
         await anyio.sleep(10)
         assert one.assignment() == owned
-        member_id = one._session.membership.identity.member_id
+        member_id = one._session.member.identity.member_id
         t = kafka._cluster.topics["t"].topic_id
         await one.stop()
         assert [type(e) for e in await rest(events)] == [GroupLeft]

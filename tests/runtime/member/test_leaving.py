@@ -345,7 +345,7 @@ async def test_closing_in_a_cooperative_rebalance_commits(network: Any) -> None:
                 await anyio.sleep(5)
                 (tp,) = consumer.assignment()
                 story.clear()
-                me = silent._session.membership.identity.member_id
+                me = silent._session.member.identity.member_id
                 kafka.fail(
                     HeartbeatRequest, Swallow(), times=None, when=lambda r: r.member_id == me
                 )

@@ -111,7 +111,7 @@ async def test_a_heartbeat_sent_before_a_suspend_does_not_extend_the_lease_after
         held = kafka.fail(HeartbeatRequest, Swallow(), times=None)
         await anyio.sleep(4.0)
         assert held.hits == 1
-        driver = ours._session.membership.driver
+        driver = ours._session.member.driver
         assert driver is not None
         sent_at, expires_at = driver.last_heartbeat, driver.ownership.lease_expires_at
         suspend(SESSION + 1.0)

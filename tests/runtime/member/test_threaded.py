@@ -252,7 +252,7 @@ async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
 
 def consumer_owns(consumer: Consumer) -> bool:
     """Whether it would deliver a record if its loop ran."""
-    driver = consumer._session.membership.driver
+    driver = consumer._session.member.driver
     return driver is not None and driver.ownership.lease_expires_at > 0
 
 

@@ -23,7 +23,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
-from kafkagroup.runtime.offsets.values import NO_MEMBERSHIP, Identity
+from kafkagroup.runtime.offsets.values import NO_MEMBER, Identity
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions
@@ -151,7 +151,7 @@ async def test_a_commit_is_not_retried_after_the_membership_has_ended(network: A
             CommitFailedError, match=r"^commit of t/0 failed: group 'g' has rebalanced"
         ):
             await group.offsets.commit(
-                NO_MEMBERSHIP,
+                NO_MEMBER,
                 SEVEN,
                 deadline=anyio.current_time() + 20,
                 is_current=lambda: not refused.hits,
@@ -167,7 +167,7 @@ async def test_a_throttled_commit_is_not_sent_after_the_membership_has_ended(net
         ends_at = anyio.current_time() + 1
         with pytest.raises(CommitFailedError, match="has rebalanced"):
             await group.offsets.commit(
-                NO_MEMBERSHIP,
+                NO_MEMBER,
                 SEVEN,
                 deadline=anyio.current_time() + 20,
                 is_current=lambda: anyio.current_time() < ends_at,
@@ -184,7 +184,7 @@ async def test_a_rejoined_static_member_is_not_fenced_by_its_earlier_commit(
         fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
         with pytest.raises(CommitFailedError, match="this static member has rejoined group"):
             await group.offsets.commit(
-                NO_MEMBERSHIP,
+                NO_MEMBER,
                 SEVEN,
                 deadline=anyio.current_time() + 20,
                 is_current=lambda: not fenced.hits,
@@ -222,7 +222,7 @@ async def test_a_commit_by_an_unknown_member_is_an_error(network: Any) -> None:
 async def test_metadata_and_leader_epoch_of_a_commit_round_trip(network: Any) -> None:
     async with grouped(network) as group:
         full = OffsetAndMetadata(7, "note", 3)
-        await group.offsets.commit(NO_MEMBERSHIP, {TP: full}, deadline=anyio.current_time() + 5)
+        await group.offsets.commit(NO_MEMBER, {TP: full}, deadline=anyio.current_time() + 5)
         other = TopicPartition("t", 1)
         assert await group.offsets.committed([TP, other]) == {TP: full, other: None}
 
@@ -625,7 +625,7 @@ async def test_a_commit_with_a_deleted_topic_commits_the_other_topics(network: A
             offsets = dict.fromkeys((TP, TopicPartition("u", 0)), OffsetAndMetadata(offset))
             with pytest.raises(BrokerError) as caught:
                 await group.offsets.commit(
-                    NO_MEMBERSHIP, offsets, deadline=anyio.current_time() + 9, topic_ids=topic_ids
+                    NO_MEMBER, offsets, deadline=anyio.current_time() + 9, topic_ids=topic_ids
                 )
             assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
             assert group.kafka.committed("g", "u") == {0: offset}

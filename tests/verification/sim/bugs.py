@@ -39,7 +39,7 @@ from kafkagroup.runtime.consume import subscriber as subscribers
 from kafkagroup.runtime.consume import topic_watch as topic_watches
 from kafkagroup.runtime.consume import validation as validations
 from kafkagroup.runtime.consume.committer import Committer
-from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.consume.current_member import CurrentMember
 from kafkagroup.runtime.consume.poll_state import PollState
 from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.member import generations
@@ -215,7 +215,7 @@ def commits_when_lost(stack: ExitStack) -> None:
             if pending := session.delivery.to_commit():
                 try:
                     await session.committer.group_offsets.commit(
-                        session.membership.identity, pending, deadline=anyio.current_time() + 0.5
+                        session.member.identity, pending, deadline=anyio.current_time() + 0.5
                     )
                 except KafkaGroupError:
                     pass
@@ -245,7 +245,7 @@ def commits_released_partitions(stack: ExitStack) -> None:
                 await anyio.sleep(0.5)
                 # After the pause the commit has as much time as it would have had before.
                 await self.group_offsets.commit(
-                    self._membership.identity, pending, deadline=deadline + 0.5
+                    self._member.identity, pending, deadline=deadline + 0.5
                 )
                 return
             await commit(self, deadline, *rest, **named)
@@ -399,16 +399,14 @@ def commits_with_its_first_generation(stack: ExitStack) -> None:
 
     class FirstIdentity:
         def __get__(self, session: Any, _: Any) -> Any:
-            return session.__dict__.get("stuck", offset_values.NO_MEMBERSHIP)
+            return session.__dict__.get("stuck", offset_values.NO_MEMBER)
 
         def __set__(self, session: Any, identity: Any) -> None:
-            kept = session.__dict__.get("stuck", offset_values.NO_MEMBERSHIP)
+            kept = session.__dict__.get("stuck", offset_values.NO_MEMBER)
             if kept.generation_id < 0 or kept.member_id != identity.member_id:
                 session.__dict__["stuck"] = identity
 
-    stack.enter_context(
-        mock.patch.object(CurrentMembership, "identity", FirstIdentity(), create=True)
-    )
+    stack.enter_context(mock.patch.object(CurrentMember, "identity", FirstIdentity(), create=True))
 
 
 @_bug("S1")
@@ -451,7 +449,7 @@ def does_not_rejoin_after_max_poll_interval(stack: ExitStack) -> None:
 
     def make(join: Any) -> Any:
         def once(self: Any) -> None:
-            if not self._session.membership.is_expelled:
+            if not self._session.member.is_expelled:
                 join(self)
 
         return once
@@ -502,8 +500,8 @@ def rejoins_after_each_assignment(stack: ExitStack) -> None:
     def make(assign: Any) -> Any:
         async def again(self: Any, generation: Any) -> None:
             await assign(self, generation)
-            if self._session.membership.driver is not None:
-                self._session.membership.driver.rejoin("again")
+            if self._session.member.driver is not None:
+                self._session.member.driver.rejoin("again")
 
         return again
 

@@ -13,7 +13,7 @@ from kafkagroup.member import consumer_protocol, consumer_requests, consumer_sta
 from kafkagroup.member.consumer_state import Phase
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Lose, Revoked, Send, SendFailed
-from kafkagroup.runtime.consume.current_membership import CurrentMembership
+from kafkagroup.runtime.consume.current_member import CurrentMember
 from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.offsets import group_offsets
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
@@ -298,7 +298,7 @@ def delivers_nothing_while_it_reconciles(stack: ExitStack) -> None:
 def commits_in_the_epoch_of_its_join(stack: ExitStack) -> None:
     """Commits always carry the epoch of the join."""
     epoch = property(lambda self: self.identity.generation_id)
-    replace(stack, CurrentMembership, "generation_id", epoch)
+    replace(stack, CurrentMember, "generation_id", epoch)
 
 
 @_bug("S6", "S3")

@@ -238,7 +238,7 @@ class Process:
     def lease_left(self) -> float:
         """For how many seconds the client's lease lasts; 0 while a heartbeat is in flight, which
         may extend it."""
-        driver = self.consumer._session.membership.driver
+        driver = self.consumer._session.member.driver
         if driver is None or driver.member.heartbeat_in_flight is not None:
             return 0.0
         return max(driver.lease_left, 0.0)

@@ -1,6 +1,6 @@
-"""The membership that a consumer has now: its member, and the identity that it commits with.
+"""The member that a consumer has now, and the identity that it commits with.
 
-The engine begins and ends memberships; the subscriber applies their generations. Other classes
+The engine begins and ends members; the subscriber applies their generations. Other classes
 only read. Without a group there is no member, and commits are taken at any time.
 """
 
@@ -10,22 +10,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kafkagroup._values import evolve
-from kafkagroup.runtime.offsets.values import NO_MEMBERSHIP, Identity
+from kafkagroup.runtime.offsets.values import NO_MEMBER, Identity
 
 if TYPE_CHECKING:
     from kafkagroup.runtime.member.interfaces import Running
     from kafkagroup.runtime.member.protocol import MembershipProtocol
 
-__all__ = ["CurrentMembership"]
+__all__ = ["CurrentMember"]
 
 
-class CurrentMembership:
-    """The membership of one consumer, from construction to close."""
+class CurrentMember:
+    """What a consumer knows of its member, and between two members."""
 
     def __init__(self) -> None:
         self.driver: Running | None = None
-        """The member; None before the first join and after leaving."""
-        self.identity: Identity = NO_MEMBERSHIP
+        """Runs the member; None before the first join and after leaving."""
+        self.identity: Identity = NO_MEMBER
         """The generation that was applied last, and the member's ids."""
         self.protocol: MembershipProtocol[Any]
         """The protocol of the members; that of the next one while there is none. The engine sets
@@ -41,7 +41,7 @@ class CurrentMembership:
         self.is_void = False
         """Whether the group that the member is in is an earlier cluster's."""
         self.was_member = False
-        """Whether any membership of this consumer has had an assignment, perhaps an empty one."""
+        """Whether any member of this consumer has had an assignment, perhaps an empty one."""
         self.had_partitions = False
         """Whether the member's last assignment had partitions, so that the application had to
         poll."""
@@ -64,7 +64,7 @@ class CurrentMembership:
     def end(self) -> None:
         """Note that the member has left. Drop its identity: its commits would be refused."""
         self.driver, self.is_void = None, False
-        self.identity = NO_MEMBERSHIP
+        self.identity = NO_MEMBER
 
     def expel(self) -> None:
         """Note that the member left because the application did not poll in time."""
@@ -117,7 +117,7 @@ class CurrentMembership:
         keeps the offsets, and accepts them from members only. Not with `assign()`, or with claims
         in ZooKeeper: other clients may commit, and the broker deletes an offset
         `offsets.retention.minutes` after its last commit."""
-        return self.identity is not NO_MEMBERSHIP
+        return self.identity is not NO_MEMBER
 
     @property
     def generation_id(self) -> int:
@@ -130,6 +130,6 @@ class CurrentMembership:
     @property
     def reads_offsets_as(self) -> Identity | None:
         """The identity for fetching committed offsets; None where the coordinator checks none."""
-        if self.identity is NO_MEMBERSHIP or not self.protocol.coordinator_assigns:
+        if self.identity is NO_MEMBER or not self.protocol.coordinator_assigns:
             return None
         return evolve(self.identity, generation_id=self.generation_id)
