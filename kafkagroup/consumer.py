@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from kafkagroup.concurrency.coalescing_task import Spawn
     from kafkagroup.runtime.consume.engine import Engine
     from kafkagroup.runtime.consume.health import Checkup, Health
-    from kafkagroup.runtime.member.interfaces import Membership
+    from kafkagroup.runtime.member.interfaces import MemberFactory
     from kafkagroup.transport.cluster import Cluster
     from kafkagroup.transport.metadata import Node
     from kafkagroup.transport.security import Security
@@ -135,7 +135,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         session_timeout_ms: int | None = None,
         heartbeat_interval_ms: int | None = None,
         heartbeat_thread: bool = False,
-        membership: Membership | None = None,
+        membership: MemberFactory | None = None,
         rebalance_timeout_ms: int | None = None,
         max_poll_interval_ms: int = 300_000,
         fetch_min_bytes: int = 1,

@@ -45,7 +45,7 @@ from kafkagroup.group import Generation, GroupMember, GroupProtocol
 from kafkagroup.member.vocabulary import GenerationInfo
 from kafkagroup.runtime.consume.health import Health
 from kafkagroup.runtime.member.event_feed import GroupEvents
-from kafkagroup.runtime.member.interfaces import Membership
+from kafkagroup.runtime.member.interfaces import MemberFactory
 from kafkagroup.runtime.member.membership_log import counted, first_few
 from kafkagroup.runtime.member.metrics import GroupMetrics
 from kafkagroup.transport.security import Security
@@ -85,7 +85,7 @@ class MemberOptions(TypedDict, total=False):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     heartbeat_thread: bool
-    membership: Membership | None
+    membership: MemberFactory | None
     rebalance_timeout_ms: int
     request_timeout_ms: int
     retry_backoff_ms: int

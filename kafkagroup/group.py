@@ -43,7 +43,7 @@ from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.generations import Generation, GenerationQueue, Strategies
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import Membership, Running
+from kafkagroup.runtime.member.interfaces import MemberFactory, Running
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.member_config import member_config
 from kafkagroup.runtime.member.members import Members
@@ -120,7 +120,7 @@ class GroupMember(Service):
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
         heartbeat_thread: bool = False,
-        membership: Membership | None = None,
+        membership: MemberFactory | None = None,
         rebalance_timeout_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
@@ -211,7 +211,7 @@ class GroupMember(Service):
         self._leave_group = options.leave_group_on_close
         self._loop_delay = LoopDelay(options.group_id, options.session_timeout, threaded=threaded)
         self._is_threaded = threaded
-        self._membership: Membership | None = options.membership
+        self._member_factory: MemberFactory | None = options.membership
         self._queue = GenerationQueue(
             _strategies(given),
             lambda: self._running_driver().ownership.lease_expires_at,
@@ -378,7 +378,7 @@ class GroupMember(Service):
 
         Raises: ConfigurationError with `membership=`, where Kafka does not coordinate the group.
         """
-        if self._membership is not None:
+        if self._member_factory is not None:
             raise ConfigurationError("events() need a group that Kafka coordinates: no membership=")
         return self._history.feed.open(buffer, self._check_origin)
 
@@ -433,7 +433,7 @@ class GroupMember(Service):
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._cluster = Cluster(self._servers, self._options, tasks, self._troubles)
-        if self._membership is None:
+        if self._member_factory is None:
             await self._cluster.refresh()
             self._cluster.watch_identity(
                 on_changed=self._queue.report,
@@ -444,17 +444,17 @@ class GroupMember(Service):
             self._cluster,
             self._queue,
             CLASSIC,
-            self._membership,
+            self._member_factory,
             self._loop_delay,
             self._log,
             self._history,
             is_threaded=self._is_threaded,
         )
         self._driver = driver = self._members.create(self._config, self._metadata)
-        self._spawn(tasks, partial(self._run_membership, driver), "membership")
+        self._spawn(tasks, partial(self._run_members, driver), "membership")
         tasks.start_soon(self._queue.watch_leases)
 
-    async def _run_membership(self, driver: Running) -> None:
+    async def _run_members(self, driver: Running) -> None:
         await self._members.run(driver)
         while not self._queue.closed and driver.is_expelled:
             # The thread left the group because the loop was stalled, and the loop has resumed; or

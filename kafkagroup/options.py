@@ -217,11 +217,11 @@ class _MembershipOptions(CommonOptions):
     )
     # `Any`: the type is of `runtime`, which stands above.
     membership: Any = option(
-        "Membership",
+        "MemberFactory",
         None,
         "the group coordination, if not Kafka's: a `ZooKeeperMembership`"
         " ([ZooKeeper](zookeeper.md))",
-        has_type=lambda value: hasattr(value, "begin"),
+        has_type=lambda value: hasattr(value, "create_member"),
         expected="a ZooKeeperMembership",
     )
     on_cluster_change: str = _on_cluster_change()
@@ -534,7 +534,7 @@ class ConsumerOptions(_MembershipOptions):
         self._check_heartbeats()
         self._check_deserializers()
         if self.membership is not None:
-            self._check_membership()
+            self._check_coordination()
 
     def _check_deserializers(self) -> None:
         for name in ("key_deserializer", "value_deserializer"):
@@ -544,7 +544,7 @@ class ConsumerOptions(_MembershipOptions):
                     f"{name}=str makes \"b'one'\" of b'one'; bytes.decode makes 'one' of it"
                 )
 
-    def _check_membership(self) -> None:
+    def _check_coordination(self) -> None:
         """Raise ConfigurationError for options that only Kafka's group coordinator supports."""
         if self.group_id is None:
             raise ConfigurationError("membership= needs a group_id")

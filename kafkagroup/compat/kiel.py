@@ -143,7 +143,7 @@ class GroupedConsumer(TaskOwner):
         with renamed(_NAMES):
             self._consumer = Consumer(
                 *topics,
-                membership=_membership(zk_hosts, group),
+                membership=_zookeeper(zk_hosts, group),
                 pattern=None if topics else ".*",
                 bootstrap_servers=brokers,
                 security=security,
@@ -390,7 +390,7 @@ class GroupedConsumer(TaskOwner):
         return True
 
 
-def _membership(zk_hosts: str | Sequence[str], group: str) -> ZooKeeperMembership | None:
+def _zookeeper(zk_hosts: str | Sequence[str], group: str) -> ZooKeeperMembership | None:
     hosts = zk_hosts if isinstance(zk_hosts, str) else ",".join(zk_hosts)
     if not hosts:
         return None

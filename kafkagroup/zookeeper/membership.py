@@ -17,7 +17,7 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.zookeeper_nodes import Paths
 from kafkagroup.member.zookeeper_state import Member
-from kafkagroup.runtime.member.interfaces import Application, Membership
+from kafkagroup.runtime.member.interfaces import Application, MemberFactory
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
@@ -38,7 +38,7 @@ _MAX_TIMEOUT_MS = 2**31 - 1
 
 @public
 @attrs.frozen(init=False)
-class ZooKeeperMembership(Membership):
+class ZooKeeperMembership(MemberFactory):
     """Keep the members of a group in ZooKeeper, and its offsets in Kafka as usual.
 
     ```python
@@ -187,7 +187,7 @@ class ZooKeeperMembership(Membership):
 
         return CLAIMS
 
-    def begin(
+    def create_member(
         self,
         application: Application,
         config: MemberConfig,

@@ -33,7 +33,7 @@ __all__ = ["BaseCoordinator", "HeartbeatTask", "awaited", "encoded", "has_failed
 logger = logging.getLogger(__name__)
 
 
-class _Membership(Protocol):
+class _GroupClient(Protocol):
     """The methods that GroupMember and Consumer have in common."""
 
     @property
@@ -142,13 +142,13 @@ class BaseCoordinator(TaskOwner):
 
     # ------------------------------------------------------------ the coordinator
 
-    def _membership(self) -> _Membership | None:
+    def _group_client(self) -> _GroupClient | None:
         return self._member
 
     def _observe(self) -> GroupMetrics:
-        membership = self._membership()
+        client = self._group_client()
         try:
-            return GroupMetrics() if membership is None else membership.metrics()
+            return GroupMetrics() if client is None else client.metrics()
         except ClosedError:
             return GroupMetrics()  # not started yet
 
@@ -159,9 +159,9 @@ class BaseCoordinator(TaskOwner):
 
     def coordinator_unknown(self) -> bool:
         """Whether the group's coordinator is unknown."""
-        membership = self._membership()
-        if self._coordinator is not None and membership is not None:
-            self._coordinator = membership.coordinator
+        client = self._group_client()
+        if self._coordinator is not None and client is not None:
+            self._coordinator = client.coordinator
         return self._coordinator is None
 
     async def ensure_coordinator_known(self) -> None:
@@ -176,8 +176,8 @@ class BaseCoordinator(TaskOwner):
         if self._coordinator is not None:
             logger.warning("group %s: the coordinator is invalidated: %s", self.group_id, error)
             self._coordinator = None
-        if (membership := self._membership()) is not None:
-            membership.forget_coordinator(str(error))
+        if (client := self._group_client()) is not None:
+            client.forget_coordinator(str(error))
 
     # ------------------------------------------------------------ membership
 

@@ -21,7 +21,7 @@ from kafkagroup._user_code import USER_ERRORS, user_error
 from kafkagroup.assign import protocol_name, range_assignor, roundrobin_assignor
 from kafkagroup.compat.kafka_python.base import (
     BaseCoordinator,
-    _Membership,
+    _GroupClient,
     awaited,
     encoded,
     has_failed,
@@ -188,7 +188,7 @@ class ConsumerCoordinator(BaseCoordinator):
             on_partitions_lost=self._revoked,
         )
 
-    def _membership(self) -> _Membership | None:
+    def _group_client(self) -> _GroupClient | None:
         return self.consumer if self._is_started else None
 
     async def _ensure_started(self) -> None:

@@ -79,9 +79,9 @@ class _Balanced(TaskOwner):
     """What both consumers share. Use them in `async with` on asyncio and trio, or, on asyncio, with
     `start()` and `stop()`."""
 
-    def __init__(self, given: Mapping[str, Any], **membership: Any) -> None:
-        """`given` are the arguments of the public constructor, by name; `membership` are the main
-        API's options for group membership. Raises: ConfigurationError."""
+    def __init__(self, given: Mapping[str, Any], **options: Any) -> None:
+        """`given` are the arguments of the public constructor, by name; `options` are further
+        options of the main API. Raises: ConfigurationError."""
         if given["use_rdkafka"]:
             raise ConfigurationError("use_rdkafka=True is not available; there is no librdkafka")
         reset = given["auto_offset_reset"]
@@ -128,7 +128,7 @@ class _Balanced(TaskOwner):
                 max_poll_interval_ms=_NO_POLL_LIMIT_MS,
                 on_partitions_assigned=self._assigned,
                 **{name: given[_NAMES.get(name, name)] for name in _FORWARDED},
-                **membership,
+                **options,
             )
 
     # ------------------------------------------------------------ starting and stopping
@@ -360,7 +360,7 @@ class BalancedConsumer(_Balanced):
         """
         super().__init__(
             locals(),
-            membership=_membership(
+            membership=_zookeeper(
                 zookeeper,
                 zookeeper_connect,
                 zookeeper_connection_timeout_ms,
@@ -440,7 +440,7 @@ def _foreign_claims(group: str, topic: str) -> tuple[str, ...]:
     return f"{owners}/{topic}", f"{owners}/{topic.encode()!r}"
 
 
-def _membership(
+def _zookeeper(
     zookeeper: Any, connect: str, session_ms: int, foreign_claims: tuple[str, ...]
 ) -> ZooKeeperMembership:
     from kafkagroup import ZooKeeperMembership  # needs kazoo, which groups in Kafka do not

@@ -37,7 +37,7 @@ from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.subscriber import Subscriber
 from kafkagroup.runtime.consume.topic_watch import TopicWatch
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
-from kafkagroup.runtime.member.interfaces import Membership, Running
+from kafkagroup.runtime.member.interfaces import MemberFactory, Running
 from kafkagroup.runtime.member.members import Members
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
@@ -59,7 +59,7 @@ class Engine(FetchControl):
         session: Session,
         cluster: Cluster,
         spawn: Spawn,
-        membership: Membership | None = None,
+        member_factory: MemberFactory | None = None,
         subscriber: Callable[..., Subscriber] = Subscriber,
     ) -> None:
         """`subscriber` creates the consumer's part in its group."""
@@ -95,7 +95,7 @@ class Engine(FetchControl):
             cluster,
             self.subscriber,
             _first_protocol(self._options),
-            membership,
+            member_factory,
             session.loop_delay,
             session.log,
             session.history,

@@ -25,7 +25,7 @@ from kafkagroup.types import TopicPartition
 
 __all__ = [
     "Application",
-    "Membership",
+    "MemberFactory",
     "OverduePoll",
     "Running",
 ]
@@ -199,15 +199,16 @@ class Running(Protocol):
         """Join, and return when the member has left or failed."""
 
 
-class Membership(Protocol):
-    """How to join a group whose members Kafka does not keep."""
+class MemberFactory(Protocol):
+    """Creates the members of a group that Kafka does not coordinate. Users pass it as the option
+    `membership`."""
 
     @property
     def protocol(self) -> MembershipProtocol[Any]:
         """The protocol of its members."""
         ...
 
-    def begin(
+    def create_member(
         self,
         application: Application,
         config: MemberConfig,

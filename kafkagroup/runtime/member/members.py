@@ -14,7 +14,7 @@ from kafkagroup.member.vocabulary import MemberMetadata
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import Application, Membership, Running
+from kafkagroup.runtime.member.interfaces import Application, MemberFactory, Running
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, MembershipProtocol, Predecessor
@@ -31,7 +31,7 @@ class Members:
         cluster: Cluster,
         application: Application,
         protocol: CoordinatedProtocol[Any],
-        membership: Membership | None,
+        factory: MemberFactory | None,
         loop_delay: LoopDelay,
         log: MembershipLog,
         history: History,
@@ -39,13 +39,13 @@ class Members:
         is_threaded: bool,
         client_member_id: str = "",
     ) -> None:
-        """`protocol`: that of the first member, where Kafka coordinates the group. `membership`:
+        """`protocol`: that of the first member, where Kafka coordinates the group. `factory`:
         creates the members where it does not. `is_threaded`: whether each runs in a thread of its
         own. `client_member_id`: the id that the client has generated for its members (KIP-848)."""
         self._cluster = cluster
         self._application = application
         self._protocol = protocol
-        self._membership = membership
+        self._factory = factory
         self._loop_delay = loop_delay
         self._log = log
         self._history = history
@@ -55,7 +55,7 @@ class Members:
     @property
     def protocol(self) -> MembershipProtocol[Any]:
         """The protocol of the next member."""
-        return self._protocol if self._membership is None else self._membership.protocol
+        return self._protocol if self._factory is None else self._factory.protocol
 
     @property
     def unanswered_id(self) -> str:
@@ -67,9 +67,11 @@ class Members:
 
     def create(self, config: MemberConfig, metadata: MemberMetadata) -> Running:
         """Return a member that does not run yet."""
-        if self._membership is not None:
+        if self._factory is not None:
             watchers = self._loop_delay, self._log, self._cluster.troubles
-            return self._membership.begin(self._application, config, metadata.protocols, *watchers)
+            return self._factory.create_member(
+                self._application, config, metadata.protocols, *watchers
+            )
         driver_class = Driver
         if self._is_threaded:
             # Imported here: most members run in the application's loop.
