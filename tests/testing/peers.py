@@ -28,33 +28,47 @@ VIRTUAL = pytest.mark.parametrize(
 )
 
 
-def frame(request: Request[Any], version: int, correlation_id: int) -> bytes:
-    body = encode_request(request, version, "test", correlation_id)
+def frame(
+    request: Request[Any], version: int, correlation_id: int, client_id: str = "test"
+) -> bytes:
+    body = encode_request(request, version, client_id, correlation_id)
     return struct.pack(">i", len(body)) + body
 
 
 class Peer:
-    """A client of one connection."""
+    """A client of one connection: responses arrive in the order of the requests."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: ByteStream, client_id: str = "test") -> None:
         self.stream = stream
+        self.client_id = client_id
         self.reader = BufferedByteReceiveStream(stream)
         self.sent: list[tuple[Request[Any], int]] = []
         self.answered = 0
 
     async def send(self, request: Request[Any], version: int) -> None:
         self.sent.append((request, version))
-        await self.stream.send(frame(request, version, len(self.sent)))
+        await self.stream.send(frame(request, version, len(self.sent), self.client_id))
 
     async def receive(self) -> Any:
         """Return the response to the oldest unanswered request; check its correlation id."""
+        response, _ = await self.receive_with_version()
+        return response
+
+    async def receive_with_version(self) -> tuple[Any, int]:
         request, version = self.sent[self.answered]
         self.answered += 1
         (size,) = struct.unpack(">i", await self.reader.receive_exactly(4))
         data = await self.reader.receive_exactly(size)
         assert struct.unpack_from(">i", data) == (self.answered,)
         tags = version in request.flexible and request.api_key != ApiVersionsRequest.api_key
-        return decode(request.response, version, data, 4 + tags)
+        return decode(request.response, version, data, 4 + tags), version
+
+    async def receives_nothing(self, seconds: float) -> bool:
+        """Return whether no byte arrives for that time."""
+        with anyio.move_on_after(seconds):
+            self.reader.feed_data(await self.reader.receive(1))
+            return False
+        return True
 
     async def ask(self, request: Request[Any], version: int) -> Any:
         await self.send(request, version)

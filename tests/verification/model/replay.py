@@ -23,7 +23,6 @@ The requests are defined in `words`.
 
 from __future__ import annotations
 
-import struct
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -33,21 +32,19 @@ from typing import Any
 import anyio
 import attrs
 from anyio.abc import ByteStream
-from anyio.streams.buffered import BufferedByteReceiveStream
-from verification.lockstep.wire import encode_request
+from testing.peers import Peer
 from verification.model.answers import response_lines
 from verification.model.words import Names, request
 
 from kafkagroup.errors import ErrorCode
-from kafkagroup.wire.codec import decode
-from kafkagroup.wire.messages.metadata import ApiVersionsRequest, FindCoordinatorRequest
+from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 from kafkagroup.wire.rows import Rows
 from kafkagroup.wire.schema import Request
 
 __all__ = ["Broker", "play", "settings_of", "warm_up"]
 
 _TIMEOUT = 30.0
-"""Seconds that an answer may take that is to come."""
+"""Seconds that a response may take."""
 
 _NOT_YET = frozenset(
     {
@@ -75,41 +72,6 @@ class Broker:
     """How many there are, from 1 on."""
 
 
-class _Client:
-    """One connection; responses arrive in the order of the requests."""
-
-    def __init__(self, name: str, stream: ByteStream) -> None:
-        self.name = name
-        self.stream = stream
-        self._reader = BufferedByteReceiveStream(stream)
-        self._asked: list[tuple[Request[Any], int]] = []
-        self._answered = 0
-
-    async def ask(self, asked: Request[Any], version: int) -> None:
-        self._asked.append((asked, version))
-        body = encode_request(asked, version, self.name, len(self._asked))
-        await self.stream.send(struct.pack(">i", len(body)) + body)
-
-    async def hear(self) -> tuple[Any, int]:
-        """Return the next response and its version. Raises: TimeoutError without one."""
-        asked, version = self._asked[self._answered]
-        with anyio.fail_after(_TIMEOUT):
-            (size,) = struct.unpack(">i", await self._reader.receive_exactly(4))
-            data = await self._reader.receive_exactly(size)
-        self._answered += 1
-        assert struct.unpack_from(">i", data) == (self._answered,)
-        tags = version in asked.flexible and asked.api_key != ApiVersionsRequest.api_key
-        return decode(asked.response, version, data, 4 + tags), version
-
-    async def hears_nothing(self, seconds: float) -> bool:
-        """Whether no byte arrives for that time."""
-        with anyio.move_on_after(seconds):
-            first = await self._reader.receive(1)
-            self._reader.feed_data(first)
-            return False
-        return True
-
-
 async def play(trace: str, broker: Broker) -> str:
     """Return the trace with the responses of this broker."""
     lines: list[str] = []
@@ -121,11 +83,11 @@ async def play(trace: str, broker: Broker) -> str:
                 continue
             lines.append(line)
             try:
-                answers = await player.command(line[1:].split())
+                responses = await player.command(line[1:].split())
             except Exception as error:
                 error.add_note(f"in: {line}, after:\n" + "\n".join(lines))
                 raise
-            lines += [f"  {answer}" for answer in answers]
+            lines += [f"  {response}" for response in responses]
     return "\n".join(lines) + "\n"
 
 
@@ -160,7 +122,7 @@ class _Player:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._names = Names(f"{uuid.uuid4().hex[:6]}.")
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, Peer] = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> _Player:
@@ -169,11 +131,11 @@ class _Player:
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
-    async def _client(self, name: str) -> _Client:
+    async def _client(self, name: str) -> Peer:
         if name not in self._clients:
             stream = await self._broker.connect(await self._node(name.partition("@")[2]))
             self._open.push_async_callback(stream.aclose)
-            self._clients[name] = _Client(name, stream)
+            self._clients[name] = Peer(stream, name)
         return self._clients[name]
 
     async def _node(self, place: str) -> int:
@@ -197,11 +159,13 @@ class _Player:
                 return [
                     line
                     for name in clients
-                    for line in self._hearing(name, await self._clients[name.strip(",")].hear())
+                    for line in self._lines_of(
+                        name, await _received(self._clients[name.strip(",")])
+                    )
                 ]
             case ["silence", name]:
-                quiet = await self._clients[name].hears_nothing(10 * self._broker.pause)
-                return [] if quiet else self._hearing(name, await self._clients[name].hear())
+                quiet = await self._clients[name].receives_nothing(10 * self._broker.pause)
+                return [] if quiet else self._lines_of(name, await _received(self._clients[name]))
             case ["group", *clients]:
                 return await self._group(clients)
             case ["topic", name, count, *configs]:
@@ -212,10 +176,10 @@ class _Player:
                 return []
             case ["records", place, values]:
                 node = int(place.partition("/")[2]) % self._broker.nodes + 1
-                answer = await self.insist(
+                written = await self.insist(
                     lambda: request("Produce", 9, [f"{place}={values}"], self._names), 9, node
                 )
-                assert answer.responses[0].partition_responses[0].error_code == 0, answer
+                assert written.responses[0].partition_responses[0].error_code == 0, written
                 return []
             case ["restart"]:
                 await self._open.aclose()
@@ -224,18 +188,18 @@ class _Player:
                 return []
             case ["&", name, api, version, *rest]:
                 client = await self._client(name)
-                await client.ask(request(api, int(version), rest, self._names), int(version))
-                if await client.hears_nothing(self._broker.pause):
+                await client.send(request(api, int(version), rest, self._names), int(version))
+                if await client.receives_nothing(self._broker.pause):
                     return []
-                return ["at once", *self._hearing(name, await client.hear())]
+                return ["at once", *self._lines_of(name, await _received(client))]
             case [name, api, version, *rest]:
                 client = await self._client(name)
-                await client.ask(request(api, int(version), rest, self._names), int(version))
-                return self._hearing(name, await client.hear())
+                await client.send(request(api, int(version), rest, self._names), int(version))
+                return self._lines_of(name, await _received(client))
         raise ValueError(f"no command: {' '.join(words)}")
 
-    def _hearing(self, name: str, answer: tuple[Any, int]) -> list[str]:
-        first, *rest = response_lines(*answer, self._names)
+    def _lines_of(self, name: str, received: tuple[Any, int]) -> list[str]:
+        first, *rest = response_lines(*received, self._names)
         return [f"{name.strip(',')}: {first}", *rest]
 
     async def insist(self, make: Callable[[], Request[Any]], version: int, node: int = 1) -> Any:
@@ -243,10 +207,10 @@ class _Player:
         client = await self._client(f"helper@{node}")
         with anyio.fail_after(_TIMEOUT):
             while True:
-                await client.ask(make(), version)
-                answer, _ = await client.hear()
-                if not _NOT_YET & set(_errors(answer)):
-                    return answer
+                await client.send(make(), version)
+                response, _ = await _received(client)
+                if not _NOT_YET & set(_errors(response)):
+                    return response
                 await anyio.sleep(0.05)
 
     async def _topic(self, name: str, count: int, configs: list[str]) -> None:
@@ -277,9 +241,9 @@ class _Player:
         client = await self._client("helper@1")
         with anyio.fail_after(_TIMEOUT):
             while True:
-                await client.ask(request("Metadata", 12, [f"topics={name}"], self._names), 12)
-                answer, _ = await client.hear()
-                if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in _errors(answer):
+                await client.send(request("Metadata", 12, [f"topics={name}"], self._names), 12)
+                response, _ = await _received(client)
+                if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in _errors(response):
                     return
                 await anyio.sleep(0.05)
 
@@ -288,28 +252,34 @@ class _Player:
         for count, name in enumerate(names, 1):
             members = names[:count]
             client = await self._client(name)
-            await client.ask(request("JoinGroup", 9, [f"protocols=range:{name}"], self._names), 9)
-            required, _ = await client.hear()
+            await client.send(request("JoinGroup", 9, [f"protocols=range:{name}"], self._names), 9)
+            required, _ = await _received(client)
             self._names.met(required.member_id)
             for member in (name, *members[:-1]):
                 words = [f"member={member}-1", f"protocols=range:{member}"]
                 client = await self._client(member)
-                await client.ask(request("JoinGroup", 9, words, self._names), 9)
+                await client.send(request("JoinGroup", 9, words, self._names), 9)
                 # In this order, or another one might be there first.
                 await anyio.sleep(self._broker.pause if count > 1 else 0)
             for member in members:
-                joined, _ = await self._clients[member].hear()
+                joined, _ = await _received(self._clients[member])
                 assert (joined.error_code, joined.generation_id) == (0, count), joined
             for member in members:
                 words = [f"member={member}-1", f"generation={count}"]
                 if member == names[0]:
                     words.append("assign=" + ",".join(f"{m}-1:{m}'s" for m in members))
                 ask = request("SyncGroup", 5, words, self._names)
-                await self._clients[member].ask(ask, 5)
+                await self._clients[member].send(ask, 5)
             for member in members:
-                synced, _ = await self._clients[member].hear()
+                synced, _ = await _received(self._clients[member])
                 assert synced.error_code == 0, synced
         return []
+
+
+async def _received(client: Peer) -> tuple[Any, int]:
+    """Return the next response and its version. Raises: TimeoutError without one."""
+    with anyio.fail_after(_TIMEOUT):
+        return await client.receive_with_version()
 
 
 def _errors(part: Any) -> list[int]:
