@@ -1009,9 +1009,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             return
         self._check_origin()
         if not commit:
-            self._session.committer.disable_auto_commit()
+            self._session.committer.is_automatic = False
         if leave_group is not None:
-            self._session.closing.override_leave_group(leave_group)
+            self._session.closing.leave_group = leave_group
         self._drop_in_flight_of_caller()
         if self._session.is_in_callback:
             self._request_stop()
@@ -1085,5 +1085,5 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     def _ended_unrequested(self) -> Exception:
         error = super()._ended_unrequested()
-        self._session.closing.fail(error)
+        self._session.closing.failure = error
         return error

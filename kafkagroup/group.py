@@ -403,7 +403,7 @@ class GroupMember(Service):
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
         driver, reason = self._running_driver(), "the metadata changed"
-        self._queue.replace_strategies(_strategies(given))
+        self._queue.strategies = _strategies(given)
         self._history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
         driver.change_metadata(reason, MemberMetadata(protocols=_supported(given)))
 

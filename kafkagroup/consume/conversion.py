@@ -130,12 +130,12 @@ class Conversion:
         if isinstance(handler, str):
             return self._failed(failed)
         try:
-            answer = handler(failed.record, failed)
-            if inspect.isawaitable(answer):
-                answer = await answer
+            result = handler(failed.record, failed)
+            if inspect.isawaitable(result):
+                result = await result
         except CancelledError as error:
             raise user_error(error, "on_deserialization_error") from error
-        return self._outcome_of(answer)
+        return self._outcome_of(result)
 
     def _set_converted(self, record: Record, key: object, value: object) -> Record:
         record._key = key
@@ -152,24 +152,24 @@ class Conversion:
         if self._handler_suspends:
             return SUSPENDS
         try:
-            answer = handler(error.record, error)
+            result = handler(error.record, error)
         except CancelledError as cancelled:
             raise user_error(cancelled, "on_deserialization_error") from cancelled
-        if inspect.isawaitable(answer):
-            _close(answer)
+        if inspect.isawaitable(result):
+            _close(result)
             self._handler_suspends = True
             return SUSPENDS
-        return self._outcome_of(answer)
+        return self._outcome_of(result)
 
-    def _outcome_of(self, answer: object) -> Record | Outcome:
+    def _outcome_of(self, result: object) -> Record | Outcome:
         """Return the outcome for a record whose deserializer failed, by the handler's result."""
-        if answer is None:
+        if result is None:
             self.skipped += 1
             return SKIPPED
-        if isinstance(answer, Record):
-            return answer
+        if isinstance(result, Record):
+            return result
         raise ConfigurationError(
-            f"on_deserialization_error answered with {type(answer).__name__}; expected a Record to"
+            f"on_deserialization_error answered with {type(result).__name__}; expected a Record to"
             " deliver, or None to skip the one that failed"
         )
 

@@ -226,7 +226,7 @@ class Delivery:
     def pause(self, tp: TopicPartition) -> None:
         """Stop delivering and fetching a partition. Its buffer stays."""
         owned = self.owned[tp]
-        owned.pause()
+        owned.paused = True
         if owned is self._current and self._batch is not None:
             owned.put_back(self._batch)
         self._stop_delivering(owned)
@@ -235,7 +235,7 @@ class Delivery:
     def resume(self, tp: TopicPartition) -> None:
         """Deliver and fetch a partition again."""
         owned = self.owned[tp]
-        owned.resume()
+        owned.paused = False
         self._enqueue(owned)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -532,7 +532,7 @@ class Delivery:
 
     def _fail_partition(self, owned: OwnedPartition, error: DecodeError) -> None:
         """Stop delivering the partition: to continue would silently skip the rest of the batch."""
-        owned.fail(error)
+        owned.failure = error
         self._stop_delivering(owned)
         owned.drop_buffer()
         self._on_room()

@@ -96,7 +96,7 @@ class FetchInFlight:
             or topic_id != self.topic_ids.get(owned.tp.topic)
         ):
             return False
-        owned.note_leader(epoch)
+        owned.checked_epoch = epoch
         owned.note_fetch(self._id)
         self._requested[owned.tp] = (owned, offset, epoch)
         return True

@@ -200,21 +200,9 @@ class OwnedPartition(Progress):
         self.revoked = True
         self.renewed_at = -math.inf
 
-    def pause(self) -> None:
-        """Stop delivering and fetching until `resume`."""
-        self.paused = True
-
-    def resume(self) -> None:
-        """Deliver and fetch again."""
-        self.paused = False
-
     def read_from(self, replica: int, until: float) -> None:
         """Fetch from a follower until a time on the loop's clock (KIP-392)."""
         self.replica, self.replica_until = replica, until
-
-    def read_from_leader(self) -> None:
-        """Fetch from the leader again."""
-        self.replica = -1
 
     def count_replica_refusal(self) -> int:
         """Count one more time in a row that a replica did not serve it; return how often it was."""
@@ -224,10 +212,6 @@ class OwnedPartition(Progress):
     def avoid_replicas(self, until: float, trouble: str) -> None:
         """Fetch from the leader until a time on the loop's clock, whatever replica is near."""
         self.leader_until, self.replica_trouble = until, trouble
-
-    def note_served_by_replica(self) -> None:
-        """Note that the replica serves it."""
-        self.replica_refusals = 0
 
     def requested_id(self, current_id: UUID) -> UUID:
         """Return the topic id to fetch by: that of the position, whatever the metadata has, which
@@ -262,14 +246,6 @@ class OwnedPartition(Progress):
         if topic_id != self.topic_id:
             self.topic_id, self.topic_evidence = topic_id, TopicEvidence.NONE
 
-    def note_leader(self, leader_epoch: int) -> None:
-        """Note that the leader of this epoch has the same log below `fetch_offset` (KIP-320)."""
-        self.checked_epoch = leader_epoch
-
-    def note_end(self, end: int) -> None:
-        """Note the end of the log that a fetch response reports."""
-        self.end = end
-
     def note_committed(self, committed: OffsetAndMetadata, now: float) -> None:
         """Note the committed offset that the coordinator reports."""
         self.acknowledged, self.renewed_at, self.stored = committed, now, UNKNOWN
@@ -279,43 +255,15 @@ class OwnedPartition(Progress):
         """Request that the position is looked up by the reset policy: it is outside of the log."""
         self.reset, self.is_out_of_range = True, False
 
-    def doubt_range(self) -> None:
-        """Note that the leader refused `fetch_offset` as out of range."""
-        self.is_out_of_range = True
-
-    def confirm_range(self) -> None:
-        """Fetch at `fetch_offset` again: it is in the log, as far as the leader reports."""
-        self.is_out_of_range = False
-
     def require_validation(self) -> None:
         """Let the leader report first whether the log was truncated below `fetch_offset`."""
         self.checked_epoch, self.is_out_of_range = -1, False
-
-    def await_start_commit(self) -> None:
-        """Fetch nothing until `end_start_commit`, or until the position is set again."""
-        self.awaits_start_commit = True
-
-    def end_start_commit(self) -> None:
-        """Fetch again: the start is committed."""
-        self.awaits_start_commit = False
-
-    def await_listener(self) -> None:
-        """Fetch nothing until `end_listener`, or until the application seeks."""
-        self.awaits_listener = True
-
-    def end_listener(self) -> None:
-        """Fetch again: the rebalance listener has returned."""
-        self.awaits_listener = False
 
     def is_assigned_in(self, topic_id: UUID) -> bool:
         """Return whether the assignment is of this topic, and not of one that was deleted or has
         not been created yet. `topic_id`: that of the topic with this name, NO_ID for none."""
         assigned = self.assigned_topic_id
         return assigned is topic_id or assigned in (NO_ID, topic_id)
-
-    def note_deleted_topic(self) -> None:
-        """Note that the offsets are of a topic that was deleted and created again."""
-        self.is_of_deleted_topic = True
 
     def note_topic_is_back(self) -> None:
         """Keep the position after all: the topic that it belongs to was not deleted."""
@@ -342,34 +290,14 @@ class OwnedPartition(Progress):
         self.attempts += 1
         return self.attempts
 
-    def back_off(self, until: float) -> None:
-        """Fetch nothing before a time on the loop's clock."""
-        self.retry_at = until
-
     def end_backoff(self) -> None:
         """Count no failures in a row: a fetch has succeeded."""
         self.attempts = 0
         self.refusal = None
 
-    def delay_look_up(self, until: float) -> None:
-        """Do not look the position up before a time on the loop's clock."""
-        self.look_up_at = until
-
-    def refuse(self, error: BrokerError) -> None:
-        """Note that a broker refuses requests about this partition."""
-        self.refusal = error
-
-    def end_refusal(self) -> None:
-        """Note that a broker has answered a request about this partition."""
-        self.refusal = None
-
     def restore_backoff(self, attempts: int, retry_at: float) -> None:
         """Set the back-off again that a new position has ended."""
         self.attempts, self.retry_at = attempts, retry_at
-
-    def fail(self, error: Exception) -> None:
-        """Fetch nothing more until the application seeks."""
-        self.failure = error
 
     def drop_buffer(self) -> None:
         """Drop what was fetched and not delivered."""
@@ -483,10 +411,6 @@ class OwnedPartition(Progress):
             and self.reported_at <= reported_by
             and known.offset <= self.position
         )
-
-    def note_renewal(self, now: float) -> None:
-        """Note that `acknowledged` is confirmed, or that the attempt begins."""
-        self.renewed_at = now
 
     def note_stored(self, offset: int) -> bool:
         """Note the committed offset that a look-up found; return whether it has been moved since

@@ -146,11 +146,11 @@ class Logs(Session):
         if pattern is None:
             await refresh()
             return
-        self._cluster.request_all_topics(True)
+        self._cluster.requests_all_topics = True
         try:
             listed = (await refresh()).topics
         finally:
-            self._cluster.request_all_topics(False)
+            self._cluster.requests_all_topics = False
         matching = {n for n, t in listed.items() if pattern.search(n) and not t.internal}
         self._topics = matching | {tp.topic for tp in known if self._options.selects(tp)}
         if self._topics - matching:

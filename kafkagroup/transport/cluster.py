@@ -115,7 +115,9 @@ class Cluster:
         """Whether a refresh requests all topics."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of the metadata."""
-        self._on_metadata: Callable[[Collection[str] | None], None] = lambda _: None
+        self.on_metadata: Callable[[Collection[str] | None], None] = lambda _: None
+        """Called after each metadata response, when it has been merged, with the topics that the
+        request named; None for all topics."""
         self.identity = ClusterIdentity()
         self.logins = Logins()
         """When to log in again after a broker has refused the credentials."""
@@ -143,19 +145,6 @@ class Cluster:
         """Of the last metadata request."""
         self._answered_number = 0
         """Of the last metadata request that was answered."""
-
-    def request_all_topics(self, requests_all: bool, /) -> None:
-        """Let each refresh request the metadata of all topics, or of those in use only."""
-        self.requests_all_topics = requests_all
-
-    def set_on_change(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change` after each change of the metadata."""
-        self.on_change = on_change
-
-    def set_on_metadata(self, on_metadata: Callable[[Collection[str] | None], None]) -> None:
-        """Call `on_metadata` after each metadata response, when it has been merged, with the topics
-        that the request named; None for all topics."""
-        self._on_metadata = on_metadata
 
     @property
     def has_unconfirmed_metadata(self) -> bool:
@@ -245,7 +234,7 @@ class Cluster:
                 return await self._request_metadata_once(Attempts())
             self._unconfirmed = unconfirmed
             await self.replace_metadata(metadata)
-            self._on_metadata(requested)
+            self.on_metadata(requested)
         return broker
 
     async def _merge(

@@ -107,10 +107,6 @@ class Job(Generic[T]):
                 del self  # a cycle of error, frame and job would keep what the work was given
         return self._value
 
-    def note_begun(self, has_begun: bool, /) -> None:
-        """Note whether a thread was given the work."""
-        self.has_begun = has_begun
-
     def run(self) -> None:
         """Do the work. Runs in the thread."""
         try:
@@ -167,7 +163,7 @@ class WorkerThreads:
                     start_thread(job, self._finish)
                 except RuntimeError:  # the process has as many threads as it may have
                     del self._running[job]
-                    job.note_begun(False)
+                    job.has_begun = False
                     self._waiting.appendleft(job)
                     return _LONG
             if not self._waiting or len(self._running) >= self._most:
@@ -188,7 +184,7 @@ class WorkerThreads:
         if not self._waiting or short_count >= self._limit or len(self._running) >= self._most:
             return None
         job = self._waiting.popleft()
-        job.note_begun(True)
+        job.has_begun = True
         self._running[job] = now
         return job
 

@@ -96,7 +96,7 @@ def test_the_floor_begins_anew_in_a_recreated_topic(start: int) -> None:
     owned.start_at(200)
     owned.acknowledge(OffsetAndMetadata(200), 1.0)
     owned.advance(210, 0)  # in flight
-    owned.note_deleted_topic()
+    owned.is_of_deleted_topic = True
     owned.relocate(start)
     assert (owned.floor, owned.processed, owned.acknowledged) == (start, start, None)
 

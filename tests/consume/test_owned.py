@@ -180,7 +180,7 @@ def test_an_acknowledged_offset_needs_renewal_when_it_is_old_and_when_it_is_revo
     assert not owned.needs_renewal(99.0)  # nothing is committed
     owned.note_committed(OffsetAndMetadata(3, "mine", 1), 10.0)
     assert [owned.needs_renewal(last) for last in (9.0, 10.0)] == [False, True]
-    owned.note_renewal(20.0)
+    owned.renewed_at = 20.0
     assert not owned.needs_renewal(19.0)
     owned.revoke()
     assert owned.needs_renewal(-math.inf)
@@ -251,18 +251,18 @@ def test_a_partition_that_is_revoked_before_it_has_a_position_has_no_epoch() -> 
 def test_a_position_is_in_doubt_until_the_leader_has_validated_it() -> None:
     """The first epoch of a leader is 0."""
     owned = OwnedPartition(TP, fetch_epoch=0, checked_epoch=0)
-    owned.doubt_range()
+    owned.is_out_of_range = True
     owned.require_validation()
     assert (owned.is_unchecked(0), owned.is_out_of_range) == (True, False)
-    owned.note_leader(0)
+    owned.checked_epoch = 0
     assert not owned.is_unchecked(0)
 
 
 def test_a_seek_does_not_wait_for_the_listener() -> None:
     owned = OwnedPartition(TP)
-    owned.await_listener()
-    owned.await_start_commit()
-    owned.delay_look_up(9.0)
+    owned.awaits_listener = True
+    owned.awaits_start_commit = True
+    owned.look_up_at = 9.0
     state = (owned.awaits_listener, owned.awaits_start_commit, owned.look_up_at)
     assert state == (True, True, 9.0)
     owned.seek(3)
@@ -273,7 +273,7 @@ def test_a_seek_does_not_wait_for_the_listener() -> None:
 def test_the_lag_is_unknown_without_a_position_or_an_end() -> None:
     owned = OwnedPartition(TP)
     lags = [owned.lag]
-    owned.note_end(9)
+    owned.end = 9
     lags.append(owned.lag)
     owned.start_at(7)
     lags.append(owned.lag)
@@ -310,9 +310,9 @@ def test_replicas_are_counted_out_and_left_for_the_leader() -> None:
     owned = OwnedPartition(TP)
     owned.read_from(0, 9.0)
     assert [owned.count_replica_refusal() for _ in range(3)] == [1, 2, 3]
-    owned.note_served_by_replica()
+    owned.replica_refusals = 0
     assert owned.count_replica_refusal() == 1
-    owned.read_from_leader()
+    owned.replica = -1
     assert (owned.replica, owned.replica_until) == (-1, 9.0)
 
 
@@ -346,7 +346,7 @@ def test_a_refusal_counts_while_the_request_is_repeated(
 def test_a_success_ends_the_refusal_and_counts_failures_anew() -> None:
     owned = OwnedPartition(TP)
     owned.start_at(0)
-    owned.refuse(REFUSED)
+    owned.refusal = REFUSED
     assert [owned.count_failure() for _ in range(2)] == [1, 2]
     owned.end_backoff()
     assert (owned.is_refused, owned.count_failure()) == (False, 1)

@@ -89,7 +89,7 @@ def test_a_truncation_leaves_what_is_below_it_in_flight() -> None:
 def test_nothing_of_a_deleted_topic_stays_in_flight() -> None:
     owned = starting()
     deliver(owned)
-    owned.note_deleted_topic()
+    owned.is_of_deleted_topic = True
     owned.relocate(9)
     assert owned.processed == 9
 

@@ -308,7 +308,7 @@ async def test_on_change_is_called_for_changes_only(network: Any) -> None:
     network.handlers[A] = serving(metadata_of(n1=A))
     async with network, open_cluster(A) as cluster:
         topic_counts: list[int] = []
-        cluster.set_on_change(lambda: topic_counts.append(len(cluster.metadata.topics)))
+        cluster.on_change = lambda: topic_counts.append(len(cluster.metadata.topics))
         await cluster.refresh()
         await cluster.refresh()
         assert topic_counts == [0]

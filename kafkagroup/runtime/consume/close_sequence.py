@@ -43,18 +43,6 @@ class CloseSequence:
         """Seconds that the records in flight get."""
         return self._timeout * _DRAIN_FRACTION
 
-    def override_leave_group(self, leave_group: bool) -> None:
-        """Replace the option: whether closing sends LeaveGroup."""
-        self.leave_group = leave_group
-
-    def begin(self) -> None:
-        """Mark the consumer as closing: it delivers no more records."""
-        self.has_begun = True
-
-    def fail(self, error: Exception) -> None:
-        """Note why the consumer closes although the application has not requested it."""
-        self.failure = error
-
     def error(self) -> Exception:
         """Return what calls raise once the consumer is closing."""
         return self.failure or ClosedError("the consumer is closed")

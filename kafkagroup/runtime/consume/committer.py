@@ -90,7 +90,7 @@ class Committer:
         """The partitions that were lost with delivered records not committed."""
         self._renewed_at = -math.inf
         """When `_renew` last ran, on the loop's clock."""
-        self._is_handling_loss = False
+        self.is_handling_loss = False
         """Whether partitions were lost and `on_partitions_lost` has not returned yet."""
         self._waiting_commit_count = 0
         """The number of `commit_delivered` calls that the application waits for."""
@@ -103,20 +103,7 @@ class Committer:
         self.group_offsets = group_offsets
         self._committing = anyio.Lock()
 
-    def disable_auto_commit(self) -> None:
-        """Commit only what the application commits explicitly."""
-        self.is_automatic = False
-
     # ------------------------------------------------------------ lost partitions
-
-    def begin_loss(self) -> None:
-        """Note that partitions are lost; the rebalance listener is called next."""
-        self._is_handling_loss = True
-
-    def end_loss(self) -> None:
-        """Note that the rebalance listener has returned, or that a rebalance without a loss
-        begins."""
-        self._is_handling_loss = False
 
     def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
@@ -171,7 +158,7 @@ class Committer:
         self._waiting_commit_count += 1
         try:
             await self._commit_owned(deadline, note)
-            while self._is_handling_loss and anyio.current_time() < deadline:
+            while self.is_handling_loss and anyio.current_time() < deadline:
                 await self._changed.wait(deadline)
         finally:
             self._waiting_commit_count -= 1
@@ -409,7 +396,7 @@ class Committer:
             if is_member and not self._member.may_commit:
                 return
             for owned in some:
-                owned.note_renewal(now)
+                owned.renewed_at = now
             acknowledged = [Commit(o, o.acknowledged, o.topic_id) for o in some if o.acknowledged]
             for part in by_topic_id(acknowledged):
                 try:

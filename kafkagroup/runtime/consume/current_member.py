@@ -46,10 +46,6 @@ class CurrentMember:
         """Whether the member's last assignment had partitions, so that the application had to
         poll."""
 
-    def use(self, protocol: MembershipProtocol[Any]) -> None:
-        """Let the next member be one of this protocol."""
-        self.protocol = protocol
-
     def begin(self, driver: Running) -> None:
         """Note that a new member starts to join."""
         self.driver = driver
@@ -57,22 +53,10 @@ class CurrentMember:
         self._follows_subscription = None
         self.is_expelled = self.is_void = False
 
-    def void(self) -> None:
-        """Note that another cluster was adopted, in which the member is not."""
-        self.is_void = True
-
     def end(self) -> None:
         """Note that the member has left. Drop its identity: its commits would be refused."""
         self.driver, self.is_void = None, False
         self.identity = NO_MEMBER
-
-    def expel(self) -> None:
-        """Note that the member left because the application did not poll in time."""
-        self.is_expelled = True
-
-    def begin_rebalance(self) -> None:
-        """Note that the generation has ended."""
-        self.is_stable = False
 
     def change_subscription(self, is_followed: Callable[[], bool]) -> None:
         """Note that the subscription has changed. The present assignment is that of the earlier
@@ -86,10 +70,6 @@ class CurrentMember:
             return False
         self.is_stable, self._follows_subscription = True, None
         return True
-
-    def identify(self, identity: Identity) -> None:
-        """Commit as this member of this generation from now on."""
-        self.identity = identity
 
     def note_assignment(self, *, has_partitions: bool) -> None:
         """Note that an assignment is applied."""

@@ -102,7 +102,7 @@ class Engine(FetchControl):
             is_threaded=self._options.heartbeat_thread,
             client_member_id=str(uuid4()),
         )
-        session.member.use(self._members.protocol)
+        session.member.protocol = self._members.protocol
         self.topics = TopicWatch(
             session, cluster, self.subscriber, self.new_partitions, spawn, self._follow_metadata
         )
@@ -111,7 +111,7 @@ class Engine(FetchControl):
     def start(self) -> None:
         """Start the background tasks."""
         self._spawn(self.topics.run, "metadata")
-        self._cluster.set_on_change(self.topics.on_metadata)
+        self._cluster.on_change = self.topics.on_metadata
         self._cluster.watch_identity(
             on_changed=self._session.errors.report,
             on_adopted=self._on_cluster_adopted,
@@ -291,14 +291,14 @@ class Engine(FetchControl):
             return
         if driver.fell_back and driver is not self._leaving:
             self._members.fall_back_to_classic()
-            session.member.use(self._members.protocol)
+            session.member.protocol = self._members.protocol
             if self.topics.pattern is None:
                 self.join()
             else:
                 await self._join_by_pattern(self.topics.pattern)
             return
         if driver.is_expelled and driver is not self._leaving:
-            session.member.expel()
+            session.member.is_expelled = True
             session.notify()  # an application that already waits for records must rejoin now
 
     async def _join_by_pattern(self, pattern: re.Pattern[str]) -> None:
@@ -321,7 +321,7 @@ class Engine(FetchControl):
             offsets.forget_cluster()
         driver = session.member.driver
         if driver is not None and not driver.closed.is_set():
-            session.member.void()
+            session.member.is_void = True
             delivery.revoke(list(delivery.owned))
             # Without a request to leave: the group there does not know this member.
             driver.leave(reason, leave_group=False, lost=True)

@@ -106,7 +106,7 @@ class ErrorChannel:
         """
         if owned.revoked:
             return
-        owned.fail(error)
+        owned.failure = error
         if owned.is_without_position:
             self._without_position[owned.tp] = owned
         else:
@@ -118,7 +118,7 @@ class ErrorChannel:
         once a minute at most for each `about`, the partition or what it shares with others, and
         each code."""
         is_new = owned.refusal is None
-        owned.refuse(error)
+        owned.refusal = error
         if is_new:
             self._on_error()  # a task may wait for the position
         key = about, error.code

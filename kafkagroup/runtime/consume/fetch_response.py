@@ -145,7 +145,7 @@ class ResponseHandler:
             end = ends.get(owned.tp, owned.end)
             # A former leader may report an earlier end.
             if end != owned.end and fetch.is_of_current_leader(owned):
-                owned.note_end(end)
+                owned.end = end
         if received:
             self._budget.on_records(unread)
         if received > _SMALL_RESPONSE:
@@ -178,7 +178,7 @@ class ResponseHandler:
         `error`: why the replica does not serve the partition; None if only its time has passed."""
         if owned.replica != node_id:
             return False
-        owned.read_from_leader()
+        owned.replica = -1
         if error is not None:
             self._count_replica_refusal(owned, node_id, error)
         self._engine.wake()  # the leader's lane does not fetch this partition yet
@@ -251,7 +251,7 @@ class ResponseHandler:
             return self._redirect(owned, data.preferred_read_replica, node_id)
         owned.end_backoff()
         if owned.replica_refusals and owned.replica == node_id:
-            owned.note_served_by_replica()
+            owned.replica_refusals = 0
             self._troubles.succeeded(("replica", owned.tp), self._clock())
         if self._troubles.open:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
@@ -307,7 +307,7 @@ class ResponseHandler:
         # Only once all buffered records are delivered: they are still valid.
         if action is FetchAction.RESET and owned.position == owned.fetch_offset:
             if self._is_leader(owned.tp, node_id):
-                owned.doubt_range()
+                owned.is_out_of_range = True
                 self._engine.look_up_positions()
             return False
         problem = Problem(
@@ -319,7 +319,7 @@ class ResponseHandler:
         return action is FetchAction.REFRESH
 
     def _back_off(self, owned: OwnedPartition) -> None:
-        owned.back_off(retry_time(self._cluster.options, owned.count_failure(), self._clock()))
+        owned.retry_at = retry_time(self._cluster.options, owned.count_failure(), self._clock())
 
 
 def _no_progress(owned: OwnedPartition, data: PartitionData, batches: list[RecordBatch]) -> str:

@@ -443,7 +443,7 @@ class Fetcher:
             # The metadata of another topic has another leader epoch.
             leader = None if owned.is_of_other_topic(current_id) else metadata.leader(owned.tp)
             if leader is not None:
-                owned.note_leader(leader.leader_epoch)
+                owned.checked_epoch = leader.leader_epoch
             entries[owned.tp] = FetchPartition(
                 partition=owned.tp.partition,
                 current_leader_epoch=-1 if leader is None else leader.leader_epoch,

@@ -49,7 +49,7 @@ class NewPartitionWatch:
         self._responded = OneShotEvent()
         """Set by the next response."""
         if self._is_enabled:
-            cluster.set_on_metadata(self._note_response)
+            cluster.on_metadata = self._note_response
 
     def subscribe(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
         """Follow the topics of a new subscription."""
@@ -130,7 +130,7 @@ class StartCommits:
     def request(self, owned: OwnedPartition) -> None:
         """Fetch a partition only after its position is committed. Without a group, at once."""
         if self._committer.group_offsets is not None:
-            owned.await_start_commit()
+            owned.awaits_start_commit = True
             self._committing.ensure_running()
 
     def _waiting(self) -> list[OwnedPartition]:
@@ -160,5 +160,5 @@ class StartCommits:
                 await pauses.wait()
                 continue
             for owned in waiting:
-                owned.end_start_commit()
+                owned.awaits_start_commit = False
             self._engine.wake()

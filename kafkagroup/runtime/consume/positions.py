@@ -179,7 +179,7 @@ class Positions:
             )
             owned.request_reset()
         if owned.reset:
-            owned.note_deleted_topic()
+            owned.is_of_deleted_topic = True
 
     async def _read_committed(
         self,

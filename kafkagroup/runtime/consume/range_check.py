@@ -105,7 +105,7 @@ class RangeCheck:
             if owned.attempts == 1:
                 logger.info("%s: position %d is in the log, %s, and stays", tp, offset, log)
             self._report(owned, f"its leader refuses offset {offset}, and reports its log as {log}")
-            owned.confirm_range()
+            owned.is_out_of_range = False
         elif self._validation.can_validate(owned):
             self._report(owned, f"its leader has no offset {offset}: its log is {log}")
             owned.require_validation()

@@ -55,12 +55,12 @@ class Refusals:
     ) -> None:
         """As `refuse`, of a request about the position, which is repeated from `look_up_at` on."""
         now = self._clock()
-        owned.delay_look_up(retry_time(self._options, owned.count_failure(), now))
+        owned.look_up_at = retry_time(self._options, owned.count_failure(), now)
         self.refuse(owned, error, about)
 
     def end(self, owned: OwnedPartition) -> None:
         """Note that a request about the partition has succeeded."""
-        owned.end_refusal()
+        owned.refusal = None
         if self._troubles.open:
             self._troubles.succeeded(("refused", owned.tp), self._clock())
 

@@ -105,7 +105,7 @@ class Session:
 
     def begin_close(self) -> None:
         """Deliver no more records; a waiting application gets ClosedError."""
-        self.closing.begin()
+        self.closing.has_begun = True
         self.notify()
 
     def notify(self) -> None:

@@ -183,12 +183,12 @@ class Subscriber(Application):
 
     def on_generation_end(self, *, lost: bool) -> None:
         """Stop delivering the partitions to revoke, at once, even while a callback runs."""
-        self._session.member.begin_rebalance()
+        self._session.member.is_stable = False
         self._has_lost_all = lost
         if lost:
-            self._session.committer.begin_loss()
+            self._session.committer.is_handling_loss = True
         else:
-            self._session.committer.end_loss()
+            self._session.committer.is_handling_loss = False
         if lost and self._revocation_wait is not None:
             self._revocation_wait.cancel()
         self._session.delivery.revoke(self._partitions_to_revoke(lost=lost))
@@ -271,7 +271,7 @@ class Subscriber(Application):
         await self._release(partitions, reason)
         self._has_lost_all, self._unsubscribed_since = False, -1
         await self._call_listener(self._session.options.on_partitions_lost, partitions)
-        self._session.committer.end_loss()
+        self._session.committer.is_handling_loss = False
         self._session.notify()
         return self.protocols()
 
@@ -335,7 +335,7 @@ class Subscriber(Application):
         )
         if not self._protocol.claims_partitions and not is_same_member:
             instance_id = self._session.options.group_instance_id
-            member.identify(Identity(generation.generation_id, generation.member_id, instance_id))
+            member.identity = Identity(generation.generation_id, generation.member_id, instance_id)
 
     async def _revoke_others(
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition], deadline: float
@@ -389,12 +389,12 @@ class Subscriber(Application):
             return
         added = [owned.tp for owned in created]
         for owned in created:
-            owned.await_listener()
+            owned.awaits_listener = True
         try:
             self._start_at(await self._call_listener(callback, added))
         finally:
             for owned in created:
-                owned.end_listener()
+                owned.awaits_listener = False
 
     async def _complete_rebalance(self, revoked_count: int) -> None:
         """Rejoin if partitions were revoked, so that other members get them; otherwise follow

@@ -84,7 +84,7 @@ class TopicWatch:
         """Follow these topics instead of the earlier ones; `pattern`: what they match."""
         self.pattern = pattern
         if pattern is None:
-            self._cluster.request_all_topics(False)
+            self._cluster.requests_all_topics = False
         self._new_partitions.subscribe(topics, pattern)
         self._subscriber.subscribe_to(topics, pattern)
 
@@ -94,7 +94,7 @@ class TopicWatch:
         self.pattern = pattern
         # Before the list of topics is requested: it counts as the first of two.
         self._new_partitions.subscribe(frozenset(), pattern)
-        self._cluster.request_all_topics(True)
+        self._cluster.requests_all_topics = True
         await self.refresh()
         return await self._matching(pattern)
 

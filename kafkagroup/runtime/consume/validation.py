@@ -273,7 +273,7 @@ class Validation:
             # A broker before 2.0 does not report this: the positions count as valid.
             self._is_supported = False
             for request in requests.values():
-                request.owned.note_leader(request.leader_epoch)
+                request.owned.checked_epoch = request.leader_epoch
             self._engine.wake()
             return
         stale = False
@@ -300,7 +300,7 @@ class Validation:
             if end.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH:
                 # The metadata may have an epoch that is too high. When it falls, this position has
                 # not been checked at the leader of the lower epoch.
-                owned.note_leader(-1)
+                owned.checked_epoch = -1
             action = fetch_action(end.error_code)
             if action in (FetchAction.RAISE, FetchAction.RESET):
                 self._refusals.refuse_look_up(owned, error)
@@ -327,7 +327,7 @@ class Validation:
             )
             self._request_reset(owned)
         elif end.end_offset >= request.offset:
-            owned.note_leader(request.leader_epoch)
+            owned.checked_epoch = request.leader_epoch
         elif end.end_offset >= owned.position:
             logger.info(
                 "%s: the log was truncated at %d, above the position", owned.tp, end.end_offset

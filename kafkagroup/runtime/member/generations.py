@@ -223,10 +223,6 @@ class GenerationQueue(Application):
             self.pending = self.pending or self.ongoing
             raise error
 
-    def replace_strategies(self, strategies: Strategies) -> None:
-        """Compute by these strategies instead, from the next join on."""
-        self.strategies = strategies
-
     def take(self, generation: Generation) -> None:
         """Note that the application works on this generation."""
         self.current, self.pending = generation, None

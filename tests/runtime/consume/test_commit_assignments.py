@@ -279,7 +279,7 @@ class Group:
     def recreate(self) -> None:
         """Reset the position in t/0 to a recreated topic, in which another member commits 200."""
         owned = self.session.delivery.owned[T0]
-        owned.note_deleted_topic()
+        owned.is_of_deleted_topic = True
         owned.start_at(0)
         owned.note_topic(NEW)
         commit_200(self.kafka)

@@ -289,10 +289,10 @@ async def test_every_member_gets_what_the_strategy_of_the_group_assigned() -> No
         )
 
     assert await computed("plain") == {"a": b"x", "b": b""}
-    work.queue.replace_strategies({"new": lambda members: {"b": b"y", "c": b""}})
+    work.queue.strategies = {"new": lambda members: {"b": b"y", "c": b""}}
     with pytest.raises(ConfigurationError, match=r"'new' assigned to unknown members: \['c'\]"):
         await computed("new")
-    work.queue.replace_strategies({"new": lambda members: {"b": b"y"}})
+    work.queue.strategies = {"new": lambda members: {"b": b"y"}}
     assert await computed("new") == {"a": b"", "b": b"y"}
 
 

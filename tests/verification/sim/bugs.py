@@ -41,6 +41,7 @@ from kafkagroup.runtime.consume import validation as validations
 from kafkagroup.runtime.consume.committer import Committer
 from kafkagroup.runtime.consume.current_member import CurrentMember
 from kafkagroup.runtime.consume.poll_state import PollState
+from kafkagroup.runtime.consume.range_check import RangeCheck
 from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.member import generations
 from kafkagroup.runtime.offsets import group_offsets
@@ -66,6 +67,7 @@ from .planting import (
     bug,
     heartbeats_while_waiting,
     mistake,
+    reset_without_asking,
     wake,
     with_options,
 )
@@ -728,23 +730,23 @@ def starts_new_partitions_at_their_end(stack: ExitStack) -> None:
 def resets_on_any_fetch_error(stack: ExitStack) -> None:
     """Any fetch error triggers the reset policy."""
     _replace(stack, fetch_responses, "fetch_action", lambda code: error_codes.FetchAction.RESET)
-    _replace(stack, OwnedPartition, "doubt_range", OwnedPartition.request_reset)
+    _replace(stack, RangeCheck, "wake", reset_without_asking)
 
 
 @_bug("S8")
 def skips_on_a_fetch_error(stack: ExitStack) -> None:
     """A record that cannot be fetched at the moment is skipped."""
 
-    def make(back_off: Any) -> Any:
-        def skipping(self: Any, until: float) -> None:
-            if self.position == self.fetch_offset:
+    def make(count_failure: Any) -> Any:
+        def skipping(self: Any) -> Any:
+            if self.position == self.fetch_offset != UNKNOWN:
                 self.position += 1
                 self.fetch_offset += 1
-            back_off(self, until)
+            return count_failure(self)
 
         return skipping
 
-    _around(stack, OwnedPartition, "back_off", make)
+    _around(stack, OwnedPartition, "count_failure", make)
 
 
 @_bug("S8", "S6")

@@ -11,13 +11,14 @@ import attrs
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.runtime.consume import committer
 from kafkagroup.runtime.consume import fetch_response as fetch_responses
+from kafkagroup.runtime.consume.range_check import RangeCheck
 from kafkagroup.runtime.consume.refusals import Refusals
 from kafkagroup.transport import cluster as clusters
 from kafkagroup.transport.identity import ClusterIdentity
 from kafkagroup.wire import error_codes
 from kafkagroup.wire.error_codes import ABSENT
 
-from .planting import Bug, around, bug, replace
+from .planting import Bug, around, bug, replace, reset_without_asking
 
 __all__ = ["BUGS"]
 
@@ -96,7 +97,7 @@ def believes_a_high_leader_epoch_for_ever(stack: ExitStack) -> None:
 @bug(BUGS, "classic", "S23", kinds=["refusals"])
 def resets_on_a_false_refusal(stack: ExitStack) -> None:
     """The first OFFSET_OUT_OF_RANGE resets a position, whose leader is not asked for its log."""
-    replace(stack, OwnedPartition, "doubt_range", OwnedPartition.request_reset)
+    replace(stack, RangeCheck, "wake", reset_without_asking)
 
 
 # ------------------------------------------------------------------ identity
@@ -148,7 +149,7 @@ def does_not_read_a_refused_partition_again(stack: ExitStack) -> None:
     def make(refuse: Any) -> Any:
         def faulty(self: Any, owned: Any, error: Any, about: Any = None) -> None:
             refuse(self, owned, error, about)
-            owned.fail(error)
+            owned.failure = error
 
         return faulty
 
