@@ -26,7 +26,6 @@ DIFFERENT = {
     "administration": NEWER,
     "commit": "in OffsetCommit 9 3.9.1 calls an unknown group's generation illegal",
     "commit_topics": NEWER,
-    "empty_again": NEWER,
     "fetch": NEWER,
     "fetch_epochs": NEWER,
     "join_old_static": SHARES,
