@@ -7,6 +7,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from inspect import signature
@@ -16,11 +17,13 @@ from typing import Any
 import anyio
 import exactly_once_database as example
 import pytest
-from example_process import end, running
+from example_process import end, output_of, running, started
 from memory_network import network
 
+import kafkagroup
 from kafkagroup import Batch, Consumer, OffsetOutOfRangeError
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings
 
 __all__ = ["network"]
 
@@ -228,7 +231,51 @@ async def test_a_recreated_topic_begins_anew(network: Any, connect: Any) -> None
         assert stored(connection) == ({"alice": 15, "bob": 21, "carol": 1}, [6, 1])
 
 
-async def test_the_program_continues_where_it_ended(
+FREEZING = """
+import functools, os, signal, sys
+import exactly_once_database as example
+
+class FreezingWorker(example.Worker):
+    async def process(self, batch):
+        if sys.argv[5:]:
+            print("frozen", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        await super().process(batch)
+
+example.Worker = FreezingWorker
+example.Consumer = functools.partial(example.Consumer, session_timeout_ms=2_000)
+example.anyio.run(example.main, *sys.argv[1:5])
+"""
+"""The program; with one more argument it is frozen between a delivery and its transaction."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no SIGSTOP")
+def test_a_frozen_process_cannot_store_its_batch_when_it_thaws(tmp_path: Path) -> None:
+    settings = BrokerSettings(group_min_session_timeout=0.5)
+    path = [str(Path(example.__file__).parent), str(Path(kafkagroup.__file__).parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    database = tmp_path / "store.db"
+    with EmbeddedKafka({"payments": 1}, settings=settings) as kafka:
+        kafka.produce("payments", ["alice 5", "bob 7"] * 3)
+        arguments = ("-c", FREEZING, kafka.bootstrap_servers, "payments", "accounts", str(database))
+        with started(*arguments, "freeze", environment=environment) as late:
+            assert late.stdout is not None
+            assert late.stdout.readline() == "frozen\n"
+            with started(*arguments, environment=environment) as successor:
+                assert successor.stdout is not None
+                assert successor.stdout.readline() == "stored 0/0-5\n"
+                late.send_signal(signal.SIGCONT)
+                _, errors = output_of(late)
+                assert "PositionMovedError: the position of partition 0 is not 0 any more" in errors
+                assert late.returncode == 1
+                rest, errors = end(successor, signal.SIGTERM)
+                assert (rest, errors, successor.returncode) == ("", "", 0)
+    with closing(sqlite3.connect(database)) as connection:
+        assert stored(connection) == ({"alice": 15, "bob": 21}, [6])
+
+
+def test_the_program_continues_where_it_ended(
     embedded_payments: EmbeddedKafka, tmp_path: Path
 ) -> None:
     path = tmp_path / "store.db"
