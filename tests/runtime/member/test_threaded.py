@@ -9,8 +9,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -29,7 +29,7 @@ from kafkagroup import (
 )
 from kafkagroup.assign import GroupSpec
 from kafkagroup.assign.spec import named
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ErrorCode, IllegalStateError
 from kafkagroup.events import CoordinatorFound, GroupLeft, Rebalanced, RebalanceStarted
 from kafkagroup.member.classic_state import Member
 from kafkagroup.member.config import MemberConfig
@@ -47,7 +47,11 @@ from kafkagroup.runtime.member.threaded import ThreadedDriver
 from kafkagroup.testing.embedded import BrokerSettings, Delay, EmbeddedKafka, Swallow
 from kafkagroup.transport import plain_stream
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.coordinators import Coordinators
+from kafkagroup.transport.logins import Logins
+from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.options import ClientOptions
+from kafkagroup.transport.trouble import Problem, Troubles
 from kafkagroup.types import Assignment
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.group import (
@@ -467,7 +471,9 @@ async def test_a_thread_without_file_descriptors_waits_for_some(
             assert (await consumer.getone()).offset == 0
             assert len(attempts) == 3
         else:
-            await until(lambda: len(attempts) > 2)
+            began = time.monotonic()
+            await until(lambda: len(attempts) > 4)
+            assert time.monotonic() - began > 2 * 0.05  # there is a pause after each
 
 
 async def test_unsubscribing_and_subscribing_again_starts_a_new_thread(
@@ -523,20 +529,16 @@ class FaultyApplication:
         return dict.fromkeys(work.members, b"")
 
 
-@pytest.mark.parametrize(
-    "where", ["on_generation_end", "on_lease_extended", "poll_due_at", "revoke", "assign"]
-)
-async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership(
-    kafka: EmbeddedKafka, where: str
-) -> None:
-    """asyncio would only log an error raised in a callback of the loop, and trio would end."""
+@asynccontextmanager
+async def driving(kafka: EmbeddedKafka, where: str = "") -> AsyncIterator[ThreadedDriver[Member]]:
+    """Provide the driver of a member, whose application fails in the function `where`."""
     config = MemberConfig(
         group_id="g", protocol_type="x", heartbeat_interval=0.05, session_timeout=6
     )
     host, port = kafka.bootstrap_servers.split(":")
     async with anyio.create_task_group() as tasks:
         cluster = Cluster(((host, int(port)),), ClientOptions(), tasks)
-        driver = ThreadedDriver(
+        yield ThreadedDriver(
             cluster,
             CLASSIC,
             Member(config=config, protocols=(("p", b""),)),
@@ -545,6 +547,17 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
             MembershipLog("member", "c", "g"),
             History(),
         )
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "where", ["on_generation_end", "on_lease_extended", "poll_due_at", "revoke", "assign"]
+)
+async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership(
+    kafka: EmbeddedKafka, where: str
+) -> None:
+    """asyncio would only log an error raised in a callback of the loop, and trio would end."""
+    async with driving(kafka, where) as driver:
         # Not only once: a slow leader heartbeats before it has an assignment to revoke.
         kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS, times=None)
         with pytest.raises((ZeroDivisionError, ExceptionGroup)) as raised, anyio.fail_after(20):
@@ -554,7 +567,128 @@ async def test_an_unexpected_error_in_the_thread_or_the_loop_ends_the_membership
             (error,) = error.exceptions
         assert repr(error) == f"ZeroDivisionError('{where}')"
         assert (driver.closed.is_set(), threads()) == (True, 0)
+
+
+async def test_a_cancelled_driver_stops_its_thread_and_waits_for_its_end(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the thread waits for a response."""
+    monkeypatch.setattr(threaded_driver, "_STOP_TIMEOUT", 25.0)
+    swallowed = kafka.fail(JoinGroupRequest, Swallow(), times=None)
+    with anyio.fail_after(20):
+        async with driving(kafka) as driver, anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.run)
+            await until(lambda: swallowed.hits)
+            assert threads() == 1
+            tasks.cancel_scope.cancel()
+    assert (driver.closed.is_set(), threads()) == (True, 0)
+
+
+async def test_a_thread_that_ends_without_a_request_to_is_a_failure(kafka: EmbeddedKafka) -> None:
+    """The consumer waited for records for ever, and its health was good."""
+    async with driving(kafka) as driver:
+
+        async def stop() -> None:
+            await until(lambda: driver.member_id)
+            driver._post_to_thread(driver._stop)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            with pytest.raises(IllegalStateError, match="group g: the membership"):
+                await driver.run()
+
+
+async def test_a_thread_that_cannot_make_its_loop_is_a_failure(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only for file descriptors it waits: others close theirs."""
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(threaded_driver.anyio, "run", fail)
+    async with driving(kafka) as driver:
+        with pytest.raises(OSError, match="Permission denied"), anyio.fail_after(20):
+            await driver.run()
+        assert threads() == 0
+
+
+# ---------------------------------------------------------------- what loop and thread share
+
+ADDRESS = ("kafka-1", 9092)
+
+
+def at_once(call: Callable[[], object]) -> None:
+    """Run a call of the thread, in place of the application's loop."""
+    call()
+
+
+def test_troubles_of_the_thread_are_those_of_the_client() -> None:
+    troubles = Troubles()
+    proxy = threaded_driver._TroublesProxy(troubles, at_once)
+    problem = Problem(subject="broker 1", cause="refused", advice="check it")
+    assert not proxy.open
+    for end in (proxy.succeeded, lambda key, _: proxy.forget(key)):
+        proxy.failed("key", 1.0, problem, since=0.5)
+        assert proxy.open  # else no success would be reported: most callers look first
+        assert [one.began_at for one in troubles.open.values()] == [0.5]
+        end("key", 2.0)
+        assert not troubles.open
+
+
+def test_logins_of_the_thread_are_those_of_the_client() -> None:
+    """Each broker gets one login at a time, whoever tries it."""
+    raised: list[AuthenticationError] = []
+    logins = Logins()
+    logins.watch(raised.append)
+    proxy = threaded_driver._LoginsProxy(logins, at_once)
+    proxy.check(ADDRESS, 0.0)
+    refused = AuthenticationError("refused", is_refusal=True)
+    logins.failed(ADDRESS, refused, 1.0)
+    with pytest.raises(AuthenticationError):
+        proxy.check(ADDRESS, 1.1)
+    proxy.succeeded(ADDRESS, is_known=True)
+    assert logins.has_worked
+    assert proxy.has_worked
+    logins.check(ADDRESS, 1.2)
+    proxy.failed(ADDRESS, refused, 2.0)
+    with pytest.raises(AuthenticationError):
+        logins.check(ADDRESS, 2.1)
+    proxy.refused_everywhere(2.2)
+    assert raised == [refused]
+    with pytest.raises(AuthenticationError):
+        proxy.raise_suspended()
+    assert threaded_driver._LoginsProxy(logins, at_once).has_worked
+
+
+async def test_the_thread_compares_brokers_with_the_cluster_of_the_client(
+    kafka: EmbeddedKafka,
+) -> None:
+    """Otherwise it joined a group of another cluster that answers at a known address."""
+    async with driving(kafka) as driver, anyio.create_task_group() as tasks:
+        identity = driver._cluster.identity
+        tasks.start_soon(driver.run)
+        await until(lambda: driver.member_id)
+        assert driver._cluster.identity is identity
         tasks.cancel_scope.cancel()
+
+
+async def test_a_coordinator_that_the_thread_finds_or_invalidates_is_that_of_the_client() -> None:
+    """Commits are sent by the application's loop."""
+
+    async def request(_: object) -> Any:
+        raise AssertionError("nothing is looked up")
+
+    ours = Coordinators(request)
+    proxy = threaded_driver._CoordinatorsProxy(request, ours, at_once)
+    one, other = Node(1, *ADDRESS), Node(2, *ADDRESS)
+    proxy.store(one, "g")
+    assert (ours.known("g"), proxy.known("g")) == (one, one)
+    ours.store(other, "g")
+    proxy.invalidate("g", node=one)
+    assert (ours.known("g"), proxy.known("g")) == (other, None)
+    proxy.invalidate("g")
+    assert ours.known("g") is None
 
 
 def split(members: Mapping[str, bytes]) -> dict[str, bytes]:
