@@ -7,6 +7,7 @@ from testing.peers import LOOPS, Peer, connected
 from kafkagroup import Admin, Consumer
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from kafkagroup.wire.messages.produce import (
@@ -66,3 +67,11 @@ async def test_a_pattern_ignores_internal_topics_and_admin_lists_them() -> None:
                     "t": False,
                     "__consumer_offsets": True,
                 }
+
+
+@LOOPS
+async def test_a_setting_leaves_internal_topics_out() -> None:
+    settings = BrokerSettings(internal_topics=False)
+    async with EmbeddedKafka({"t": 1}, settings=settings) as kafka, connected(kafka) as peer:
+        await peer.ask(FindCoordinatorRequest(coordinator_keys=("g",), key_type=0), 4)
+        assert await topics(peer) == {"t": (False, 1)}

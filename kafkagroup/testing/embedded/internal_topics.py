@@ -46,7 +46,7 @@ def is_internal(topic: str) -> bool:
 def create_internal_topic(cluster: Cluster, coordinator_type: int) -> None:
     """Create the topic of a type of coordinator, unless it exists."""
     name = COORDINATOR_TOPICS[coordinator_type]
-    if name in cluster.topics or not cluster.live:
+    if name in cluster.topics or not cluster.live or not cluster.settings.internal_topics:
         return
     # Not a random id: the ids that follow are to be those of the seed.
     topic = cluster.add_topic(name, uuid5(NAMESPACE_DNS, name))

@@ -15,6 +15,9 @@ class BrokerSettings:
     """Whether a Metadata request for an unknown topic creates it."""
     default_partitions: int = 1
     """Partition count of topics that are created without one."""
+    internal_topics: bool = True
+    """Whether `__consumer_offsets` and `__transaction_state` exist, once a client has looked for a
+    coordinator. They are empty."""
     max_message_bytes: int = 1_048_588
     """The largest record batch, in bytes."""
     max_request_bytes: int = 104_857_600

@@ -172,14 +172,15 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
         if not error and problem is not None:
             error, message = ErrorCode.INVALID_CONFIG, problem
         if not error and count < 1:
-            error, message = ErrorCode.INVALID_PARTITIONS, "There must be a partition."
+            error, message = ErrorCode.INVALID_PARTITIONS, f"{count} partitions are less than 1"
         replicas = (
             len(cluster.live)
             if requested.replication_factor == -1
             else requested.replication_factor
         )
         if not error and not requested.assignments and not 0 < replicas <= len(cluster.live):
-            error, message = ErrorCode.INVALID_REPLICATION_FACTOR, f"{replicas} replicas"
+            error = ErrorCode.INVALID_REPLICATION_FACTOR
+            message = f"{replicas} replicas cannot be placed on {len(cluster.live)} brokers"
         if error:
             return CreatableTopicResult(
                 name=requested.name, error_code=error, error_message=message

@@ -166,6 +166,7 @@ def run(plan: Plan, broker: str = BROKERS[0]) -> SimulatedRun:
 
 def _settings(plan: Plan) -> BrokerSettings:
     settings = BrokerSettings(
+        internal_topics=False,  # a run has the topics of its plan
         group_initial_rebalance_delay=0.5,
         consumer_groups=False,
         connections_max_reauth=plan.session_lifetime or 0.0,
