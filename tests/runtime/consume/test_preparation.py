@@ -104,6 +104,17 @@ async def test_a_poll_without_a_limit_of_time_does_not_wait_for_the_thread(
         assert [r.offset for r in (await c.getmany(timeout=1))[T0]] == [0, 1, 2, 3]
 
 
+async def test_a_poll_tries_again_while_the_process_may_start_no_thread(
+    network: Any, threads: LoopThreads
+) -> None:
+    """Nothing else tells the poll that there may be a thread now."""
+    threads.refused_count = 2
+    async with reading(network, T0) as (_, c):
+        with anyio.fail_after(10):
+            assert [(await c.getone()).offset for _ in range(4)] == [0, 1, 2, 3]
+    assert len(threads.jobs) == 1
+
+
 async def end_by_close(c: Consumer) -> None:
     await c.stop()
 

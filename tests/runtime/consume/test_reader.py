@@ -11,7 +11,7 @@ import pytest
 
 from kafkagroup import Consumer, ConsumerBusyError
 from kafkagroup.concurrency.clock import LeaseClock
-from kafkagroup.errors import ClosedError, ConfigurationError
+from kafkagroup.errors import ClosedError, ConfigurationError, NotStartedError
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.runtime.consume.reader import NothingArrived, Reader, Records
 from kafkagroup.transport.origin import Origin
@@ -33,7 +33,8 @@ class Owner:
 
     @property
     def lease_left(self) -> float:
-        return self.ownership.lease_expires_at - self._now()
+        ownership = self.ownership
+        return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
 
 
 class Reading:
@@ -218,12 +219,66 @@ async def test_other_tasks_run_after_a_few_milliseconds() -> None:
 
 
 async def test_no_record_is_ready_after_the_lease_expired() -> None:
-    reading = Reading(lease_timeout=0.001)
+    """Also within the millisecond in which other tasks need not run."""
+    reading = Reading(lease_timeout=0.0005)
     await reading.next()
-    reading.now += 0.0009
+    reading.now += 0.0004
     assert reading.ready() == 1
     reading.now += 0.0002
     assert reading.ready() is None
+
+
+async def test_no_record_is_delivered_without_an_assignment() -> None:
+    """The generation has ended, and its partitions are not released yet."""
+    reading = Reading()
+    reading.session.clock = anyio.current_time
+    assigned = reading.driver.ownership
+    reading.driver.ownership = Ownership()
+    with pytest.raises(NothingArrived):
+        await reading.reader.next(reading.delivery.next_record, anyio.current_time() + 1.0)
+    reading.driver.ownership = assigned
+    assert await reading.next() == 0
+
+
+async def test_an_iterator_is_its_own_iterator() -> None:
+    """`async for` takes what `aiter()` returned."""
+    reading = Reading()
+    reading.reader.bind(Origin("the consumer"))
+
+    async def wait() -> Any:
+        return await reading.reader.next(reading.delivery.next_record)
+
+    records = Records(reading.reader, wait)
+    assert (await anext(records)).offset == 0
+    async for record in records:
+        assert record.offset == 1
+        break
+
+
+async def test_iterating_a_consumer_that_was_not_started_is_an_error() -> None:
+    """Only that of one that was stopped ends."""
+    with pytest.raises(NotStartedError):
+        async for _ in Consumer("t"):
+            raise AssertionError
+
+
+async def test_a_second_task_cannot_poll_while_one_lets_others_run() -> None:
+    """It does after each millisecond: the second poll counted the record of the first as
+    processed."""
+    reading = Reading()
+    busy: list[bool] = []
+
+    async def other() -> None:
+        try:
+            await reading.next()
+        except ConsumerBusyError:
+            busy.append(True)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(other)
+    assert busy == [True]
+    assert reading.delivery.owned[TP].position == 1
 
 
 async def test_no_record_is_ready_after_a_suspend_that_the_loops_clock_did_not_count() -> None:
