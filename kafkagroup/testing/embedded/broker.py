@@ -1,8 +1,7 @@
 """Request bytes -> handler -> response bytes, for one node of the cluster.
 
 Only this module defines the supported APIs and versions; most handlers are in the modules of their
-kind of request. A handler responds through a callable: at once, later, or with None for a Produce
-with acks=0. No I/O and no clock.
+kind of request. A handler responds through a callable, at once or later. No I/O and no clock.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ from kafkagroup.testing.embedded.faults import (
 from kafkagroup.testing.embedded.refusals import refuse
 from kafkagroup.testing.embedded.sasl import MAX_REQUEST_BYTES, Accounts, SaslAuthenticator
 from kafkagroup.testing.embedded.tls import TlsStream
+from kafkagroup.testing.embedded.writes import has_errors
+from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafkagroup.wire.schema import Request
 
@@ -267,7 +269,9 @@ class Server:
                     await connection.stream.receive()  # raises when the client disconnects
             case Throttle() if hasattr(response, "throttle_time_ms"):
                 response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
-        if response is not None:
+        if isinstance(request, ProduceRequest) and request.acks == 0:
+            must_close = must_close or has_errors(response)
+        else:
             await connection.stream.send(write_response(incoming, response))
         if isinstance(action, Throttle):
             await anyio.sleep(action.seconds)

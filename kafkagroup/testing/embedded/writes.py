@@ -28,7 +28,7 @@ from kafkagroup.wire.messages.produce import (
 )
 from kafkagroup.wire.records import RecordBatch, read_batches
 
-__all__ = ["produce"]
+__all__ = ["has_errors", "produce"]
 
 _HAS_ABORTABLE = 11
 """The first version of Produce that has TRANSACTION_ABORTABLE."""
@@ -40,8 +40,8 @@ _MAGIC = 2
 
 def produce(
     cluster: Cluster, node_id: int, request: ProduceRequest, caller: Caller
-) -> ProduceResponse | None:
-    """Append one batch per partition. Return None for acks=0, which has no response."""
+) -> ProduceResponse:
+    """Append one batch per partition. With acks=0 the response is not sent: see `has_errors`."""
     new_leaders: set[int] = set()
 
     def append(
@@ -84,11 +84,15 @@ def produce(
         )
         for topic in request.topic_data
     )
-    if request.acks == 0:
-        return None
     nodes = (cluster.nodes[node] for node in sorted(new_leaders) if node in cluster.nodes)
     endpoints = tuple(NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port) for n in nodes)
     return ProduceResponse(responses=topics, node_endpoints=endpoints)
+
+
+def has_errors(response: ProduceResponse) -> bool:
+    """Whether a batch was refused. With acks=0 the broker then closes the connection, as the client
+    waits for no response."""
+    return any(p.error_code for t in response.responses for p in t.partition_responses)
 
 
 def _write(
